@@ -1,0 +1,97 @@
+# From a fresh clone, `make book` renders the book and `make test` proves it. `make` alone lists the rest.
+# Needs Python 3.11 or newer, make and git. Another Python: make PYTHON=python3.13 book
+
+PYTHON ?= python3
+VENV = .venv
+RUN = $(VENV)/bin/python -m
+JUPYTER_BOOK = $(VENV)/bin/python $(VENV)/bin/jupyter-book
+PAGE = _build/html/index.html
+MAP = book/_static/map.svg
+PORT ?= 8000
+
+# Two test workers, two weaving kernels: each computes on one core.
+OMP_NUM_THREADS ?= 1
+export OMP_NUM_THREADS
+# With PIP_EXTRA_INDEX_URL set, pip looks for PyTorch there too (a smaller build, for machines with no GPU).
+
+.PHONY: help venv book test lab serve weave tangle index lint format lock bench clean
+.DELETE_ON_ERROR:
+
+help: ## list what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
+
+venv: $(VENV)/installed ## install everything, pinned, into .venv
+
+# "installing" lies there while pip runs. Found by the next make, it tells of an install that was cut short.
+$(VENV)/installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "$(PYTHON) is not Python 3.11 or newer. Name one that is: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make virtual environments. On Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@if [ -e $(VENV)/installing ]; then rm -rf $(VENV); fi
+	@mkdir -p $(VENV) && touch $(VENV)/installing
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) pip install --disable-pip-version-check -r requirements.txt
+	$(RUN) pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@rm $(VENV)/installing && touch $@
+
+# A build that failed is taken away: Sphinx would pass over the faulty page next time, since nothing in it changed.
+book: venv ## weave what is stale and render the book
+	@$(RUN) literate tangle
+	@$(RUN) literate weave
+	@$(MAKE) --silent index
+	@$(JUPYTER_BOOK) build -W -n --keep-going -q . >/dev/null || { rm -rf _build; echo "The book was not built." >&2; exit 1; }
+	@echo "The book is in $(CURDIR)/$(PAGE)"
+	@echo "Open that file in a browser, or run: make serve"
+
+test: venv ## run the whole suite on two cores
+	$(RUN) pytest --nbval-lax -n 2 --dist loadscope
+
+# JupyterLab draws figures and runs quizzes in a notebook it has not executed itself only if that is trusted.
+lab: venv ## open the woven notebooks in JupyterLab
+	$(VENV)/bin/jupyter trust book/notebooks/*.ipynb
+	$(RUN) jupyterlab --notebook-dir=book/notebooks
+
+serve: book ## render the book and serve it on localhost (PORT=8000)
+	$(RUN) http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+weave: venv ## execute the chapters that changed into book/notebooks
+	$(RUN) literate weave
+
+tangle: venv ## write dotformer/ from the chapters' exported cells
+	$(RUN) literate tangle
+
+index: venv ## write book/names.md, where each name is defined and used, and the front page's map
+	$(RUN) literate index
+	$(RUN) classroom "$$(ls chapters | sed -n 's/^\([0-9][0-9]\)_.*/\1/p' | sort | tail -n 1)" > map.tmp
+	@mv map.tmp $(MAP)
+
+lint: venv ## what pre-commit checks: style, spelling, freshness
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) codespell_lib
+	$(RUN) literate --check
+
+format: venv ## put imports and layout in order
+	$(RUN) ruff check --fix --select I .
+	$(RUN) ruff format .
+
+# appnope is needed on macOS only, so that a lock made elsewhere would miss it.
+lock: ## choose the newest versions and write requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
+		echo "A lock is made with Python 3.11, the oldest supported: make PYTHON=python3.11 lock" >&2; exit 1; }
+	rm -rf _build/lock && mkdir -p _build && $(PYTHON) -m venv _build/lock
+	_build/lock/bin/python -m pip install -e '.[book,test]'
+	_build/lock/bin/python -m pip freeze --all --exclude-editable --exclude pip > _build/lock/all
+	echo 'appnope==0.1.4; sys_platform == "darwin"' >> _build/lock/all
+	{ sed -n '/^#/p' requirements.txt; grep -v -E '^(cuda|nvidia|triton)' _build/lock/all | sed 's/+[^+]*$$//' \
+	  | LC_ALL=C sort -f; } > requirements.tmp
+	mv requirements.tmp requirements.txt
+	rm -rf _build/lock
+
+bench: venv ## measure what building and testing cost, against the targets
+	$(RUN) benchmarks.build
+
+clean: ## remove what was built (keeps .venv)
+	rm -rf _build .pytest_cache .hypothesis
+	find . -path ./$(VENV) -prune -o \( -name __pycache__ -o -name .ruff_cache \) -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The transformer of the book, tangled from its chapters."""

@@ -1,0 +1,1 @@
+"""Part I: attention in NumPy and float64, small enough to check on paper."""

@@ -1,0 +1,60 @@
+"""Which files of the project a chapter's code depends on: what it imports, what that imports, and so on."""
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from literate.project import CLASSROOM, PACKAGE, ProjectError
+
+LOCAL = (PACKAGE, CLASSROOM)
+
+
+def local_files(root: Path, trees: Iterable[ast.Module]) -> list[Path]:
+    """The files below `root` that running these trees reads, sorted: modules of the project, and data beside them.
+
+    Data files (a style sheet, a script) count with every module of their folder: nothing tells which one reads them.
+    """
+    found: set[Path] = set()
+    waiting = [name for tree in trees for name in _imported(tree, package="")]
+    while waiting:
+        for path in _files(root, waiting.pop()):
+            if path not in found:
+                found.add(path)
+                if path.suffix == ".py":
+                    waiting += _imported(_parsed(root, path), package=".".join(path.relative_to(root).parts[:-1]))
+    return sorted(found)
+
+
+def _parsed(root: Path, path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"), str(path))
+    except SyntaxError as error:
+        raise ProjectError(f"{path.relative_to(root).as_posix()}:{error.lineno}: SyntaxError: {error.msg}") from None
+
+
+def _imported(tree: ast.Module, package: str) -> Iterator[str]:
+    """The dotted names that a module of `package` imports, as far as they can be modules of the project."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        yield from (name for name in names if name.split(".")[0] in LOCAL)
+
+
+def _files(root: Path, name: str) -> Iterator[Path]:
+    """The files that importing a dotted name runs (the packages on the way included), and the data beside them."""
+    folder = root
+    for part in name.split("."):
+        module = (folder / part).with_suffix(".py")
+        folder = folder / part
+        if module.is_file():
+            yield module
+        if not folder.is_dir():
+            return
+        yield from (path for path in folder.iterdir() if path.is_file() and path.suffix not in {".py", ".pyc"})
+        if (folder / "__init__.py").is_file():
+            yield folder / "__init__.py"

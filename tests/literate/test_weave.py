@@ -1,0 +1,231 @@
+"""Chapters become executed notebooks: the same each time, only the stale ones, each whole or not at all."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FIGURE = """
+# %%
+import matplotlib.pyplot as plt
+import matplotlib_inline.backend_inline
+matplotlib_inline.backend_inline.set_matplotlib_formats("svg")
+plt.rcParams["svg.hashsalt"] = "book"
+plt.plot([1, 2])
+plt.show()
+"""
+SOFTMAX = """
+# %% [markdown]
+# ## Some prose
+
+# %% tags=["export"] module="by_hand.softmax"
+def softmax(scores):
+    \"\"\"Shares.\"\"\"
+    return scores / 1
+
+# %% tags=["nbval-check-output"]
+import os, sys, warnings
+print("one")
+print(os.environ["OMP_NUM_THREADS"], os.environ["PYTHONHASHSEED"], os.path.basename(os.getcwd()))
+warnings.warn("careful")
+print("two")
+softmax(3)
+
+# %% tags=["raises-exception"]
+import json
+json.loads("{")
+"""
+ATTENTION = """
+# %%
+from dotformer.by_hand.softmax import softmax
+softmax(4)
+"""
+
+
+@pytest.fixture(scope="module")
+def woven(shared_folder):
+    """Two chapters, tangled and woven once for all tests of this file that leave them woven."""
+    shared_folder.chapter("03_softmax", SOFTMAX)
+    shared_folder.chapter("04_attention", ATTENTION)
+    assert shared_folder.literate("tangle") == 0
+    assert shared_folder.literate("weave", "-j", "2") == 0
+    return shared_folder
+
+
+def outputs(folder, stem: str) -> list:
+    return [cell["outputs"] for cell in folder.notebook(stem)["cells"] if cell["cell_type"] == "code"]
+
+
+def test_a_notebook_holds_what_its_cells_put_out(woven):
+    definition, prints, fails = outputs(woven, "03_softmax")
+    assert definition == []
+    stdout, stderr, result = prints
+    assert stdout["text"] == ["one\n", "1 0 notebooks\n", "two\n"]
+    assert stderr["text"][0] == "cell:4: UserWarning: careful\n"
+    assert result["data"] == {"text/plain": ["3.0"]}
+    assert fails[0]["ename"] == "JSONDecodeError" and "decoder.py" not in "".join(fails[0]["traceback"])
+    assert [cell.get("execution_count") for cell in woven.notebook("03_softmax")["cells"]] == [None, None, 1, 2, 3]
+
+
+def test_weaving_again_executes_nothing_and_from_nothing_gives_the_same_bytes(woven, capsys):
+    before = woven.notebooks()
+    assert woven.literate("weave", "--check") == 0
+    assert woven.literate("weave") == 0
+    assert capsys.readouterr().out == ""
+    (woven.root / "book/notebooks/03_softmax.ipynb").unlink()
+    assert woven.literate("weave") == 0
+    assert "wove chapters/03_softmax.py (5 cells, " in capsys.readouterr().out
+    assert woven.notebooks() == before
+
+
+def test_new_prose_keeps_the_outputs_and_executes_nothing(woven, capsys):
+    before = outputs(woven, "03_softmax")
+    woven.edit("chapters/03_softmax.py", "Some prose", "Other prose")
+    assert woven.literate("weave", "--check") == 1
+    assert capsys.readouterr().err == "book/notebooks/03_softmax.ipynb: text changed\n"
+    assert woven.literate("weave") == 0
+    assert capsys.readouterr().out == "chapters/03_softmax.py: text changed, outputs kept\n"
+    assert "Other prose" in woven.read("book/notebooks/03_softmax.ipynb")
+    assert outputs(woven, "03_softmax") == before
+    assert woven.literate("weave", "--check") == 0
+
+
+def test_a_change_in_an_imported_module_makes_its_chapter_stale_and_no_other(woven, capsys):
+    woven.edit("dotformer/by_hand/softmax.py", "scores / 1", "scores / 2")
+    assert woven.literate("weave", "--check") == 1
+    assert capsys.readouterr().err == "book/notebooks/04_attention.ipynb: code changed\n"
+    assert woven.literate("weave") == 0
+    printed = capsys.readouterr().out
+    assert "wove chapters/04_attention.py" in printed and "03_softmax" not in printed
+    assert outputs(woven, "04_attention")[0][0]["data"] == {"text/plain": ["2.0"]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"3.0"', '"4.0"', "outputs were edited"),
+        ('"execution_count": 2', '"execution_count": null', "outputs were edited"),
+        ('print(\\"one\\")', 'print(\\"two\\")', "text changed"),
+        ('"nbformat": 4', '"nbformat": four', "never woven (no notebook that weave wrote)"),
+        ('"dotformer": {', '"other": {', "never woven (no notebook that weave wrote)"),
+    ],
+)
+def test_check_notices_an_edited_notebook(woven, capsys, old, new, problem):
+    name = "book/notebooks/03_softmax.ipynb"
+    text = woven.read(name)
+    assert old in text
+    woven.write(name, text.replace(old, new))
+    assert woven.literate("weave", "--check", "03_softmax") == 1
+    assert capsys.readouterr().err == f"{name}: {problem}\n"
+    woven.write(name, text)
+
+
+def test_a_notebook_that_no_chapter_weaves_goes_and_one_of_the_reader_stays(woven, capsys):
+    own, old = "book/notebooks/own.ipynb", "book/notebooks/02_old.ipynb"
+    woven.write(own, '{"metadata": {}}')
+    woven.write(old, woven.read("book/notebooks/03_softmax.ipynb"))
+    assert woven.literate("weave", "--check") == 1
+    assert "02_old.ipynb: surplus notebook" in capsys.readouterr().err
+    assert woven.literate("weave") == 1
+    assert "own.ipynb: surplus notebook" in capsys.readouterr().err
+    assert (woven.root / own).exists() and not (woven.root / old).exists()
+    (woven.root / own).unlink()
+
+
+FAILING = {
+    "05_in_a_cell": ("# %%\nfine = 1\n\nwrong = 1 / 0  # here", "ZeroDivisionError: division by zero"),
+    "06_in_a_call": (
+        "# %%\ndef f(x):\n    return 1 / x  # here\n\n\nf(\n    0\n)",
+        "ZeroDivisionError: division by zero",
+    ),
+    "07_in_a_module": ("# %%\nimport json\n\njson.loads('{')  # here", "JSONDecodeError: Expecting property name"),
+    "08_in_an_earlier_cell": ("# %%\ndef f(x):\n    return 1 / x\n\n# %%\n\nf(0)  # here", "ZeroDivisionError"),
+    "09_address": ("# %%\nobject()  # here", "the output holds a memory address (at 0x"),
+    "10_path": ("# %%\nimport os  # here\nprint(os.getcwd())", "the output holds a path of this machine"),
+    "11_death": ("# %%\nimport os  # here\nos._exit(1)", "the kernel died in this cell"),
+    "12_endless": ("# %%\nimport time  # here\ntime.sleep(60)", "the cell was not done after 2 s"),
+    "13_exit": ("# %%\nraise SystemExit  # here", "SystemExit"),
+}
+
+
+def test_failing_cells_are_named_with_their_line_and_the_others_are_woven(folder, capsys, monkeypatch):
+    monkeypatch.setattr("literate.execute.CELL_TIMEOUT", 2)
+    for stem, (cells, _) in FAILING.items():
+        folder.chapter(stem, cells)
+        folder.write(f"book/notebooks/{stem}.ipynb", "as it was")
+    folder.chapter("14_fine", "# %%\n1 + 1" + FIGURE)
+    folder.chapter("15_fine_too", "# %% [markdown]\n# no code at all")
+    assert folder.literate("weave", "-j", "2") == 1
+    errors = capsys.readouterr().err
+    for stem, (_, message) in FAILING.items():
+        (line,) = [line for line in errors.split("\n") if line.startswith(f"chapters/{stem}.py")]
+        assert line.startswith(f"{folder.at(stem, '# here')} {message}")
+        assert folder.read(f"book/notebooks/{stem}.ipynb") == "as it was"
+    assert "\n    return 1 / x  # here\n" in errors
+    result, figure = outputs(folder, "14_fine")
+    assert result[0]["data"] == {"text/plain": ["2"]} and "image/svg+xml" in figure[0]["data"]
+    assert folder.literate("weave", "--check", "14_fine", "15_fine_too") == 0
+
+
+SLEEPING = """
+# %%
+import os, pathlib, time
+pathlib.Path("kernel.pid").write_text(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition, seconds: float = 15) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for the kernel in /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interruption_leaves_the_notebook_as_it_was_and_no_kernel(folder, number):
+    folder.chapter("03_softmax", SLEEPING)
+    folder.write("book/notebooks/03_softmax.ipynb", "as it was")
+    command = [sys.executable, "-m", "literate", "--root", str(folder.root), "weave"]
+    weaving = subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE, text=True)
+    pid_file = folder.root / "book/notebooks/kernel.pid"
+    wait_until(lambda: pid_file.exists() and pid_file.read_text())
+    kernel = int(pid_file.read_text())
+    os.kill(weaving.pid, number)
+    _, errors = weaving.communicate(timeout=10)
+    if number == signal.SIGKILL:
+        assert weaving.returncode == -signal.SIGKILL
+    else:
+        assert weaving.returncode == 130
+        assert errors == "interrupted: every notebook is whole, the unfinished ones are as they were\n"
+    wait_until(lambda: not alive(kernel))
+    assert folder.notebooks() == {"03_softmax.ipynb": b"as it was", "kernel.pid": str(kernel).encode()}
+
+
+def test_the_bar_counts_cells_on_a_terminal(woven):
+    """A terminal is made for it; without one, plain lines come instead."""
+    pty, termios = pytest.importorskip("pty"), pytest.importorskip("termios")
+    (woven.root / "book/notebooks/04_attention.ipynb").unlink()
+    terminal, end = pty.openpty()
+    termios.tcsetwinsize(end, (24, 80))
+    command = [sys.executable, "-m", "literate", "--root", str(woven.root), "weave"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=end, text=True)
+    os.close(end)
+    shown = os.read(terminal, 10_000).decode()
+    assert "1/1" in shown and "cell" in shown
+    assert "wove chapters/04_attention.py" in done.stdout and json.loads(
+        woven.read("book/notebooks/04_attention.ipynb")
+    )
