@@ -1,0 +1,769 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 2. How alike are two words?
+#
+# *Tea* is more like *coffee* than like *train*. You know that; how would a program know? At the end of this chapter
+# there is a function that takes the words of a sentence and returns a table: one number for each pair of words, large
+# where two words are alike. Every layer of a transformer computes tables like it.
+#
+# You need a little Python and the product of two matrices. It takes about 20 minutes to read, and as long again for the
+# exercises.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
+from functools import partial
+
+import matplotlib.pyplot as plt
+from classroom import checks, plots, quiz, transformer_map
+
+plots.book_style()
+transformer_map(built=2)
+
+# %% [markdown]
+# The dark box is what this chapter builds.
+#
+# ## A word as a row of numbers
+#
+# A dot product needs numbers, so give each word a few. Here are three questions, and our own rough answers: how *warm*
+# is the thing, how much do you *drink* it, how fast does it *move*?
+
+# %%
+import numpy as np
+
+words = ["tea", "coffee", "ice", "train"]
+vectors = np.array(
+    [
+        #  warm drink move
+        [2, 3, 0],  # tea
+        [3, 3, 0],  # coffee
+        [-3, 1, 0],  # ice: the opposite of warm
+        [1, 0, 4],  # train
+    ]
+)
+tea, coffee, ice, train = vectors
+
+# %% [markdown]
+# Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **width**, here 3. In the
+# original transformer the width is 512, and nobody chooses the questions: training finds the numbers (chapter 7), and
+# they come without names.
+#
+# ## Multiply and add
+#
+# Two words agree on a question if both numbers are far from zero, on the same side. So multiply them, question by
+# question, and add up. For tea and coffee:
+#
+# $$2 \cdot 3 \;+\; 3 \cdot 3 \;+\; 0 \cdot 0 \;=\; 15 .$$
+#
+# A zero has no opinion. Tea and ice disagree about warmth, and a product of opposite signs is negative:
+# $2 \cdot (-3) + 3 \cdot 1 + 0 \cdot 0 = -3$. The same by a loop:
+
+
+# %% tags=["nbval-check-output"]
+def multiply_and_add(a, b):
+    total = 0
+    for a_i, b_i in zip(a, b, strict=True):
+        total = total + a_i * b_i
+    return total
+
+
+for word, vector in zip(words[1:], vectors[1:], strict=True):
+    print(f"tea and {word:7}{multiply_and_add(tea, vector):3}")
+
+# %% [markdown]
+# 15 for coffee, 2 for the train, $-3$ for the ice: the order our three questions imply. This sum of products is the
+# **dot product**:
+#
+# $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
+#
+# Below is the version that the rest of the book imports. The last line of `dot` computes; what stands before it rejects
+# invalid input, and you may skip it.
+
+
+# %% tags=["export"] module="by_hand.similarity"
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def as_real_array(
+    values: ArrayLike, name: str, *, infinite: bool = False
+) -> NDArray[np.float64]:
+    """Turn `values` into a float64 array, or say in one line why not.
+
+    `name` is what the error calls the argument. Raises TypeError for text, complex
+    numbers and ragged lists, and ValueError where an entry is NaN or, unless
+    `infinite` allows it, infinite.
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise TypeError(
+            f"{name} is ragged: its rows have different lengths"
+        ) from error
+    if array.dtype.kind not in "biuf":  # boolean, integer, unsigned, floating
+        raise TypeError(
+            f"{name} must hold real numbers, but its dtype is {array.dtype}"
+        )
+    array = array.astype(np.float64)
+    if np.isnan(array).any():
+        raise ValueError(
+            f"{name} holds NaN: nothing can be compared with a missing number"
+        )
+    if not infinite and np.isinf(array).any():
+        raise ValueError(f"{name} holds an infinite entry")
+    return array
+
+
+# %% tags=["export"] module="by_hand.similarity"
+def dot(a: ArrayLike, b: ArrayLike) -> float:
+    """Dot product of two vectors: multiply entry by entry, add up.
+
+    `a` and `b` have shape (D,). Raises ValueError when they are not vectors of the
+    same width.
+    """
+    a, b = as_real_array(a, "a"), as_real_array(b, "b")
+    if a.ndim != 1 or a.shape != b.shape:
+        raise ValueError(
+            f"a and b must be vectors of one width, not {a.shape} and {b.shape}"
+        )
+    return float((a * b).sum())
+
+
+# %%
+assert dot(tea, coffee) == multiply_and_add(tea, coffee) == 15
+assert dot(tea, ice) == -3
+assert dot(tea, train) == 2
+
+# %% [markdown]
+# **Predict first.** Which of these four words has the largest dot product with *tea*?
+#
+# 1. *tea*, since nothing is more like tea than tea itself;
+# 2. *coffee*, although tea is on the list;
+# 3. both the same, since they agree about what matters.
+
+# %% tags=["nbval-check-output"]
+print("tea and tea    ", dot(tea, tea))
+print("tea and coffee ", dot(tea, coffee))
+
+# %% [markdown]
+# Coffee, 15 against 13. By this measure tea is more like coffee than like tea. Coffee's vector says the same about
+# drinking, and says "warm" more loudly. The dot product measures two things at once, what a vector says and how loudly.
+#
+# ## Direction and length
+#
+# A drawing keeps the two apart. The third number is 0 for tea, coffee and ice, so two are enough to draw them as
+# arrows.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Arrows for tea (2, 3), coffee (3, 3) and ice (-3, 1) in the plane of warm and drink. Tea and coffee point almost the same way, 11 degrees apart, and coffee is longer. Ice points to the other side, more than a right angle away from tea."}}
+figure, axes = plt.subplots(figsize=(6, 3.6))
+for word, (warm, drink, _), color in zip(
+    words[:3], vectors, [plots.BLUE, plots.RED, plots.TEAL], strict=False
+):
+    axes.annotate(
+        "",
+        (warm, drink),
+        (0, 0),
+        arrowprops={"arrowstyle": "-|>", "color": color, "lw": 2},
+    )
+    axes.annotate(
+        f"{word} ({warm}, {drink})",
+        (warm, drink),
+        (0, 8),
+        textcoords="offset points",
+        color=color,
+        ha={"coffee": "left", "tea": "right", "ice": "center"}[word],
+    )
+axes.set(
+    xlim=(-4.4, 4.9),
+    ylim=(-0.3, 3.8),
+    xlabel="warm",
+    ylabel="drink",
+    aspect="equal",
+)
+axes.axhline(0, color=plots.GREY, lw=0.8)
+axes.axvline(0, color=plots.GREY, lw=0.8)
+plt.show()
+
+# %% [markdown]
+# Tea and coffee point almost the same way; coffee goes further. Ice points elsewhere. Between it and tea lies more than
+# a right angle, and that is where the dot product turns negative.
+#
+# The **length** of an arrow is Pythagoras in $D$ dimensions, and it is a dot product too:
+# $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$. For the angle $\theta$ between two arrows, look at the
+# third side of the triangle they span, $a - b$. Compute the square of its length twice: by multiplying out, and by the
+# law of cosines, which is Pythagoras corrected for an angle that is not a right one.
+#
+# $$\|a\|^2 + \|b\|^2 - 2\, a \cdot b \;=\; \|a - b\|^2 \;=\; \|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta .$$
+#
+# The two sides agree only if
+#
+# $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
+#
+# So the dot product depends on the lengths and on the angle. For the angle alone, divide by the lengths. What is left
+# is the **cosine similarity**: 1 for the same direction, 0 for a right angle, $-1$ for opposite directions.
+#
+# For tea and coffee, $\|a\| = \sqrt{4 + 9} = \sqrt{13}$ and $\|b\| = \sqrt{9 + 9} = \sqrt{18}$, so the cosine is
+# $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
+#
+# In code, the division comes first: scale every vector to length 1, then take the dot product.
+
+
+# %% tags=["export"] module="by_hand.similarity"
+def normalize(vectors: ArrayLike) -> NDArray[np.float64]:
+    """Scale every vector to length 1; its direction stays.
+
+    `vectors` has shape (..., D), and so has the result. Raises ValueError for a
+    vector of zeros: it has no direction.
+    """
+    vectors = as_real_array(vectors, "vectors")
+    if vectors.ndim == 0 or vectors.shape[-1] == 0:
+        raise ValueError(
+            f"vectors need at least one entry each, but have shape {vectors.shape}"
+        )
+    largest = np.abs(vectors).max(axis=-1, keepdims=True)
+    if (largest == 0).any():
+        raise ValueError("a vector of zeros has no direction to normalize")
+    vectors = vectors / largest  # now no square can overflow, or vanish
+    return vectors / np.sqrt((vectors**2).sum(axis=-1, keepdims=True))
+
+
+def cosine_similarity(a: ArrayLike, b: ArrayLike) -> float:
+    """Cosine of the angle between two vectors: their dot product at length 1.
+
+    `a` and `b` have shape (D,). Raises ValueError when the shapes differ or one of
+    them is a vector of zeros.
+    """
+    cosine = dot(normalize(a), normalize(b))
+    return min(max(cosine, -1.0), 1.0)  # rounding can pass 1 by a hair
+
+
+# %% tags=["nbval-check-output"]
+for word, vector in zip(words, vectors, strict=True):
+    cosine = cosine_similarity(tea, vector)
+    print(f"tea and {word:7} dot {dot(tea, vector):5.1f}   cosine {cosine:6.3f}")
+
+# %%
+assert abs(cosine_similarity(tea, coffee) - 15 / np.sqrt(13 * 18)) < 1e-12
+assert round(cosine_similarity(tea, coffee), 3) == 0.981
+assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
+
+# %% [markdown]
+# Tea is now most like tea: 1. Coffee has 0.981 and the train 0.135.
+#
+# ### Which of the two does a transformer use?
+#
+# The original transformer uses the dot product, divided by one fixed number that chapter 3 derives.
+#
+# | | depends on | good for |
+# |---|---|---|
+# | dot product | direction and length | attention: a word can learn to be *loud*, and to count for more where it matters |
+# | cosine | direction only | search, where a long document should not win by its length |
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "How does the transformer turn two vectors into one number that says how alike they are?",
+    quiz.wrong(
+        "It subtracts one from the other, entry by entry",
+        "A difference is again a vector, not a number. Its length would be a distance, which does measure likeness, but the "
+        "original transformer does not use it.",
+    ),
+    quiz.wrong(
+        "It joins the two end to end and feeds them to a small network",
+        "That is a real design, called additive attention: Bahdanau and colleagues used it in 2015. The transformer "
+        "replaced it by something faster.",
+    ),
+    quiz.right(
+        "It multiplies entry by entry and adds up",
+        "Yes: the dot product, as in `multiply_and_add`. Chapter 3 adds a division by a fixed number.",
+    ),
+    quiz.wrong(
+        "It adds them, entry by entry",
+        "A sum of two vectors is a vector. You would still need a rule that turns it into one number, and a long sum does "
+        "not mean that the two agree: (9, 0) + (0, 9) = (9, 9) is long, and their dot product is 0.",
+    ),
+)
+
+# %% tags=["quiz"]
+louder = np.array([4, 6, 0])  # tea, twice as long
+quiz.number(
+    "Make tea twice as loud: $(4, 6, 0)$ instead of $(2, 3, 0)$. What is its *dot product* with coffee, $(3, 3, 0)$?",
+    dot(louder, coffee),
+    tolerance=0.01,
+    feedback="Yes. Doubling one vector doubles every dot product it takes part in. Its cosines stay as they were.",
+    mistakes=[
+        (
+            dot(tea, coffee),
+            "That is the value for tea as it was. The cosine does not change when a vector is stretched; the dot product does.",
+        ),
+        (
+            4 * dot(tea, coffee),
+            "Only one of the two vectors was doubled. Doubling both gives a factor of four.",
+        ),
+    ],
+    otherwise="Multiply question by question and add: $4 \\cdot 3 + 6 \\cdot 3 + 0 \\cdot 0$.",
+)
+
+# %% [markdown]
+# ## Numbers from text
+#
+# The four vectors came from us. Can they come from text? There is an old idea, put in one line by J. R. Firth: you
+# shall know a word by the company it keeps. Take ten sentences, and describe each word by how often every other word
+# stands in the same sentence.
+
+# %%
+sentences = """
+she drinks hot tea
+he drinks hot coffee
+tea with milk and honey
+coffee with milk and sugar
+a cup of tea
+a cup of coffee
+the train leaves at noon
+the bus leaves at night
+he waits for the train
+she waits for the bus
+""".strip().split("\n")
+vocabulary = sorted({word for sentence in sentences for word in sentence.split()})
+row_of = {word: row for row, word in enumerate(vocabulary)}
+
+company = np.zeros((len(vocabulary), len(vocabulary)), dtype=int)
+for sentence in sentences:
+    for word in sentence.split():
+        for other in sentence.split():
+            if other != word:
+                company[row_of[word], row_of[other]] += 1
+
+# %% [markdown]
+# **Predict first.** *Tea* and *coffee* never stand in the same sentence. Their cosine will be
+#
+# 1. 0, since they never meet;
+# 2. small;
+# 3. large.
+
+# %% tags=["nbval-check-output"]
+print(
+    "tea and coffee in one sentence:",
+    company[row_of["tea"], row_of["coffee"]],
+    "times",
+)
+for a, b in [
+    ("tea", "coffee"),
+    ("train", "bus"),
+    ("tea", "milk"),
+    ("tea", "train"),
+]:
+    cosine = cosine_similarity(company[row_of[a]], company[row_of[b]])
+    print(f"cosine of {a} and {b}: {cosine:.2f}")
+
+# %%
+assert company[row_of["tea"], row_of["coffee"]] == 0
+assert (
+    round(cosine_similarity(company[row_of["tea"]], company[row_of["coffee"]]), 2)
+    == 0.80
+)
+
+# %% [markdown]
+# Large: 0.80, more than tea and milk, which do meet. We wrote the sentences in pairs, so that tea and coffee share most
+# of their company, small words included, and so do the train and the bus. Nobody told the program what a drink is.
+#
+# A transformer does not count: it starts from random vectors and learns. But it relies on the same principle, that
+# likeness can be read off text.
+#
+# ## A whole sentence at once
+#
+# Now compare every word of a sentence with every word. In each comparison one word asks and the other is asked; they
+# are called **query** and **key**. In every table of this book, queries are rows and keys are columns.
+
+
+# %%
+sentence = "she waits for hot tea".split()
+counts = [company[row_of[word]] for word in sentence]  # (5 words, 23 counts)
+x = normalize(counts)  # each row of length 1
+
+table = np.zeros((len(sentence), len(sentence)))
+for row, query in enumerate(x):
+    for column, key in enumerate(x):
+        table[row, column] = dot(query, key)
+
+# %% [markdown]
+# Two loops, 25 dot products. Row times column, for all rows and columns: that is a matrix product. With the queries as
+# the rows of $Q$ and the keys as the rows of $K$, all of them at once are
+#
+# $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
+#
+# The $^\top$ is needed because the keys lie in rows, and a matrix product combines rows with columns. Shapes: $(T, D)$
+# times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. The function takes more axes in front, for
+# many sentences at once; you need that in chapter 6.
+
+
+# %% tags=["export"] module="by_hand.similarity"
+def similarity_matrix(queries: ArrayLike, keys: ArrayLike) -> NDArray[np.float64]:
+    """Dot product of every query with every key.
+
+    `queries` has shape (..., T, D) and `keys` (..., S, D), where leading axes
+    broadcast. The result has shape (..., T, S): queries are rows, keys are columns.
+    Raises ValueError when the widths D differ, the leading axes do not fit, or a
+    dot product overflows. For cosines, `normalize` both first.
+    """
+    queries, keys = as_real_array(queries, "queries"), as_real_array(keys, "keys")
+    shapes = f"queries have shape {queries.shape}, keys {keys.shape}"
+    if queries.ndim < 2 or keys.ndim < 2:
+        raise ValueError(
+            f"queries and keys need at least two axes, (tokens, width): {shapes}"
+        )
+    if queries.shape[-1] != keys.shape[-1] or queries.shape[-1] == 0:
+        raise ValueError(
+            f"queries and keys must have the same width, at least 1: {shapes}"
+        )
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            table = queries @ keys.swapaxes(-1, -2)  # the last two axes transposed
+    except ValueError as error:
+        raise ValueError(
+            f"the leading axes of queries and keys do not broadcast: {shapes}"
+        ) from error
+    if not np.isfinite(table).all():
+        raise ValueError(
+            "queries and keys are so large that their dot products overflow"
+        )
+    return table
+
+
+# %%
+assert np.allclose(similarity_matrix(x, x), table, rtol=0, atol=1e-12)
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Five by five table of cosines for the words she, waits, for, hot, tea. The diagonal is 1. Waits and for have 0.67; she has 0.55 with both; hot and tea have 0.34; waits and tea have 0.09. The table is the same above and below its diagonal."}}
+plots.attention_map(similarity_matrix(x, x), sentence, sentence)
+plt.show()
+
+# %% [markdown]
+# Read the last row, *tea*: somewhat like *hot* (0.34), hardly like *waits* and *for* (0.09). *Waits* and *for* have
+# 0.67 for another reason than tea and coffee had 0.80: they always stand together, and so they share their company.
+# Counting by sentence cannot tell words that replace each other from words that go together. Now read the last column:
+# the same numbers as the last row. The table is **symmetric**, because $a \cdot b = b \cdot a$. Is that what we want in
+# the end? If *hot* matters to *tea*, must *tea* matter to *hot* as much? Chapter 4 answers that.
+
+# %%
+assert np.allclose(
+    similarity_matrix(x, x), similarity_matrix(x, x).T, rtol=0, atol=1e-12
+)
+assert round(table[4, 3], 2) == 0.34 and round(table[4, 1], 2) == 0.09
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "A question of 4 words is compared with a text of 100 words. Every word has 64 numbers. What is the shape of $QK^\\top$, "
+    "with the question's words as queries?",
+    quiz.wrong(
+        "64 × 64",
+        "That is the shape of $Q^\\top K$ where both have the same number of rows: it compares the 64 *questions* with each "
+        "other, not the words. The width is what gets summed away.",
+    ),
+    quiz.wrong(
+        "100 × 4",
+        "Those are the right two numbers the other way round. In this book, and in the paper, queries are rows.",
+    ),
+    quiz.right(
+        "4 × 100",
+        "Yes. A row for each query, a column for each key; the width 64 disappears in the sum.",
+    ),
+    quiz.wrong(
+        "104 × 104",
+        "That would be the table if all the words stood in one sequence and each compared itself with all. Here only the "
+        "question asks.",
+    ),
+)
+
+# %% [markdown]
+# ## How alike are strangers?
+#
+# Our vectors had three entries, a transformer's have 512. Does width change what likeness means? Take vectors that have
+# nothing to do with each other: every entry drawn from a bell curve.
+#
+# **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
+#
+# 1. stay spread between $-1$ and 1, since the vectors stay random;
+# 2. gather around 0, as the accidents cancel;
+# 3. drift towards 1, as there is more and more that two vectors can share.
+
+# %%
+widths = [2, 8, 32, 128, 512, 2048]
+
+
+def typical_cosine(width, seed, pairs=500):
+    """Root mean square of the cosines of random pairs of vectors."""
+    rng = np.random.default_rng(seed)
+    a, b = normalize(rng.standard_normal((2, pairs, width)))
+    return np.sqrt(np.mean((a * b).sum(axis=-1) ** 2))
+
+
+runs = np.array(
+    [[typical_cosine(width, seed) for seed in range(20)] for width in widths]
+)
+for width, row in zip(widths, runs, strict=True):
+    typical = f"{row.mean():.3f} ± {row.std():.3f}"
+    print(f"width {width:5}   cosine {typical}   1/sqrt(width) {width**-0.5:.3f}")
+
+crowd = normalize(np.random.default_rng(0).standard_normal((2000, 512)))
+closest = (similarity_matrix(crowd, crowd) - np.eye(2000)).max()
+print(f"2000 vectors of width 512: the closest pair has a cosine of {closest:.2f}")
+
+# %% [markdown]
+# They gather around 0, and the last two columns say how closely: a typical cosine is $1/\sqrt{D}$. (Typical means the
+# root of the mean square over 500 pairs, and ± is the standard deviation over 20 seeds.) The reason: a vector of length
+# 1 has $D$ squared entries that sum to 1, so each is about $1/D$ on average. Turn the other vector until it lies along
+# one axis. The cosine is then a single such entry, about $1/\sqrt{D}$ in size. At width 512 that is 0.044, an angle of
+# 87 degrees. **In a wide space, strangers stand almost at right angles.** So a cosine of 0.5 means little at width 2
+# and a great deal at width 512. And there is room: of two thousand vectors, nearly four times as many as there are
+# entries, the closest two have a cosine near 0.2.
+#
+# Trained vectors are not random, and real models use this room unevenly: often all their vectors lean towards one side
+# ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)), and strangers have cosines well above 0. Compare with
+# strangers from the same model before you call two words alike.
+
+# %%
+mean, expected = runs.mean(axis=1), 1 / np.sqrt(widths)
+assert np.all(np.abs(mean / expected - 1) < 0.03)
+assert 0.2 < closest < 0.24
+assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
+
+# %% [markdown]
+# ## Break it: a reshape is not a transpose
+#
+# The keys came as $(S, D)$ and had to become $(D, S)$. Two calls give that shape: `keys.T` and `keys.reshape(D, S)`.
+# The mix-up is easy to make where a model's width is cut into heads; you will meet it again in chapter 6.
+
+# %% tags=["nbval-check-output"]
+right = x @ x.T
+wrong = x @ x.reshape(x.shape[1], x.shape[0])
+print("shapes:", right.shape, wrong.shape)
+print("the row of 'tea', transposed:", right[4].round(2))
+print("the row of 'tea', reshaped:  ", wrong[4].round(2))
+
+# %% [markdown]
+# No error, the same shape, numbers of a believable size. `reshape` keeps the numbers in reading order and cuts them
+# into new rows, so that a "key" is now a mixture of bits from several words. One number gives it away, if you know what
+# to look for: tea's likeness to itself, 0.28.
+#
+# A sentence compared with itself must give a symmetric table, and vectors of length 1 a diagonal of ones.
+
+# %%
+assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
+assert not np.allclose(wrong, wrong.T) and not np.allclose(np.diag(wrong), 1)
+
+# %% [markdown]
+# Keep the habit: after every function, ask what must hold *whatever the numbers are*, and assert it.
+
+# %% tags=["quiz"]
+quiz.several_choices(
+    "You compute the table of a sentence with itself, from some model's vectors, each of length 1. Which of these would show that something is wrong?",
+    quiz.right(
+        "The first row and the first column differ",
+        "Yes: $a \\cdot b = b \\cdot a$, so the table must be symmetric.",
+    ),
+    quiz.right(
+        "One number on the diagonal is 0.7",
+        "Yes: a vector of length 1 has dot product 1 with itself.",
+    ),
+    quiz.wrong(
+        "Two different words have a cosine of 1",
+        "That can happen: two words that keep exactly the same company get the same direction. The table cannot tell them "
+        "apart, and it is right about its input.",
+    ),
+    quiz.wrong(
+        "Some numbers are negative",
+        "Cosines run from $-1$ to 1, and that of tea and ice was negative. Only counts, which are never negative, cannot give one.",
+    ),
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# Write your answer in the first cell, run it, then run the check below it. The check tells you what it saw.
+#
+# ### Exercise 1: The nearest word
+#
+# *Easy, 5 minutes.* Given a table of similarities of a sentence with itself and the number of a word (counting from 0),
+# return the number of the *other* word that is most like it.
+
+
+# %% tags=["exercise"]
+def nearest_word(table, word):
+    """Column of the largest entry in row `word` of `table` (T, T), not `word`."""
+    ...
+
+
+# %% tags=["check"]
+example = np.array([[1.0, 0.2, 0.9], [0.2, 1.0, -0.4], [0.9, -0.4, 1.0]])
+random_table = similarity_matrix(
+    *[np.random.default_rng(1).standard_normal((6, 4))] * 2
+)
+check_nearest = partial(
+    checks.check,
+    reference=lambda table, word: max(
+        (c for c in range(len(table)) if c != word), key=lambda c: table[word, c]
+    ),
+    cases=[
+        (example, 0),
+        (example, 1),
+        (example - 3, 2),
+        (vectors @ vectors.T, 0),
+        (random_table, 3),
+    ],
+    mistakes={
+        "you return the second largest: by dot product, the word itself need not be the largest": lambda table, word: (
+            int(np.argsort(table[word])[-2])
+        ),
+        "you left the word out and then counted without it: later words have moved up by one": lambda table, word: (
+            int(np.argmax(np.delete(table[word], word)))
+        ),
+        "you return the word itself, which is nearest to itself in most tables: leave column `word` out": lambda table, word: (
+            int(np.argmax(table[word]))
+        ),
+        "you return the *least* similar word: is it argmin instead of argmax?": lambda table, word: (
+            int(np.argmin(table[word]))
+        ),
+        "the word itself is set to 0, but every other similarity may be below 0: use minus infinity": lambda table, word: (
+            int(np.argmax(np.where(np.arange(len(table)) == word, 0, table[word])))
+        ),
+    },
+)
+check_nearest(nearest_word)
+
+
+# %% tags=["solution"]
+def nearest_word(table, word):
+    others = table[word].astype(float)  # a copy, and one that can hold infinity
+    others[word] = -np.inf
+    return int(np.argmax(others))
+
+
+verdict = check_nearest(nearest_word)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: All the cosines, without a loop
+#
+# *Medium, 10 minutes.* Return the table of cosines between queries $(T, D)$ and keys $(S, D)$ in two or three lines of
+# NumPy. This time, divide the finished table: do not use `normalize`.
+
+
+# %% tags=["exercise"]
+def cosine_table(queries, keys):
+    """Cosines of all pairs: queries (T, D), keys (S, D) -> (T, S)."""
+    ...
+
+
+# %% tags=["check"]
+rng = np.random.default_rng(2)
+check_cosine_table = partial(
+    checks.check,
+    reference=lambda q, k: np.array(
+        [[cosine_similarity(a, b) for b in k] for a in q]
+    ),
+    cases=[
+        (np.array([[3.0, 4.0]]), np.array([[4.0, 3.0], [0.0, 2.0]])),
+        (rng.standard_normal((4, 3)), rng.standard_normal((5, 3))),
+    ],
+    mistakes={
+        "these are dot products: nothing is divided by the lengths": lambda q, k: (
+            q @ k.T
+        ),
+        "only the queries are divided by their lengths": lambda q, k: (
+            (q / np.linalg.norm(q, axis=1, keepdims=True)) @ k.T
+        ),
+        "only the keys are divided by their lengths": lambda q, k: (
+            q @ (k / np.linalg.norm(k, axis=1, keepdims=True)).T
+        ),
+        "you divide by the length of the whole matrix: `np.linalg.norm` needs `axis=1`": lambda q, k: (
+            q @ k.T / (np.linalg.norm(q) * np.linalg.norm(k))
+        ),
+        "your lengths run down the columns: a vector is a row, so sum over `axis=1`": lambda q, k: (
+            (q / np.linalg.norm(q, axis=0)) @ (k / np.linalg.norm(k, axis=0)).T
+        ),
+    },
+)
+check_cosine_table(cosine_table)
+
+
+# %% tags=["solution"]
+def cosine_table(queries, keys):
+    query_lengths = np.sqrt((queries**2).sum(axis=1, keepdims=True))  # (T, 1)
+    key_lengths = np.sqrt((keys**2).sum(axis=1))  # (S,)
+    return queries @ keys.T / (query_lengths * key_lengths)
+
+
+verdict = check_cosine_table(cosine_table)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 3: Distances from dot products
+#
+# *Harder, 15 minutes.* The derivation above holds a recipe: $\|a - b\|^2 = \|a\|^2 + \|b\|^2 - 2\, a \cdot b$. Use it
+# to compute all squared distances between queries and keys with one matrix product. A hint: for vectors `u` $(T)$ and
+# `w` $(S)$, `u[:, None] + w` is the table of all sums, $(T, S)$.
+
+
+# %% tags=["exercise"]
+def squared_distances(queries, keys):
+    """Squared distances of all pairs: queries (T, D), keys (S, D) -> (T, S)."""
+    ...
+
+
+# %% tags=["check"]
+check_distances = partial(
+    checks.check,
+    reference=lambda q, k: ((q[:, None, :] - k[None, :, :]) ** 2).sum(axis=-1),
+    cases=[
+        (np.array([[1.0, 2.0]]), np.array([[4.0, 6.0], [1.0, 2.0]])),
+        (rng.standard_normal((4, 3)), rng.standard_normal((5, 3))),
+    ],
+    properties=[checks.non_negative],
+    mistakes={
+        "the 2 before the dot product is missing": lambda q, k: (
+            (q**2).sum(1)[:, None] + (k**2).sum(1) - q @ k.T
+        ),
+        "the sign before the dot product is plus: that is the square of `a + b`": lambda q, k: (
+            (q**2).sum(1)[:, None] + (k**2).sum(1) + 2 * q @ k.T
+        ),
+        "these are distances, not squared ones: leave the root out": lambda q, k: (
+            np.linalg.norm(q[:, None] - k[None], axis=-1)
+        ),
+    },
+)
+check_distances(squared_distances)
+
+
+# %% tags=["solution"]
+def squared_distances(queries, keys):
+    query_squares = (queries**2).sum(axis=1)[:, None]  # (T, 1)
+    key_squares = (keys**2).sum(axis=1)[None, :]  # (1, S)
+    squares = query_squares + key_squares - 2 * queries @ keys.T
+    return np.maximum(squares, 0)  # rounding can dip below 0
+
+
+verdict = check_distances(squared_distances)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# A word becomes a row of numbers, and the dot product of two rows says how much they agree, weighted by how long they
+# are. Divide by the lengths and you have the cosine, which hears only the direction; in a wide space, random vectors
+# have a cosine near 0. All pairs of a sentence at once are one matrix product, $QK^\top$, and when a sentence is
+# compared with itself that table is symmetric.
+#
+# **Sources.** Words known by their company: [Firth
+# (1957)](https://cs.brown.edu/courses/csci2952d/readings/lecture1-firth.pdf). Similarity by a small network, the design
+# before the dot product: [Bahdanau, Cho and Bengio (2015)](https://arxiv.org/abs/1409.0473). By dot product: [Luong,
+# Pham and Manning (2015)](https://arxiv.org/abs/1508.04025), and with a scale [Vaswani and others
+# (2017)](https://arxiv.org/abs/1706.03762).
+#
+# **Next.** The table says how alike words are, but it makes no choice: 15 is more than 13, and then what? [Chapter
+# 3](03_softmax.ipynb) turns a row of scores into shares of attention.

@@ -1,0 +1,758 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 3. How do you look something up without choosing?
+#
+# A table of similarities says that one key scores 6 and another 5. It does not say what to do about it. At the end of
+# this chapter there is a look-up that answers with a *blend* of everything it knows, most of it from the best match,
+# and you will know why transformers divide their scores by a square root.
+#
+# You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$ and the quotient rule. It takes about 25 minutes to
+# read, and as long again for the exercises.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
+from functools import partial
+
+import matplotlib.pyplot as plt
+from classroom import checks, plots, quiz, transformer_map
+
+plots.book_style()
+transformer_map(built=3)
+
+# %% [markdown]
+# ## Looking up, the hard way
+#
+# A Python dictionary looks things up by exact match. Ask for a key that is not there and you get an error; ask for one
+# that is almost there, the same error. With vectors you can do better: score every key with a dot product and take the
+# best.
+
+# %% tags=["nbval-check-output"]
+import numpy as np
+from dotformer.by_hand.similarity import similarity_matrix
+
+drinks = ["tea", "coffee", "ice", "train"]
+# warm, drink, move: the rows of chapter 2
+keys = np.array([[2, 3, 0], [3, 3, 0], [-3, 1, 0], [1, 0, 4]])
+# price, litres
+values = np.array([[2.0, 0.3], [3.0, 0.2], [1.0, 0.1], [40.0, 0.0]])
+
+query = np.array([1, 1, 0])  # something warm to drink
+scores = keys @ query
+best = scores.argmax()
+print("scores:", scores)
+print("the best match is", drinks[best], "with price and litres", values[best])
+
+# %% [markdown]
+# Coffee wins with 6, tea has 5, and tea's **value**, what its key would have returned, is thrown away. Worse, turn the
+# query a little, and the answer stays the same, until it jumps to another drink. A machine that learns asks "if I
+# change this number a little, does the answer get better?" Here the reply is nearly always "nothing happens".
+#
+# So give every key a *share*, and let the answer be a blend of all values.
+#
+# ## From scores to shares
+#
+# Shares must not be negative, they must sum to 1, and a higher score must get a larger share. Why not divide each score
+# by the sum of all scores?
+#
+# **Predict first.** What goes wrong with `scores / scores.sum()` for the scores $-1, 0, 1$? And do the shares of
+# $0, 1, 2$ change when 10 is added to every score?
+
+# %% tags=["nbval-check-output"]
+with np.errstate(all="ignore"):
+    for row in ([0, 1, 2], [10, 11, 12], [-1, 0, 1], scores):
+        print(row, "->", (row / np.sum(row)).round(2))
+
+# %% [markdown]
+# The second line is the same contest as the first, with ten points more for everybody, and the winner's share fell from
+# 0.67 to 0.36. In the third the sum is 0, and in the last, our drinks, ice gets a negative share.
+#
+# We want shares that depend on *differences* of scores only, and there is a function that turns differences into
+# ratios: $e^{a - b} = e^a / e^b$. So raise $e$ to each score first, and divide afterwards. (Another base would do as
+# well. $e$ has the simplest derivative.) For the scores 0, 1, 2:
+#
+# | score | $e^{\text{score}}$ | share |
+# |---|---|---|
+# | 0 | 1.000 | 1.000 / 11.107 = 0.090 |
+# | 1 | 2.718 | 2.718 / 11.107 = 0.245 |
+# | 2 | 7.389 | 7.389 / 11.107 = 0.665 |
+# | sum | 11.107 | 1 |
+#
+# Each point of difference makes a share $e \approx 2.718$ times as large, wherever the scores start.
+
+
+# %%
+def shares_by_loop(scores):
+    total = 0.0
+    for score in scores:
+        total += np.exp(score)
+    return [np.exp(score) / total for score in scores]
+
+
+assert np.allclose(
+    shares_by_loop([0, 1, 2]), [0.090, 0.245, 0.665], rtol=0, atol=0.0005
+)
+assert np.allclose(shares_by_loop([10, 11, 12]), shares_by_loop([0, 1, 2]))
+assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
+
+# %% [markdown]
+# This is the **softmax**. For a row of scores $s_1, \dots, s_S$,
+#
+# $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
+#
+# Its results are called **weights** from here on. In the function below, the last two lines compute; the next section
+# explains why `highest` is subtracted.
+
+
+# %% tags=["export"] module="by_hand.softmax"
+import numpy as np
+from dotformer.by_hand.similarity import as_real_array
+from numpy.typing import ArrayLike, NDArray
+
+
+def softmax(scores: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
+    """Turn scores into weights: numbers from 0 to 1 that sum to 1 along `axis`.
+
+    `scores` has any shape with at least one axis; the weights have the same shape.
+    A score of minus infinity gets the weight 0. Raises ValueError when a row holds
+    nothing else (there is nothing to attend to), when a score is plus infinity, and
+    when `scores` has no such axis or no entry along it.
+    """
+    scores = as_real_array(scores, "scores", infinite=True)
+    if not -scores.ndim <= axis < scores.ndim or scores.shape[axis] == 0:
+        raise ValueError(
+            f"nothing to weigh along axis {axis} of scores of shape {scores.shape}"
+        )
+    highest = scores.max(axis=axis, keepdims=True)
+    if np.isposinf(highest).any():
+        raise ValueError(
+            "scores hold plus infinity: its share of the weight cannot be computed"
+        )
+    if np.isneginf(highest).any():
+        raise ValueError(
+            "a row of scores is all minus infinity: it has nothing to attend to"
+        )
+    shares = np.exp(scores - highest)
+    return shares / shares.sum(axis=axis, keepdims=True)
+
+
+# %%
+assert np.allclose(softmax([0, 1, 2]), shares_by_loop([0, 1, 2]), rtol=1e-14)
+
+# %% [markdown]
+# ## Break it: scores of a thousand
+#
+# **Predict first.** `shares_by_loop([1000, 1001, 1002])` is the same contest once more. What does it return?
+
+# %% tags=["nbval-check-output"]
+with np.errstate(all="ignore"):
+    print("loop:   ", np.array(shares_by_loop([1000, 1001, 1002])))
+print("softmax:", softmax([1000, 1001, 1002]).round(3))
+
+# %% [markdown]
+# `nan`, "not a number", three times. $e^{1000}$ is larger than any float64, so it becomes infinity, and infinity over
+# infinity is undefined. In float16, which GPUs are fast at, it happens to scores above 11.09.
+#
+# Only differences count, so subtract the largest score from all. The largest exponential is then $e^0 = 1$, nothing can
+# overflow, and the weights are the same. Very small ones may round to 0, which matters only to somebody who takes their
+# logarithm (exercise 2).
+#
+# A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
+# minus infinity has no weights, so the function refuses it.
+
+# %%
+assert np.array_equal(softmax([2.0, -np.inf, 2.0]), [0.5, 0.0, 0.5])
+assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Which change to a row of scores leaves its weights as they are, whatever the row?",
+    quiz.wrong(
+        "Multiplying every score by 10",
+        "That stretches the differences, and differences are what counts: 0, 1, 2 become 0, 10, 20, and the last key takes "
+        "nearly everything. The section on temperature is about exactly this.",
+    ),
+    quiz.right(
+        "Subtracting 10 from every score",
+        "Yes. The common factor $e^{-10}$ stands above and below the line and cancels.",
+    ),
+    quiz.wrong(
+        "Replacing every negative score by 0",
+        "A negative score is not a negative weight: its exponential is positive. Raising it to 0 changes the differences between the scores.",
+    ),
+    quiz.wrong(
+        "Dividing the scores by their sum",
+        "The weights sum to 1 anyway, but the scores need not. Dividing them changes their differences, and may divide by 0.",
+    ),
+)
+
+# %% tags=["quiz"]
+quiz.number(
+    "On paper: two keys have the scores $0$ and $\\ln 3 \\approx 1.0986$. What is the weight of the second?",
+    softmax([0, np.log(3)])[1],
+    tolerance=0.005,
+    feedback="Yes: the exponentials are 1 and 3, so the weights are 1/4 and 3/4.",
+    mistakes=[
+        (
+            0.25,
+            "That is the weight of the first key. The second has the higher score.",
+        ),
+        (
+            1.0,
+            "Dividing the score by the sum of the scores gives that; take the exponentials first.",
+        ),
+        (
+            3.0,
+            "That is the exponential of the score. Divide it by the sum of both.",
+        ),
+    ],
+    otherwise="Take $e$ to the power of each score, then divide by their sum.",
+)
+
+# %% [markdown]
+# ## The blend
+#
+# Now use the weights: multiply each value by its weight and add. Such a sum, with weights that are not negative and sum
+# to 1, is a **weighted average**. It always lies between the values, never outside. For $T$ queries at once, with
+# weights $W$ of shape $(T, S)$ and values $V$ of shape $(S, D)$, it is one more matrix product:
+#
+# $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
+
+
+# %% tags=["export"] module="by_hand.softmax"
+def weighted_average(weights: ArrayLike, values: ArrayLike) -> NDArray[np.float64]:
+    """Blend the rows of `values`, a blend for each row of `weights`.
+
+    `weights` has shape (..., T, S), or (S,) for a single query, and `values`
+    (..., S, D); leading axes broadcast. The result has shape (..., T, D), or
+    (..., D). Raises ValueError when S differs, when a weight is negative, or when
+    the weights of a row do not sum to 1 (to 1e-5, so that weights computed in
+    float32 pass).
+    """
+    weights = as_real_array(weights, "weights")
+    values = as_real_array(values, "values")
+    shapes = f"weights have shape {weights.shape}, values {values.shape}"
+    if (
+        weights.ndim == 0
+        or values.ndim < 2
+        or weights.shape[-1] != values.shape[-2]
+    ):
+        raise ValueError(
+            f"weights need one column for each row of values: {shapes}"
+        )
+    if (weights < 0).any():
+        raise ValueError(
+            f"weights must not be negative, but the least is {weights.min():.6g}"
+        )
+    totals = weights.sum(axis=-1)
+    if (np.abs(totals - 1) > 1e-5).any():
+        worst = totals.flat[np.abs(totals - 1).argmax()]
+        raise ValueError(
+            f"weights must sum to 1 in each row, but a row sums to {worst:.6g}"
+        )
+    try:
+        return weights @ values
+    except ValueError as error:
+        raise ValueError(
+            f"the leading axes of weights and values do not broadcast: {shapes}"
+        ) from error
+
+
+# %% tags=["nbval-check-output"]
+weights = softmax(scores)
+for drink, weight in zip(drinks, weights, strict=True):
+    print(f"{drink:7} {weight:.4f}")
+price, litres = weighted_average(weights, values)
+print(f"the answer: price {price:.2f}, {litres:.2f} litres")
+
+# %%
+assert round(price, 2) == 2.91 and weights[3] < 0.005
+assert np.allclose(
+    [price, litres], sum(w * v for w, v in zip(weights, values, strict=True))
+)
+
+# %% [markdown]
+# The answer costs 2.91. Nothing on the list does: it is a blend, mostly coffee and about a quarter tea. The train has
+# less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer. Every finite score gets
+# some weight.
+#
+# This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
+# Attention is this look-up, done for every word of a sentence at once.
+#
+# ## Temperature
+#
+# How sharp should the choice be? Divide the scores by a positive number $\tau$ before the softmax, and you can set it.
+# The number is called **temperature**.
+#
+# **Predict first.** Raise $\tau$ until it is very large. Where do the four weights go?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Weights of coffee, tea, train and ice against temperature from 0.1 to 1000 on a logarithmic axis. At 0.1 coffee has weight 1. With rising temperature the four curves approach each other and end together at one quarter."}}
+temperatures = np.geomspace(0.1, 1000, 200)
+curves = softmax(scores / temperatures[:, None])  # (200 temperatures, 4 keys)
+labels = {
+    "tea": (0.4, 0.12, "right"),
+    "coffee": (0.9, 0.8, "left"),
+    "ice": (9, 0.03, "left"),
+    "train": (3, 0.12, "right"),
+}
+
+figure, axes = plt.subplots(figsize=(6, 3.4))
+for drink, curve, color in zip(
+    drinks, curves.T, [plots.RED, plots.BLUE, plots.TEAL, plots.GREY], strict=True
+):
+    axes.plot(temperatures, curve, color=color)
+    at, height, side = labels[drink]
+    axes.text(at, height, drink, color=color, ha=side)
+axes.axhline(0.25, color=plots.GREY, lw=0.8, ls=":")
+axes.set(xscale="log", ylim=(-0.05, 1.05), xlabel="temperature", ylabel="weight")
+axes.set_xticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1000"])
+plt.show()
+
+# %% [markdown]
+# To one quarter each. On the left edge, at low temperature, coffee has everything: the softmax is the hard choice
+# again. At $\tau = 1$ you find the weights from above. The order never changes, whatever the temperature.
+
+# %%
+assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
+assert (curves.argsort(axis=1) == scores.argsort()).all()
+
+# %% [markdown]
+# ## How far do weights move?
+#
+# A machine learns by small steps: it changes a score a little and asks what that does to the weights. So differentiate.
+# Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. Raise the score $s_i$ itself, and the quotient
+# rule gives
+#
+# $$\frac{\partial w_i}{\partial s_i} = \frac{e^{s_i} Z - e^{s_i} e^{s_i}}{Z^2} = w_i (1 - w_i) .$$
+#
+# Raise another score $s_j$, and only the denominator feels it:
+#
+# $$\frac{\partial w_i}{\partial s_j} = - \frac{e^{s_i} e^{s_j}}{Z^2} = - w_i w_j .$$
+#
+# All of them together are the **Jacobian**, a table with a row for each weight and a column for each score:
+# $J = \operatorname{diag}(w) - w w^\top$, where $\operatorname{diag}(w)$ has the weights on its diagonal and $w w^\top$
+# is the table of all products $w_i w_j$. For the weights 0.090, 0.245, 0.665 its last row is
+#
+# $$-0.665 \cdot 0.090, \quad -0.665 \cdot 0.245, \quad 0.665 \cdot 0.335 \quad=\quad -0.060, \quad -0.163, \quad 0.223 .$$
+#
+# The three sum to 0, as they must: raise all three scores alike, and the weight stays. Each column sums to 0 too: when
+# one score rises, what its key gains the others lose.
+
+
+# %% tags=["export"] module="by_hand.softmax"
+def softmax_jacobian(weights: ArrayLike) -> NDArray[np.float64]:
+    """Derivative of every weight with respect to every score: diag(w) - w w^T.
+
+    `weights` has shape (..., S), as `softmax` returns them. The result has shape
+    (..., S, S): entry (i, j) says how much weight i gains when score j rises.
+    Raises ValueError when there is no axis to differentiate along.
+    """
+    weights = as_real_array(weights, "weights")
+    if weights.ndim == 0:
+        raise ValueError("weights must have at least one axis")
+    return weights[..., :, None] * (
+        np.eye(weights.shape[-1]) - weights[..., None, :]
+    )
+
+
+# %%
+example = softmax([0, 1, 2])
+jacobian = softmax_jacobian(example)
+assert np.allclose(jacobian[2], [-0.060, -0.163, 0.223], rtol=0, atol=0.0005)
+assert np.allclose(jacobian.sum(axis=1), 0)
+
+# the same by trying it out: move each score a little, see how the weights change
+nudge = 1e-6
+for j in range(3):
+    up, down = (
+        softmax([0, 1, 2] + nudge * np.eye(3)[j]),
+        softmax([0, 1, 2] - nudge * np.eye(3)[j]),
+    )
+    assert np.allclose((up - down) / (2 * nudge), jacobian[:, j], rtol=0, atol=1e-9)
+
+# %% [markdown]
+# $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. **A softmax that is sure of itself has stopped
+# listening**: nudge its scores, and hardly anything moves. If it is sure before it has learnt anything, learning is
+# very slow to begin. (At the *output* of a model, training takes the logarithm of the softmax, which mends this;
+# chapter 11. Inside attention there is no logarithm.)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Inside attention a softmax gives the weights 0.999, 0.0005 and 0.0005, and the second key was the right one. Why is this hard to mend by small steps?",
+    quiz.wrong(
+        "Because the second weight is so small that it was rounded to 0",
+        "0.0005 is far from the smallest number a computer can hold. The weight is there; what is nearly missing is its slope.",
+    ),
+    quiz.right(
+        "Because changing the scores a little hardly changes the weights",
+        "Yes. The slope of the second weight with its own score is 0.0005 · 0.9995, a five-hundredth of the slope at a weight of 0.5.",
+    ),
+    quiz.wrong(
+        "Because the weights must sum to 1, so the second cannot grow",
+        "It can: what it gains, the others lose, which is what a column of the Jacobian says.",
+    ),
+    quiz.wrong(
+        "Because the order of the keys is fixed by the softmax",
+        "The softmax keeps the order *of the scores*. When the second score becomes the largest, so does the second weight.",
+    ),
+)
+
+# %% [markdown]
+# ## Why divide by the square root of the width?
+#
+# Our vectors had three entries. In the original transformer the keys that are compared have 64. Chapter 2 measured
+# strangers: two random vectors of width $d_k$ have a typical cosine of $1/\sqrt{d_k}$. A vector whose $d_k$ entries
+# have size 1 is about $\sqrt{d_k}$ long. Put the two together, and the dot product of strangers has a size of about
+#
+# $$\cos\theta \cdot \|q\| \cdot \|k\| \;\approx\; \frac{1}{\sqrt{d_k}} \cdot \sqrt{d_k} \cdot \sqrt{d_k} \;=\; \sqrt{d_k} .$$
+#
+# So scores grow with the width, although nobody agrees with anybody more than before. More exactly, in terms of the
+# **variance**, the mean squared distance from the mean: a product $q_i k_i$ of independent entries with mean 0 and
+# variance 1 has mean 0 and variance 1 itself, and the variances of $d_k$ independent terms add up to $d_k$.
+#
+# **Predict first.** One query, ten keys, all random, so each key deserves about a tenth. How much weight does the
+# luckiest of the ten get at width 64? At width 1024?
+
+# %%
+widths = [1, 4, 16, 64, 256, 1024]
+raw, scaled = {}, {}
+for width in widths:
+    rng = np.random.default_rng(width)
+    queries, ten_keys = (
+        rng.standard_normal((2000, 1, width)),
+        rng.standard_normal((2000, 10, width)),
+    )
+    strangers = similarity_matrix(queries, ten_keys)[:, 0]  # (2000 trials, 10 keys)
+    raw[width], scaled[width] = (
+        softmax(strangers),
+        softmax(strangers / np.sqrt(width)),
+    )
+    luckiest, after = (
+        weights[width].max(axis=1).mean() for weights in (raw, scaled)
+    )
+    print(
+        f"d_k {width:4}   variance of a score {strangers.var():6.1f}"
+        f"   luckiest key {luckiest:.2f}, after dividing {after:.2f}"
+    )
+assert (
+    raw[64].max(axis=1).mean().round(2) == 0.87
+    and raw[1024].max(axis=1).mean().round(2) == 0.97
+)
+assert all(0.25 < scaled[width].max(axis=1).mean() < 0.33 for width in widths)
+
+# %% [markdown]
+# Read the line for 64: the scores have a variance near 64, and on average over 2000 trials the luckiest stranger takes
+# 87 percent of the weight. At 1024 it takes 97. For the last column the scores were divided by $\sqrt{d_k}$, so their
+# variance is 1 at every width, and the luckiest key has about 0.3 at any width from 4 to 1024. (The luckiest of ten
+# always has more than a tenth.)
+#
+# What does the certainty cost? For each width, take the Jacobian of the weights and measure its size (the root of the
+# sum of its squared entries): how far the weights can still move.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Size of the softmax Jacobian against the width d_k. Divided by the square root of d_k it stays near 0.34 from width 1 to 1024. Not divided it is 0.34 at width 4 and falls to 0.05 at 1024."}}
+freedom = {
+    name: [
+        np.linalg.norm(softmax_jacobian(runs[width]), axis=(1, 2)).mean()
+        for width in widths
+    ]
+    for name, runs in [("divided by $\\sqrt{d_k}$", scaled), ("not divided", raw)]
+}
+
+figure, axes = plt.subplots(figsize=(6, 3.2))
+for (name, sizes), color, shift in zip(
+    freedom.items(), [plots.BLUE, plots.RED], [8, 26], strict=True
+):
+    axes.plot(widths, sizes, marker="o", color=color)
+    axes.annotate(
+        name,
+        (widths[-1], sizes[-1]),
+        (0, shift),
+        textcoords="offset points",
+        color=color,
+        ha="right",
+    )
+axes.set(
+    xscale="log",
+    ylim=(0, 0.45),
+    xlabel="width $d_k$",
+    ylabel="how far weights can move",
+)
+axes.set_xticks(widths, widths)
+axes.minorticks_off()
+plt.show()
+
+# %% [markdown]
+# At width 1024, divided weights can move more than seven times as far as undivided ones. The division amounts to a
+# softmax at the temperature $\sqrt{d_k}$, the one at which wide vectors behave like narrow ones.
+#
+# Once training has moved the vectors, their entries are no longer independent, and scores can become any size. The
+# division sets the start.
+
+# %%
+divided, undivided = freedom.values()
+print(f"at width 1024: {divided[-1] / undivided[-1]:.1f} times as far when divided")
+assert 6.5 < divided[-1] / undivided[-1] < 9
+assert max(divided) - min(divided) < 0.03
+
+# %% [markdown]
+# ### Which d is under the root?
+#
+# The width of *one key vector*: the number of products that are summed in one score. A model with $d_\text{model}$
+# numbers for each word usually shares them out among several **heads**, attentions that run side by side (chapter 6),
+# and then it is the width of one head's key.
+#
+# | divide by | in the original paper | it is tempting, since | but |
+# |---|---|---|---|
+# | $\sqrt{d_k}$ | $\sqrt{64} = 8$ | | this is the one |
+# | $\sqrt{d_\text{model}}$ | $\sqrt{512} \approx 22.6$ | 512 is the number that everyone quotes | one score sums the 64 entries of one head |
+# | $\sqrt{\text{words}}$ | varies | the table of scores is that wide | words are not summed in a score |
+# | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
+#
+# A wrong choice is a temperature that is off by a factor, and nothing on the screen tells you. Chapter 4 shows which
+# check does.
+
+# %% tags=["quiz"]
+d_model, num_heads, words = 768, 12, 100
+quiz.number(
+    "A model has vectors of width 768, cut into 12 heads of equal width, and reads a sentence of 100 words. By which number are its scores divided?",
+    np.sqrt(d_model / num_heads),
+    tolerance=0.01,
+    feedback="Yes: each head's keys have 768 / 12 = 64 entries, and $\\sqrt{64} = 8$.",
+    mistakes=[
+        (
+            np.sqrt(d_model),
+            "That is $\\sqrt{768}$, the root of the whole width. One score sums only the entries of one head.",
+        ),
+        (
+            np.sqrt(words),
+            "That is the root of the number of words. Words are compared with each other, not summed in a score.",
+        ),
+        (
+            d_model / num_heads,
+            "That is the width of one key. Its *root* is the typical size of a score.",
+        ),
+        (
+            num_heads,
+            "That is the number of heads. It says into how many parts the width is cut, not how wide one is.",
+        ),
+        (
+            np.sqrt(num_heads),
+            "That is the root of the number of heads, which says nothing about how many products a score sums.",
+        ),
+    ],
+    otherwise="First find the width of one key of one head; then take its root.",
+)
+
+# %% [markdown]
+# ## Break it: the wrong axis
+#
+# A table of scores has two axes, and `softmax` takes an `axis`. It is easy to take the wrong one. Here are three
+# queries and three keys:
+
+# %% tags=["nbval-check-output"]
+table = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0], [1.0, 0.0, 1.0]])
+over_keys, over_queries = softmax(table, axis=-1), softmax(table, axis=0)
+print(over_keys.round(2), "\n")
+print(over_queries.round(2))
+
+# %% [markdown]
+# The same shape, positive numbers, large where the scores are large. But the second table answers another question: not
+# "how does this query share out its attention?" but "how do the queries share out this key?" The sums tell them apart.
+
+# %% tags=["nbval-check-output"]
+print("row sums over keys:   ", over_keys.sum(axis=1).round(2))
+print("row sums over queries:", over_queries.sum(axis=1).round(2))
+try:
+    weighted_average(over_queries, np.eye(3))
+except ValueError as error:
+    print("weighted_average says:", error)
+
+# %% [markdown]
+# The middle query hands out 1.15 of attention, the last 0.86. `weighted_average` insists on sums of 1, and catches it.
+
+# %%
+assert np.allclose(over_keys.sum(axis=1), 1)
+assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: How many keys is that?
+#
+# *Easy, 10 minutes.* Weights of $\frac14, \frac14, \frac14, \frac14$ attend to four keys; weights of $1, 0, 0, 0$ to
+# one. For anything between there is the **perplexity**: $e^{H}$ with the entropy $H = -\sum_i w_i \ln w_i$, where a
+# weight of 0 contributes 0. Return the perplexity of each row.
+
+
+# %% tags=["exercise"]
+def perplexity(weights):
+    """Effective number of keys: weights (..., S) -> (...)."""
+    ...
+
+
+# %% tags=["check"]
+check_perplexity = partial(
+    checks.check,
+    reference=lambda w: np.prod(np.where(w > 0, w, 1.0) ** -w, axis=-1),
+    cases=[
+        (np.full(4, 0.25),),
+        (np.array([[0.7, 0.2, 0.1], [0.2, 0.3, 0.5]]),),
+        (np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]),),
+    ],
+    properties=[checks.finite],
+    mistakes={
+        "that is the entropy itself: raise e to its power": lambda w: (
+            -(np.where(w > 0, w * np.log(np.where(w > 0, w, 1)), 0)).sum(-1)
+        ),
+        "the sign is the wrong way round: you return one over the number of keys": lambda w: (
+            np.prod(np.where(w > 0, w, 1.0) ** w, axis=-1)
+        ),
+        "the sum runs over everything: give each row a number of its own, with `axis=-1`": lambda w: (
+            np.prod(np.where(w > 0, w, 1.0) ** -w)
+        ),
+        "the logarithm is to base 2 and the power to base e: use one base": lambda w: (
+            np.exp(
+                -(np.where(w > 0, w * np.log2(np.where(w > 0, w, 1)), 0)).sum(-1)
+            )
+        ),
+    },
+)
+check_perplexity(perplexity)
+
+
+# %% tags=["solution"]
+def perplexity(weights):
+    # ln 1 = 0, so that a weight of 0 contributes 0
+    logarithms = np.log(np.where(weights > 0, weights, 1))
+    return np.exp(-(weights * logarithms).sum(axis=-1))
+
+
+verdict = check_perplexity(perplexity)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: The logarithm of a softmax
+#
+# *Medium, 10 minutes.* Training needs $\ln w_i$ (chapter 11). `np.log(softmax(scores))` gives minus infinity as soon as
+# a weight rounds to 0. Find a form that stays finite for all finite scores.
+
+
+# %% tags=["exercise"]
+def log_softmax(scores):
+    """Logarithm of the softmax over the last axis: scores (..., S) -> (..., S)."""
+    ...
+
+
+# %% tags=["check"]
+check_log_softmax = partial(
+    checks.check,
+    reference=lambda s: s - np.logaddexp.reduce(s, axis=-1, keepdims=True),
+    cases=[
+        (np.array([0.0, 1.0, 2.0]),),
+        (np.array([[1.0, -2.0], [0.5, 0.5]]),),
+        (np.array([[0.0, 1.0], [2000.0, 2001.0]]),),
+        (np.array([0.0, 1000.0]),),
+    ],
+    properties=[checks.finite, checks.same_shape_as_first_argument],
+    mistakes={
+        "that is the softmax: its logarithm is still to be taken": lambda s: (
+            softmax(s)
+        ),
+        "you take the logarithm of finished weights, and some have rounded to 0: take it before they can": lambda s: (
+            np.log(softmax(s))
+        ),
+        "you subtract the largest of *all* scores, and a row far below it has lost everything: each row has its own": lambda s: (
+            s - s.max() - np.log(np.exp(s - s.max()).sum(-1, keepdims=True))
+        ),
+        "the largest score is subtracted before the exponentials, but not from the score in front": lambda s: (
+            s - np.log(np.exp(s - s.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        ),
+        "the sum runs over everything: use `axis=-1, keepdims=True`": lambda s: (
+            s - np.logaddexp.reduce(s, axis=None)
+        ),
+    },
+)
+check_log_softmax(log_softmax)
+
+
+# %% tags=["solution"]
+def log_softmax(scores):
+    shifted = scores - scores.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+verdict = check_log_softmax(log_softmax)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 3: Backwards through the softmax
+#
+# *Harder, 15 minutes.* Suppose you know how much better things get when each weight rises: a vector $g$ with an entry
+# for each weight. How much better do they get when each *score* rises? By the chain rule it is $J^\top g$. Compute it
+# for every row of a table of weights, without ever building $J$. Chapter 7 needs it.
+
+
+# %% tags=["exercise"]
+def softmax_backward(weights, g):
+    """Gradient g for the weights -> gradient for the scores; all are (..., S)."""
+    ...
+
+
+# %% tags=["check"]
+rng = np.random.default_rng(3)
+check_backward = partial(
+    checks.check,
+    reference=lambda w, g: np.einsum("...ij,...i->...j", softmax_jacobian(w), g),
+    cases=[
+        (softmax([0.0, 1.0, 2.0]), np.array([0.0, 0.0, 1.0])),
+        (softmax(rng.standard_normal((4, 5))), rng.standard_normal((4, 5))),
+    ],
+    mistakes={
+        "that is only the diagonal of J, `w * (1 - w) * g`: raising one score lowers the other weights too": lambda w, g: (
+            w * (1 - w) * g
+        ),
+        "the subtracted average weighs all keys alike: weigh it with the weights": lambda w, g: (
+            w * (g - g.mean(-1, keepdims=True))
+        ),
+        "the average over keys is missing: the result must sum to 0": lambda w, g: (
+            w * g
+        ),
+        "the sign is the wrong way round": lambda w, g: (
+            w * ((w * g).sum(-1, keepdims=True) - g)
+        ),
+    },
+)
+check_backward(softmax_backward)
+
+
+# %% tags=["solution"]
+def softmax_backward(weights, g):
+    average = (weights * g).sum(axis=-1, keepdims=True)  # of g, by weight
+    return weights * (g - average)
+
+
+verdict = check_backward(softmax_backward)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# The softmax turns scores into weights that are not negative and sum to 1 and depend only on differences between
+# scores; a weighted average of the values with these weights is a look-up that never has to choose. A temperature sets
+# how sharp it is, and where it is too sharp, small steps hardly move it. Dot products of random vectors have size
+# $\sqrt{d_k}$, so they are divided by that, and no width starts out certain.
+#
+# **Sources.** The softmax in a learning machine, and its name: [Bridle
+# (1990)](https://doi.org/10.1007/978-3-642-76153-9_28). A temperature to soften it: [Hinton, Vinyals and Dean
+# (2015)](https://arxiv.org/abs/1503.02531). The division by $\sqrt{d_k}$, with the variance argument in a footnote:
+# [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.1.
+#
+# **Next.** One query has looked something up. [In chapter 4](04_self_attention.ipynb) every word of a sentence does so,
+# and the first attempt fails.

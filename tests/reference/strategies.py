@@ -1,0 +1,46 @@
+"""Random shapes, numbers and masks for the comparisons with the references."""
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+sizes = st.integers(1, 6)
+
+
+def reals(shape, largest=3.0):
+    """Arrays of float64 of the given shape, entries between -largest and largest."""
+    return hnp.arrays(np.float64, shape, elements=st.floats(-largest, largest, allow_subnormal=False))
+
+
+@st.composite
+def leading_axes(draw, count=2):
+    """Tuples of leading axes that broadcast with each other, often different from one another."""
+    return draw(hnp.mutually_broadcastable_shapes(num_shapes=count, max_dims=2, max_side=3)).input_shapes
+
+
+@st.composite
+def attention_inputs(draw):
+    """Query (..., T, d_k), key and value (..., S, d_k or d_v), and a mask or None, as attention takes them.
+
+    T, S, d_k and d_v are drawn apart from one another. A mask is (S,), (T, S) or (..., T, S), and never leaves a query
+    nothing to attend to.
+    """
+    t, s, d_k, d_v = (draw(sizes) for _ in range(4))
+    of_query, of_key, of_value = draw(leading_axes(count=3))
+    query, key = draw(reals((*of_query, t, d_k))), draw(reals((*of_key, s, d_k)))
+    value = draw(reals((*of_value, s, d_v)))
+    every = np.broadcast_shapes(of_query, of_key)
+    shape = draw(st.sampled_from([None, (s,), (t, s), (*every, t, s)]))
+    if shape is None:
+        return query, key, value, None
+    mask = draw(hnp.arrays(np.bool_, shape))
+    mask[..., draw(st.integers(0, s - 1))] |= ~mask.any(axis=-1)
+    return query, key, value, mask
+
+
+def assert_same(ours, reference, scale=1.0):
+    """Equal in shape and, relative to `scale` or the reference's own size, to 1e-12."""
+    ours, reference = np.asarray(ours), np.asarray(reference)
+    assert ours.shape == reference.shape
+    assert ours.dtype == np.float64
+    np.testing.assert_allclose(ours, reference, rtol=1e-12, atol=1e-12 * scale)

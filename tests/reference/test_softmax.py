@@ -1,0 +1,114 @@
+"""by_hand.softmax beside PyTorch and SciPy, in float64."""
+
+import numpy as np
+import pytest
+import scipy.special
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from dotformer.by_hand.softmax import softmax, softmax_jacobian, weighted_average
+from tests.reference.strategies import assert_same, leading_axes, reals, sizes
+
+tables = hnp.array_shapes(min_dims=1, max_dims=4, max_side=5).flatmap(lambda shape: reals(shape, 30))
+
+
+@given(tables, st.data())
+def test_softmax_is_torch_softmax_along_any_axis(scores, data):
+    axis = data.draw(st.integers(-scores.ndim, scores.ndim - 1))
+    ours = softmax(scores, axis=axis)
+    assert_same(ours, torch.softmax(torch.from_numpy(scores), dim=axis), scale=0)
+    assert_same(ours, scipy.special.softmax(scores, axis=axis), scale=0)
+
+
+@given(tables)
+def test_softmax_runs_over_the_last_axis_unless_told(scores):
+    assert_same(softmax(scores), torch.softmax(torch.from_numpy(scores), dim=-1), scale=0)
+
+
+@given(tables, st.sampled_from([-1e4, -700.0, 700.0, 1e4]))
+def test_softmax_does_not_overflow(scores, shift):
+    scores = np.round(scores)  # so that adding the shift does not round
+    assert_same(softmax(scores + shift), scipy.special.softmax(scores, axis=-1))
+
+
+@given(tables, st.data())
+def test_minus_infinity_gets_no_weight(scores, data):
+    forbidden = data.draw(hnp.arrays(np.bool_, scores.shape))
+    assume((~forbidden).any(axis=-1).all())
+    scores = np.where(forbidden, -np.inf, scores)
+    ours = softmax(scores)
+    assert (ours[forbidden] == 0).all()
+    assert_same(ours, torch.softmax(torch.from_numpy(scores), dim=-1))
+
+
+def test_each_row_is_shifted_by_its_own_largest_score():
+    assert_same(softmax([[0, 1], [2000, 2001]]), scipy.special.softmax([[0.0, 1.0], [0.0, 1.0]], axis=-1))
+
+
+def test_small_weights_are_kept():
+    assert_same(softmax([0, -200]), scipy.special.softmax([0.0, -200.0]), scale=0)
+
+
+def test_softmax_takes_integers_and_lists():
+    assert_same(softmax([0, 1, 2]), scipy.special.softmax([0.0, 1.0, 2.0]))
+
+
+@given(leading_axes(), sizes, sizes, sizes, st.data())
+def test_weighted_average_is_matmul(axes, t, s, width, data):
+    weights = scipy.special.softmax(data.draw(reals((*axes[0], t, s))), axis=-1)
+    values = data.draw(reals((*axes[1], s, width)))
+    assert_same(weighted_average(weights, values), torch.from_numpy(weights) @ torch.from_numpy(values), scale=3)
+
+
+def test_weighted_average_of_a_single_query():
+    assert_same(weighted_average([0.25, 0.75], [[4, 0], [0, 8]]), [1.0, 6.0])
+    assert_same(weighted_average([0.25, 0.75], [[[4], [0]], [[0], [8]]]), [[1.0], [6.0]])
+
+
+def test_weights_computed_in_float32_pass():
+    weights = torch.softmax(torch.linspace(-5, 5, 3000).reshape(3, 1000), dim=-1).numpy()
+    weighted_average(weights, np.ones((1000, 2)))
+
+
+@given(hnp.array_shapes(min_dims=1, max_dims=3, max_side=4).flatmap(reals))
+def test_jacobian_is_autograd(scores):
+    ours = softmax_jacobian(scipy.special.softmax(scores, axis=-1))
+    assert ours.shape == (*scores.shape, scores.shape[-1])
+    for place in np.ndindex(scores.shape[:-1]):
+        row = torch.from_numpy(scores[place])
+        assert_same(ours[place], torch.autograd.functional.jacobian(lambda s: torch.softmax(s, -1), row))
+
+
+def test_input_is_left_alone():
+    scores = np.array([0.0, 1.0])
+    softmax(scores)
+    assert scores.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: softmax([-np.inf, -np.inf]), ValueError, "nothing to attend to"),
+        (lambda: softmax([[0, 1], [-np.inf, -np.inf]]), ValueError, "nothing to attend to"),
+        (lambda: softmax([np.inf, 0]), ValueError, "plus infinity"),
+        (lambda: softmax([np.nan, 0]), ValueError, "NaN"),
+        (lambda: softmax(1.0), ValueError, r"\(\)"),
+        (lambda: softmax(np.ones((2, 0))), ValueError, r"\(2, 0\)"),
+        (lambda: softmax(np.ones((2, 3)), axis=2), ValueError, "axis 2"),
+        (lambda: softmax(["high"]), TypeError, "scores must hold real numbers"),
+        (lambda: weighted_average([0.5, 0.4], np.ones((2, 1))), ValueError, "sums to 0.9"),
+        (lambda: weighted_average([0.5, 0.4999], np.ones((2, 1))), ValueError, "sums to 0.9999"),
+        (lambda: weighted_average([1.0, 0.0], [[1.0], [np.inf]]), ValueError, "values holds an infinite entry"),
+        (lambda: weighted_average([[1.0, 0.0], [0.5, 0.6]], np.ones((2, 1))), ValueError, "sums to 1.1"),
+        (lambda: weighted_average([1.5, -0.5], np.ones((2, 1))), ValueError, "least is -0.5"),
+        (lambda: weighted_average([0.5, 0.5], np.ones((3, 1))), ValueError, r"\(2,\), values \(3, 1\)"),
+        (lambda: weighted_average([0.5, 0.5], np.ones(2)), ValueError, r"values \(2,\)"),
+        (lambda: weighted_average(np.full((2, 1, 1), 1.0), np.ones((3, 1, 1))), ValueError, "broadcast"),
+        (lambda: softmax_jacobian(1.0), ValueError, "axis"),
+    ],
+)
+def test_bad_input_is_named(call, error, says):
+    with pytest.raises(error, match=says):
+        call()
