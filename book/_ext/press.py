@@ -1,0 +1,72 @@
+"""What YAML cannot say of the book: which buttons appear, what toggles say, how names and sources are shown."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from docutils import nodes
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+    from sphinx.config import Config
+
+TOGGLES = {  # the tag of a hidden cell -> what its toggle shows
+    "tag_solution": "the solution",
+    "tag_check": "the check",
+    "tag_plot": "the plotting code",
+}
+
+
+def set_buttons(app: Sphinx, config: Config) -> None:
+    """Show repository and launch buttons if `_config.yml` names a repository, and none if it does not."""
+    options = config.html_theme_options
+    if options.get("repository_url"):
+        options.update(use_repository_button=True, use_issues_button=True)
+    else:
+        options["launch_buttons"] = {}
+
+
+def name_toggles(app: Sphinx, doctree: nodes.document) -> None:
+    """Let the toggle of a hidden cell say what it hides."""
+    for cell in doctree.findall(nodes.container):
+        for tag in TOGGLES.keys() & set(cell["classes"]):
+            cell["prompt_show"] = f"Show {TOGGLES[tag]}"
+            cell["prompt_hide"] = f"Hide {TOGGLES[tag]}"
+
+
+def write_signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str, str] | None:
+    """Show the signature of a function as its author wrote it: autodoc spells out what `ArrayLike` stands for."""
+    if what not in ("function", "method"):
+        return None
+    function = ast.parse(textwrap.dedent(inspect.getsource(obj))).body[0]
+    return f"({ast.unparse(function.args)})", ast.unparse(function.returns) if function.returns else ""
+
+
+def drop_origin(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Leave out a module's docstring, which tells those who open the file where it comes from."""
+    if what == "module":
+        lines.clear()
+
+
+def list_sources(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document
+) -> None:
+    """Make each entry of a bibliography an item of its list: the role that docutils gives it may not stand in one."""
+    context["body"] = context.get("body", "").replace('role="doc-biblioentry"', 'role="listitem"')
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register with Sphinx, and document the package that lies beside the book rather than one installed elsewhere."""
+    sys.path.insert(0, str(app.srcdir))
+    app.connect("config-inited", set_buttons, priority=100)
+    app.connect("doctree-read", name_toggles)
+    app.connect("autodoc-process-signature", write_signature)
+    app.connect("autodoc-process-docstring", drop_origin)
+    app.connect("html-page-context", list_sources)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
