@@ -1,0 +1,169 @@
+"""What a finished chapter must hold. Each gate takes a path and returns its problems as sentences; none: it passed."""
+
+import ast
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+MAX_NOTEBOOK_BYTES = 1_000_000
+MIN_QUIZZES = 3
+MIN_EXERCISES = 2
+MIN_ALT_LENGTH = 20
+
+FILE_NAME = re.compile(r"^\S+\.\w{2,4}$|^[0-9a-f]{16,}$")
+MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\([^)]+\)")
+EXERCISE_HEADING = re.compile(r"^### Exercise (\d+): \S", re.MULTILINE)
+EXERCISE_CELLS = ("exercise", "check", "solution")
+
+PUBLIC_PACKAGES = {"dotformer", "classroom", "literate", "tests", "benchmarks"}
+ALLOWED_IMPORTS = {  # a folder -> what its files may import beside the standard library
+    "dotformer": {"dotformer", "numpy", "torch"},
+    "classroom": {"classroom", "IPython", "latex2mathml", "matplotlib", "matplotlib_inline", "numpy"},
+    "chapters": {"classroom", "dotformer", "matplotlib", "numpy", "torch"},
+}
+FORBIDDEN_IMPORTS = {  # a folder -> which of the project's own packages its files may not import
+    "literate": {"classroom", "dotformer", "tests", "benchmarks"},
+    "book": PUBLIC_PACKAGES,
+}
+
+
+def read(path: Path) -> NotebookNode:
+    """The notebook in a file."""
+    return nbformat.read(path, as_version=4)
+
+
+def tags(cell: NotebookNode) -> set[str]:
+    """The tags of a cell."""
+    return set(cell.metadata.get("tags", ()))
+
+
+def code_cells(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:
+    """The code cells that hold any code, with their number in the notebook, from 1."""
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type == "code" and cell.source.strip():
+            yield number, cell
+
+
+def not_executed(path: Path) -> list[str]:
+    """Code cells that never ran, or that failed without being meant to."""
+    problems = []
+    for number, cell in code_cells(read(path)):
+        failed = any(output.output_type == "error" for output in cell.outputs)
+        if cell.execution_count is None:
+            problems.append(f"{path.name}: cell {number} was never executed")
+        if failed and "raises-exception" not in tags(cell):
+            problems.append(f"{path.name}: cell {number} failed")
+    return problems
+
+
+def without_alt_text(path: Path) -> list[str]:
+    """Figures, drawn by a cell or put into the text, that do not say what they show."""
+    problems = []
+    for number, cell in enumerate(read(path).cells, 1):
+        if cell.cell_type == "markdown":
+            alts = MARKDOWN_IMAGE.findall(cell.source)
+        elif any(kind.startswith("image/") for output in cell.get("outputs", ()) for kind in output.get("data", ())):
+            alts = [cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")]
+        else:
+            continue
+        for alt in alts:
+            if len(alt) < MIN_ALT_LENGTH or FILE_NAME.match(alt):
+                problems.append(f"{path.name}: the figure of cell {number} has the alt text {alt!r}")
+    return problems
+
+
+def without_quizzes(path: Path) -> list[str]:
+    """Too few quiz questions, or none that asks for a number."""
+    quizzes = [cell for _, cell in code_cells(read(path)) if "quiz" in tags(cell)]
+    pages = ["".join(output.get("data", {}).get("text/html", "") for output in cell.outputs) for cell in quizzes]
+    problems = []
+    if len(quizzes) < MIN_QUIZZES:
+        problems.append(f"{path.name}: {len(quizzes)} quiz questions, at least {MIN_QUIZZES} are wanted")
+    if not any('data-kind="number"' in page for page in pages):
+        problems.append(f"{path.name}: no quiz question asks for a number")
+    return problems
+
+
+def without_exercises(path: Path) -> list[str]:
+    """Too few exercises, or one that is not heading, stub, check and solution, in this order."""
+    problems, number = [], 0
+    cells = read(path).cells
+    for index, cell in enumerate(cells):
+        heading = EXERCISE_HEADING.search(cell.source) if cell.cell_type == "markdown" else None
+        if heading is None:
+            continue
+        number += 1
+        following = [sorted(tags(after) & set(EXERCISE_CELLS)) for after in cells[index + 1 : index + 4]]
+        if following != [[name] for name in EXERCISE_CELLS]:
+            problems.append(f"{path.name}: exercise {number} is followed by {following}, not by {list(EXERCISE_CELLS)}")
+        if int(heading[1]) != number:
+            problems.append(f"{path.name}: exercise {number} is numbered {heading[1]}")
+    if number < MIN_EXERCISES:
+        problems.append(f"{path.name}: {number} exercises, at least {MIN_EXERCISES} are wanted")
+    if stubs := sum("exercise" in tags(cell) for cell in cells) - number:
+        problems.append(f"{path.name}: {stubs} stubs without a heading '### Exercise N: ...'")
+    return problems
+
+
+def wrong_verdicts(path: Path) -> list[str]:
+    """Exercises whose stub passes its check, or whose solution does not. Runs the notebook's code in this process."""
+    problems, follows_stub = [], False
+    for number, cell, value in run(read(path)):
+        verdict = getattr(value, "passed", None)
+        if "check" in tags(cell) and follows_stub and verdict is not False:
+            problems.append(f"{path.name}: the stub checked in cell {number} does not fail: {value}")
+        if "solution" in tags(cell) and verdict is not True:
+            problems.append(f"{path.name}: the solution in cell {number} does not pass: {value}")
+        follows_stub = "exercise" in tags(cell)
+    return problems
+
+
+def run(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode, Any]]:
+    """Run code cells in order in one namespace; yield each with its number and the value of its last expression."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in code_cells(notebook):
+        body = ast.parse(cell.source).body
+        last = ast.Expression(body.pop().value) if isinstance(body[-1], ast.Expr) else None
+        value: Any = None
+        with contextlib.redirect_stdout(io.StringIO()):
+            try:
+                exec(compile(ast.Module(body, []), f"cell {number}", "exec"), namespace)
+                value = eval(compile(last, f"cell {number}", "eval"), namespace) if last else None
+            except Exception as error:
+                if "raises-exception" not in tags(cell):
+                    value = error
+        yield number, cell, value
+
+
+def oversized(path: Path) -> list[str]:
+    """Notebooks that are too big for a page or a reader's connection."""
+    size = path.stat().st_size
+    return [f"{path.name}: {size:,} bytes"] if size >= MAX_NOTEBOOK_BYTES else []
+
+
+def against_the_arrows(root: Path) -> list[str]:
+    """Imports that go against the arrows of the house: chapters -> dotformer, classroom, and no others."""
+    problems = []
+    for folder in ALLOWED_IMPORTS.keys() | FORBIDDEN_IMPORTS.keys():
+        for path in sorted((root / folder).rglob("*.py")):
+            for line, name in imports(path):
+                allowed = name in ALLOWED_IMPORTS.get(folder, {name}) or name in sys.stdlib_module_names
+                if not allowed or name in FORBIDDEN_IMPORTS.get(folder, ()):
+                    problems.append(f"{path.relative_to(root).as_posix()}:{line}: imports {name}")
+    return problems
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """The top-level packages that a file imports anywhere, with the line; relative imports stay inside."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.lineno, node.module.partition(".")[0]

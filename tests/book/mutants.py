@@ -1,0 +1,132 @@
+"""Defects that real code has had, each to be planted alone into a copy of dotformer/by_hand.
+
+They are planted into code written out by `ast.unparse`, so that comments and line breaks are free to change.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One defect: in `module`, the piece of code `right`, found exactly once, becomes `wrong`."""
+
+    name: str
+    module: str
+    right: str
+    wrong: str
+
+    @property
+    def key(self) -> str:
+        """What the mutant is called in a report."""
+        return f"{self.module}: {self.name}"
+
+
+SIMILARITY = [
+    ("dot forgets the last product", "(a * b).sum()", "(a[:-1] * b[:-1]).sum()"),
+    ("dot adds instead of multiplying", "(a * b).sum()", "(a + b).sum()"),
+    ("integers are kept, and overflow", "array.astype(np.float64)", "array"),
+    ("input is truncated to integers", "array.astype(np.float64)", "array.astype(np.int64).astype(np.float64)"),
+    ("input is rounded to float32", "array.astype(np.float64)", "array.astype(np.float32).astype(np.float64)"),
+    ("cosine without norms", "dot(normalize(a), normalize(b))", "dot(a, b)"),
+    ("cosine with one norm", "dot(normalize(a), normalize(b))", "dot(normalize(a), b)"),
+    (
+        "a sum of squares without the root",
+        "np.sqrt((vectors ** 2).sum(axis=-1, keepdims=True))",
+        "(vectors ** 2).sum(axis=-1, keepdims=True)",
+    ),
+    (
+        "one norm for the whole matrix",
+        "np.sqrt((vectors ** 2).sum(axis=-1, keepdims=True))",
+        "np.sqrt((vectors ** 2).sum())",
+    ),
+    (
+        "a norm over the wrong axis",
+        "np.sqrt((vectors ** 2).sum(axis=-1, keepdims=True))",
+        "np.sqrt((vectors ** 2).sum(axis=0, keepdims=True))",
+    ),
+    ("squares that overflow", "vectors = vectors / largest", "vectors = vectors / 1.0"),
+    (
+        "keys reshaped, not transposed",
+        "keys.swapaxes(-1, -2)",
+        "keys.reshape(*keys.shape[:-2], keys.shape[-1], keys.shape[-2])",
+    ),
+    ("all axes of the keys reversed", "keys.swapaxes(-1, -2)", "keys.T"),
+    ("keys are rows, queries are columns", "queries @ keys.swapaxes(-1, -2)", "keys @ queries.swapaxes(-1, -2)"),
+    ("leading axes do not broadcast", "queries @ keys.swapaxes(-1, -2)", "np.einsum('...td,...sd->ts', queries, keys)"),
+]
+SOFTMAX = [
+    ("overflow", "np.exp(scores - highest)", "np.exp(scores)"),
+    ("one maximum for all rows", "np.exp(scores - highest)", "np.exp(scores - scores.max())"),
+    ("a maximum over the wrong axis", "scores.max(axis=axis, keepdims=True)", "scores.max(axis=0, keepdims=True)"),
+    ("always over the last axis", "shares.sum(axis=axis, keepdims=True)", "shares.sum(axis=-1, keepdims=True)"),
+    ("over the queries", "shares.sum(axis=axis, keepdims=True)", "shares.sum(axis=0, keepdims=True)"),
+    ("over everything", "shares.sum(axis=axis, keepdims=True)", "shares.sum()"),
+    ("base 2", "np.exp(scores - highest)", "np.exp2(scores - highest)"),
+    (
+        "a small constant in the divisor",
+        "shares.sum(axis=axis, keepdims=True)",
+        "(shares.sum(axis=axis, keepdims=True) + 1e-09)",
+    ),
+    ("shares are not divided", "return shares / shares.sum(axis=axis, keepdims=True)", "return shares"),
+    ("a row with nothing to attend to passes", "if np.isneginf(highest).any():", "if False:"),
+    (
+        "values are averaged without weights",
+        "return weights @ values",
+        "return np.ones_like(weights) @ values / weights.shape[-1]",
+    ),
+    ("weights that do not sum to 1 pass", "> 1e-05", "> 100000.0"),
+    ("the Jacobian without its diagonal", "np.eye(weights.shape[-1]) - weights", "-weights"),
+    ("the Jacobian with the sign turned", "np.eye(weights.shape[-1]) - weights", "np.eye(weights.shape[-1]) + weights"),
+]
+ATTENTION = [
+    ("no scaling", " / np.sqrt(query.shape[-1])", ""),
+    ("scaled by the number of keys", "np.sqrt(query.shape[-1])", "np.sqrt(key.shape[-2])"),
+    ("scaled by the number of queries", "np.sqrt(query.shape[-1])", "np.sqrt(query.shape[-2])"),
+    ("scaled by the width of the values", "np.sqrt(query.shape[-1])", "np.sqrt(value.shape[-1])"),
+    ("scaled without the root", "np.sqrt(query.shape[-1])", "query.shape[-1]"),
+    ("softmax over the queries", "softmax(scores)", "softmax(scores, axis=-2)"),
+    (
+        "the mask is inverted",
+        "np.where(checked_mask(mask, scores.shape), scores, -np.inf)",
+        "np.where(checked_mask(mask, scores.shape), -np.inf, scores)",
+    ),
+    ("the mask is ignored", "np.where(checked_mask(mask, scores.shape), scores, -np.inf)", "scores"),
+    ("the mask fills in zeros", "scores, -np.inf)", "scores, 0.0)"),
+    ("the mask fills in a number that is not low enough", "scores, -np.inf)", "scores, -9.0)"),
+    (
+        "the mask is transposed",
+        "checked_mask(mask, scores.shape), scores",
+        "checked_mask(mask, scores.shape).swapaxes(-1, -2), scores",
+    ),
+    (
+        "the mask is multiplied after the softmax",
+        "softmax(scores)",
+        "softmax(np.where(np.isinf(scores), 0.0, scores)) * np.isfinite(scores)",
+    ),
+    ("a mask of numbers passes", "if mask.dtype != np.bool_:", "if False:"),
+    (
+        "the weights are returned unmasked",
+        "(weighted_average(weights, value), weights)",
+        "(weighted_average(weights, value), softmax(similarity_matrix(query, key)))",
+    ),
+    (
+        "keys are averaged, not values",
+        "(weighted_average(weights, value), weights)",
+        "(weighted_average(weights, key), weights)",
+    ),
+    ("queries and keys change places", "similarity_matrix(query, key)", "similarity_matrix(key, query)"),
+    ("self-attention forgets to project", "(x @ w for w in matrices.values())", "(x, x, x)"),
+    ("self-attention mixes up queries and keys", "query, key, value = (x @ w", "key, query, value = (x @ w"),
+    (
+        "self-attention projects with the transposes",
+        "x @ w for w in",
+        "x @ (w.T if w.shape[0] == w.shape[1] else w) for w in",
+    ),
+    ("self-attention drops its mask", "attention(query, key, value, mask)", "attention(query, key, value)"),
+]
+
+MUTANTS = [
+    Mutant(name, module, right, wrong)
+    for module, defects in {"similarity": SIMILARITY, "softmax": SOFTMAX, "attention": ATTENTION}.items()
+    for name, right, wrong in defects
+]

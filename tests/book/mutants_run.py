@@ -1,0 +1,45 @@
+"""Run the reference tests against each mutant, in one process: `python -m tests.book.mutants_run RESULTS`.
+
+The working folder is a copy of the project, which the mutants change; RESULTS is written as JSON, a mutant's name to
+pytest's exit code. One process, since importing PyTorch takes longer than most of these runs.
+"""
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.book.mutants import MUTANTS, Mutant
+
+FRESH = ("dotformer", "tests.reference")
+
+
+def reference_tests(module: str) -> int:
+    """Pytest's exit code on the dotformer that lies here now, after at most one failure; `module` is tested first."""
+    for name in [name for name in sys.modules if name.startswith(FRESH)]:
+        del sys.modules[name]
+    first = f"tests/reference/test_{module}.py"
+    options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    return int(pytest.main([*options, first, "tests/reference"]))
+
+
+def planted(mutant: Mutant) -> int:
+    """Pytest's exit code with one mutant planted; -1 if the mutant is not found exactly once."""
+    path = Path("dotformer/by_hand") / f"{mutant.module}.py"
+    source = path.read_text(encoding="utf-8")
+    code = ast.unparse(ast.parse(source))
+    if code.count(mutant.right) != 1:
+        return -1
+    path.write_text(code.replace(mutant.right, mutant.wrong), encoding="utf-8")
+    try:
+        return reference_tests(mutant.module)
+    finally:
+        path.write_text(source, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    codes = {mutant.key: planted(mutant) for mutant in MUTANTS}
+    codes |= {module: reference_tests(module) for module in {mutant.module for mutant in MUTANTS}}
+    Path(sys.argv[1]).write_text(json.dumps(codes), encoding="utf-8")

@@ -1,0 +1,61 @@
+"""Every chapter holds what STYLE promises a reader, and what is committed is what the chapters say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.book import gates
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTERS = sorted((ROOT / "chapters").glob("[0-9][0-9]_*.py"))
+NOTEBOOKS = sorted((ROOT / "book" / "notebooks").glob("*.ipynb"))
+NOTEBOOK_GATES = [
+    gates.not_executed,
+    gates.without_alt_text,
+    gates.without_quizzes,
+    gates.without_exercises,
+    gates.wrong_verdicts,
+    gates.oversized,
+]
+
+
+def run(*command: str) -> subprocess.CompletedProcess:
+    """Run a module's command line in the root of the project."""
+    return subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+def test_every_chapter_is_woven():
+    assert CHAPTERS
+    assert [path.stem for path in NOTEBOOKS] == [path.stem for path in CHAPTERS]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("gate", NOTEBOOK_GATES, ids=lambda gate: gate.__name__)
+def test_chapter(gate, notebook):
+    assert gate(notebook) == []
+
+
+def test_the_front_page_shows_what_is_built():
+    newest = int(CHAPTERS[-1].name[:2])
+    drawn = (ROOT / "book" / "_static" / "map.svg").read_text(encoding="utf-8")
+    assert drawn == run("classroom", str(newest)).stdout, "run `make index`"
+
+
+def test_the_arrows_of_the_house():
+    assert gates.against_the_arrows(ROOT) == []
+
+
+@pytest.mark.parametrize("tool", ["tangle", "weave", "index"])
+def test_generated_files_are_fresh(tool):
+    result = run("literate", tool, "--check")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("command", [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("codespell_lib",)])
+def test_style_and_spelling(command):
+    result = run(*command)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -1,0 +1,203 @@
+"""Every gate bites: each is shown something broken in one way, and says so."""
+
+import shutil
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from tests.book import gates, site_gates
+from tests.conftest import FIXTURES, ROOT, build_book
+
+NUMBER_QUIZ = '<form data-kind="number"></form>'
+
+
+def code(source: str, *tags: str, result: dict | None = None, executed: bool = True, **metadata):
+    """A code cell, with at most one output: a dictionary from MIME type to content."""
+    outputs = [new_output("execute_result", result, execution_count=1)] if result else []
+    count = 1 if executed else None
+    return new_code_cell(source, metadata={"tags": list(tags), **metadata}, outputs=outputs, execution_count=count)
+
+
+def alt(text: str) -> dict:
+    """Cell metadata that give a figure its alt text."""
+    return {"mystnb": {"image": {"alt": text}}}
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """Write cells into a notebook file and return its path."""
+
+    def write(*cells, name: str = "00_fixture"):
+        path = tmp_path / f"{name}.ipynb"
+        numbered = [NotebookNode(cell, id=str(number)) for number, cell in enumerate(cells)]
+        nbformat.write(new_notebook(cells=numbered), path)
+        return path
+
+    return write
+
+
+def exercise(stub: str = "f = 0", check: str = "Verdict(passed=False)", solution: str = "Verdict(passed=True)"):
+    """The four cells of an exercise."""
+    heading = new_markdown_cell("### Exercise 1: try")
+    return [heading, code(stub, "exercise"), code(check, "check"), code(solution, "solution")]
+
+
+def test_a_cell_never_executed(notebook):
+    assert gates.not_executed(notebook(code("1", executed=False)))
+    assert not gates.not_executed(notebook(code("1"), code("", executed=False)))
+
+
+def test_a_cell_that_failed(notebook):
+    error = new_output("error", ename="E", evalue="", traceback=[])
+    failed = code("1 / 0")
+    meant = code("1 / 0", "raises-exception")
+    failed.outputs = meant.outputs = [error]
+    assert gates.not_executed(notebook(failed))
+    assert not gates.not_executed(notebook(meant))
+
+
+@pytest.mark.parametrize("text", ["", "A figure.", "3f2a9b0c4d5e6f708192a3b4c5d6e7f8", "attention-by-position.svg"])
+def test_a_figure_without_alt_text(notebook, text):
+    figure = {"image/svg+xml": "<svg/>"}
+    assert gates.without_alt_text(notebook(code("plot()", result=figure, **alt(text))))
+    assert gates.without_alt_text(notebook(new_markdown_cell(f"![{text}](a.png)")))
+    assert not gates.without_alt_text(notebook(code("plot()", result=figure, **alt("Each word attends to itself."))))
+
+
+def test_too_few_quizzes(notebook):
+    choice, number = (
+        code("q", "quiz", result={"text/html": "<form/>"}),
+        code("q", "quiz", result={"text/html": NUMBER_QUIZ}),
+    )
+    assert gates.without_quizzes(notebook(choice, number))
+    assert gates.without_quizzes(notebook(choice, choice, choice))
+    assert not gates.without_quizzes(notebook(choice, choice, number))
+
+
+def test_too_few_or_unfinished_exercises(notebook):
+    first, second = exercise(), exercise()
+    second[0].source = "### Exercise 2: again"
+    assert not gates.without_exercises(notebook(*first, *second))
+    assert gates.without_exercises(notebook(*first))
+    assert gates.without_exercises(notebook(*first, *second[:3]))
+    assert gates.without_exercises(notebook(*first, *first))
+    assert gates.without_exercises(notebook(*first, *second, *first[1:]))
+
+
+def test_verdicts(notebook):
+    setup = code("from types import SimpleNamespace as Verdict")
+    assert not gates.wrong_verdicts(notebook(setup, *exercise()))
+    assert gates.wrong_verdicts(notebook(setup, *exercise(check="Verdict(passed=True)")))
+    assert gates.wrong_verdicts(notebook(setup, *exercise(check="f")))
+    assert gates.wrong_verdicts(notebook(setup, *exercise(solution="Verdict(passed=False)")))
+    assert gates.wrong_verdicts(notebook(setup, *exercise(solution="assert f, 'not yet'")))
+
+
+def test_a_notebook_that_is_too_big(notebook):
+    assert gates.oversized(notebook(code("1", result={"text/plain": "1" * gates.MAX_NOTEBOOK_BYTES})))
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("dotformer/by_hand/softmax.py", "from scipy.special import softmax"),
+        ("dotformer/by_hand/softmax.py", "def plot():\n    import matplotlib.pyplot"),
+        ("classroom/checks.py", "import dotformer.by_hand"),
+        ("classroom/checks.py", "from literate import weave"),
+        ("literate/weave.py", "from classroom import quiz"),
+        ("chapters/03_softmax.py", "from tests.reference import strategies"),
+        ("chapters/03_softmax.py", "import scipy"),
+    ],
+)
+def test_an_import_against_the_arrows(tmp_path, path, source):
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text("import numpy\nfrom pathlib import Path\nfrom . import sibling\n", encoding="utf-8")
+    assert not gates.against_the_arrows(tmp_path)
+    file.write_text(source, encoding="utf-8")
+    assert gates.against_the_arrows(tmp_path)
+
+
+def test_nbval_compares_stored_outputs(notebook, tmp_path):
+    compared = {"tags": ["nbval-check-output"]}
+    cells = [code("1 + 1", result={"text/plain": value}, **compared) for value in "23"]
+    right, wrong = (notebook(cell, name=name) for cell, name in zip(cells, ("right", "wrong"), strict=True))
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", tmp_path, "--nbval-lax", "-rA", "-q"]
+    result = subprocess.run([*command, right, wrong], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "PASSED right.ipynb::Cell 0" in result.stdout, result.stdout
+    assert "FAILED wrong.ipynb::Cell 0" in result.stdout, result.stdout
+
+
+@pytest.fixture
+def project(root, tmp_path):
+    """A copy of the chapters and of what is made from them."""
+    for name in ("chapters", "dotformer", "classroom", "book/notebooks"):
+        shutil.copytree(root / name, tmp_path / name)
+    for name in ("pyproject.toml", "_config.yml", "book/names.md"):
+        shutil.copy(root / name, tmp_path / name)
+    return tmp_path
+
+
+def check_copy(project) -> subprocess.CompletedProcess:
+    """What `python -m literate --check` says of a project folder."""
+    command = [sys.executable, "-m", "literate", "--check", "--root", project]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_copy_of_the_project_is_fresh(project):
+    result = check_copy(project)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "added"),
+    [
+        ("dotformer/by_hand/softmax.py", "# edited by hand"),
+        ("book/names.md", "Edited by hand."),
+        ("chapters/03_softmax.py", "# %% [markdown]\n# Changed, and not woven."),
+        ("chapters/02_similarity.py", "# %%\nfrom dotformer.by_hand.softmax import softmax"),
+    ],
+    ids=["a tangled file edited", "the index edited", "a chapter not woven", "a chapter that looks ahead"],
+)
+def test_what_is_committed_is_what_the_chapters_say(project, name, added):
+    with (project / name).open("a", encoding="utf-8") as file:
+        file.write(f"\n{added}\n")
+    result = check_copy(project)
+    assert result.returncode == 1
+    assert name in result.stderr.replace("book/notebooks/03_softmax.ipynb", "chapters/03_softmax.py")
+
+
+@pytest.mark.parametrize("book", ["broken_link", "warning"])
+def test_a_faulty_book_is_not_built(book, tmp_path):
+    result = build_book(FIXTURES / book, tmp_path)
+    assert result.returncode != 0
+    assert "WARNING" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("gate", "body"),
+    [
+        (site_gates.broken_links, '<a href="nowhere.html">x</a>'),
+        (site_gates.broken_links, '<a href="#nowhere">x</a>'),
+        (site_gates.broken_links, '<img src="nowhere.svg" alt="x">'),
+        (site_gates.loaded_from_elsewhere, '<script src="https://example.org/x.js"></script>'),
+        (site_gates.loaded_from_elsewhere, '<img src="//example.org/x.png" alt="x">'),
+        (site_gates.repeated_ids, '<p id="a"></p><p id="a"></p>'),
+        (site_gates.images_without_alt, '<article><img src="page.html"></article>'),
+        (site_gates.heavy_pages, "x" * site_gates.MAX_PAGE_BYTES),
+        (site_gates.heavy_pages, '<img src="heavy.svg" alt="x">'),
+    ],
+)
+def test_a_faulty_page(tmp_path, gate, body):
+    (tmp_path / "heavy.svg").write_bytes(b" " * site_gates.MAX_PAGE_BYTES)
+    page = tmp_path / "page.html"
+    page.write_text('<h1 id="a">A</h1><a href="#a">a</a><a href="https://example.org">b</a>', encoding="utf-8")
+    assert not gate(tmp_path)
+    site_gates.parse.cache_clear()
+    page.write_text(body, encoding="utf-8")
+    assert gate(tmp_path)
+    site_gates.parse.cache_clear()

@@ -1,0 +1,123 @@
+"""Every page of the book in a real browser: quiet, self-contained, accessible in both themes, and fit for a phone."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+TOC = yaml.safe_load((Path(__file__).resolve().parents[2] / "_toc.yml").read_text(encoding="utf-8"))
+DOCUMENTS = [TOC["root"], *(chapter["file"] for part in TOC["parts"] for chapter in part["chapters"])]
+PAGES = [*DOCUMENTS, "genindex", "search"]
+CHAPTER = "book/notebooks/03_softmax"
+OPTIONS = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}}
+
+
+def open_page(page: Page, address: str, name: str) -> None:
+    """Open a page and wait until its formulas are set."""
+    page.goto(f"{address}/{name}.html", wait_until="load")
+    page.evaluate("async () => { await window.MathJax?.startup?.promise; await document.fonts.ready }")
+
+
+def use_theme(page: Page, theme: str) -> None:
+    """Press the theme button until the page has the theme."""
+    button = page.locator(".article-header-buttons .theme-switch-button")
+    for _ in range(3):
+        if page.locator("html").get_attribute("data-theme") == theme:
+            return
+        button.click()
+    expect(page.locator("html")).to_have_attribute("data-theme", theme)
+
+
+def serious(page: Page) -> list[str]:
+    """What axe-core finds on the page that is serious or critical."""
+    found = Axe().run(page, options=OPTIONS).response["violations"]
+    return [
+        f"{rule['id']}: {node['html'][:160]} {json.dumps([check['message'] for check in node['any'][:1]])}"
+        for rule in found
+        if rule["impact"] in ("serious", "critical")
+        for node in rule["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_opens_quietly_and_asks_no_other_host(page, address, name):
+    noise, elsewhere = [], []
+    page.on("console", lambda message: noise.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: noise.append(str(error)))
+    page.on("response", lambda response: noise.append(response.url) if response.status >= 400 else None)
+    page.on("request", lambda request: elsewhere.append(request.url))
+    open_page(page, address, name)
+    assert noise == []
+    assert [url for url in elsewhere if not url.startswith((address, "data:", "blob:"))] == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_accessible(page, address, name, theme):
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    open_page(page, address, name)
+    assert serious(page) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_fits_a_phone(page, address, name):
+    page.set_viewport_size({"width": 390, "height": 844})
+    open_page(page, address, name)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_the_front_address_leads_to_the_book(page, address):
+    page.goto(address)
+    page.wait_for_url(f"{address}/{TOC['root']}.html")
+
+
+def test_formulas_are_set(page, address):
+    open_page(page, address, CHAPTER)
+    assert (
+        page.locator("mjx-container").count() == page.locator(".bd-content span.math, .bd-content div.math").count() > 0
+    )
+    assert page.locator("mjx-merror").count() == 0
+
+
+def test_the_theme_switch(page, address):
+    open_page(page, address, CHAPTER)
+    use_theme(page, "dark")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    use_theme(page, "light")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+
+
+def test_the_toggle_of_a_solution_opens_by_keyboard(page, address):
+    open_page(page, address, CHAPTER)
+    toggle = page.locator(".tag_solution summary").first
+    expect(toggle).to_contain_text("Show the solution")
+    toggle.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".tag_solution div.highlight").first).to_be_visible()
+
+
+@pytest.mark.parametrize("kind", ["one", "number"])
+def test_a_quiz_is_answered_by_keyboard(page, address, kind):
+    open_page(page, address, CHAPTER)
+    form = page.locator(f"form.classroom-quiz[data-kind={kind}]").first
+    for verdict in ("wrong", "right"):
+        answer(page, form, verdict)
+        expect(form.locator("[role=status]")).to_contain_text("Right" if verdict == "right" else "Not yet")
+
+
+def answer(page: Page, form, verdict: str) -> None:
+    """Give a right or a wrong answer with the keyboard alone, and submit it."""
+    answers = form.locator(".cq-answers li")
+    index = [item.get_attribute("data-verdict") for item in answers.all()].index(verdict)
+    if form.get_attribute("data-kind") == "number":
+        field = form.locator("input[name=answer]")
+        field.focus()
+        page.keyboard.press("ControlOrMeta+a")
+        page.keyboard.type(answers.nth(index).get_attribute("data-value"))
+    else:
+        form.locator("input[name=answer]").nth(index).focus()
+        page.keyboard.press("Space")
+    page.keyboard.press("Enter")
