@@ -533,8 +533,9 @@ assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
 # %% [markdown]
 # ## Break it: a reshape is not a transpose
 #
-# The keys came as $(S, D)$ and had to become $(D, S)$. Two calls give that shape: `keys.T` and `keys.reshape(D, S)`.
-# The mix-up is easy to make where a model's width is cut into heads; you will meet it again in chapter 6.
+# The keys came as $(S, D)$ and had to become $(D, S)$. Two calls give that shape: `keys.T` and `keys.reshape(D, S)`. A
+# published library for recommendations mixed them up where the numbers of several heads lie side by side; you will meet
+# that place in chapter 6.
 
 # %% tags=["nbval-check-output"]
 right = x @ x.T
@@ -755,9 +756,9 @@ verdict
 # ## In one breath
 #
 # A word becomes a row of numbers, and the dot product of two rows says how much they agree, weighted by how long they
-# are. Divide by the lengths and you have the cosine, which hears only the direction; in a wide space, random vectors
-# have a cosine near 0. All pairs of a sentence at once are one matrix product, $QK^\top$, and when a sentence is
-# compared with itself that table is symmetric.
+# are. Divide by the lengths and you have the cosine, which depends only on the direction; in a wide space, random
+# vectors have a cosine near 0. All pairs of a sentence at once are one matrix product, $QK^\top$, and when a sentence
+# is compared with itself that table is symmetric.
 #
 # **Sources.** Words known by their company: [Firth
 # (1957)](https://cs.brown.edu/courses/csci2952d/readings/lecture1-firth.pdf). Similarity by a small network, the design

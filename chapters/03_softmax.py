@@ -25,6 +25,9 @@ plots.book_style()
 transformer_map(built=3)
 
 # %% [markdown]
+# The light box is the dot product of chapter 2. This chapter builds the three dark ones, which stand between it and the
+# answer.
+#
 # ## Looking up, the hard way
 #
 # A Python dictionary looks things up by exact match. Ask for a key that is not there and you get an error; ask for one
@@ -418,37 +421,31 @@ quiz.one_choice(
 # luckiest of the ten get at width 64? At width 1024?
 
 # %%
-widths = [1, 4, 16, 64, 256, 1024]
-raw, scaled = {}, {}
+widths, trials = [1, 4, 16, 64, 256, 1024], 2000
+raw, scaled, luckiest = {}, {}, {}
 for width in widths:
     rng = np.random.default_rng(width)
-    queries, ten_keys = (
-        rng.standard_normal((2000, 1, width)),
-        rng.standard_normal((2000, 10, width)),
-    )
+    queries = rng.standard_normal((trials, 1, width))
+    ten_keys = rng.standard_normal((trials, 10, width))
     strangers = similarity_matrix(queries, ten_keys)[:, 0]  # (2000 trials, 10 keys)
-    raw[width], scaled[width] = (
-        softmax(strangers),
-        softmax(strangers / np.sqrt(width)),
-    )
-    luckiest, after = (
-        weights[width].max(axis=1).mean() for weights in (raw, scaled)
-    )
+    raw[width] = softmax(strangers)
+    scaled[width] = softmax(strangers / np.sqrt(width))
+
+    best, best_scaled = raw[width].max(axis=1), scaled[width].max(axis=1)
+    luckiest[width] = best.mean(), best_scaled.mean()
     print(
         f"d_k {width:4}   variance of a score {strangers.var():6.1f}"
-        f"   luckiest key {luckiest:.2f}, after dividing {after:.2f}"
+        f"   luckiest key {best.mean():.2f} ± {best.std() / np.sqrt(trials):.3f}"
+        f", divided {best_scaled.mean():.2f}"
     )
-assert (
-    raw[64].max(axis=1).mean().round(2) == 0.87
-    and raw[1024].max(axis=1).mean().round(2) == 0.97
-)
-assert all(0.25 < scaled[width].max(axis=1).mean() < 0.33 for width in widths)
+assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
+assert all(0.25 < divided < 0.33 for _, divided in luckiest.values())
 
 # %% [markdown]
 # Read the line for 64: the scores have a variance near 64, and on average over 2000 trials the luckiest stranger takes
-# 87 percent of the weight. At 1024 it takes 97. For the last column the scores were divided by $\sqrt{d_k}$, so their
-# variance is 1 at every width, and the luckiest key has about 0.3 at any width from 4 to 1024. (The luckiest of ten
-# always has more than a tenth.)
+# 87 percent of the weight (± is the standard error of that average). At 1024 it takes 97. For the last column the
+# scores were divided by $\sqrt{d_k}$, so their variance is 1 at every width, and the luckiest key has about 0.3 at any
+# width from 4 to 1024. (The luckiest of ten always has more than a tenth.)
 #
 # What does the certainty cost? For each width, take the Jacobian of the weights and measure its size (the root of the
 # sum of its squared entries): how far the weights can still move.
@@ -501,14 +498,14 @@ assert max(divided) - min(divided) < 0.03
 # %% [markdown]
 # ### Which d is under the root?
 #
-# The width of *one key vector*: the number of products that are summed in one score. A model with $d_\text{model}$
-# numbers for each word usually shares them out among several **heads**, attentions that run side by side (chapter 6),
-# and then it is the width of one head's key.
+# The width of *one key vector*: the number of products that are summed in one score. A transformer runs several
+# attentions side by side, called **heads** (chapter 6), each with narrow keys of its own, and it is the width of one of
+# these.
 #
 # | divide by | in the original paper | it is tempting, since | but |
 # |---|---|---|---|
 # | $\sqrt{d_k}$ | $\sqrt{64} = 8$ | | this is the one |
-# | $\sqrt{d_\text{model}}$ | $\sqrt{512} \approx 22.6$ | 512 is the number that everyone quotes | one score sums the 64 entries of one head |
+# | $\sqrt{d_\text{model}}$ | $\sqrt{512} \approx 22.6$ | 512 is the number that everyone quotes | one score sums the 64 entries of one head's key |
 # | $\sqrt{\text{words}}$ | varies | the table of scores is that wide | words are not summed in a score |
 # | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
 #
@@ -518,7 +515,7 @@ assert max(divided) - min(divided) < 0.03
 # %% tags=["quiz"]
 d_model, num_heads, words = 768, 12, 100
 quiz.number(
-    "A model has vectors of width 768, cut into 12 heads of equal width, and reads a sentence of 100 words. By which number are its scores divided?",
+    "A model's words have vectors of width 768. It runs 12 heads, each with keys a twelfth as wide, on a sentence of 100 words. By which number are the scores divided?",
     np.sqrt(d_model / num_heads),
     tolerance=0.01,
     feedback="Yes: each head's keys have 768 / 12 = 64 entries, and $\\sqrt{64} = 8$.",
@@ -537,7 +534,7 @@ quiz.number(
         ),
         (
             num_heads,
-            "That is the number of heads. It says into how many parts the width is cut, not how wide one is.",
+            "That is the number of heads. It says how many keys a word has, not how wide one is.",
         ),
         (
             np.sqrt(num_heads),
@@ -550,8 +547,8 @@ quiz.number(
 # %% [markdown]
 # ## Break it: the wrong axis
 #
-# A table of scores has two axes, and `softmax` takes an `axis`. It is easy to take the wrong one. Here are three
-# queries and three keys:
+# A table of scores has two axes, and `softmax` takes an `axis`. Tutorials have been published with the wrong one. Here
+# are three queries and three keys:
 
 # %% tags=["nbval-check-output"]
 table = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0], [1.0, 0.0, 1.0]])

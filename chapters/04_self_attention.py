@@ -25,6 +25,8 @@ plots.book_style()
 transformer_map(built=4)
 
 # %% [markdown]
+# The light boxes are the look-up of chapter 3. The dark ones feed it, and make it look at the sentence itself.
+#
 # ## A first try: everybody looks at everybody
 #
 # A look-up needs queries, keys and values. You have a sentence of nine tokens (a **token** is a word or a punctuation
@@ -87,6 +89,7 @@ own = np.diagonal(same, axis1=-2, axis2=-1).mean()
 print(f"rows in which a token attends most to itself: {favours_itself(same):.1%}")
 print(f"weight that a token gives to itself, on average: {own:.2f}")
 assert np.allclose(first_try(x), first_weights @ x)
+assert favours_itself(first_weights) == 1
 assert 0.99 < favours_itself(same) < 1 and 0.74 < own < 0.76
 
 # %% [markdown]
@@ -197,6 +200,9 @@ quiz.one_choice(
 # $S$.
 #
 # The table has a cell for every pair of words, so a text twice as long costs four times the work.
+#
+# The code below has one argument more, `mask`; the next section is about it. Skip `checked_mask`, which refuses masks
+# that make no sense.
 
 
 # %% tags=["export"] module="by_hand.attention"
@@ -311,21 +317,6 @@ assert small_weights.round(3)[[1, 2], [2, 1]].tolist() == [0.768, 0.673]
 # %% [markdown]
 # The middle row is the one from the table above. And here is what chapter 2 asked for: *bites* gives *man* 0.768, and
 # *man* gives *bites* 0.673. With two matrices, the table need not be symmetric.
-#
-# ### Leaving a word out
-#
-# Sometimes a word must not be seen: it is padding, or it lies in the future (chapter 9 has both). A **mask** is a table
-# of true and false, and in this book *true always means: may attend*. A forbidden score becomes minus infinity *before*
-# the softmax. Its exponential is 0, so its weight is exactly 0, and the others still sum to 1. Hide the dog:
-
-# %% tags=["nbval-check-output"]
-no_dog = np.array([False, True, True])  # one row, which serves all three queries
-_, masked_weights = self_attention(small, w_q, w_k, w_v, mask=no_dog)
-print(masked_weights.round(3))
-
-# %%
-assert (masked_weights[:, 0] == 0).all()
-assert np.allclose(masked_weights.sum(axis=1), 1)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -347,6 +338,26 @@ quiz.one_choice(
         "That is a row of the *weights*, with a number for each word. The output has as many numbers as a value vector.",
     ),
 )
+
+# %% [markdown]
+# ### Leaving a word out
+#
+# Sometimes a word must not be seen: it is padding, or it lies in the future (chapter 9 has both). A **mask** is a table
+# of true and false, and in this book *true always means: may attend*. A forbidden score becomes minus infinity *before*
+# the softmax. Its exponential is 0, so its weight is exactly 0, and the others still sum to 1. Hide the dog:
+
+# %% tags=["nbval-check-output"]
+no_dog = np.array([False, True, True])  # one row, which serves all three queries
+_, masked_weights = self_attention(small, w_q, w_k, w_v, mask=no_dog)
+print(masked_weights.round(3))
+
+# %% [markdown]
+# The first column is empty, and each row still sums to 1. *Man* is the only living thing that *bites* can see, and gets
+# 0.944.
+
+# %%
+assert (masked_weights[:, 0] == 0).all() and masked_weights[1, 2].round(3) == 0.944
+assert np.allclose(masked_weights.sum(axis=1), 1)
 
 # %% [markdown]
 # ### What projections cure, and what they do not
@@ -403,8 +414,8 @@ assert max(distances) < 0.0005
 
 # %% [markdown]
 # At depth 8 the words of a sentence can no longer be told apart, with projections even sooner than without. An average
-# lies between what it averages, so attention draws words together, and the less a word clings to itself the faster it
-# goes. This fault the projections do not cure. What does stands *around* attention: chapter 8 adds each word's own
+# lies between what it averages, so blending draws words together, and the less a word clings to itself the faster it
+# goes. This fault the projections do not cure. The cure stands *around* attention: chapter 8 adds each word's own
 # vector back after every step.
 
 # %% [markdown]
@@ -438,7 +449,7 @@ assert np.allclose(shared, shared.T) and not np.allclose(separate, separate.T)
 # ## Somebody else's numbers: a six by six filter
 #
 # A popular slide deck explains attention with the sentence *Hi , how are you ?* and this table of scores. It calls the
-# table an **attention filter**, and stops before the softmax.
+# table an **attention filter**, and gives no numbers after it. Compute them.
 
 # %%
 greeting = ["Hi", ",", "how", "are", "you", "?"]
