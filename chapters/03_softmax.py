@@ -274,6 +274,7 @@ print(f"the answer: price {price:.2f}, {litres:.2f} litres")
 
 # %%
 assert round(price, 2) == 2.91 and weights[3] < 0.005
+assert round(weights[3] * 40, 2) == 0.20 and 0.2 < weights[0] < 0.3
 assert np.allclose(
     [price, litres], sum(w * v for w, v in zip(weights, values, strict=True))
 )
