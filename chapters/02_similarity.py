@@ -86,39 +86,10 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
+from dotformer.by_hand.arrays import as_real_array
 from numpy.typing import ArrayLike, NDArray
 
 
-def as_real_array(
-    values: ArrayLike, name: str, *, infinite: bool = False
-) -> NDArray[np.float64]:
-    """Turn `values` into a float64 array, or say in one line why not.
-
-    `name` is what the error calls the argument. Raises TypeError for text, complex
-    numbers and ragged lists, and ValueError where an entry is NaN or, unless
-    `infinite` allows it, infinite.
-    """
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise TypeError(
-            f"{name} is ragged: its rows have different lengths"
-        ) from error
-    if array.dtype.kind not in "biuf":  # boolean, integer, unsigned, floating
-        raise TypeError(
-            f"{name} must hold real numbers, but its dtype is {array.dtype}"
-        )
-    array = array.astype(np.float64)
-    if np.isnan(array).any():
-        raise ValueError(
-            f"{name} holds NaN: nothing can be compared with a missing number"
-        )
-    if not infinite and np.isinf(array).any():
-        raise ValueError(f"{name} holds an infinite entry")
-    return array
-
-
-# %% tags=["export"] module="by_hand.similarity"
 def dot(a: ArrayLike, b: ArrayLike) -> float:
     """Dot product of two vectors: multiply entry by entry, add up.
 

@@ -19,7 +19,7 @@
 from functools import partial
 
 import matplotlib.pyplot as plt
-from classroom import checks, plots, quiz, transformer_map
+from classroom import checks, movable, plots, quiz, transformer_map
 
 plots.book_style()
 transformer_map(built=3)
@@ -113,7 +113,7 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 
 # %% tags=["export"] module="by_hand.softmax"
 import numpy as np
-from dotformer.by_hand.similarity import as_real_array
+from dotformer.by_hand.arrays import as_real_array
 from numpy.typing import ArrayLike, NDArray
 
 
@@ -323,6 +323,13 @@ plt.show()
 # %%
 assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
 assert (curves.argsort(axis=1) == scores.argsort()).all()
+
+# %% [markdown]
+# On the pages of this book you can move $\tau$ yourself: down until coffee has everything, then up until you can hardly
+# tell the four bars apart.
+
+# %% tags=["plot"]
+movable.temperature(drinks, scores)
 
 # %% [markdown]
 # ## How far do weights move?

@@ -207,7 +207,8 @@ quiz.one_choice(
 
 # %% tags=["export"] module="by_hand.attention"
 import numpy as np
-from dotformer.by_hand.similarity import as_real_array, similarity_matrix
+from dotformer.by_hand.arrays import as_real_array
+from dotformer.by_hand.similarity import similarity_matrix
 from dotformer.by_hand.softmax import softmax, weighted_average
 from numpy.typing import ArrayLike, NDArray
 
@@ -552,8 +553,8 @@ joke, _ = self_attention(small[[2, 1, 0]], w_q, w_k, w_v)  # man bites dog
 assert np.allclose(news[1], joke[1])  # the verb cannot tell who bites
 
 # %% [markdown]
-# A transformer does know about order, because something is *added to the vectors* before they enter: chapter 5 builds
-# it. Then position is part of the content, and the weights can use it.
+# A transformer does know about order, because something is *added to the vectors* before they enter: [chapter
+# 5](05_position.ipynb) builds it. Then position is part of the content, and the weights can use it.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -986,8 +987,6 @@ verdict
 # (2018)](https://arxiv.org/abs/1711.07971). The nine tokens come from a [forum
 # answer](https://stats.stackexchange.com/a/502203), the six by six table from a set of slides.
 #
-# ### Next chapters
-#
-# Chapter 5 gives each word a place, so that *dog bites man* and *man bites dog* part ways. Chapter 6 runs several
-# attentions side by side, and adds the linear layer that mixes what they found. They are on their way; the [list of
-# misconceptions](../misconceptions.md) shows what else is to come.
+# **Next.** [Chapter 5](05_position.ipynb) gives each word a place, so that *dog bites man* and *man bites dog* part
+# ways. [Chapter 6](06_many_heads.ipynb) runs several attentions side by side, and adds the linear layer that mixes what
+# they found.

@@ -6,7 +6,8 @@ Never edited by hand: edit the chapter, then `make tangle`.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dotformer.by_hand.similarity import as_real_array, similarity_matrix
+from dotformer.by_hand.arrays import as_real_array
+from dotformer.by_hand.similarity import similarity_matrix
 from dotformer.by_hand.softmax import softmax, weighted_average
 
 

@@ -6,7 +6,7 @@ Never edited by hand: edit the chapter, then `make tangle`.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dotformer.by_hand.similarity import as_real_array
+from dotformer.by_hand.arrays import as_real_array
 
 
 def softmax(scores: ArrayLike, axis: int = -1) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 sizes = st.integers(1, 6)
+seeds = st.integers(0, 2**32 - 1)
 
 
 def reals(shape, largest=3.0):
@@ -19,23 +20,28 @@ def leading_axes(draw, count=2):
 
 
 @st.composite
+def masks(draw, *shapes):
+    """None, or a mask of one of the shapes that never leaves a query nothing to attend to."""
+    shape = draw(st.sampled_from([None, *shapes]))
+    if shape is None:
+        return None
+    mask = draw(hnp.arrays(np.bool_, shape))
+    mask[..., draw(st.integers(0, shape[-1] - 1))] |= ~mask.any(axis=-1)
+    return mask
+
+
+@st.composite
 def attention_inputs(draw):
     """Query (..., T, d_k), key and value (..., S, d_k or d_v), and a mask or None, as attention takes them.
 
-    T, S, d_k and d_v are drawn apart from one another. A mask is (S,), (T, S) or (..., T, S), and never leaves a query
-    nothing to attend to.
+    T, S, d_k and d_v are drawn apart from one another. A mask is (S,), (T, S) or (..., T, S).
     """
     t, s, d_k, d_v = (draw(sizes) for _ in range(4))
     of_query, of_key, of_value = draw(leading_axes(count=3))
     query, key = draw(reals((*of_query, t, d_k))), draw(reals((*of_key, s, d_k)))
     value = draw(reals((*of_value, s, d_v)))
     every = np.broadcast_shapes(of_query, of_key)
-    shape = draw(st.sampled_from([None, (s,), (t, s), (*every, t, s)]))
-    if shape is None:
-        return query, key, value, None
-    mask = draw(hnp.arrays(np.bool_, shape))
-    mask[..., draw(st.integers(0, s - 1))] |= ~mask.any(axis=-1)
-    return query, key, value, mask
+    return query, key, value, draw(masks((s,), (t, s), (*every, t, s)))
 
 
 def assert_same(ours, reference, scale=1.0):

@@ -1,0 +1,750 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 6. Why more than one head?
+#
+# *Dog bites man.* To say who did what to whom, the verb must look at two places and keep the two answers apart. By the
+# end of this chapter you will have built multi-head attention, the form in which transformers use it, and seen what no
+# matrix can get out of a single head.
+#
+# You need [chapter 4](04_self_attention.ipynb) and the rotation of [chapter 5](05_position.ipynb#a-step-is-a-rotation).
+# It takes about 25 minutes to read, and 45 more for the exercises.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention everything but the mask is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
+from functools import partial, wraps
+
+import matplotlib.pyplot as plt
+from classroom import checks, movable, plots, quiz, transformer_map
+
+plots.book_style()
+transformer_map(built=6)
+
+# %% [markdown]
+# What you built in chapter 4 becomes one of several, and the dark box on top joins them.
+#
+# ## Two answers in one average
+#
+# What chapter 4 built is one **head**. It gives each word a single weighted average. Let the verb need two things: the
+# first name and the last name of its sentence, *in this order*. With the weight $\alpha$ for the first and $1 - \alpha$
+# for the last, it receives
+#
+# $$\alpha \, a + (1 - \alpha) \, b .$$
+#
+# From this one vector the matrices above must work out both $a$ and $b$.
+#
+# **Predict first.** How much of $a$ and $b$ together can a matrix recover from it?
+#
+# 1. Everything, if the average is projected to enough numbers.
+# 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
+# 3. Half, whatever $\alpha$ is.
+#
+# Try it. Names are random vectors of 8 numbers, two thousand pairs of them. One head hands over 16 numbers, projected
+# from its average; two heads hand over 8 each. On the first thousand pairs, find the best matrix (by least squares); on
+# the others, measure which share of the names' squared length it misses.
+
+# %%
+import numpy as np
+
+
+def share_missed(received, wanted):
+    """Fit the best matrix on the first half of the rows, test on the second."""
+    half = len(wanted) // 2
+    matrix = np.linalg.lstsq(received[:half], wanted[:half], rcond=None)[0]
+    missed = received[half:] @ matrix - wanted[half:]
+    return np.mean(missed**2) / np.mean(wanted[half:] ** 2)
+
+
+alphas = np.linspace(0, 1, 11)
+one_head, two_heads = [], []
+for seed in range(10):
+    rng = np.random.default_rng(seed)
+    first, last = rng.standard_normal((2, 2000, 8))
+    wanted = np.hstack([first, last])
+    wide, narrow = rng.standard_normal((8, 16)), rng.standard_normal((2, 8, 8))
+    averages = [(alpha * first + (1 - alpha) * last) @ wide for alpha in alphas]
+    one_head.append([share_missed(average, wanted) for average in averages])
+    both = np.hstack([first @ narrow[0], last @ narrow[1]])
+    two_heads.append(share_missed(both, wanted))
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of the two names that is missed, against the weight of the first name from 0 to 1. One head misses one half everywhere, with a thin band over ten seeds. Two heads miss nothing."}}
+mean, spread = np.mean(one_head, axis=0), np.std(one_head, axis=0)
+figure, axes = plt.subplots(figsize=(6, 3.2))
+axes.fill_between(
+    alphas, mean - spread, mean + spread, color=plots.RED, alpha=0.2, lw=0
+)
+axes.plot(alphas, mean, color=plots.RED)
+axes.plot(alphas, np.full(11, np.mean(two_heads)), color=plots.BLUE)
+axes.text(0.5, 0.56, "one head of 16", color=plots.RED, ha="center")
+axes.text(0.5, 0.05, "two heads of 8", color=plots.BLUE, ha="center")
+axes.set(
+    ylim=(-0.05, 0.75), xlabel="weight of the first name", ylabel="share missed"
+)
+plt.show()
+
+# %% [markdown]
+# Half, whatever $\alpha$ is. (The band is the spread over ten seeds.) Names are independent, with mean 0 and the same
+# spread, so the best linear guess at $a$ misses the share $1 - \alpha^2 / (\alpha^2 + (1 - \alpha)^2)$ of it, and that
+# at $b$ misses $1 - (1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$. The two shares sum to 1, which is half of two names.
+# Leaning towards one name helps it exactly as much as it hurts the other.
+#
+# Projecting to more numbers does not help: 8 numbers spread over 16 are still 8. Nor do positions. Values are linear in
+# what they are made of, so with $a + p_0$ and $b + p_2$ the average holds $\alpha p_0 + (1 - \alpha) p_2$ besides, the
+# same for all pairs of names.
+#
+# With two averages, one at $\alpha = 1$ and one at $\alpha = 0$, nothing is missed.
+#
+# Mind what was shown: what a *matrix* can recover. (Chapter 5 took a sum of word and place apart. Those came from two
+# small families; here both are names.) If the names come from a short list and $\alpha$ is 0.7, say, a later layer that
+# is not linear could try which pair fits. It would have to learn every pair. Two heads turn that into reading off.
+
+# %%
+assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
+    two_heads, 0, atol=1e-9
+)
+
+# %% [markdown]
+# ## Two heads by hand
+#
+# Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
+# is it a *verb*, and its *place*, 1 for first and −1 for last.
+
+# %%
+words = ["dog", "bites", "man"]
+# dog, man, verb, place
+news = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, -1]])
+
+w_q = 9 * np.array([[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]])
+w_k = np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, -1, 0]])
+w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
+
+# %% [markdown]
+# The first two columns of each matrix belong to head 1, the last two to head 2, so $d_k = 2$. In both heads the verb
+# asks, with the query $(9, 0)$. The place answers: in head 1 the first word has the key $(1, 0)$, in head 2 the sign is
+# turned and the last word has it. Both hand over the two numbers that say which name it is.
+#
+# Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
+# −6.364. The exponentials are 580.5, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
+# names is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) = (0.998, 0)$: *dog*. In head 2 the same happens from the other
+# end, and the blend is $(0, 0.998)$: *man*.
+
+
+# %% tags=["nbval-check-output"]
+from dotformer.by_hand.attention import scaled_dot_product_attention
+
+
+def heads_by_loop(x, w_q, w_k, w_v, num_heads):
+    d_k = x.shape[1] // num_heads
+    outputs, weights = [], []
+    for head in range(num_heads):
+        own = slice(head * d_k, (head + 1) * d_k)  # this head's columns
+        output, weight = scaled_dot_product_attention(
+            x @ w_q[:, own], x @ w_k[:, own], x @ w_v[:, own]
+        )
+        outputs.append(output)
+        weights.append(weight)
+    return np.concatenate(outputs, axis=1), np.stack(weights)
+
+
+together, weights = heads_by_loop(news, w_q, w_k, w_v, num_heads=2)
+joke = np.array([[0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, -1]])  # man bites dog
+print("the verb's weights, head 1:", weights[0, 1].round(4))
+print("the verb's weights, head 2:", weights[1, 1].round(4))
+print("dog bites man, the verb receives:", together[1].round(3))
+print(
+    "man bites dog, the verb receives:",
+    heads_by_loop(joke, w_q, w_k, w_v, 2)[0][1].round(3),
+)
+
+# %% [markdown]
+# The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs.
+
+# %%
+assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
+assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
+
+# %% [markdown]
+# ## The definition
+#
+# With $H$ heads, each with its own three matrices of shape $(D, d_k)$, where $d_k = D / H$:
+#
+# $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}), \qquad \operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
+#
+# The brackets set the heads' outputs side by side, which makes $(T, D)$ again. The last matrix $W_O$, of shape
+# $(D, D)$, mixes them, so that what two heads found can meet in one number. Until then the heads know nothing of each
+# other.
+#
+# In code the $3H$ small matrices stand side by side in three big ones of shape $(D, D)$, as above, and a single product
+# computes the queries of all heads. Then the columns must be dealt out, and there it is easy to go wrong.
+
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a table of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same table with each row cut in two, T by H by d_k. Then two tables of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the way back."}}
+def draw_block(axes, left, bottom, rows, columns, color, text):
+    for row in range(rows):
+        for column in range(columns):
+            axes.add_patch(
+                plt.Rectangle(
+                    (left + column, bottom + rows - 1 - row),
+                    1,
+                    1,
+                    fc=color,
+                    ec="white",
+                    lw=2,
+                )
+            )
+            axes.text(
+                left + column + 0.5,
+                bottom + rows - 0.5 - row,
+                text(row, column),
+                ha="center",
+                va="center",
+                color="white",
+                fontsize=9,
+            )
+
+
+figure, axes = plt.subplots(figsize=(7.2, 4.4))
+colors = [plots.BLUE, plots.RED]
+for head in range(2):
+    label = lambda row, column, head=head: f"{row},{2 * head + column}"
+    draw_block(axes, 2 * head, 4.5, 3, 2, colors[head], label)
+    draw_block(axes, 6.5 + 2.3 * head, 4.5, 3, 2, colors[head], label)
+    draw_block(axes, 13.2, 6.2 - 3.4 * head, 3, 2, colors[head], label)
+for left, bottom, title in [
+    (0, 8, "(T, D)"),
+    (6.5, 8, "(T, H, $d_k$)"),
+    (12.7, 9.6, "(H, T, $d_k$)"),
+]:
+    axes.text(left, bottom, title, fontsize=12)
+for start, end, word in [
+    ((4.3, 6), (6.2, 6), "reshape"),
+    ((11, 6), (12.9, 6), "swap axes"),
+]:
+    axes.annotate(
+        "", end, start, arrowprops={"arrowstyle": "-|>", "color": plots.INK}
+    )
+    axes.text((start[0] + end[0]) / 2, 6.35, word, ha="center", fontsize=9)
+axes.text(
+    13.2, 2.2, "one attention each;\nthen the way back", fontsize=10, va="top"
+)
+axes.set(xlim=(-0.2, 16.5), ylim=(0.8, 10.4), aspect="equal")
+axes.set_axis_off()
+plt.show()
+
+# %% [markdown]
+# Each cell carries its row and column in the first table. A `reshape` cuts every row into $H$ pieces of $d_k$; that
+# moves nothing. Then two axes change places, so that each head has a table of its own with a row for every word.
+# Attention works on the last two axes and treats the heads like so many sentences, as all our functions have allowed
+# since chapter 2. Merging reverses the steps: first swap, then reshape.
+
+
+# %% tags=["export"] module="by_hand.multihead"
+import numpy as np
+from dotformer.by_hand.arrays import as_real_array
+from dotformer.by_hand.attention import scaled_dot_product_attention
+from numpy.typing import ArrayLike, NDArray
+
+
+def split_heads(x: ArrayLike, num_heads: int) -> NDArray[np.float64]:
+    """Deal the columns of x out to heads: (..., T, D) -> (..., H, T, D/H).
+
+    Head h gets columns h D/H to (h+1) D/H. Raises ValueError when D is not
+    divisible by the number of heads.
+    """
+    x = as_real_array(x, "x")
+    if x.ndim < 2 or num_heads < 1 or x.shape[-1] % num_heads:
+        raise ValueError(
+            f"x of shape {x.shape} cannot be split into {num_heads} heads"
+        )
+    pieces = x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads)
+    return pieces.swapaxes(-2, -3)
+
+
+def merge_heads(heads: ArrayLike) -> NDArray[np.float64]:
+    """Set the heads' outputs side by side again: (..., H, T, d) -> (..., T, H d).
+
+    Undoes `split_heads`. Raises ValueError when there is no head axis.
+    """
+    heads = as_real_array(heads, "heads")
+    if heads.ndim < 3:
+        raise ValueError(
+            f"heads need the axes (heads, tokens, width), not {heads.shape}"
+        )
+    pieces = heads.swapaxes(-2, -3)  # (..., T, H, d): first swap, then reshape
+    return pieces.reshape(*pieces.shape[:-2], pieces.shape[-2] * pieces.shape[-1])
+
+
+# %% tags=["export"] module="by_hand.multihead"
+def multi_head_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    w_q: ArrayLike,
+    w_k: ArrayLike,
+    w_v: ArrayLike,
+    w_o: ArrayLike,
+    num_heads: int,
+    mask: ArrayLike | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Attention in several heads: project, split, attend, merge, mix.
+
+    `query` has shape (..., T, D), `key` and `value` (..., S, D), and the four
+    matrices (D, D); for self-attention pass the same array three times. `mask` is
+    boolean, True for *may attend*, and broadcasts to (..., H, T, S). Returns the
+    output (..., T, D) and the weights (..., H, T, S). Raises ValueError when shapes
+    do not fit or D is not divisible by `num_heads`. After Vaswani and others
+    (2017), section 3.2.2.
+    """
+    inputs = {"query": query, "key": key, "value": value}
+    matrices = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
+    matrices = {name: as_real_array(w, name) for name, w in matrices.items()}
+    d_model = matrices["w_q"].shape[-1] if matrices["w_q"].ndim else 0
+    for name, w in matrices.items():
+        if w.shape != (d_model, d_model):
+            raise ValueError(
+                f"{name} must have shape {(d_model,) * 2}, not {w.shape}"
+            )
+    for name, array in inputs.items():
+        inputs[name] = as_real_array(array, name)
+        if inputs[name].ndim < 2 or inputs[name].shape[-1] != d_model:
+            shape = inputs[name].shape
+            raise ValueError(
+                f"{name} needs shape (..., tokens, {d_model}), not {shape}"
+            )
+    q, k, v = (
+        split_heads(array @ matrix, num_heads)
+        for array, matrix in zip(inputs.values(), matrices.values(), strict=False)
+    )
+    heads, weights = scaled_dot_product_attention(q, k, v, mask)
+    return merge_heads(heads) @ matrices["w_o"], weights
+
+
+# %%
+mixed, all_weights = multi_head_attention(
+    news, news, news, w_q, w_k, w_v, np.eye(4), num_heads=2
+)
+assert np.allclose(mixed, together) and np.allclose(all_weights, weights)
+
+rng = np.random.default_rng(1)
+sequence = rng.standard_normal((5, 16))
+w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
+mixed, _ = multi_head_attention(sequence, sequence, sequence, w_q, w_k, w_v, w_o, 4)
+assert np.allclose(
+    mixed, heads_by_loop(sequence, w_q, w_k, w_v, 4)[0] @ w_o, rtol=0, atol=1e-12
+)
+
+# %% tags=["quiz"]
+quiz.number(
+    "Words have width $D = 96$, there are 8 heads, and a sentence has 11 words. How many numbers does the table of attention *weights* hold, all heads together?",
+    8 * 11 * 11,
+    tolerance=0.5,
+    feedback="Yes: each of the 8 heads has a table of 11 by 11. The width does not appear.",
+    mistakes=[
+        (11 * 11, "That is one head's table. Every head has its own."),
+        (
+            11 * 96,
+            "That is the size of all queries, 8 heads of 11 by 12, and also of the output. A weight belongs to a *pair* of words.",
+        ),
+    ],
+    otherwise="Heads times rows times columns: each head compares every word with every word.",
+)
+
+# %% [markdown]
+# ## What do eight heads cost?
+#
+# **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Compared with a single head of 512, does
+# it have more parameters, fewer, or the same? And does it do more multiplications?
+
+
+# %% tags=["nbval-check-output"]
+def cost(d_model, num_heads, words):
+    d_k = d_model // num_heads
+    parameters = num_heads * 3 * d_model * d_k + d_model * d_model
+    projections = words * parameters
+    scores_and_blends = num_heads * 2 * words * words * d_k
+    return parameters, projections + scores_and_blends
+
+
+for num_heads in (1, 8, 64):
+    parameters, products = cost(512, num_heads, words=100)
+    heads = f"{num_heads:2} heads of {512 // num_heads:3}"
+    print(f"{heads}: {parameters:,} parameters, {products:,} products")
+
+# %% [markdown]
+# The same, both times. More heads are narrower heads, and $H \cdot d_k$ stays 512. What grows is the number of weight
+# tables, each with its softmax. So the choice of $H$ is a trade: more questions at once, each asked with fewer numbers.
+# In the paper's table 3, a single head is 0.9 BLEU worse than eight (BLEU is a score for translations, chapter 13), and
+# 32 heads lose 0.4 against eight.
+
+# %%
+assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
+assert cost(512, 8, 100)[0] == 4 * 512 * 512
+
+# %% [markdown]
+# ### Do heads cut the input into slices?
+#
+# No. The *projected* vectors are cut. Each head's matrix has all $D$ rows, so every head reads the whole word. Change a
+# single entry of the input and see which heads notice.
+
+# %%
+nudged = sequence.copy()
+nudged[2, 0] += 1  # the first entry of one word
+before = multi_head_attention(*[sequence] * 3, w_q, w_k, w_v, np.eye(16), 4)[0]
+after = multi_head_attention(*[nudged] * 3, w_q, w_k, w_v, np.eye(16), 4)[0]
+change = np.abs(after - before).reshape(5, 4, 4).max(axis=(0, 2))
+print("largest change, head by head:", change.round(2))
+assert (change > 0.01).all()
+
+# %% [markdown]
+# Every head does. Nor are heads an ensemble whose votes are averaged: their outputs are laid side by side, and $W_O$
+# may add them, subtract them or leave one out.
+#
+# ### Are two matrices for the scores one too many?
+#
+# Up to the division, a head's scores are $X W_Q W_K^\top X^\top$. Only the product $W_Q W_K^\top$ counts, and it is one
+# matrix of shape $(D, D)$. Why keep two?
+#
+# Because they are narrow. With $d_k$ columns each, their product has **rank** at most $d_k$: of its $D$ rows, all are
+# blends of $d_k$ of them. For $D = 512$ and $d_k = 64$ the two hold $2 \cdot 512 \cdot 64 = 65{,}536$ numbers, the full
+# matrix 262,144. That is cheaper as long as $d_k < D / 2$. And each head compares words in only $d_k$ respects, so that
+# it takes several to compare them in all.
+
+# %%
+for d_k in (2, 4, 8):
+    narrow_q, narrow_k = rng.standard_normal((2, 16, d_k))
+    print(f"d_k {d_k}: rank {np.linalg.matrix_rank(narrow_q @ narrow_k.T)} of 16")
+    assert np.linalg.matrix_rank(narrow_q @ narrow_k.T) == d_k
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "What does $W_O$ do?",
+    quiz.wrong(
+        "It averages the heads, so that one bad head does no harm",
+        "That would make heads an ensemble. They are laid side by side, and $W_O$ is free to treat each differently.",
+    ),
+    quiz.wrong(
+        "It brings the heads' outputs back to the width of a word, here with $d_k = D / H$",
+        "They have it already: $H$ heads of width $D / H$, side by side, are $D$ wide. The matrix is square.",
+    ),
+    quiz.right(
+        "It lets what different heads found meet in one number",
+        "Yes. Up to that point, no number depends on two heads.",
+    ),
+    quiz.wrong(
+        "It turns the output into probabilities over words",
+        "That is the last layer of the whole model, with a softmax over the vocabulary. Attention ends in a vector for each word.",
+    ),
+)
+
+# %% [markdown]
+# ## Heads at work
+#
+# *The dog that bit the man ran*: seven words with random vectors of width 32, the same word getting the same vector,
+# plus the sinusoids of chapter 5. Four heads, wired with what you know. Head 1 asks for the place before, head 2 for
+# the place after, by a rotation. Head 3 asks for the same word. Head 4 is left random.
+
+# %%
+from dotformer.by_hand.positions import shift_matrix, sinusoidal_positions
+
+tokens = "the dog that bit the man ran".split()
+rng = np.random.default_rng(2)
+meaning = {word: rng.standard_normal(48) for word in sorted(set(tokens))}
+sentence = np.hstack([[meaning[t] for t in tokens], sinusoidal_positions(7, 16)])
+
+what, where = np.eye(64)[:, :16], np.eye(64)[:, 48:]  # read 16 of the 64 entries
+wiring = [  # W_Q and W_K of each head, (64, 16)
+    (20 * where @ shift_matrix(-1, 16), where),
+    (20 * where @ shift_matrix(1, 16), where),
+    (4 * what, what),
+    tuple(rng.standard_normal((2, 64, 16)) / 8),
+]
+W_Q, W_K = (np.hstack(side) for side in zip(*wiring, strict=True))  # (64, 64)
+_, head_weights = multi_head_attention(
+    sentence, sentence, sentence, W_Q, W_K, np.eye(64), np.eye(64), num_heads=4
+)
+
+# %% [markdown]
+# Choose a head, then point at a word, or move to it with the arrow keys.
+
+# %% tags=["plot"]
+movable.heads(head_weights, tokens, token=2)
+
+# %% [markdown]
+# In head 1 nearly every line leans back by one word, in head 2 forward; the first word has nothing before it, the last
+# nothing after. In head 3 the two *the* find each other and share their attention, and every other word looks at
+# itself. Head 4 shows what untrained matrices do: something, for no reason. Trained heads are often of these kinds, and
+# often of no kind that has a name; chapter 8 looks at those of a published model.
+
+# %%
+assert all(head_weights[0, t].argmax() == t - 1 for t in range(1, 7))
+assert all(head_weights[1, t].argmax() == t + 1 for t in range(6))
+assert np.allclose(head_weights[2, 0, [0, 4]], 0.5, atol=0.02)
+assert all(head_weights[2, t].argmax() == t for t in (1, 2, 3, 5, 6))
+
+# %% [markdown]
+# ## Break it: merged without the swap
+#
+# On the way back, `(H, T, d_k)` must become `(T, D)`. A `reshape` alone gives that shape, and tutorials have been
+# published with it.
+#
+# **Predict first.** Which of these can see it: the shape; the sums of the weights; shuffling the words; comparing with
+# the loop?
+
+
+# %% tags=["nbval-check-output"]
+def attention_with(merge):
+    def attention(x):
+        q, k, v = (split_heads(x @ w, 4) for w in (w_q, w_k, w_v))
+        heads, weights = scaled_dot_product_attention(q, k, v)
+        return merge(heads) @ w_o, weights
+
+    return attention
+
+
+order = np.array([3, 0, 4, 1, 2])
+print(f"{'':24} shape  rows sum to 1  shuffle  equals the loop")
+for name, merge in [
+    ("correct", merge_heads),
+    ("reshape without swap", lambda h: h.reshape(5, 16)),
+]:
+    output, table = attention_with(merge)(sequence)
+    passed = [
+        output.shape == sequence.shape,
+        np.allclose(table.sum(axis=-1), 1),
+        np.allclose(attention_with(merge)(sequence[order])[0], output[order]),
+        np.allclose(output, heads_by_loop(sequence, w_q, w_k, w_v, 4)[0] @ w_o),
+    ]
+    verdicts = ["ok" if ok else "CAUGHT" for ok in passed]
+    print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))
+
+# %% [markdown]
+# The shuffle sees it. Before $W_O$, row 0 of the wrong result is filled with the first head's output for *four
+# different words*, so a word's output now depends on who stands where. That test needs no reference: without positions,
+# shuffled words must give shuffled outputs. The first two checks pass.
+
+# %%
+wrong = attention_with(lambda h: h.reshape(5, 16))
+assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Somebody splits 4 words into 2 heads by `x.reshape(2, 4, d_k)`, straight from $(4, D)$, without swapping axes. What does head 1 receive?",
+    quiz.wrong(
+        "The first $d_k$ columns of every word",
+        "That is what it *should* receive, and what reshape to `(T, H, d_k)` and a swap give.",
+    ),
+    quiz.right(
+        "All columns of the first two words, cut up and stacked",
+        "Yes: reshape reads the table row by row, so head 1 gets the first $T \\cdot d_k$ numbers, which belong to the first $T / H$ words.",
+    ),
+    quiz.wrong(
+        "Columns chosen at random",
+        "Reshape is orderly: it keeps the reading order. It is the order that is wrong.",
+    ),
+    quiz.wrong(
+        "The same as the right split, with words in another order",
+        "No reordering of words repairs it: the numbers of one word stand in several rows.",
+    ),
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: Deal the columns out
+#
+# *Easy, 10 minutes.* Write the split yourself: $(T, D)$ to $(H, T, D / H)$. The check knows the popular mistakes.
+
+
+# %% tags=["exercise"]
+def deal(x, num_heads):
+    """Columns of x (T, D) dealt out to heads: (H, T, D/H)."""
+    ...
+
+
+# %% tags=["check"]
+grid = np.arange(24.0).reshape(4, 6)
+check_deal = partial(
+    checks.check,
+    reference=lambda x, h: np.stack(np.split(x, h, axis=1)),
+    cases=[(grid, 2), (grid, 3), (grid[:2], 2)],
+    mistakes={
+        "you reshape straight to (H, T, d_k): first (T, H, d_k), then swap the first two axes": lambda x, h: (
+            x.reshape(h, len(x), -1)
+        ),
+        "every head gets every H-th column; here a head's columns stand together": lambda x, h: (
+            np.stack([x[:, i::h] for i in range(h)])
+        ),
+        "the axes are in the order (T, H, d_k): swap the first two": lambda x, h: (
+            x.reshape(len(x), h, -1)
+        ),
+    },
+)
+check_deal(deal)
+
+
+# %% tags=["solution"]
+def deal(x, num_heads):
+    return x.reshape(len(x), num_heads, -1).swapaxes(0, 1)
+
+
+verdict = check_deal(deal)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: Switch a head off
+#
+# *Medium, 15 minutes.* To find out what a head is good for, take it away and see what changes. Given the heads' outputs
+# before merging, $(H, T, d_k)$, and $W_O$, return what the layer would give if head `off` handed over nothing.
+
+
+# %% tags=["exercise"]
+def without_head(heads, w_o, off):
+    """Heads (H, T, d_k) merged, times w_o (D, D), head `off` silent: (T, D)."""
+    ...
+
+
+# %% tags=["check"]
+rng = np.random.default_rng(3)
+check_without = partial(
+    checks.check,
+    reference=lambda heads, w, off: sum(
+        heads[h] @ w[h * heads.shape[2] : (h + 1) * heads.shape[2]]
+        for h in range(len(heads))
+        if h != off
+    ),
+    cases=[
+        (rng.standard_normal((2, 3, 2)), rng.standard_normal((4, 4)), 0),
+        (rng.standard_normal((3, 4, 2)), rng.standard_normal((6, 6)), 1),
+    ],
+    mistakes={
+        "nothing is switched off": lambda heads, w, off: merge_heads(heads) @ w,
+        "you leave out one *row* of w_o; a head owns d_k of them": lambda heads, w, off: (
+            np.delete(merge_heads(heads), off, axis=1) @ np.delete(w, off, axis=0)
+        ),
+        "you silence a *column* block of w_o: head h feeds the rows h d_k to (h+1) d_k": lambda heads, w, off: (
+            merge_heads(heads)
+            @ np.where(np.arange(len(w)) // heads.shape[2] == off, 0, w)
+        ),
+        "this is what the head contributes; what remains is wanted": lambda heads, w, off: (
+            heads[off] @ w[off * heads.shape[2] : (off + 1) * heads.shape[2]]
+        ),
+        "the heads are merged without swapping axes first": lambda heads, w, off: (
+            np.where(np.arange(len(heads))[:, None, None] == off, 0, heads).reshape(
+                heads.shape[1], -1
+            )
+            @ w
+        ),
+    },
+)
+check_without(without_head)
+
+
+# %% tags=["solution"]
+def without_head(heads, w_o, off):
+    silenced = heads.copy()
+    silenced[off] = 0
+    return merge_heads(silenced) @ w_o
+
+
+verdict = check_without(without_head)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 3: One head in two
+#
+# *Harder, 20 minutes.* More heads never have to do more. Given the matrices $W_Q$, $W_K$, $W_V$ of one head, all
+# $(D, D/2)$, return $(D, D)$ matrices for two heads that both compute what this one does, and a $W_O$ of shape $(D, D)$
+# that gives their *average* in the first $D/2$ numbers of each word, and 0 in the others.
+
+
+# %% tags=["exercise"]
+def twice(w_q, w_k, w_v):
+    """w_q, w_k, w_v, w_o, all (D, D), from one head's three, (D, D/2) each."""
+    ...
+
+
+# %% tags=["check"]
+def of_two_heads(doubled):
+    """What a layer with a reader's matrices gives for a fixed sentence: (5, D)."""
+
+    @wraps(doubled)
+    def output(w_q, w_k, w_v):
+        matrices = doubled(w_q, w_k, w_v)
+        if matrices is None:
+            return None
+        words = np.random.default_rng(4).standard_normal((5, len(w_q)))
+        return multi_head_attention(words, words, words, *matrices, num_heads=2)[0]
+
+    return output
+
+
+def one_head_padded(w_q, w_k, w_v):
+    words = np.random.default_rng(4).standard_normal((5, len(w_q)))
+    single = scaled_dot_product_attention(words @ w_q, words @ w_k, words @ w_v)[0]
+    return np.hstack([single, 0 * single])
+
+
+def doubled(*matrices, columns=np.hstack, share=0.5, rows=2):
+    half = np.eye(matrices[0].shape[1])
+    w_o = np.hstack(
+        [
+            share * np.vstack([half, (rows == 2) * half]),
+            np.zeros((len(matrices[0]), len(half))),
+        ]
+    )
+    return [*(columns([matrix, matrix]) for matrix in matrices), w_o]
+
+
+check_twice = partial(
+    checks.check,
+    reference=one_head_padded,
+    cases=[
+        tuple(rng.standard_normal((3, 4, 2))),
+        tuple(rng.standard_normal((3, 6, 3))),
+    ],
+    mistakes={
+        "you add the two heads: for their average, w_o needs halves": of_two_heads(
+            partial(doubled, share=1)
+        ),
+        "w_o leaves the second head out, and what is left is half of the first": of_two_heads(
+            partial(doubled, rows=1)
+        ),
+        "each column stands twice side by side; a head's columns must stand together": of_two_heads(
+            partial(doubled, columns=lambda pair: np.repeat(pair[0], 2, axis=1))
+        ),
+    },
+)
+check_twice(of_two_heads(twice))
+
+
+# %% tags=["solution"]
+def twice(w_q, w_k, w_v):
+    half = np.eye(w_q.shape[1])
+    average = np.vstack([half, half]) / 2  # (D, D/2): both heads' numbers, halved
+    w_o = np.hstack([average, np.zeros_like(average)])
+    return *(np.hstack([matrix, matrix]) for matrix in (w_q, w_k, w_v)), w_o
+
+
+verdict = check_twice(of_two_heads(twice))
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# One head gives each word one average, and from the average of two things no matrix gets more than half back. So
+# attention runs several times side by side, in narrow heads with matrices of their own, at the cost of a single wide
+# one. Their outputs are laid side by side, and $W_O$ mixes them.
+#
+# **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
+# trained heads do, and how many can be switched off: [Voita and others (2019)](https://arxiv.org/abs/1905.09418),
+# [Michel, Levy and Neubig (2019)](https://arxiv.org/abs/1905.10650).
+#
+# **Next.** Part I ends here: attention, places, heads, all by hand and all with matrices that we chose. Part II lets
+# them learn. The [list of misconceptions](../misconceptions.md) shows what is to come.
