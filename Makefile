@@ -1,5 +1,5 @@
 # From a fresh clone, `make book` renders the book and `make test` proves it. `make` alone lists the rest.
-# Needs Python 3.11 or newer, make and git. Another Python: make PYTHON=python3.13 book
+# Needs Python 3.11 or newer, make and git. Another Python: rm -rf .venv, then make PYTHON=python3.13 book
 
 PYTHON ?= python3
 VENV = .venv
@@ -9,7 +9,7 @@ PAGE = _build/html/index.html
 MAP = book/_static/map.svg
 PORT ?= 8000
 
-# Two test workers, two weaving kernels: each computes on one core.
+# Test workers and weaving kernels run side by side: each computes on one core.
 OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
 # With PIP_EXTRA_INDEX_URL set, pip looks for PyTorch there too (a smaller build, for machines with no GPU).

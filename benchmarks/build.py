@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 
 from tqdm import tqdm
@@ -39,24 +40,20 @@ def weave_from_nothing() -> float:
 
 def biggest_notebook() -> tuple[str, float]:
     """The biggest woven notebook and its bytes."""
-    return max(((path.name, path.stat().st_size) for path in (ROOT / "book/notebooks").glob("*.ipynb")), key=second)
+    notebooks = (ROOT / "book/notebooks").glob("*.ipynb")
+    return max(((path.name, path.stat().st_size) for path in notebooks), key=itemgetter(1))
 
 
 def biggest_page() -> tuple[str, float]:
     """The heaviest rendered page and its bytes, with its images and without the assets that all pages share."""
     site = ROOT / "_build/html"
-    return max(((page.name, page_bytes(site, page)) for page in (site / "book").rglob("*.html")), key=second)
+    return max(((page.name, page_bytes(site, page)) for page in (site / "book").rglob("*.html")), key=itemgetter(1))
 
 
 def page_bytes(site: Path, page: Path) -> int:
     """The bytes of a page and of each image in it."""
     images = set(IMAGE.findall(page.read_text(encoding="utf-8")))
     return page.stat().st_size + sum((site / image).stat().st_size for image in images)
-
-
-def second(pair: tuple[str, float]) -> float:
-    """What pairs are compared by."""
-    return pair[1]
 
 
 def measure() -> Iterable[Row]:

@@ -83,7 +83,11 @@ def read_chapter(root: Path, path: Path) -> Chapter:
     if not name:
         raise ChapterError(path, 1, "a chapter's file has a name such as 03_softmax.py")
     number = int(name[1])
-    raw_cells = _split(path, (root / path).read_text(encoding="utf-8"))
+    try:
+        text = (root / path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ChapterError(path, 1, f"not a text in UTF-8: {error.reason} at byte {error.start}") from None
+    raw_cells = _split(path, text)
     first_line, first = raw_cells[0] if raw_cells else (0, NotebookNode(cell_type="none", source=""))
     title = TITLE.match(first.source)
     if first.cell_type != "markdown" or not title or int(title[1]) != number:
@@ -132,6 +136,9 @@ def _read_cell(path: Path, marker: int, raw: NotebookNode, section: Section) -> 
     if module is not None and (raw.cell_type != "code" or not MODULE.fullmatch(str(module))):
         raise ChapterError(path, marker, f"not a code cell with a module's dotted name: module={module!r}")
 
+    if raw.cell_type not in ("code", "markdown"):
+        raise ChapterError(path, marker, f"a chapter's cells are code or [markdown], not [{raw.cell_type}]")
+
     source = BLANK_LINES.sub("", raw.source)  # IPython would drop them and count its lines from the first that is left
     line = marker + 1 + raw.source.count("\n") - source.count("\n")
     tree = ast.Module([], [])
@@ -140,7 +147,7 @@ def _read_cell(path: Path, marker: int, raw: NotebookNode, section: Section) -> 
             raise ChapterError(path, marker, "a code cell without code")
         try:
             tree = ast.parse(source)
-            compile(tree, str(path), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            compile(tree, str(path), "exec", dont_inherit=True)
         except SyntaxError as error:
             raise ChapterError(path, line + (error.lineno or 1) - 1, f"{type(error).__name__}: {error.msg}") from None
     cell = Cell(raw.cell_type, source, tags, metadata, module, line, section, tree)

@@ -7,12 +7,13 @@ from pathlib import Path
 from literate.project import CLASSROOM, PACKAGE, ProjectError
 
 LOCAL = (PACKAGE, CLASSROOM)
+DATA = {".css", ".js"}
 
 
 def local_files(root: Path, trees: Iterable[ast.Module]) -> list[Path]:
     """The files below `root` that running these trees reads, sorted: modules of the project, and data beside them.
 
-    Data files (a style sheet, a script) count with every module of their folder: nothing tells which one reads them.
+    Style sheets and scripts count with every module of their folder: nothing tells which one reads them.
     """
     found: set[Path] = set()
     waiting = [name for tree in trees for name in _imported(tree, package="")]
@@ -55,6 +56,6 @@ def _files(root: Path, name: str) -> Iterator[Path]:
             yield module
         if not folder.is_dir():
             return
-        yield from (path for path in folder.iterdir() if path.is_file() and path.suffix not in {".py", ".pyc"})
+        yield from (path for path in folder.iterdir() if path.is_file() and path.suffix in DATA)
         if (folder / "__init__.py").is_file():
             yield folder / "__init__.py"

@@ -30,8 +30,8 @@ def index(book: Book, *, check: bool) -> list[str]:
     if old == text:
         return []
     if old is None:
-        return [f"{name}: missing, run `python -m literate index`"]
-    return [f"{name}: not what the chapters say, run `python -m literate index`\n{short_diff(old, text)}"]
+        return [f"{name}: missing, run `make index`"]
+    return [f"{name}: not what the chapters say, run `make index`\n{short_diff(old, text)}"]
 
 
 def names_page(book: Book) -> str:

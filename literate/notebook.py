@@ -45,7 +45,7 @@ def cells_of(project: Project, chapter: Chapter) -> list[tuple[NotebookNode, int
             metadata["tags"] = list(dict.fromkeys(tag for given in cell.tags for tag in TAGS[given]))
         if HIDDEN.intersection(cell.tags):
             metadata |= {"jupyter": {"source_hidden": True}, "cellView": "form"}
-        make = {"code": v4.new_code_cell, "markdown": v4.new_markdown_cell, "raw": v4.new_raw_cell}[cell.kind]
+        make = {"code": v4.new_code_cell, "markdown": v4.new_markdown_cell}[cell.kind]
         cells.append((make(cell.source, metadata=metadata), cell.line))
     if url := project.repository_url():
         colab = v4.new_code_cell(COLAB.format(url=url), metadata={"tags": ["remove-cell"]})
@@ -81,7 +81,10 @@ def outputs_of(notebook: NotebookNode) -> Outputs:
 
 
 def executed_hash(project: Project, chapter: Chapter) -> str:
-    """A hash over all that decides what executing the chapter gives: its code, and the project's files it imports."""
+    """A hash over what decides, in this project, what executing the chapter gives: its code, and the files it imports.
+
+    The versions of libraries do not count: a notebook stays fresh when requirements.txt changes.
+    """
     code = [
         [cell.source, "raises-exception" in cell.metadata.get("tags", [])]
         for cell, _ in cells_of(project, chapter)

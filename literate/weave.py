@@ -16,15 +16,18 @@ from literate.names import Book
 from literate.notebook import Outputs, assemble, cells_of, executed_hash, is_woven, outputs_of, state
 from literate.project import ChapterError, Project, read_text, remove_leftovers, write_text
 
+MAX_JOBS = 4
+REMEDY = "run `make weave`"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def weave(book: Book, chosen: Sequence[Chapter], *, check: bool, jobs: int | None = None) -> list[str]:
     """Weave the chosen chapters, or with `check` only compare; returns what is wrong, one string for each thing.
 
-    At most `jobs` chapters are executed at a time, one for each core if it is None. A chapter of which only the text
-    changed keeps its outputs and is not executed. When all chapters are chosen, notebooks that no chapter weaves any
-    more are removed. Raises KeyboardInterrupt on Ctrl-C and SIGTERM, when every kernel has been stopped.
+    At most `jobs` chapters are executed at a time; if it is None, one for each core, but no more than MAX_JOBS. A
+    chapter of which only the text changed keeps its outputs and is not executed. When all chapters are chosen,
+    notebooks that no chapter weaves any more are removed. Raises KeyboardInterrupt on Ctrl-C and SIGTERM, when every
+    kernel has been stopped.
     """
     project = book.project
     states = {chapter.stem: state(project, chapter) for chapter in chosen}
@@ -33,8 +36,9 @@ def weave(book: Book, chosen: Sequence[Chapter], *, check: bool, jobs: int | Non
         stems = {chapter.stem for chapter in book.chapters}
         surplus = [path for path in sorted(project.notebooks.glob("*.ipynb")) if path.stem not in stems]
     if check:
-        problems = [f"book/notebooks/{stem}.ipynb: {found.problem}" for stem, found in states.items() if found.problem]
-        return problems + [f"{project.relative(path)}: surplus notebook, no chapter weaves it" for path in surplus]
+        found = {f"book/notebooks/{stem}.ipynb": known.problem for stem, known in states.items()}
+        problems = [f"{name}: {problem}, {REMEDY}" for name, problem in found.items() if problem]
+        return problems + [f"{project.relative(path)}: surplus, no chapter weaves it, {REMEDY}" for path in surplus]
 
     project.notebooks.mkdir(parents=True, exist_ok=True)
     remove_leftovers(project.notebooks)
@@ -56,7 +60,7 @@ def weave(book: Book, chosen: Sequence[Chapter], *, check: bool, jobs: int | Non
             print(f"{chapter.path.as_posix()}: {found.problem}, outputs kept")
     if stale:
         try:
-            problems += asyncio.run(_weave_all(project, stale, jobs or os.cpu_count() or 1))
+            problems += asyncio.run(_weave_all(project, stale, jobs or min(os.cpu_count() or 1, MAX_JOBS)))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
     return problems

@@ -1,5 +1,6 @@
-"""Finds a Chromium for the browser tests: the system's if there is one, else Playwright's own, else skips the test."""
+"""Finds a Chromium for the browser tests: on the PATH, else an installed Chrome, else Playwright's own, else none."""
 
+import os
 import shutil
 
 import pytest
@@ -10,12 +11,18 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 def launch(playwright: Playwright) -> Browser:
-    """Return a running headless browser, or skip the test and say what is missing."""
+    """Return a running headless browser; without one, skip the test, or fail it where REQUIRE_BROWSER is set."""
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
-    try:
-        return playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-    except Error as error:
-        if path:
-            raise
-        reason = f"no Chromium here: none of {', '.join(NAMES)} on the PATH, and Playwright has none of its own"
-        pytest.skip(f"{reason} ({str(error).splitlines()[0]})")
+    ways = [{"executable_path": path}] if path else [{"channel": "chrome"}, {}]
+    for way in ways:
+        try:
+            return playwright.chromium.launch(args=ARGUMENTS, **way)
+        except Error as error:
+            failure = str(error)
+    if path:
+        pytest.fail(f"{path} does not start: {failure}", pytrace=False)
+    reason = failure.splitlines()[0]
+    missing = f"no Chromium here: none of {', '.join(NAMES)} on the PATH, no Chrome, none of Playwright's ({reason})"
+    if os.environ.get("REQUIRE_BROWSER"):
+        pytest.fail(missing, pytrace=False)
+    pytest.skip(missing)

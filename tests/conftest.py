@@ -1,13 +1,17 @@
-"""What all tests share: the root of the project, the book built once a run, and hypothesis profiles."""
+"""What all tests share: the root of the project, the book built once a run, a browser, and hypothesis profiles."""
 
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 from hypothesis import Phase, settings
+from playwright.sync_api import sync_playwright
+
+from tests.chromium import launch
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -22,6 +26,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "thorough"))
 os.environ.setdefault("MPLBACKEND", "agg")
 
 collect_ignore = ["fixtures"]
+
+
+def pytest_configure(config) -> None:
+    """Keep what the user has set for matplotlib and IPython out of the tests, and of the kernels that nbval starts."""
+    os.environ["MATPLOTLIBRC"] = os.devnull
+    os.environ.pop("PYTHONSTARTUP", None)
+    settings_folder = tempfile.TemporaryDirectory(prefix="ipython-", ignore_cleanup_errors=True)
+    os.environ["IPYTHONDIR"] = settings_folder.name
+    config.add_cleanup(settings_folder.cleanup)
 
 
 def build_book(source: Path, output: Path) -> subprocess.CompletedProcess:
@@ -58,6 +71,15 @@ def site(build, tmp_path_factory, worker_id) -> Path:
     if build.returncode != 0:
         pytest.fail(f"the book was not built:\n{build.stdout[-3000:]}", pytrace=False)
     return shared_folder(tmp_path_factory, worker_id) / "_build" / "html"
+
+
+@pytest.fixture(scope="module")  # no longer: Playwright runs once at a time, and asyncio does not run beside it
+def browser():
+    """A running Chromium; without one, the tests that want it are skipped."""
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
 
 
 def shared_folder(tmp_path_factory, worker_id: str) -> Path:

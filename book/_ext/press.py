@@ -44,7 +44,15 @@ def write_signature(
     """Show the signature of a function as its author wrote it: autodoc spells out what `ArrayLike` stands for."""
     if what not in ("function", "method"):
         return None
-    function = ast.parse(textwrap.dedent(inspect.getsource(obj))).body[0]
+    try:
+        function = ast.parse(textwrap.dedent(inspect.getsource(obj))).body[0]
+    except (OSError, TypeError):  # written by nobody, such as the __eq__ of a dataclass
+        return None
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        return None
+    if what == "method" and "staticmethod" not in map(ast.unparse, function.decorator_list):
+        arguments = function.args
+        (arguments.posonlyargs or arguments.args)[:1] = []
     return f"({ast.unparse(function.args)})", ast.unparse(function.returns) if function.returns else ""
 
 
@@ -64,6 +72,7 @@ def list_sources(
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx, and document the package that lies beside the book rather than one installed elsewhere."""
     sys.path.insert(0, str(app.srcdir))
+    app.setup_extension("sphinx.ext.autodoc")  # which brings two of the events below
     app.connect("config-inited", set_buttons, priority=100)
     app.connect("doctree-read", name_toggles)
     app.connect("autodoc-process-signature", write_signature)

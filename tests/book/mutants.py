@@ -1,4 +1,4 @@
-"""Defects that real code has had, each to be planted alone into a copy of dotformer/by_hand.
+"""Defects that real code has had, each to be planted alone into a copy of dotformer.
 
 They are planted into code written out by `ast.unparse`, so that comments and line breaks are free to change.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutant:
-    """One defect: in `module`, the piece of code `right`, found exactly once, becomes `wrong`."""
+    """One defect: in `module` of the package, the piece of code `right`, found exactly once, becomes `wrong`."""
 
     name: str
     module: str
@@ -125,8 +125,5 @@ ATTENTION = [
     ("self-attention drops its mask", "attention(query, key, value, mask)", "attention(query, key, value)"),
 ]
 
-MUTANTS = [
-    Mutant(name, module, right, wrong)
-    for module, defects in {"similarity": SIMILARITY, "softmax": SOFTMAX, "attention": ATTENTION}.items()
-    for name, right, wrong in defects
-]
+DEFECTS = {"by_hand.similarity": SIMILARITY, "by_hand.softmax": SOFTMAX, "by_hand.attention": ATTENTION}
+MUTANTS = [Mutant(name, module, right, wrong) for module, defects in DEFECTS.items() for name, right, wrong in defects]

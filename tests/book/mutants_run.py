@@ -20,14 +20,14 @@ def reference_tests(module: str) -> int:
     """Pytest's exit code on the dotformer that lies here now, after at most one failure; `module` is tested first."""
     for name in [name for name in sys.modules if name.startswith(FRESH)]:
         del sys.modules[name]
-    first = f"tests/reference/test_{module}.py"
+    first = f"tests/reference/test_{module.rpartition('.')[2]}.py"
     options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist"]
     return int(pytest.main([*options, first, "tests/reference"]))
 
 
 def planted(mutant: Mutant) -> int:
     """Pytest's exit code with one mutant planted; -1 if the mutant is not found exactly once."""
-    path = Path("dotformer/by_hand") / f"{mutant.module}.py"
+    path = Path("dotformer", *mutant.module.split(".")).with_suffix(".py")
     source = path.read_text(encoding="utf-8")
     code = ast.unparse(ast.parse(source))
     if code.count(mutant.right) != 1:

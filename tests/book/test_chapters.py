@@ -1,14 +1,13 @@
-"""Every chapter holds what STYLE promises a reader, and what is committed is what the chapters say."""
+"""Every chapter holds what CONTRIBUTING asks of it, and what is committed is what the chapters say."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.book import gates
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted((ROOT / "chapters").glob("[0-9][0-9]_*.py"))
 NOTEBOOKS = sorted((ROOT / "book" / "notebooks").glob("*.ipynb"))
 NOTEBOOK_GATES = [

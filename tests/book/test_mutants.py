@@ -44,5 +44,5 @@ def test_without_a_defect_the_reference_tests_pass(exit_codes, module):
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.key)
 def test_a_defect_is_noticed(exit_codes, mutant: Mutant):
     code = exit_codes[mutant.key]
-    assert code != -1, f"{mutant.right!r} is not found exactly once in {mutant.module}.py"
+    assert code != -1, f"{mutant.right!r} is not found exactly once in dotformer.{mutant.module}"
     assert code == pytest.ExitCode.TESTS_FAILED

@@ -1,12 +1,12 @@
 """The rendered book: built from nothing with warnings as errors, whole, light, and loading nothing from elsewhere."""
 
-from importlib import import_module
-from types import SimpleNamespace
-
 import pytest
 import yaml
 
 from tests.book import site_gates
+from tests.conftest import FIXTURES, build_book
+
+BUTTONS = [".dropdown-launch-buttons", ".btn-source-repository-button"]
 
 
 def test_the_clean_build_has_no_warning(build):
@@ -35,17 +35,15 @@ def test_names_in_code_cells_link_to_the_api_page(site):
     assert any(link.endswith("/api.html#dotformer.by_hand.similarity.similarity_matrix") for link in links)
 
 
-def test_buttons_follow_the_repository(site, root):
+@pytest.mark.parametrize("button", BUTTONS)
+def test_buttons_follow_the_repository(site, root, button):
     address = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["repository"]["url"]
     page = site_gates.parse(site / "book/notebooks/03_softmax.html")
-    assert bool(page.select(".dropdown-launch-buttons")) == bool(address)
-    assert bool(page.select(".btn-source-repository-button")) == bool(address)
+    assert bool(page.select(button)) == bool(address)
 
 
-@pytest.mark.parametrize("address", ["", "https://example.org/someone/book"])
-def test_an_address_brings_the_buttons(root, monkeypatch, address):
-    monkeypatch.syspath_prepend(root / "book/_ext")
-    options = {"repository_url": address, "launch_buttons": {"colab_url": "https://example.org"}}
-    import_module("press").set_buttons(None, SimpleNamespace(html_theme_options=options))
-    assert bool(options["launch_buttons"]) == bool(address)
-    assert options.get("use_repository_button", False) == options.get("use_issues_button", False) == bool(address)
+def test_a_book_with_an_address_has_the_buttons(tmp_path):
+    result = build_book(FIXTURES / "with_address", tmp_path)
+    assert result.returncode == 0, result.stderr[-3000:]
+    page = site_gates.parse(tmp_path / "_build/html/index.html")
+    assert [button for button in BUTTONS if not page.select(button)] == []

@@ -1,13 +1,10 @@
-"""A browser, and the rendered book served on localhost."""
+"""The rendered book served on localhost, and a tab to open it in."""
 
 import functools
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from playwright.sync_api import sync_playwright
-
-from tests.chromium import launch
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -15,15 +12,6 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
     def log_message(self, *arguments) -> None:
         pass
-
-
-@pytest.fixture(scope="module")  # no longer: Playwright runs once at a time, and other modules start their own
-def browser():
-    """A running Chromium; without one, the tests that want it are skipped."""
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,15 @@
 """Every page of the book in a real browser: quiet, self-contained, accessible in both themes, and fit for a phone."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-TOC = yaml.safe_load((Path(__file__).resolve().parents[2] / "_toc.yml").read_text(encoding="utf-8"))
+from tests.conftest import ROOT
+
+TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 DOCUMENTS = [TOC["root"], *(chapter["file"] for part in TOC["parts"] for chapter in part["chapters"])]
 PAGES = [*DOCUMENTS, "genindex", "search"]
 CHAPTER = "book/notebooks/03_softmax"

@@ -31,12 +31,11 @@ def test_every_part_is_drawn_and_every_drawn_part_is_known():
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_the_drawing_is_well_formed_scalable_and_the_same_each_time(chapter):
+def test_the_drawing_is_well_formed_and_scalable(chapter):
     svg = transformer_map(chapter)._repr_svg_()
     root = ElementTree.fromstring(svg)
     assert root.get("viewBox") and root.get("height") is None
     assert "max-width: 100%" in root.get("style")
-    assert svg == transformer_map(chapter)._repr_svg_()
     assert min(map(float, re.findall(r'font-size="([\d.]+)"', svg))) >= 13
 
 

@@ -1,10 +1,9 @@
 """Questions answered in a real browser, by keyboard alone, and read where scripts do not run."""
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from classroom import quiz
-from tests.chromium import launch
 
 ONE = quiz.one_choice(
     r"What is $\sqrt{4}$?",
@@ -28,14 +27,6 @@ NUMBER = quiz.number(
 )
 BODY = "".join(question._repr_mimebundle_()["text/html"] for question in (ONE, SEVERAL, NUMBER))
 PAGE = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Quiz</title><body>{BODY}</body></html>'
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

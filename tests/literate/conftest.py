@@ -10,8 +10,7 @@ import pytest
 from literate.command_line import main
 from literate.names import Book, read_book
 from literate.project import Project
-
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+from tests.conftest import ROOT
 
 
 class Folder:
@@ -19,7 +18,7 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        shutil.copy(PYPROJECT, root)
+        shutil.copy(ROOT / "pyproject.toml", root)
         self.write("dotformer/__init__.py", "")
         self.write("dotformer/by_hand/__init__.py", "")
 

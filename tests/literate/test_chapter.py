@@ -37,8 +37,6 @@ def test_a_chapter_is_its_cells_in_order_with_their_lines_and_sections(folder):
 
         # %% tags=["plot"] mystnb={"image": {"alt": "what it shows"}}
         plot = 2
-        # %% [raw]
-        # raw
         # %% [markdown]
         """
         ### The *soft* `look_up`
@@ -53,8 +51,8 @@ def test_a_chapter_is_its_cells_in_order_with_their_lines_and_sections(folder):
     chapter = read(folder)
     assert (chapter.path, chapter.number, chapter.stem) == (Path("chapters/03_softmax.py"), 3, "03_softmax")
     assert chapter.title == "From scores to shares"
-    assert [cell.kind for cell in chapter.cells] == ["markdown", "code", "markdown", "code", "raw", "markdown", "code"]
-    _, first, _, plot, _, _, last = chapter.cells
+    assert [cell.kind for cell in chapter.cells] == ["markdown", "code", "markdown", "code", "markdown", "code"]
+    _, first, _, plot, _, last = chapter.cells
     assert first.source == "# cat sat on the mat\nfirst = 1"
     assert plot.tags == ("plot",) and plot.metadata == {"mystnb": {"image": {"alt": "what it shows"}}}
     assert last.tags == ("export", "nbval-check-output") and last.module == "by_hand.softmax"
@@ -107,6 +105,8 @@ CELLS_THAT_ARE_WRONG = {
     "module not a name": ('# %% tags=["export"] module="soft-max"\nimport x', "module", "dotted name"),
     "syntax error": ("# %%\nfine = 1\n\nwrong = = 1", "wrong", "SyntaxError"),
     "return outside": ("# %%\nfine = 1\n\nreturn fine", "return", "outside function"),
+    "await outside": ("# %%\nfine = 1\n\nawait fine", "await", "outside function"),
+    "a raw cell": ("# %% [raw]\n# text", "[raw]", "code or [markdown], not [raw]"),
     "empty cell": ("# %%\n\n# %% [markdown]\n# text", "%%\n", "a code cell without code"),
     "export of a value": (SOFTMAX + "\nTABLE = 1", "TABLE", "only imports and definitions"),
     "export of a call": (SOFTMAX + "\nsoftmax(1)", "softmax(1)", "only imports and definitions"),
@@ -144,6 +144,13 @@ def test_a_wrong_cell_is_named_with_its_line(folder, name):
 def test_a_chapter_without_its_title_is_refused(folder, text, line):
     folder.write("chapters/03_softmax.py", text)
     with pytest.raises(ChapterError, match=rf"chapters/03_softmax.py:{line}: no title: .* '# 3\. Title'"):
+        read(folder)
+
+
+def test_a_chapter_that_is_not_utf_8_is_refused(folder):
+    folder.write("chapters/03_softmax.py", "")
+    (folder.root / "chapters/03_softmax.py").write_bytes("# %% [markdown]\n# # 3. Käse".encode("latin-1"))
+    with pytest.raises(ChapterError, match=r"chapters/03_softmax.py:1: not a text in UTF-8: .* at byte 24"):
         read(folder)
 
 

@@ -99,6 +99,9 @@ def modules(folder):
     folder.write("classroom/colours.py", "BLUE = 1\n")
     folder.write("classroom/quiz.py", "def one():\n    import dotformer.by_hand.late\n")
     folder.write("classroom/quiz.css", "")
+    folder.write("classroom/quiz.js", "")
+    for stray in ("classroom/.DS_Store", "classroom/notes.txt", "dotformer/ruff.toml"):
+        folder.write(stray, "")
     folder.write("classroom/unused.py", "")
     folder.write("dotformer/by_hand/late.py", "")
     folder.write("dotformer/other.py", "")
@@ -110,6 +113,7 @@ CLASSROOM_FILES = [
     "classroom/colours.py",
     "classroom/plots.py",
     "classroom/quiz.css",
+    "classroom/quiz.js",
     "classroom/quiz.py",
 ]
 PACKAGE_FILES = ["dotformer/__init__.py", "dotformer/by_hand/__init__.py", "dotformer/by_hand/late.py"]
