@@ -475,7 +475,7 @@ def layers_needed(connections):
 
 n, k = 81, 3
 distance = np.arange(n)[:, None] - np.arange(n)
-neighbours = layers_needed(lambda layer: (0 <= distance) & (distance < k))
+neighbours = layers_needed(lambda layer: (distance >= 0) & (distance < k))
 gaps = layers_needed(lambda layer: np.isin(distance, np.arange(k) * k**layer))
 everybody = layers_needed(lambda layer: distance >= 0)
 print(

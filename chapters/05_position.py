@@ -312,13 +312,14 @@ def shift_matrix(shift: float, d_model: int) -> NDArray[np.float64]:
     The result has shape (D, D), with a 2 by 2 rotation for each pair on its
     diagonal. Raises ValueError unless `d_model` is even.
     """
-    matrix = np.zeros((d_model, d_model))
     shift = as_real_array(shift, "shift")
     if shift.ndim:
         raise ValueError(
             f"shift must be one number, but its shape is {shift.shape}"
         )
-    for i, angle in enumerate(shift * paces(d_model)):
+    angles = shift * paces(d_model)
+    matrix = np.zeros((d_model, d_model))
+    for i, angle in enumerate(angles):
         sine, cosine = np.sin(angle), np.cos(angle)
         matrix[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [
             [cosine, -sine],
@@ -701,7 +702,7 @@ check_place = partial(
             1 + int(np.argmax(sinusoidal_positions(n, len(e)) @ e))
         ),
         "you read the place off the first pair alone, and that comes around every 6.3 words": lambda e, n: (
-            int(round(np.arctan2(e[0], e[1]) % (2 * np.pi)))
+            round(np.arctan2(e[0], e[1]) % (2 * np.pi))
         ),
     },
 )

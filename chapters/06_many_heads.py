@@ -183,26 +183,19 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a table of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same table with each row cut in two, T by H by d_k. Then two tables of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the way back."}}
-def draw_block(axes, left, bottom, rows, columns, color, text):
-    for row in range(rows):
-        for column in range(columns):
-            axes.add_patch(
-                plt.Rectangle(
-                    (left + column, bottom + rows - 1 - row),
-                    1,
-                    1,
-                    fc=color,
-                    ec="white",
-                    lw=2,
-                )
-            )
+def draw_block(axes, left, bottom, color, first_column):
+    for row in range(3):
+        for column in range(2):
+            corner = (left + column, bottom + 2 - row)
+            axes.add_patch(plt.Rectangle(corner, 1, 1, fc=color, ec="white", lw=2))
+            label = f"{row},{first_column + column}"
             axes.text(
-                left + column + 0.5,
-                bottom + rows - 0.5 - row,
-                text(row, column),
+                corner[0] + 0.5,
+                corner[1] + 0.5,
+                label,
+                color="white",
                 ha="center",
                 va="center",
-                color="white",
                 fontsize=9,
             )
 
@@ -210,10 +203,9 @@ def draw_block(axes, left, bottom, rows, columns, color, text):
 figure, axes = plt.subplots(figsize=(7.2, 4.4))
 colors = [plots.BLUE, plots.RED]
 for head in range(2):
-    label = lambda row, column, head=head: f"{row},{2 * head + column}"
-    draw_block(axes, 2 * head, 4.5, 3, 2, colors[head], label)
-    draw_block(axes, 6.5 + 2.3 * head, 4.5, 3, 2, colors[head], label)
-    draw_block(axes, 13.2, 6.2 - 3.4 * head, 3, 2, colors[head], label)
+    draw_block(axes, 2 * head, 4.5, colors[head], 2 * head)
+    draw_block(axes, 6.5 + 2.3 * head, 4.5, colors[head], 2 * head)
+    draw_block(axes, 13.2, 6.2 - 3.4 * head, colors[head], 2 * head)
 for left, bottom, title in [
     (0, 8, "(T, D)"),
     (6.5, 8, "(T, H, $d_k$)"),

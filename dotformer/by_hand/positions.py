@@ -60,13 +60,14 @@ def shift_matrix(shift: float, d_model: int) -> NDArray[np.float64]:
 
     Defined in chapter 5, "A step is a rotation".
     """
-    matrix = np.zeros((d_model, d_model))
     shift = as_real_array(shift, "shift")
     if shift.ndim:
         raise ValueError(
             f"shift must be one number, but its shape is {shift.shape}"
         )
-    for i, angle in enumerate(shift * paces(d_model)):
+    angles = shift * paces(d_model)
+    matrix = np.zeros((d_model, d_model))
+    for i, angle in enumerate(angles):
         sine, cosine = np.sin(angle), np.cos(angle)
         matrix[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [
             [cosine, -sine],

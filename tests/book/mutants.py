@@ -5,6 +5,8 @@ They are planted into code written out by `ast.unparse`, so that comments and li
 
 from dataclasses import dataclass
 
+AS_IT_IS = "without a defect"
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -24,9 +26,6 @@ class Mutant:
 SIMILARITY = [
     ("dot forgets the last product", "(a * b).sum()", "(a[:-1] * b[:-1]).sum()"),
     ("dot adds instead of multiplying", "(a * b).sum()", "(a + b).sum()"),
-    ("integers are kept, and overflow", "array.astype(np.float64)", "array"),
-    ("input is truncated to integers", "array.astype(np.float64)", "array.astype(np.int64).astype(np.float64)"),
-    ("input is rounded to float32", "array.astype(np.float64)", "array.astype(np.float32).astype(np.float64)"),
     ("cosine without norms", "dot(normalize(a), normalize(b))", "dot(a, b)"),
     ("cosine with one norm", "dot(normalize(a), normalize(b))", "dot(normalize(a), b)"),
     (
@@ -124,6 +123,120 @@ ATTENTION = [
     ),
     ("self-attention drops its mask", "attention(query, key, value, mask)", "attention(query, key, value)"),
 ]
+ARRAYS = [
+    ("integers are kept, and overflow", "array.astype(np.float64)", "array"),
+    ("input is truncated to integers", "array.astype(np.float64)", "array.astype(np.int64).astype(np.float64)"),
+    ("input is rounded to float32", "array.astype(np.float64)", "array.astype(np.float32).astype(np.float64)"),
+    ("NaN passes", "if np.isnan(array).any():", "if False:"),
+    ("infinity passes", "if not infinite and np.isinf(array).any():", "if False:"),
+]
+RECURRENCE = [
+    ("the word's bias is missing", "x @ w_x + b_x", "x @ w_x"),
+    ("the state's bias is missing", "hidden @ w_h + b_h", "hidden @ w_h"),
+    (
+        "all columns are dealt out in turn",
+        "list(zip(*by_gate, strict=True))",
+        "[(from_word[..., g::gates], from_state[..., g::gates]) for g in range(gates)]",
+    ),
+    ("the plain cell squeezes by a sigmoid", "np.tanh(word + state)", "sigmoid(word + state)"),
+    ("LSTM: enter and keep change places", "enter, keep, new, show =", "keep, enter, new, show ="),
+    (
+        "LSTM: new and show change places, as in Keras' older order",
+        "enter, keep, new, show =",
+        "enter, keep, show, new =",
+    ),
+    ("LSTM: no forget gate", "sigmoid(keep) * cell", "cell"),
+    ("LSTM: the cell is shown without a tanh", "sigmoid(show) * np.tanh(cell)", "sigmoid(show) * cell"),
+    ("GRU: reset and keep change places", "reset, keep, new = mix", "keep, reset, new = mix"),
+    (
+        "GRU: the reset gate acts on word and state",
+        "new[0] + sigmoid(sum(reset)) * new[1]",
+        "sigmoid(sum(reset)) * (new[0] + new[1])",
+    ),
+    (
+        "GRU: keep means replace, as in the paper's first version",
+        "(1 - kept) * candidate + kept * as_real_array(hidden, 'hidden')",
+        "kept * candidate + (1 - kept) * as_real_array(hidden, 'hidden')",
+    ),
+]
+POSITIONS = [
+    ("base 1000", "10000.0 **", "1000.0 **"),
+    ("paces by i, not 2i", "-np.arange(0, d_model, 2) / d_model", "-np.arange(d_model // 2) / d_model"),
+    ("sine and cosine change places", "[np.sin(angles), np.cos(angles)]", "[np.cos(angles), np.sin(angles)]"),
+    (
+        "halves instead of pairs",
+        "np.stack([np.sin(angles), np.cos(angles)], axis=-1)",
+        "np.stack([np.sin(angles), np.cos(angles)], axis=-2)",
+    ),
+    (
+        "places count from 1",
+        "as_real_array(positions, 'positions')[..., None]",
+        "(as_real_array(positions, 'positions')[..., None] + 1)",
+    ),
+    ("every word of the table stands at place 0", "np.arange(length)", "np.zeros(length)"),
+    ("the rotation is transposed", "[[cosine, -sine], [sine, cosine]]", "[[cosine, sine], [-sine, cosine]]"),
+    ("one pace for all pairs", "shift * paces(d_model)", "shift + 0 * paces(d_model)"),
+    ("a shift one too far", "shift * paces(d_model)", "(shift + 1) * paces(d_model)"),
+]
+MULTIHEAD = [
+    (
+        "columns are dealt out in turn",
+        "pieces = x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads)",
+        "pieces = np.moveaxis(x.reshape(*x.shape[:-1], x.shape[-1] // num_heads, num_heads), -1, -2)",
+    ),
+    (
+        "split without the swap",
+        "return pieces.swapaxes(-2, -3)",
+        "return pieces.reshape(*pieces.shape[:-3], pieces.shape[-2], pieces.shape[-3], pieces.shape[-1])",
+    ),
+    (
+        "merged without the swap",
+        "pieces = heads.swapaxes(-2, -3)",
+        "pieces = heads.reshape(*heads.shape[:-3], heads.shape[-2], heads.shape[-3], heads.shape[-1])",
+    ),
+    (
+        "scaled by the width of the model",
+        "scaled_dot_product_attention(q, k, v, mask)",
+        "scaled_dot_product_attention(q / np.sqrt(num_heads), k, v, mask)",
+    ),
+    ("the mask is dropped", "scaled_dot_product_attention(q, k, v, mask)", "scaled_dot_product_attention(q, k, v)"),
+    (
+        "the mask binds the first head alone",
+        "scaled_dot_product_attention(q, k, v, mask)",
+        "scaled_dot_product_attention(q, k, v, mask if mask is None else"
+        " mask | (np.arange(num_heads) > 0)[:, None, None])",
+    ),
+    (
+        "heads are averaged, not set side by side",
+        "merge_heads(heads) @",
+        "merge_heads(0 * heads + heads.mean(axis=-3, keepdims=True)) @",
+    ),
+    ("W_O is dropped", "merge_heads(heads) @ matrices['w_o']", "merge_heads(heads)"),
+    ("W_O is transposed", "matrices['w_o'], weights", "matrices['w_o'].T, weights"),
+    (
+        "split before projecting",
+        "split_heads(array @ matrix, num_heads)",
+        "(split_heads(array, num_heads) @ split_heads(matrix, num_heads)[..., :array.shape[-1] // num_heads, :])",
+    ),
+    (
+        "keys and values change matrices",
+        "{'w_q': w_q, 'w_k': w_k, 'w_v': w_v, 'w_o': w_o}",
+        "{'w_q': w_q, 'w_k': w_v, 'w_v': w_k, 'w_o': w_o}",
+    ),
+    (
+        "always self-attention",
+        "{'query': query, 'key': key, 'value': value}",
+        "{'query': query, 'key': query, 'value': query}",
+    ),
+]
 
-DEFECTS = {"by_hand.similarity": SIMILARITY, "by_hand.softmax": SOFTMAX, "by_hand.attention": ATTENTION}
+DEFECTS = {
+    "by_hand.arrays": ARRAYS,
+    "by_hand.recurrence": RECURRENCE,
+    "by_hand.similarity": SIMILARITY,
+    "by_hand.softmax": SOFTMAX,
+    "by_hand.attention": ATTENTION,
+    "by_hand.positions": POSITIONS,
+    "by_hand.multihead": MULTIHEAD,
+}
 MUTANTS = [Mutant(name, module, right, wrong) for module, defects in DEFECTS.items() for name, right, wrong in defects]

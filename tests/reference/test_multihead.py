@@ -128,6 +128,15 @@ def test_a_mask_may_bind_one_head_alone(head):
     assert np.array_equal(bound[others], free[others])
 
 
+@pytest.mark.parametrize("leading", [(0,), (2, 0)])
+def test_no_sequences_at_all_give_no_outputs(leading):
+    nothing = np.zeros((*leading, 3, 4))
+    assert_same(merge_heads(split_heads(nothing, 2)), nothing)
+    output, weights = multi_head_attention(nothing, nothing, nothing, *[np.eye(4)] * 4, 2)
+    assert_same(output, nothing)
+    assert_same(weights, np.zeros((*leading, 2, 3, 3)))
+
+
 def test_whole_numbers_are_taken_and_left_alone():
     x, matrices = np.arange(12).reshape(3, 4) % 5 - 2, [np.arange(k, k + 16).reshape(4, 4) % 3 - 1 for k in range(4)]
     mask = np.tri(3, dtype=bool)
@@ -146,12 +155,13 @@ def test_whole_numbers_are_taken_and_left_alone():
 @pytest.mark.parametrize(
     ("matrix", "error", "says"),
     [
-        (np.ones((4, 2)), ValueError, r"must have shape \(4, 4\), not \(4, 2\)$"),
-        (np.ones(4), ValueError, r"must have shape \(4, 4\), not \(4,\)$"),
-        (np.ones((4, 4, 1)), ValueError, r"must have shape \(4, 4\), not \(4, 4, 1\)$"),
+        (np.ones((4, 2)), ValueError, r"must have shape \((\d), \1\), not \(4, 2\)$"),
+        (np.ones(4), ValueError, r"must have shape \((\d), \1\), not \(4,\)$"),
+        (np.ones((4, 4, 1)), ValueError, r"must have shape \((\d), \1\), not \(4, 4, 1\)$"),
         (np.full((4, 4), np.nan), ValueError, "holds NaN"),
         (np.full((4, 4), np.inf), ValueError, "holds an infinite entry$"),
         ([["a"] * 4] * 4, TypeError, "must hold real numbers"),
+        ([[1], [1, 2]], TypeError, "is ragged"),
     ],
 )
 def test_a_matrix_that_does_not_fit_is_named(name, matrix, error, says):
