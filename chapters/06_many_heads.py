@@ -172,7 +172,9 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # With $H$ heads, each with its own three matrices of shape $(D, d_k)$, where $d_k = D / H$:
 #
-# $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}), \qquad \operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
+# $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
+#
+# $$\operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
 #
 # The brackets set the heads' outputs side by side, which makes $(T, D)$ again. The last matrix $W_O$, of shape
 # $(D, D)$, mixes them, so that what two heads found can meet in one number. Until then the heads know nothing of each
@@ -435,9 +437,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Heads at work
 #
-# *The dog that bit the man ran*: seven words with random vectors of width 32, the same word getting the same vector,
-# plus the sinusoids of chapter 5. Four heads, wired with what you know. Head 1 asks for the place before, head 2 for
-# the place after, by a rotation. Head 3 asks for the same word. Head 4 is left random.
+# *The dog that bit the man ran*: seven words with random vectors of width 48, the same word getting the same vector,
+# and beside each the sinusoids of its place in 16 entries more. Four heads, wired with what you know. Head 1 asks for
+# the place before, head 2 for the place after, by a rotation. Head 3 asks for the same word. Head 4 is left random.
 
 # %%
 from dotformer.by_hand.positions import shift_matrix, sinusoidal_positions
