@@ -20,7 +20,7 @@ def reference_tests(*first: str) -> int:
     """Pytest's exit code on the dotformer that lies here now, up to the first failure; the files `first` go first."""
     for name in [name for name in sys.modules if name.startswith(FRESH)]:
         del sys.modules[name]
-    options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    options = ["-x", "-q", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist"]
     return int(pytest.main([*options, *first, "tests/reference"]))
 
 
