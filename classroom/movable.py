@@ -1,4 +1,4 @@
-"""Figures to move by hand: the temperature of a softmax, a position along the sinusoids, the heads of an attention.
+"""Figures to move by hand: the temperature of a softmax, a position along the sinusoids, an attention.
 
 Each displays as a still picture that is right by itself, inline SVG with its numbers written in it, and carries the
 numbers it was drawn from. On the book's pages book/_static/movable.js reads these and shows the controls; where that
@@ -16,12 +16,19 @@ from html import escape
 import numpy as np
 from numpy.typing import ArrayLike
 
+from classroom import movable_attention as attention
 from classroom import movable_drawing as drawing
 from classroom.movable_drawing import number
 
 LOWEST, HIGHEST = 0.1, 100.0  # temperatures
 LONGEST, WIDEST = 64, 16  # tables of positions
 NEAR = (0, 1, 2, 4, 8)  # the distances whose dot products are written out
+
+LOOKS = "Where one word looks in one head: the stronger a line, the larger the weight. Faint lines are of other words."
+TRAINING = (
+    "The weights of one attention as its training goes on. Rows are queries, columns keys; the more a cell stands out"
+    " from the page, the larger its weight."
+)
 
 
 @dataclass(frozen=True)
@@ -103,38 +110,97 @@ def position(table: ArrayLike, *, position: int | None = None) -> Movable:
     )
 
 
-def heads(weights: ArrayLike, tokens: Sequence[str], *, head: int = 0, token: int = 0) -> Movable:
+def heads(
+    weights: ArrayLike,
+    tokens: Sequence[str],
+    *,
+    keys: Sequence[str] | None = None,
+    layer: int = 0,
+    head: int = 0,
+    token: int = 0,
+    caption: str = LOOKS,
+) -> Movable:
     """Return where one token looks in one head, as lines to the tokens that are asked, with both to be chosen.
 
-    `weights` has shape (H, T, T): heads, tokens that ask, tokens that are asked. Each row sums to 1. `tokens` has
-    length T. `head` and `token` count from 0 and choose the still picture. ValueError when any of these does not fit.
+    `weights` has shape (H, T, S): heads, the T `tokens` that ask, the S `keys` that are asked. Each row sums to 1.
+    With shape (L, H, T, S) the layer is to be chosen too. Without `keys` the tokens ask each other. `layer`, `head` and
+    `token` count from 0 and choose the still picture. With layers or keys, the figure carries and draws its weights
+    rounded to 3 decimals, to keep the page small. ValueError when any of these does not fit.
     """
-    weights, count = _finite("weights", weights), len(tokens)
-    if weights.ndim != 3 or weights.shape[1:] != (count, count) or not weights.size:
-        raise ValueError(f"weights must have shape (H, T, T) with T = {count} token(s), got {weights.shape}")
-    if (weights < 0).any() or not np.allclose(weights.sum(axis=-1), 1, rtol=0, atol=1e-6):
-        raise ValueError(f"weights of shape {weights.shape} must be at least 0, and each row must sum to 1")
-    if head not in range(len(weights)) or token not in range(count):
-        raise ValueError(f"head {head} or token {token} is not in weights of shape {weights.shape}")
-    row = weights[head, token]
-    best = np.argsort(-row, kind="stable")[:3]
-    listed = ", ".join(f"{tokens[index]} {number(row[index], '2f')}" for index in best)
-    said = f"Head {head + 1}, {tokens[token]}: looks most at {listed}."
+    weights, asked = _finite("weights", weights), tokens if keys is None else keys
+    if weights.ndim not in (3, 4) or weights.shape[-2:] != (len(tokens), len(asked)) or not weights.size:
+        wanted = f"(H, T, S) or (L, H, T, S) with T = {len(tokens)} token(s) and S = {len(asked)} key(s)"
+        raise ValueError(f"weights must have shape {wanted}, got {weights.shape}")
+    _check_shares(weights)
+    layered = weights.ndim == 4
+    layers, count = weights.shape[0] if layered else 1, weights.shape[-3]
+    if layer not in range(layers) or head not in range(count) or token not in range(len(tokens)):
+        raise ValueError(f"layer {layer}, head {head} or token {token} is not in weights of shape {weights.shape}")
+    short = layered or keys is not None
+    weights = _rounded(weights) if short else weights
+    shown = weights[layer, head] if layered else weights[head]
+    where = f"Layer {layer + 1}, head {head + 1}" if layered else f"Head {head + 1}"
+    said = f"{where}, {tokens[token]}: looks most at {attention.most(shown[token], asked)}."
 
-    data = {"weights": weights.tolist(), "tokens": list(tokens)}
+    data = {"weights": weights.tolist(), "tokens": list(tokens)} | ({} if keys is None else {"keys": list(keys)})
     name = "movable-" + hashlib.sha256(json.dumps(data).encode()).hexdigest()[:12]
-    choices = "".join(
-        f"<label>{drawing.radio(f'{name}-head', index, index == head)}<span>{index + 1}</span></label>"
-        for index in range(len(weights))
-    )
     return _figure(
         "heads",
         data,
-        drawing.looks(weights[head], tokens, token, said) + drawing.token_choice(tokens, token, f"{name}-token"),
-        f'<fieldset class="movable-choices"><legend>Head</legend>{choices}</fieldset>'
-        f'<output class="movable-said" aria-live="polite">{escape(said)}</output>',
-        "Where one word looks in one head: the stronger a line, the larger the weight. Faint lines are of other words.",
+        attention.looks(shown, tokens, asked, token, said)
+        + attention.token_choice(tokens, asked, token, f"{name}-token"),
+        (drawing.choice("Layer", f"{name}-layer", layers, layer) if layered else "")
+        + drawing.choice("Head", f"{name}-head", count, head)
+        + f'<output class="movable-said" aria-live="polite">{escape(said)}</output>',
+        caption,
         said,
+        short=short,
+    )
+
+
+def frames(
+    weights: ArrayLike,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    labels: Sequence[str],
+    *,
+    notes: Sequence[str] | None = None,
+    frame: int = -1,
+    caption: str = TRAINING,
+) -> Movable:
+    """Return a map of attention weights that changes over training, with the moment to be moved.
+
+    `weights` has shape (F, T, S): moments, T `queries`, S `keys`. Each row sums to 1. `labels` names the F moments,
+    such as "step 20"; `notes` says more about each, such as "loss 1.609". The still picture shows the first moment and
+    that of `frame`. The figure carries and draws its weights rounded to 3 decimals; up to 36 of them, in at most 12
+    columns, are written in their cells. ValueError when any of these does not fit.
+    """
+    weights, count = _finite("weights", weights), len(labels)
+    if weights.shape != (count, len(queries), len(keys)) or not weights.size:
+        wanted = f"(F, T, S) with F = {count} label(s), T = {len(queries)} queries and S = {len(keys)} keys"
+        raise ValueError(f"weights must have shape {wanted}, got {weights.shape}")
+    _check_shares(weights)
+    if notes is not None and len(notes) != count:
+        raise ValueError(f"notes must have one entry for each of {count} label(s), got {len(notes)}")
+    if frame not in range(-count, count):
+        raise ValueError(f"frame {frame} is not in weights of shape {weights.shape}")
+    weights, frame = _rounded(weights), frame % count
+
+    (first, _), (picture, said) = (
+        attention.cells(weights[at], queries, keys, labels[at], None if notes is None else notes[at])
+        for at in (0, frame)
+    )
+    position = f'min="0" max="{count - 1}" step="1" value="{frame}"'
+    data = {"weights": weights.tolist(), "queries": list(queries), "keys": list(keys), "labels": list(labels)}
+    data |= {"notes": None if notes is None else list(notes)}
+    return _figure(
+        "frames",
+        data | {"colours": attention.COLOURS, "white": attention.WHITE_FROM},
+        (f'<span class="movable-first">{first}</span>' if frame else "") + picture,
+        drawing.slider("Training", position, labels[frame], said, (labels[0], labels[-1])),
+        caption,
+        said,
+        short=True,
     )
 
 
@@ -145,8 +211,21 @@ def _finite(name: str, values: ArrayLike) -> np.ndarray:
     return array
 
 
-def _figure(kind: str, data: dict, pictures: str, controls: str, caption: str, plain: str) -> Movable:
-    numbers = escape(json.dumps(data))
+def _check_shares(weights: np.ndarray) -> None:
+    if (weights < 0).any() or not np.allclose(weights.sum(axis=-1), 1, rtol=0, atol=1e-6):
+        raise ValueError(f"weights of shape {weights.shape} must be at least 0, and each row must sum to 1")
+
+
+def _rounded(weights: np.ndarray) -> np.ndarray:
+    """Round to 3 decimals, but so that 2 decimals of the result are those of the weight: 0.0046 becomes 0.004."""
+    hundredths = 10 * np.rint(100 * weights)
+    return np.clip(np.rint(1000 * weights), hundredths - 4, hundredths + 4) / 1000
+
+
+def _figure(
+    kind: str, data: dict, pictures: str, controls: str, caption: str, plain: str, *, short: bool = False
+) -> Movable:
+    numbers = escape(json.dumps(data, separators=(",", ":") if short else None))
     return Movable(
         f'<figure class="movable mathjax_ignore tex2jax_ignore" data-kind="{kind}" data-numbers="{numbers}">'
         f'<div class="movable-pictures">{pictures}</div><div class="movable-controls" hidden>{controls}</div>'

@@ -18,7 +18,6 @@ SMALL = f'{SOFT} font-size="12"'  # what names an axis or a column
 MIDDLE, END = 'text-anchor="middle"', 'text-anchor="end"'
 
 WIDTH = 360  # of a picture: one fits a phone, two stand side by side on a wide page
-ROW, TOP = 30, 34  # of the tokens of an attention: their height, and what stands above them
 
 
 def bars(labels: Sequence[str], scores: np.ndarray, weights: np.ndarray, now: str, said: str) -> tuple[str, dict]:
@@ -122,59 +121,23 @@ def curve(products: np.ndarray, at: int, near: list[int], height: float, said: s
     return picture(height, said, drawn), {"centre": centre, "unit": unit, "zero": zero, "scale": scale}
 
 
-def looks(weights: np.ndarray, tokens: Sequence[str], token: int, said: str) -> str:
-    """Draw the weights of one head as lines, those of the token that asks strongly, and write them beside the rest."""
-    column, width, height = _columns(tokens)
-    right, count = width - column - 46, len(tokens)
-    drawn = [
-        text(column - 6, 15, "asks", f"{END} {SMALL}"),
-        text(right + 6, 15, "is asked", SMALL),
-        text(width, 15, "weight", f"{END} {SMALL}"),
-        _behind(0, TOP + ROW * token, column, 0.3, "movable-chosen"),
-    ]
-    for asking, asked in np.ndindex(count, count):
-        weight = weights[asking, asked]
-        thick, opaque = (1 + 5 * weight, weight**0.5) if asking == token else (1, 0.3 * weight)
-        drawn.append(
-            f'<line class="movable-look" x1="{column + 5:.2f}" y1="{TOP + ROW * (asking + 0.5)}" x2="{right - 5:.2f}"'
-            f' y2="{TOP + ROW * (asked + 0.5)}" stroke="{FIRST}" stroke-width="{thick:.2f}" opacity="{opaque:.2f}"/>'
-        )
-    for index, (name, weight) in enumerate(zip(tokens, weights[token], strict=True)):
-        y = TOP + ROW * index
-        drawn += [
-            _behind(right, y, column, 0.45 * weight, "movable-asked"),
-            text(column - 6, y + 20, name, END),
-            text(right + 6, y + 20, name),
-            text(width, y + 20, number(weight, "2f"), f'class="movable-number" {END}'),
-        ]
-    return picture(height, said, drawn, width)
-
-
-def token_choice(tokens: Sequence[str], token: int, name: str) -> str:
-    """Return a radio button for each token that asks, laid over its place in the picture."""
-    column, width, height = _columns(tokens)
-    inputs = [
-        radio(
-            name,
-            index,
-            index == token,
-            f'aria-label="{escape(asking)}, word {index + 1}" style="top:{100 * (TOP + ROW * index) / height:.3f}%;'
-            f'height:{100 * ROW / height:.3f}%;width:{100 * column / width:.3f}%"',
-        )
-        for index, asking in enumerate(tokens)
-    ]
-    return f'<fieldset class="movable-tokens" hidden><legend>The word that asks</legend>{"".join(inputs)}</fieldset>'
-
-
 def slider(label: str, attributes: str, now: str, said: str, ends: Sequence[str]) -> str:
     """Return a range input with its name, its value, its scale, and what is read aloud when it has moved."""
-    scale = "".join(f"<span>{end}</span>" for end in ends)
+    now, scale = escape(now), "".join(f"<span>{escape(end)}</span>" for end in ends)
     return (
         f'<label class="movable-slider"><span>{label}</span><input type="range" {attributes} aria-valuetext="{now}"'
         f' autocomplete="off"></label><div class="movable-scale" aria-hidden="true">{scale}</div>'
         f'<output aria-live="polite"><span class="movable-now" aria-hidden="true">{now}</span>'
         f'<span class="movable-said movable-unseen">{escape(said)}</span></output>'
     )
+
+
+def choice(legend: str, name: str, count: int, chosen: int) -> str:
+    """Return radio buttons numbered from 1 to `count`; `chosen` counts from 0."""
+    labels = "".join(
+        f"<label>{radio(name, index, index == chosen)}<span>{index + 1}</span></label>" for index in range(count)
+    )
+    return f'<fieldset class="movable-choices"><legend>{legend}</legend>{labels}</fieldset>'
 
 
 def radio(name: str, value: int, checked: bool, attributes: str = "") -> str:
@@ -234,16 +197,5 @@ def _joined(points: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
 
 
-def _behind(x: float, y: float, width: float, opacity: float, name: str) -> str:
-    box = f'x="{x:.2f}" y="{y + 3}" width="{width:.2f}" height="{ROW - 6}" rx="4"'
-    return f'<rect class="{name}" {box} fill="{FIRST}" opacity="{opacity:.2f}"/>'
-
-
 def _strip(table: np.ndarray) -> float:
     return min(110, max(34, 464 / table.shape[1]))
-
-
-def _columns(tokens: Sequence[str]) -> tuple[float, float, float]:
-    """The width of a column of tokens, and the width and height of the picture."""
-    column = max(72, 14 + 8.2 * max(map(len, tokens)))
-    return column, max(WIDTH, 2 * column + 130), TOP + ROW * len(tokens)

@@ -2,7 +2,9 @@
 // picture from the numbers that the figure carries. Where this does not run, the picture stands still.
 (() => {
   const decimals = (value, digits) => {
-    const text = value.toFixed(digits);
+    const halves = value * 2 ** (digits + 1);
+    const tie = Number.isInteger(halves) && halves % 2 !== 0; // toFixed would write 0.13 for 0.125, Python writes 0.12
+    const text = (tie ? (2 * Math.round((value * 10 ** digits) / 2)) / 10 ** digits : value).toFixed(digits);
     return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
   };
   const write = (elements, texts) => elements.forEach((element, i) => (element.textContent = texts[i]));
@@ -76,16 +78,17 @@
       };
     },
 
-    heads({ weights, tokens }, all) {
-      const chosen = (group) => Number(all(`${group} input:checked`)[0].value);
+    heads({ weights, tokens, keys = tokens }, all) {
+      const chosen = (group) => all(`${group} input:checked`).map((input) => Number(input.value));
       return () => {
-        const head = chosen(".movable-choices");
-        const token = chosen(".movable-tokens");
-        const row = weights[head][token];
+        const places = chosen(".movable-choices"); // of a layer, where there are some, and of a head
+        const [token] = chosen(".movable-tokens");
+        const shown = places.reduce((part, index) => part[index], weights);
+        const row = shown[token];
         const written = row.map((weight) => decimals(weight, 2));
         all(".movable-look").forEach((line, i) => {
-          const asking = Math.floor(i / tokens.length);
-          const weight = weights[head][asking][i % tokens.length];
+          const asking = Math.floor(i / keys.length);
+          const weight = shown[asking][i % keys.length];
           const looks = asking === token;
           place(line, { "stroke-width": looks ? 1 + 5 * weight : 1, opacity: looks ? weight ** 0.5 : 0.3 * weight });
         });
@@ -93,14 +96,54 @@
         all(".movable-asked").forEach((ground, i) => place(ground, { opacity: 0.45 * row[i] }));
         write(all(".movable-number"), written);
         const best = [...row.keys()].sort((a, b) => row[b] - row[a] || a - b).slice(0, 3);
-        const listed = best.map((i) => `${tokens[i]} ${written[i]}`).join(", ");
-        return [`Head ${head + 1}, ${tokens[token]}: looks most at ${listed}.`];
+        const listed = best.filter((i) => row[i] > 0).map((i) => `${keys[i]} ${written[i]}`);
+        const [head, layer] = places.reverse().map((index) => index + 1);
+        const where = layer ? `Layer ${layer}, head ${head}` : `Head ${head}`;
+        return [`${where}, ${tokens[token]}: looks most at ${listed.join(", ")}.`];
+      };
+    },
+
+    frames({ weights, queries, keys, labels, notes, colours, white }, all) {
+      const [range] = all("input");
+      for (const first of all(".movable-first")) first.remove(); // there to be compared where nothing moves
+      const colour = (weight) => {
+        const along = weight * (colours.length - 1);
+        const lower = Math.min(Math.floor(along), colours.length - 2);
+        const parts = colours[lower].map((low, i) =>
+          Math.floor(low + (colours[lower + 1][i] - low) * (along - lower) + 0.5),
+        );
+        return `#${parts.map((part) => part.toString(16).padStart(2, "0")).join("")}`;
+      };
+      return () => {
+        const at = Number(range.value);
+        const flat = weights[at].flat();
+        all(".movable-cell").forEach((cell, i) => place(cell, { fill: colour(flat[i]) }));
+        const numbers = all(".movable-number");
+        numbers.forEach((number, i) => place(number, { fill: flat[i] >= white ? "white" : "black" }));
+        write(
+          numbers,
+          flat.map((weight) => decimals(weight, 2)),
+        );
+        write(all(".movable-heading, .movable-now"), [labels[at], labels[at]]);
+        write(all(".movable-note"), notes ? [notes[at]] : []);
+        place(range, { "aria-valuetext": labels[at] });
+        const best = weights[at].map((row, query) => {
+          const most = Math.max(...row);
+          return `${queries[query]} at ${keys[row.indexOf(most)]} ${decimals(most, 2)}`;
+        });
+        const moment = notes ? `${labels[at]}, ${notes[at]}` : labels[at];
+        return [`${moment}. Where each query looks most: ${best.join(", ")}.`];
       };
     },
   };
 
-  for (const figure of document.querySelectorAll("figure.movable")) {
+  document.querySelectorAll("figure.movable").forEach((figure, index) => {
     const all = (selector) => [...figure.querySelectorAll(selector)];
+    // figures of the same numbers name their choices alike, and the browser has taken them for one
+    for (const choice of all("input[type=radio]")) {
+      choice.name += `-${index}`;
+      choice.checked = choice.defaultChecked;
+    }
     const redraw = kinds[figure.dataset.kind](JSON.parse(figure.dataset.numbers), all);
     const update = () => {
       const sentences = redraw();
@@ -117,5 +160,5 @@
       });
     }
     for (const control of all("[hidden]")) control.hidden = false;
-  }
+  });
 })();

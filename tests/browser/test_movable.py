@@ -4,13 +4,36 @@ import json
 
 import numpy as np
 import pytest
+from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
+from classroom import movable
 from dotformer.by_hand.softmax import softmax
+from tests.browser.test_pages import serious
+from tests.conftest import ROOT
 
 PAGES = {"temperature": "03_softmax", "position": "05_position", "heads": "06_many_heads"}
 KINDS = pytest.mark.parametrize("kind", PAGES)
 SLIDERS = pytest.mark.parametrize("kind", ["temperature", "position"])
+
+RNG = np.random.default_rng(20)
+TOKENS, KEYS = ["<s>", "my", "dog", "."], ["mein", "Hund", "&", "ich", "</s>"]
+MOMENTS, LOSSES = ["step 0", "step 20", "<last>"], ["loss 1.609", "loss 0.4", "loss 0.041"]
+LAYERS = softmax(3 * RNG.standard_normal((2, 12, 4, 4)))
+CROSS = softmax(3 * RNG.standard_normal((2, 3, 4, 5)))
+MASKED = softmax(np.where(np.tri(4, dtype=bool), RNG.standard_normal((2, 4, 4)), -np.inf))
+TRAINED = softmax(3 * RNG.standard_normal((3, 4, 5)))
+LARGE = softmax(3 * RNG.standard_normal((3, 10, 10)))
+UNIFORM = np.stack([np.full((8, 8), 1 / 8), np.eye(8)])  # an eighth lies halfway between two numbers of two decimals
+BUILDS = {
+    "layers": lambda **state: movable.heads(LAYERS, TOKENS, **state),
+    "across": lambda **state: movable.heads(CROSS, TOKENS, keys=KEYS, **state),
+    "masked": lambda **state: movable.heads(MASKED, TOKENS, **state),
+    "uniform": lambda **state: movable.heads(UNIFORM, list("abcdefgh"), **state),
+    "frames": lambda **state: movable.frames(TRAINED, TOKENS, KEYS, MOMENTS, notes=LOSSES, **state),
+    "large": lambda **state: movable.frames(LARGE, ["transformer"] * 10, ["transformer"] * 10, MOMENTS, **state),
+}
+BUILT = pytest.mark.parametrize("kind", BUILDS)
 
 
 def open_figure(page, address, kind):
@@ -217,3 +240,172 @@ def test_stands_still_where_scripts_do_not_run(browser, address, kind):
     for control in figure.locator("input, output").all():
         expect(control).to_be_hidden()
     context.close()
+
+
+# Figures that no chapter need hold: built here, and set on a page of their own.
+
+
+PAGE = """<!doctype html>
+<html lang="en" data-theme="{theme}"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Figures</title><link rel="icon" href="favicon.svg">
+<link rel="stylesheet" href="custom.css"><link rel="stylesheet" href="movable.css">
+<style>* {{ box-sizing: border-box }} body {{ margin: 1rem; background: var(--pst-color-background);
+color: var(--pst-color-text-base) }}</style><script defer src="movable.js"></script>
+<main class="bd-content"><article class="bd-article"><h1>Figures</h1>{cells}</article></main></html>"""
+
+
+@pytest.fixture
+def stand():
+    """Put figures on a page with the book's styles and scripts and open it in a tab, which must not complain."""
+    noise = []
+
+    def build(page, *figures, theme="light"):
+        cells = "".join(f'<div class="cell_output"><div class="output text_html">{f.html}</div></div>' for f in figures)
+
+        def answer(route):
+            name = route.request.url.removeprefix("http://figures.test/")
+            if name:
+                route.fulfill(path=ROOT / "book" / "_static" / name)
+            else:
+                route.fulfill(body=PAGE.format(theme=theme, cells=cells), content_type="text/html")
+
+        page.on("console", lambda message: noise.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: noise.append(str(error)))
+        page.route("http://figures.test/**", answer)
+        page.goto("http://figures.test/")
+        return page.locator("figure.movable")
+
+    yield build
+    assert noise == []
+
+
+def parts(figure):
+    """What a figure draws and says, however it is written: names, numbers and words, in order."""
+    found = []
+    for part in figure.select("svg *, output *, output:not(:has(*))"):
+        attributes = {key: value for key, value in part.attrs.items() if key != "class"}
+        found += [part.name, part.get_text() if not part.find() else ""]
+        for key, value in sorted(attributes.items()):
+            try:
+                found += [key, float(value)]
+            except ValueError:
+                found += [key, value]
+    return found
+
+
+def shows_what_python_draws(figure, build, **state):
+    """Assert that a figure moved to a state is the still picture of this state."""
+    still = BeautifulSoup(build(**state).html, "html.parser").figure
+    for first in still.select(".movable-first"):
+        first.decompose()
+    moved = BeautifulSoup(figure.evaluate("figure => figure.outerHTML"), "html.parser").figure
+    for one, other in zip(parts(moved), parts(still), strict=True):
+        assert one == (pytest.approx(other, abs=0.0101) if isinstance(other, float) else other)
+    assert figure.locator("svg > title").text_content() == repr(build(**state))
+    assert figure.locator("output[aria-live=polite]").text_content().endswith(repr(build(**state)))
+
+
+@BUILT
+def test_a_built_figure_stands_still_until_it_is_moved(page, stand, kind):
+    shows_what_python_draws(stand(page, BUILDS[kind]()), BUILDS[kind])
+
+
+@pytest.mark.parametrize("kind", ["layers", "across"])
+def test_layers_heads_and_words_are_chosen_by_keyboard(page, stand, kind):
+    build, figure = BUILDS[kind], stand(page, BUILDS[kind]())
+    state = {"layer": 0, "head": 0, "token": 0}
+    groups = {"layer": ".movable-choices >> nth=0", "head": ".movable-choices >> nth=1", "token": ".movable-tokens"}
+    for name, group in groups.items():
+        choices = figure.locator(group).locator("input")
+        figure.locator(group).locator("input:checked").focus()
+        for index in [*range(1, choices.count()), 0, 1]:
+            page.keyboard.press("ArrowRight")
+            state[name] = index
+            expect(choices.nth(index)).to_be_checked()
+            shows_what_python_draws(figure, build, **state)
+
+
+def test_layers_are_clicked_and_named(page, stand):
+    figure = stand(page, BUILDS["layers"](layer=1, head=11))
+    assert figure.locator("legend").all_text_contents() == ["The word that asks", "Layer", "Head"]
+    figure.get_by_role("group", name="Layer").get_by_role("radio", name="1", exact=True).click()
+    shows_what_python_draws(figure, BUILDS["layers"], layer=0, head=11)
+    figure.locator(".movable-tokens input").nth(3).hover()
+    shows_what_python_draws(figure, BUILDS["layers"], layer=0, head=11, token=3)
+
+
+def test_what_a_mask_hides_is_not_said(page, stand):
+    figure = stand(page, BUILDS["masked"](token=3))
+    figure.locator(".movable-tokens input").first.hover()
+    assert figure.locator(".movable-said").text_content() == "Head 1, <s>: looks most at <s> 1.00."
+    shows_what_python_draws(figure, BUILDS["masked"], token=0)
+
+
+@pytest.mark.parametrize("kind", ["masked", "uniform"])
+def test_chosen_again_a_word_looks_where_it_did(page, stand, kind):
+    figure = stand(page, BUILDS[kind](token=1))
+    for index in (2, 1):
+        figure.locator(".movable-tokens input").nth(index).hover()
+        shows_what_python_draws(figure, BUILDS[kind], token=index)
+
+
+def test_figures_of_the_same_numbers_move_apart(page, stand):
+    states = {"layer": 0, "head": 3, "token": 1}, {"layer": 1, "head": 0, "token": 2}
+    figures = stand(page, *(BUILDS["layers"](**state) for state in states))
+    for index, state in enumerate(states):
+        assert figures.nth(index).locator("input:checked").count() == 3
+        figures.nth(index).locator(".movable-tokens input").nth(3).hover()
+        shows_what_python_draws(figures.nth(index), BUILDS["layers"], **state | {"token": 3})
+    assert figures.first.locator("input:checked").count() == 3
+
+
+@pytest.mark.parametrize("kind", ["frames", "large"])
+def test_training_moves_by_keyboard(page, stand, kind):
+    build, figure = BUILDS[kind], stand(page, BUILDS[kind]())
+    expect(figure.locator("svg")).to_have_count(1)
+    figure.get_by_role("slider", name="Training").focus()
+    fills = {}
+    for key, at in (("Home", 0), ("ArrowRight", 1), ("End", 2), ("ArrowLeft", 1)):
+        page.keyboard.press(key)
+        shows_what_python_draws(figure, build, frame=at)
+        expect(figure.get_by_role("slider")).to_have_attribute("aria-valuetext", MOMENTS[at])
+        fills[key] = figure.locator(".movable-cell").evaluate_all("all => all.map(one => one.getAttribute('fill'))")
+    assert fills["Home"] != fills["End"] != fills["ArrowRight"] == fills["ArrowLeft"]
+
+
+def test_without_a_script_the_first_moment_is_beside_the_last(browser, stand):
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 1280, "height": 900})
+    figure = stand(context.new_page(), BUILDS["frames"]())
+    first, last = figure.locator("svg").all()
+    assert first.is_visible() and last.is_visible()
+    assert first.bounding_box()["y"] == last.bounding_box()["y"]
+    for control in figure.locator("input, output").all():
+        expect(control).to_be_hidden()
+    context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_built_figures_are_accessible(page, stand, theme):
+    stand(page, *(build() for build in BUILDS.values()), theme=theme)
+    assert serious(page) == []
+
+
+def test_built_figures_fit_a_phone_and_move_under_a_finger(phone, stand):
+    figures = stand(phone, *(build() for build in BUILDS.values()))
+    assert phone.evaluate("document.documentElement.scrollWidth") == 390
+    kinds = list(BUILDS)
+    layers, frames = figures.nth(kinds.index("layers")), figures.nth(kinds.index("frames"))
+    for name, wanted in (("Layer", 2), ("Head", 12)):
+        layers.get_by_role("group", name=name).get_by_role("radio", name=str(wanted), exact=True).tap()
+    shows_what_python_draws(layers, BUILDS["layers"], layer=1, head=11)
+    slider = frames.locator("input")
+    slider.tap(position={"x": 0.5 * slider.bounding_box()["width"], "y": 12})
+    shows_what_python_draws(frames, BUILDS["frames"], frame=1)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_six_choices_stand_in_a_row(page, stand, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    boxes = stand(page, BUILDS["layers"]()).get_by_role("group", name="Head").locator("label").all()
+    rows = [box.bounding_box()["y"] for box in boxes]
+    assert rows == [rows[0]] * 6 + [rows[6]] * 6 and rows[0] < rows[6]
