@@ -25,7 +25,7 @@ plots.book_style()
 transformer_map(built=2)
 
 # %% [markdown]
-# The dark box is what this chapter builds.
+# The box marked *this chapter* is what you build now.
 #
 # ## A word as a row of numbers
 #

@@ -25,7 +25,7 @@ plots.book_style()
 transformer_map(built=3)
 
 # %% [markdown]
-# The light box is the dot product of chapter 2. This chapter builds the three dark ones, which stand between it and the
+# The box marked *built* is the dot product of chapter 2. This chapter builds the three that stand between it and the
 # answer.
 #
 # ## Looking up, the hard way

@@ -25,7 +25,8 @@ plots.book_style()
 transformer_map(built=4)
 
 # %% [markdown]
-# The light boxes are the look-up of chapter 3. The dark ones feed it, and make it look at the sentence itself.
+# The boxes marked *built* are the look-up of chapter 3. Those of *this chapter* feed it, and make it look at the
+# sentence itself.
 #
 # ## A first try: everybody looks at everybody
 #
@@ -62,13 +63,13 @@ def first_try(x):
 # 2. To itself.
 # 3. To the longest vector in the sentence.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Nine by nine heat map of attention weights with Q = K = V for the tokens I like Natural Language Processing , a lot !. The diagonal is dark: nearly every token gives most of its weight to itself."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Nine by nine heat map of attention weights with Q = K = V for the tokens I like Natural Language Processing , a lot !. The largest weights lie on the diagonal: nearly every token gives most of its weight to itself."}}
 first_weights = softmax(x @ x.T / np.sqrt(width))
 plots.attention_map(first_weights, tokens, tokens)
 plt.show()
 
 # %% [markdown]
-# To itself. Each row is a query, and its darkest cell stands on the diagonal every time. Is that this sentence, or all
+# To itself. Each row is a query, and its largest weight stands on the diagonal every time. Is that this sentence, or all
 # of them? Draw two thousand sentences of nine random vectors, and count the rows whose largest weight lies on the
 # diagonal.
 

@@ -348,7 +348,7 @@ _, weights = self_attention(
     sinusoidal_positions(8, 32), look_back, np.eye(32), np.eye(32)
 )
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight attention weights over places 0 to 7. The darkest cells lie one below the diagonal: each place from 2 on gives 0.85 to the place before it, place 1 gives 0.92. Place 0, which has none before it, gives most to itself."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight attention weights over places 0 to 7. The largest weights lie one below the diagonal: each place from 2 on gives 0.85 to the place before it, place 1 gives 0.92. Place 0, which has none before it, gives most to itself."}}
 names = [str(t) for t in range(8)]
 plots.attention_map(weights, names, names)
 plt.show()

@@ -25,7 +25,7 @@ plots.book_style()
 transformer_map(built=6)
 
 # %% [markdown]
-# What you built in chapter 4 becomes one of several, and the dark box on top joins them.
+# What you built in chapter 4 becomes one of several, and the box marked *this chapter* joins them.
 #
 # ## Two answers in one average
 #

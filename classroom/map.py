@@ -35,7 +35,7 @@ PARTS = (
     Part("masked self-attention", 9),
     Part("cross-attention", 9),
     Part("decoder stack", 9),
-    Part("embeddings", 9),
+    Part("embeddings", 8),
     Part("output layer", 9),
     Part("tokens", 10),
     Part("loss", 11),

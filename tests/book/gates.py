@@ -24,9 +24,9 @@ EXERCISE_CELLS = ("exercise", "check", "solution")
 
 PUBLIC_PACKAGES = {"dotformer", "classroom", "literate", "tests", "benchmarks"}
 ALLOWED_IMPORTS = {  # a folder -> what its files may import beside the standard library
-    "dotformer": {"dotformer", "numpy", "torch"},
+    "dotformer": {"dotformer", "numpy", "safetensors", "tokenizers", "torch"},
     "classroom": {"classroom", "IPython", "latex2mathml", "matplotlib", "matplotlib_inline", "numpy"},
-    "chapters": {"classroom", "dotformer", "matplotlib", "numpy", "torch"},
+    "chapters": {"classroom", "dotformer", "matplotlib", "numpy", "torch", "transformers"},
 }
 FORBIDDEN_IMPORTS = {  # a folder -> which of the project's own packages its files may not import
     "literate": {"classroom", "dotformer", "tests", "benchmarks"},

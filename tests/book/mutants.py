@@ -5,6 +5,8 @@ They are planted into code written out by `ast.unparse`, so that comments and li
 
 from dataclasses import dataclass
 
+from tests.book.torch_mutants import TORCH
+
 AS_IT_IS = "without a defect"
 
 
@@ -238,5 +240,6 @@ DEFECTS = {
     "by_hand.attention": ATTENTION,
     "by_hand.positions": POSITIONS,
     "by_hand.multihead": MULTIHEAD,
+    **TORCH,
 }
 MUTANTS = [Mutant(name, module, right, wrong) for module, defects in DEFECTS.items() for name, right, wrong in defects]

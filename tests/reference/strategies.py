@@ -1,6 +1,7 @@
 """Random shapes, numbers and masks for the comparisons with the references."""
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -50,3 +51,55 @@ def assert_same(ours, reference, scale=1.0):
     assert ours.shape == reference.shape
     assert ours.dtype == np.float64
     np.testing.assert_allclose(ours, reference, rtol=1e-12, atol=1e-12 * scale)
+
+
+def normals(seed, *shapes):
+    """Tensors of float64 of the given shapes, standard normal, drawn with a seed of their own."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+def assert_close(ours, reference, tolerance=1e-12):
+    """Tensors equal in shape and dtype, and to `tolerance`, absolute or relative."""
+    torch.testing.assert_close(ours, reference, rtol=tolerance, atol=tolerance)
+
+
+def drawn_anew(module, seed):
+    """The module in float64, every parameter random: PyTorch starts some at 0 or 1, where a mistake would hide."""
+    module = module.double()
+    parameters = list(module.parameters())
+    for parameter, values in zip(parameters, normals(seed, *(p.shape for p in parameters)), strict=True):
+        parameter.data = values / 2
+    return module
+
+
+def as_ours(theirs):
+    """The state of PyTorch's MultiheadAttention, or of an encoder or decoder (layer), under the names of ours."""
+    state = theirs.state_dict()
+    cross = any("multihead_attn" in name for name in state)  # a decoder
+    attention = "self_attention" if cross else "attention"
+    renamed = {
+        "self_attn.": f"{attention}.",
+        "multihead_attn.": "cross_attention.",
+        "linear1.": "feed_forward.expand.",
+        "linear2.": "feed_forward.contract.",
+        "norm1.": f"{attention}_add_norm.norm.",
+        "norm2.": f"{'cross_attention' if cross else 'feed_forward'}_add_norm.norm.",
+        "norm3.": "feed_forward_add_norm.norm.",
+        "out_proj.": "w_o.",
+    }
+    ours = {}
+    for name, tensor in state.items():
+        for old, new in renamed.items():
+            name = name.replace(old, new)
+        if "in_proj_" in name:
+            for projection, part in zip(("w_q.", "w_k.", "w_v."), tensor.chunk(3), strict=True):
+                ours[name.replace("in_proj_", projection)] = part
+        else:
+            ours[name] = tensor
+    return ours
+
+
+def torch_mask(mask, shape):
+    """A mask that is True for *may attend*, as PyTorch's modules take it: True for *may not*, (B H, T, S)."""
+    return None if mask is None else ~mask.expand(shape).reshape(-1, *shape[-2:])

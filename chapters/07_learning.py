@@ -1,0 +1,1066 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 7. How does attention learn?
+#
+# Every matrix so far was chosen by us or drawn at random. At the end of this chapter there is an attention layer that
+# found its own, from nothing but questions and right answers. You will have followed one wrong answer backwards through
+# the softmax on paper, and watched a thousand such corrections turn an even grey into a look-up.
+#
+# You need [chapter 4](04_self_attention.ipynb), the softmax's derivative from [chapter
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 30 minutes to read, and 45 more for
+# the exercises.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
+from functools import partial
+
+import matplotlib.pyplot as plt
+from classroom import checks, movable, plots, quiz, transformer_map
+
+plots.book_style()
+transformer_map(built=7)
+
+# %% [markdown]
+# ## One answer, one complaint
+#
+# Take up the verb of [chapter 4](04_self_attention.ipynb#three-roles). In *dog bites man*, the query of *bites* met
+# three keys, and the verb received a blend of three values:
+
+# %% tags=["nbval-check-output"]
+import numpy as np
+from dotformer.by_hand.attention import (
+    scaled_dot_product_attention as attend_by_hand,
+)
+
+tokens = ["dog", "bites", "man"]
+q = np.array([[2.0, 0]])  # bites looks for something alive
+k = np.array([[1.0, 0], [0, 1], [2, 0]])  # alive, action
+v = np.array([[1.0, 0], [0, 0], [1, 1]])  # am I alive, am I human
+
+output, weights = attend_by_hand(q, k, v)
+print("weights", weights[0].round(3), "  output", output[0].round(3))
+
+# %% [markdown]
+# Mostly the man. Suppose that is wrong: the dog is the one who bites, so the output should have been $(1, 0)$, alive
+# and not human. A **loss** says how wrong an answer is in one number. Here, half the squared distance:
+#
+# $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
+#
+# That vector of derivatives is the **gradient** of the loss for $o$. Read it as a complaint: *the second number is too
+# large by 0.768*. It arrives at the output. Learning means passing it back, from each result to what the result was
+# made of, until it reaches a matrix that can be changed. This is **backpropagation**. It is the chain rule, used from
+# the end to the beginning.
+#
+# **Predict first.** Three scores went into the softmax. Which of them should rise, which should fall, and which hardly
+# matters?
+#
+# ### Back through the blend
+#
+# The output is $o = \sum_j w_j v_j$. If $w_j$ grows a little, the output moves towards $v_j$, so the loss changes by
+# the dot product of the complaint with $v_j$:
+#
+# $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
+#
+# For *dog* that is $-0.045 \cdot 1 + 0.768 \cdot 0 = -0.045$, for *bites* 0, and for *man* $-0.045 + 0.768 = 0.723$.
+# More weight on *man* makes things worse.
+#
+# The second formula: each value receives the complaint in proportion to its weight.
+#
+# ### Back through the softmax
+#
+# One score moves all three weights. Chapter 3 found by how much: $\partial w_j / \partial s_i = w_j (\delta_{ij} -
+# w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and else 0. Add up the three ways in which $s_i$ reaches the loss:
+#
+# $$\frac{\partial L}{\partial s_i} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
+#
+# The sum is the *average* complaint, weighted as the blend was. So a score is judged by comparison: it falls if its
+# value did worse than the average, and rises if it did better. Only the comparison counts, since the weights share out
+# a fixed 1: more for one is less for the others. And the result is multiplied by $w_i$, so a key that got hardly any
+# weight is hardly corrected.
+#
+# | | dog | bites | man |
+# |---|---|---|---|
+# | weight $w_j$ | 0.187 | 0.045 | 0.768 |
+# | complaint about the weight | −0.045 | 0 | 0.723 |
+# | minus the average, 0.546 | −0.592 | −0.546 | 0.176 |
+# | times the weight: complaint about the score | −0.110 | −0.025 | 0.135 |
+#
+# (All from unrounded numbers.) A negative complaint asks for more. *Dog* should score higher, *man* lower. And *bites*
+# should score a little higher too, although its value is useless: anything is better than what the man did. The three
+# sum to 0, since the same number added to all scores would change nothing.
+#
+# ### Back to query and keys
+#
+# A score is $s_j = q \cdot k_j / \sqrt{2}$, so its complaint goes to $q$ along $k_j$ and to $k_j$ along $q$:
+#
+# $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \sum_j \frac{\partial L}{\partial s_j} k_j , \qquad \frac{\partial L}{\partial k_j} = \frac{1}{\sqrt 2} \frac{\partial L}{\partial s_j} \, q .$$
+#
+# With the numbers of the table, $\partial L / \partial q = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1)
+# + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$. The query should look a little less for life. For this sentence, that is
+# right: of the two living things the man is twice as alive, and looking for life finds him.
+
+# %%
+complaint = output - [1, 0]
+assert np.allclose(complaint, [-0.045, 0.768], rtol=0, atol=0.0005)
+
+d_weights = (complaint @ v.T)[0]
+d_scores = weights[0] * (d_weights - weights[0] @ d_weights)
+d_query = d_scores @ k / np.sqrt(2)
+assert np.allclose(d_weights, [-0.045, 0, 0.723], rtol=0, atol=0.0005)
+assert np.allclose(weights[0] @ d_weights, 0.546, rtol=0, atol=0.0005)
+assert np.allclose(d_scores, [-0.110, -0.025, 0.135], rtol=0, atol=0.0005)
+assert np.allclose(d_query, [0.113, -0.018], rtol=0, atol=0.0005)
+assert abs(d_scores.sum()) < 1e-15
+
+# %% [markdown]
+# One step more and the complaint reaches what can be changed. With $q = x W_Q$, the gradient of $W_Q$ has in row $i$
+# and column $j$ the product of $x_i$ with $\partial L / \partial q_j$; where several words ask, their products add up.
+# In chapter 4 we chose $W_Q$. A layer that learns subtracts a little of this gradient from it and tries the next
+# sentence.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "A key got the weight 0.0001, and its value would have been exactly the right answer. How strongly does the softmax pass the complaint back to its score?",
+    quiz.wrong(
+        "Strongly, since the error is large and this key would mend it",
+        "That is what one would wish. But the complaint is multiplied by the weight, and 0.0001 times anything moderate is next to nothing.",
+    ),
+    quiz.right(
+        "Hardly at all: the complaint is multiplied by 0.0001",
+        "Yes. This is the saturation of chapter 3 at work, and a reason to start with weights that are nearly equal.",
+    ),
+    quiz.wrong(
+        "Not at all: only the key with the largest weight is corrected",
+        "Every key with a weight above 0 gets its share: *bites*, with 0.045, was corrected too. Only a masked key, with a weight of exactly 0, gets none.",
+    ),
+    quiz.wrong(
+        "As strongly as every other key, since complaints sum to 0",
+        "They do sum to 0, but they are not equal: look at the last row of the table.",
+    ),
+)
+
+# %% [markdown]
+# ## The definition
+#
+# The same steps for a whole table of queries. Write $dX$ for the gradient of the loss with respect to $X$; it has the
+# shape of $X$. From $dO$ of shape $(T, d_v)$:
+#
+# $$dV = W^\top dO , \qquad dW = dO \, V^\top ,$$
+#
+# $$dS = W \circ \bigl( dW - \operatorname{rowsum}(W \circ dW) \bigr) ,$$
+#
+# $$dQ = \frac{dS \, K}{\sqrt{d_k}} , \qquad dK = \frac{dS^\top Q}{\sqrt{d_k}} .$$
+#
+# Here $\circ$ multiplies entry by entry, and $W$ are the weights.
+
+# %% tags=["export"] module="by_hand.gradients"
+import numpy as np
+from dotformer.by_hand.arrays import as_real_array
+from dotformer.by_hand.attention import (
+    scaled_dot_product_attention as attend_by_hand,
+)
+from numpy.typing import ArrayLike, NDArray
+
+
+def attention_gradients(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    d_output: ArrayLike,
+    mask: ArrayLike | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Gradients of a loss for query, key and value, from that for the output.
+
+    `query` has shape (..., T, d_k), `key` (..., S, d_k), `value` (..., S, d_v), all
+    with the same leading axes, and `d_output` (..., T, d_v). Returns an array for
+    each of the three, in its shape. Raises ValueError when shapes do not fit; `mask`
+    and its errors are those of `scaled_dot_product_attention`.
+    """
+    query, key, value, d_output = (
+        as_real_array(a, name)
+        for a, name in [
+            (query, "query"),
+            (key, "key"),
+            (value, "value"),
+            (d_output, "d_output"),
+        ]
+    )
+    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        raise ValueError(
+            "query, key and value need the same leading axes, not"
+            f" {query.shape}, {key.shape}, {value.shape}"
+        )
+    output, weights = attend_by_hand(query, key, value, mask)
+    if d_output.shape != output.shape:
+        raise ValueError(
+            f"d_output needs the output's shape {output.shape}, not {d_output.shape}"
+        )
+    d_value = weights.swapaxes(-1, -2) @ d_output
+    d_weights = d_output @ value.swapaxes(-1, -2)
+    average = (weights * d_weights).sum(axis=-1, keepdims=True)
+    d_scores = weights * (d_weights - average) / np.sqrt(query.shape[-1])
+    return d_scores @ key, d_scores.swapaxes(-1, -2) @ query, d_value
+
+
+# %% [markdown]
+# Is that right? There is a check that needs no calculus. Change one input by a hair, see how the loss changes, divide.
+# This is a **finite difference**.
+
+
+# %%
+def finite_differences(loss, x, step=1e-5):
+    slopes = np.zeros_like(x)
+    for index in np.ndindex(x.shape):
+        up, down = x.copy(), x.copy()
+        up[index] += step
+        down[index] -= step
+        slopes[index] = (loss(up) - loss(down)) / (2 * step)
+    return slopes
+
+
+def loss(q, k, v):
+    return 0.5 * ((attend_by_hand(q, k, v)[0] - [1, 0]) ** 2).sum()
+
+
+by_formula = attention_gradients(q, k, v, complaint)
+by_difference = [
+    finite_differences(lambda x: loss(x, k, v), q),
+    finite_differences(lambda x: loss(q, x, v), k),
+    finite_differences(lambda x: loss(q, k, x), v),
+]
+for formula, difference in zip(by_formula, by_difference, strict=True):
+    assert np.allclose(formula, difference, rtol=0, atol=1e-10)
+assert np.allclose(by_formula[0], d_query)
+
+# %% [markdown]
+# All 14 numbers agree to ten digits after the point.
+#
+# ## Let the machine do it
+#
+# For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
+# it calls **tensors**, and walks the record backwards on request. A tensor made with `requires_grad=True` is one whose
+# gradient you want; after `backward()` it stands in `.grad`.
+
+# %%
+import torch
+
+tensors = [torch.tensor(array, requires_grad=True) for array in (q, k, v)]
+query, key, value = tensors
+scores = query @ key.T / key.shape[-1] ** 0.5
+difference = scores.softmax(dim=-1) @ value - torch.tensor([1.0, 0])
+(0.5 * difference.square().sum()).backward()
+
+for formula, tensor in zip(by_formula, tensors, strict=True):
+    assert np.allclose(formula, tensor.grad, rtol=0, atol=1e-10)
+print("the query's gradient:", query.grad[0].numpy().round(3))
+
+# %% [markdown]
+# The same numbers as on paper, from the same two lines of attention and no line of calculus. So from here on the book
+# computes with PyTorch, and in float32 where nothing else is said. Little else changes:
+#
+# | | NumPy | PyTorch |
+# |---|---|---|
+# | an axis | `axis=-1` | `dim=-1` |
+# | swap two axes | `x.swapaxes(-1, -2)` | `x.transpose(-1, -2)` |
+# | a matrix that can learn | | `nn.Linear(D, d_k)`, which stores the matrix transposed and adds a vector, the **bias** |
+# | a function with parameters | | a class, an `nn.Module`, with its function in `forward` |
+#
+# Here is attention again, with two additions. A query with nothing to attend to receives zeros instead of an error:
+# inside a large batch that must be possible, and it must not turn into NaN, which would spread backwards into every
+# matrix. And *dropout* can be switched on; chapter 8 says what it is for. Skip `checked_mask`.
+
+# %% tags=["export"] module="attention"
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def checked_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The mask, with 2 axes or more, if it fits scores of `shape` (..., T, S).
+
+    Raises TypeError when it is not boolean, and ValueError when it does not
+    broadcast, or when it has an axis for the batch but none for the heads: those
+    two would be taken for each other.
+    """
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"mask must be boolean, True for may attend, but it is {mask.dtype}"
+        )
+    axes = zip(mask.shape[::-1], shape[::-1], strict=False)
+    if mask.ndim > len(shape) or any(m not in (1, size) for m, size in axes):
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} does not broadcast to scores of"
+            f" {tuple(shape)}"
+        )
+    if 2 < mask.ndim < len(shape):
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} has no axis for the heads of scores"
+            f" of {tuple(shape)}: use mask[:, None]"
+        )
+    return torch.atleast_2d(mask)
+
+
+def scores_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+    """The shape (..., T, S) of the scores, or a ValueError that says why not."""
+    fits = query.shape[-1] == key.shape[-1] and key.shape[-2] == value.shape[-2]
+    try:
+        leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+        torch.broadcast_shapes(leading, value.shape[:-2])
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            "query and key need equal widths, key and value equally many rows, and"
+            " leading axes that broadcast, not"
+            f" {tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
+        )
+    return (*leading, query.shape[-2], key.shape[-2])
+
+
+# %% tags=["export"] module="attention"
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Attention: each query receives a blend of the values, weighted by their keys.
+
+    `query` has shape (..., T, d_k), `key` (..., S, d_k) and `value` (..., S, d_v).
+    `mask` is boolean and broadcasts to (..., T, S); True means *may attend*. A
+    query that may attend to nothing receives zeros. `dropout` is the share of the
+    weights set to 0 (and the rest enlarged) before they blend, always: pass 0
+    outside training. Returns the output (..., T, d_v) and the weights (..., T, S)
+    before dropout. Raises TypeError when the mask is not boolean, and ValueError
+    when shapes do not fit. After Vaswani and others (2017), equation 1.
+    """
+    shape = scores_shape(query, key, value)
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if mask is None:
+        weights = scores.softmax(dim=-1)
+    else:
+        mask = checked_mask(mask, shape)
+        nothing = ~mask.any(dim=-1, keepdim=True)  # rows with nothing to attend to
+        weights = scores.masked_fill(~mask & ~nothing, -math.inf).softmax(dim=-1)
+        weights = weights.masked_fill(nothing, 0.0)
+    return F.dropout(weights, dropout) @ value, weights
+
+
+# %% [markdown]
+# And several heads. The mask has one more way to go wrong here: it must fit $(B, H, T, S)$, and a mask of shape $(B, T,
+# S)$ would be read as $(H, T, S)$ whenever $B = H$. So that is refused.
+
+
+# %% tags=["export"] module="attention"
+class MultiHeadAttention(nn.Module):
+    """Attention in several heads: project, split, attend, merge, mix.
+
+    `d_model` is the width D of the vectors, `num_heads` the number H of heads of
+    width D / H, `dropout` the share of the weights dropped in training; with
+    `bias`, each projection adds a vector of its own. Raises ValueError when D is
+    not divisible by H. After Vaswani and others (2017), section 3.2.2.
+    """
+
+    def __init__(
+        self, d_model: int, num_heads: int, dropout: float = 0.0, bias: bool = True
+    ) -> None:
+        super().__init__()
+        if num_heads < 1 or d_model % num_heads:
+            raise ValueError(
+                "d_model must be divisible by num_heads, not"
+                f" {d_model} by {num_heads}"
+            )
+        self.d_model, self.num_heads, self.dropout = d_model, num_heads, dropout
+        self.w_q = nn.Linear(d_model, d_model, bias)
+        self.w_k = nn.Linear(d_model, d_model, bias)
+        self.w_v = nn.Linear(d_model, d_model, bias)
+        self.w_o = nn.Linear(d_model, d_model, bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from `query` (..., T, D) to `key` and `value` (..., S, D).
+
+        `mask` is boolean, True for *may attend*, and broadcasts to (..., H, T, S).
+        Returns the output (..., T, D) and, with `need_weights`, the weights
+        (..., H, T, S), otherwise None: then PyTorch's fused attention is used,
+        which never writes them out. Raises ValueError when shapes do not fit.
+        """
+        q = self.split_heads(self.w_q(self.checked(query, "query")))
+        k = self.split_heads(self.w_k(self.checked(key, "key")))
+        v = self.split_heads(self.w_v(self.checked(value, "value")))
+        dropout = self.dropout if self.training else 0.0
+        if need_weights:
+            heads, weights = scaled_dot_product_attention(q, k, v, mask, dropout)
+        else:
+            shape = scores_shape(q, k, v)
+            mask = None if mask is None else checked_mask(mask, shape)
+            heads = F.scaled_dot_product_attention(q, k, v, mask, dropout)
+            weights = None
+        return self.w_o(heads.transpose(-3, -2).flatten(-2)), weights
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """Deal the columns out to the heads: (..., T, D) -> (..., H, T, D/H)."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
+
+    def checked(self, x: Tensor, name: str) -> Tensor:
+        """Return `x` if it has shape (..., tokens, D), or say which one it has."""
+        if x.ndim < 2 or x.shape[-1] != self.d_model:
+            raise ValueError(
+                f"{name} needs shape (..., tokens, {self.d_model}), not"
+                f" {tuple(x.shape)}"
+            )
+        return x
+
+
+# %% [markdown]
+# When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`, which
+# computes the same without writing the table of weights to memory (chapter 15 shows how that is possible). It had
+# better be the same. Compare with part I, and with `nn.MultiheadAttention`, given the same numbers:
+
+# %%
+from dotformer.by_hand.multihead import multi_head_attention
+
+torch.manual_seed(0)
+layer = MultiHeadAttention(d_model=8, num_heads=2, bias=False).double()
+x = torch.randn(3, 5, 8, dtype=torch.float64)  # B, T, D
+mask = torch.ones(5, 5, dtype=torch.bool).tril()  # True: may attend
+
+matrices = [
+    linear.weight.detach().numpy().T
+    for linear in (layer.w_q, layer.w_k, layer.w_v, layer.w_o)
+]
+by_hand, hand_weights = multi_head_attention(x, x, x, *matrices, 2, mask)
+
+theirs = torch.nn.MultiheadAttention(8, 2, bias=False, batch_first=True).double()
+with torch.no_grad():
+    rows = [layer.w_q.weight, layer.w_k.weight, layer.w_v.weight]
+    theirs.in_proj_weight.copy_(torch.cat(rows))
+    theirs.out_proj.weight.copy_(layer.w_o.weight)
+
+with torch.no_grad():
+    ours, our_weights = layer(x, x, x, mask, need_weights=True)
+    fused, _ = layer(x, x, x, mask)
+    published, _ = theirs(x, x, x, attn_mask=~mask)  # there, True means: may not
+
+assert np.allclose(by_hand, ours, rtol=0, atol=1e-12)
+assert np.allclose(hand_weights, our_weights, rtol=0, atol=1e-12)
+assert torch.allclose(ours, fused, rtol=0, atol=1e-12)
+assert torch.allclose(ours, published, rtol=0, atol=1e-12)
+
+mask[0] = False  # the first query may attend to nothing
+with torch.no_grad():
+    for need_weights in (True, False):
+        output, _ = layer(x, x, x, mask, need_weights)
+        assert (output[:, 0] == 0).all()
+
+# %% [markdown]
+# Four ways, one result. Look at the tilde: in `nn.MultiheadAttention` a true entry means *may not attend*, in
+# `F.scaled_dot_product_attention` it means *may*. Both are PyTorch. Code that mixes them up runs.
+#
+# ## Learning to look things up
+#
+# A task for one layer. A note holds five names, each with a digit; a question is a name; the answer is its digit.
+#
+# > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
+#
+# There are eight names and ten digits, hence more than 600 million notes, so the layer will hardly ever meet one twice.
+# It must find out *how* to look, and no table of answers will do.
+#
+# A token is a vector of 18 numbers: eight that say which name, ten that say which digit. A question has a name and no
+# digit. The layer has a single head. After it, one linear map turns what it received into ten scores, one for each
+# digit. Such scores of possible answers are called **logits**, and their softmax is what the model believes.
+
+# %%
+from torch import nn
+from torch.nn import functional as F
+
+names = ["Ada", "Bo", "Cleo", "Dan", "Eve", "Fay", "Gil", "Hal"]
+
+
+def as_vectors(who, digits):
+    """Names and digits, both (B, 5), as notes (B, 5, 18) and questions."""
+    who, digits = F.one_hot(who, 8).float(), F.one_hot(digits, 10).float()
+    notes = torch.cat([who, digits], dim=-1)
+    questions = torch.cat([who, torch.zeros_like(digits)], dim=-1)
+    return notes, questions
+
+
+def draw(count, generator):
+    who = torch.rand(count, 8, generator=generator).argsort(dim=1)[:, :5]
+    return who, torch.randint(10, (count, 5), generator=generator)
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = MultiHeadAttention(d_model=18, num_heads=1)
+        self.answer = nn.Linear(18, 10)
+
+    def forward(self, notes, questions):
+        received, weights = self.attention(
+            questions, notes, notes, need_weights=True
+        )
+        return self.answer(received), weights[:, 0]  # of the only head
+
+
+# %% [markdown]
+# Training repeats four steps: answer a **batch** of sixteen notes, measure the loss, pass the complaint back, and
+# subtract from every parameter its gradient times a **learning rate**, here 1. The last is what the optimizer `SGD`
+# does (chapter 11 has better ones). The loss is the **cross-entropy**: minus the logarithm of the probability that the
+# model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound the surer it
+# was of something else.
+
+# %%
+shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
+
+
+def train(model, steps, seed=0, watch=()):
+    """Losses, weights at the steps to watch, and sizes of two gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    losses, frames, sizes = [], [], []
+    for step in range(steps + 1):
+        if step in watch:
+            with torch.no_grad():
+                frames.append(model(*as_vectors(*shown))[1][0])
+        who, digits = draw(16, generator)
+        logits, _ = model(*as_vectors(who, digits))
+        loss = F.cross_entropy(logits.flatten(0, 1), digits.flatten())
+        optimizer.zero_grad()  # forget the gradients of the step before
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        matrices = model.attention.w_q.weight, model.attention.w_v.weight
+        sizes.append([0 if w.grad is None else w.grad.norm() for w in matrices])
+    return losses, frames, np.array(sizes)
+
+
+def new_reader(seed=0):
+    torch.manual_seed(seed)
+    return Reader()
+
+
+steps = [0, 20, 40, 60, 80, 90, 100, 110, 120, 130, 140, 160, 200, 400, 1000]
+reader = new_reader()
+losses, frames, sizes = train(reader, 1000, watch=steps)
+
+# %% [markdown]
+# **Predict first.** The layer is told which digits are right. Nobody tells it where to look. Which comes first: looking
+# at the right name, or a falling loss? And when all answers are right, how large is the weight on the right name?
+
+# %% tags=["plot"]
+movable.frames(
+    torch.stack(frames),
+    queries=[f"{name}?" for name in names[:5]],
+    keys=[
+        f"{name} {digit}" for name, digit in zip(names, shown[1][0], strict=False)
+    ],
+    labels=[f"step {step}" for step in steps],
+    notes=[f"loss {losses[step]:.2f}" for step in steps],
+)
+
+# %%
+for step in (0, 80, 100, 120, 140, 1000):
+    loss = np.mean(losses[max(0, step - 5) : step + 5])  # of ten batches
+    weight = frames[steps.index(step)].diagonal().mean()
+    print(f"step {step:4}: loss {loss:.2f}, weight on the right name {weight:.2f}")
+
+# %% [markdown]
+# At the start every weight is about 0.2, an even grey. By step 80 the loss has come down by half a unit, and the grey
+# is nearly as even as before. Then, between steps 80 and 140, the diagonal appears and the loss drops to almost
+# nothing.
+#
+# Why in this order? A score is corrected by *comparing values*. At first the values are noise: over many notes, no
+# name's value is better than another's, and the complaints about the scores nearly cancel. But the layer can learn
+# something else, which is to hand over digits at all, so that the answer is bet on the five that stand in the note.
+# Once the values say something, looking at the right one pays. The sizes of the gradients show it.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Sizes of two gradients over 200 training steps, on a logarithmic axis. That of W_V starts at 0.03 and rises slowly to about 0.5 near step 120. That of W_Q starts at 0.0008, forty times smaller, rises more steeply and nearly catches up near step 120. Then both fall."}}
+figure, axes = plt.subplots(figsize=(6, 3.2))
+smooth = np.ones(10) / 10
+for column, color, name, x, y in [
+    (0, plots.RED, "$W_Q$, where to look", 45, 0.0022),
+    (1, plots.BLUE, "$W_V$, what to hand over", 2, 0.15),
+]:
+    curve = np.convolve(sizes[:200, column], smooth, "valid")
+    axes.plot(np.arange(len(curve)) + 5, curve, color=color)
+    axes.text(x, y, name, color=color)
+axes.set(yscale="log", xlabel="step", ylabel="size of the gradient")
+plt.show()
+
+# %% [markdown]
+# The complaint that reaches $W_Q$ begins forty times smaller than the one that reaches $W_V$, and grows more than a
+# hundredfold while the values are being learnt.
+#
+# And the second guess: the weight on the right name ends near two thirds, while all answers are right. A weight is not
+# a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in which
+# one digit is the strongest, and once the loss is nearly 0, nothing pushes the weight any higher.
+#
+# Is that this one run? Train five readers from five starts, and ask each about 2,000 notes that it has not seen.
+
+# %%
+right, looked, weight = [], [], []
+for seed in range(5):
+    trained = new_reader(seed)
+    train(trained, 1000, seed=seed)
+    who, digits = draw(2000, torch.Generator().manual_seed(100 + seed))
+    with torch.no_grad():
+        logits, weights = trained(*as_vectors(who, digits))
+    right.append((logits.argmax(-1) == digits).float().mean().item())
+    looked.append((weights.argmax(-1) == torch.arange(5)).float().mean().item())
+    weight.append(weights.diagonal(dim1=1, dim2=2).mean().item())
+print("answers right:     ", *(f"{share:.1%}" for share in right))
+print("looks at the name: ", *(f"{share:.1%}" for share in looked))
+print("weight on the name:", *(f"{share:.2f}" for share in weight))
+assert min(right) > 0.999 and min(looked) > 0.999
+assert min(weight) > 0.6 and max(weight) < 0.75
+
+at = dict(zip(steps, frames, strict=True))
+assert (at[0] - 0.2).abs().max() < 0.02 and (at[80] - 0.2).abs().max() < 0.06
+assert losses[0] - np.mean(losses[75:85]) > 0.4
+assert at[140].diagonal().min() > 0.5 and np.mean(losses[135:145]) < 0.2
+start, later = sizes[:10].mean(axis=0), sizes[:200].max(axis=0)
+assert 20 < start[1] / start[0] < 80 and later[0] / start[0] > 100
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "The trained layer gives two thirds to the right name and shares the rest out over the others. Yet its answers are right. Where does the certainty come from?",
+    quiz.wrong(
+        "From the softmax, which rounds the largest weight up to 1",
+        "A softmax rounds nothing. The blend really holds a third of wrong digits.",
+    ),
+    quiz.right(
+        "From the maps after the blend, which enlarge a lead",
+        "Yes. The matrices of value, output and answer make the logits, and large logits turn a lead of two thirds over a tenth into near certainty.",
+    ),
+    quiz.wrong(
+        "From luck: such a layer is right about two times in three",
+        "Two thousand unseen notes with five questions each, all right: that is no luck. A weight says how values are mixed, and not how often the answer is right.",
+    ),
+    quiz.wrong(
+        "From copies: the other weights go to names with the same digit",
+        "Sometimes two names share a digit (Ada and Dan do). But the weights are given by name, and most notes have no copy.",
+    ),
+)
+
+# %% [markdown]
+# ### Are attention weights trained, or labelled?
+#
+# Neither. Here is everything in the model that training can change:
+
+# %% tags=["nbval-check-output"]
+for name, parameter in reader.named_parameters():
+    print(f"{name:22} {tuple(parameter.shape)}")
+
+# %% [markdown]
+# Matrices and biases, and no table of five by five. (One of them cannot even learn: the bias of the keys adds the same
+# number to all scores of a query, and that changes no weight.) Attention weights are computed anew for each note, like
+# the scores and the blend. Shuffle the note, so that Ada stands second, and the same parameters give the first question
+# another row:
+
+# %%
+order = torch.tensor([3, 0, 4, 1, 2])
+with torch.no_grad():
+    notes, questions = as_vectors(*shown)
+    _, straight = reader(notes, questions)
+    _, shuffled = reader(notes[:, order], questions)
+assert torch.allclose(straight[..., order], shuffled, rtol=0, atol=1e-6)
+for name, weights in [("as it was", straight), ("shuffled ", shuffled)]:
+    print(f"{name}: Ada? gives the five tokens", weights[0, 0].numpy().round(2))
+assert reader.attention.w_k.bias.grad.abs().max() < 1e-6
+
+# %% [markdown]
+# And nothing was labelled. The loss saw digits; *look at Cleo* was never said. In a translation model it is the same:
+# the matrices learn from the words of the translation, and where to look is found on the way. (The words *attention
+# weights* mislead here. In other layers a network's *weights* are what it learns. This book says *parameters* for
+# those.)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "A trained transformer reads one sentence, then a longer one. Which of its numbers are different the second time?",
+    quiz.wrong(
+        "The matrices $W_Q$ and $W_K$, which adapt to each sentence",
+        "They stay. Parameters change in training, by the optimizer's step, and at no other time.",
+    ),
+    quiz.right(
+        "The attention weights, and the size of their table",
+        "Yes: both are computed from the sentence. The parameters are the same numbers as before.",
+    ),
+    quiz.wrong(
+        "None, since training is over",
+        "The parameters are fixed. But queries, keys, scores and weights are results, and each sentence has its own.",
+    ),
+    quiz.wrong(
+        "The number of parameters, to make room for more tokens",
+        "No matrix of the layer has the sentence's length in its shape. Look at the list above: 18 and 10, and nowhere a 5.",
+    ),
+)
+
+# %% [markdown]
+# ## The first number to look at
+#
+# Before any training the reader's loss was 2.33. That could have been predicted. A model that knows nothing should give
+# each of $V$ answers the probability $1/V$, and minus the logarithm of that is $\ln V$; here $\ln 10 = 2.30$.
+#
+# A language model chooses among more. Take $V = 1000$ tokens, vectors of width 64, and score each token by the dot
+# product with its embedding, as many models do (the output is **tied** to the embeddings).
+#
+# **Predict first.** $\ln 1000$ is 6.9. What is the loss before training, if the embeddings are what `nn.Embedding`
+# starts with: random numbers of mean 0 and deviation 1? And if they are divided by $\sqrt{64}$?
+
+
+# %%
+def first_loss(deviation, seed, vocabulary=1000, width=64, count=2000):
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = torch.randn(vocabulary, width, generator=generator) * deviation
+    states = torch.randn(count, width, generator=generator)  # entries of size 1
+    targets = torch.randint(vocabulary, (count,), generator=generator)
+    return F.cross_entropy(states @ embeddings.T, targets).item()
+
+
+print(f"the reader's first loss: {losses[0]:.2f}, ln 10 = {np.log(10):.2f}")
+print(f"ln 1000 = {np.log(1000):.2f}")
+for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
+    runs = [first_loss(deviation, seed) for seed in range(5)]
+    print(f"{name}: {np.mean(runs):5.2f} ± {np.std(runs):.2f}")
+    assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
+
+# %% [markdown]
+# With deviation 1 the logits have size $\sqrt{64} = 8$, and the loss is about 26. The untrained model is sure of itself
+# and wrong. Training will spend its first steps on unlearning that. With deviation $1/8$ the logits have size 1, and
+# the loss is half a unit above $\ln 1000$. (For logits with variance 1 the average of $e^s$ is $e^{1/2}$, hence the
+# half. At size 8 the largest of the thousand rules the sum: it lies 3.2 deviations up, at 26.)
+#
+# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
+# Far below: the model sees the answer.
+
+# %% tags=["quiz"]
+quiz.number(
+    "A translation model has a vocabulary of 32,000 tokens, and its logits start near 0. About which loss should the first batch show?",
+    np.log(32000),
+    tolerance=0.06,
+    feedback="Yes: $\\ln 32000$, about 10.37.",
+    mistakes=[
+        (
+            np.log2(32000),
+            "That is the logarithm to base 2, a loss in bits. Cross-entropy in PyTorch uses the natural logarithm.",
+        ),
+        (np.log10(32000), "That is the logarithm to base 10."),
+    ],
+    otherwise="Each token gets the probability $1/32000$. The loss is minus the natural logarithm of that.",
+)
+
+# %% [markdown]
+# ## Break it: a cut in the record
+#
+# Somebody wants to plot the weights, gets an error about gradients, and follows its advice to write `.detach()`, one
+# line too early. Or makes a new tensor of them, by `torch.tensor(weights)`. The numbers are the same. But PyTorch's
+# record ends there. Values and output still learn; no complaint reaches the scores.
+
+
+# %%
+class CutReader(Reader):
+    def forward(self, notes, questions):
+        attention = self.attention
+        _, weights = attention(questions, notes, notes, need_weights=True)
+        weights = weights[:, 0].detach()  # the cut
+        received = attention.w_o(weights @ attention.w_v(notes))
+        return self.answer(received), weights
+
+
+torch.manual_seed(0)
+cut = CutReader()
+with torch.no_grad():
+    vectors = as_vectors(*shown)
+    assert torch.allclose(cut(*vectors)[0], new_reader()(*vectors)[0], atol=1e-6)
+cut_losses, *_ = train(cut, 1000)
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Loss over 1000 training steps. The whole reader stays near 2 for a hundred steps and then falls to 0. The reader with the cut falls with it at first and then stays level at about 1.6 for good."}}
+figure, axes = plt.subplots(figsize=(6, 3.2))
+smooth = np.ones(20) / 20
+for run, color, name, height in [
+    (losses, plots.BLUE, "whole", 0.12),
+    (cut_losses, plots.RED, "with the cut", 1.75),
+]:
+    axes.plot(np.convolve(run, smooth, "valid"), color=color)
+    axes.text(1000, height, name, color=color, ha="right")
+axes.axhline(np.log(10), color=plots.GREY, lw=1, ls=":")
+axes.text(1000, np.log(10) + 0.05, "$\\ln 10$", color=plots.GREY, ha="right")
+axes.set(xlabel="step", ylabel="loss", ylim=(0, 2.6))
+plt.show()
+
+# %% [markdown]
+# Before training, both models give the same answers. Then both losses fall, and no error is raised. The cut model's
+# stays near 1.6, about $\ln 5$: it bets on the five digits in the note and never learns to look. From outside it is a
+# model that learns badly. One line finds it:
+
+# %%
+dead = [name for name, p in cut.named_parameters() if p.grad is None]
+print("no gradient:", *dead)
+assert len(dead) == 4 and all("w_q" in name or "w_k" in name for name in dead)
+assert 1.4 < np.mean(cut_losses[-100:]) < 1.8
+assert all(p.grad is not None for p in reader.parameters())
+
+# %% [markdown]
+# After one backward pass, every parameter must have a gradient. The tests of this book ask that of every model.
+#
+# ## A window
+#
+# To look at weights *without* touching the model, there is a small tool. While it is open, it makes each attention
+# inside a model keep what it computed, under the name that it has there. Chapters 8 and 9 look inside larger models
+# with it.
+
+# %% tags=["export"] module="attention"
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def record_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Keep the weights of every `MultiHeadAttention` inside `model` while it runs.
+
+    Yields a dictionary that each forward pass fills: from the name of the module
+    (as in `model.named_modules()`) to its weights (..., H, T, S), detached.
+    """
+    weights: dict[str, Tensor] = {}
+    handles = []
+
+    def ask(_module: nn.Module, arguments: tuple, keywords: dict) -> tuple:
+        return arguments[:4], keywords | {"need_weights": True}
+
+    for name, module in model.named_modules():
+        if isinstance(module, MultiHeadAttention):
+
+            def keep(
+                _m: nn.Module, _a: tuple, output: tuple, name: str = name
+            ) -> None:
+                weights[name] = output[1].detach()
+
+            handles.append(module.register_forward_pre_hook(ask, with_kwargs=True))
+            handles.append(module.register_forward_hook(keep))
+    try:
+        yield weights
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+# %%
+with record_weights(reader) as seen, torch.no_grad():
+    reader(*as_vectors(*shown))
+assert list(seen) == ["attention"] and seen["attention"].shape == (1, 1, 5, 5)
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: Back through a softmax
+#
+# *Easy, 10 minutes.* Weights were made with a temperature, $w = \operatorname{softmax}(s / \tau)$. Given the weights
+# and the gradient for them, both $(T, S)$, and $\tau$, return the gradient for the scores $s$.
+
+
+# %% tags=["exercise"]
+def softmax_backward(weights, d_weights, temperature):
+    """Gradient for the scores, (T, S), from weights and their gradient (T, S)."""
+    ...
+
+
+# %% tags=["check"]
+from dotformer.by_hand.softmax import softmax
+
+rng = np.random.default_rng(0)
+
+
+def back(w, d, tau):
+    return w * (d - (w * d).sum(axis=-1, keepdims=True)) / tau
+
+
+check_backward = partial(
+    checks.check,
+    reference=back,
+    cases=[
+        (weights_of, rng.standard_normal(weights_of.shape), tau)
+        for weights_of, tau in (
+            (softmax(rng.standard_normal((1, 3))), 2.0),
+            (softmax(rng.standard_normal((4, 5))), 0.5),
+            (softmax(rng.standard_normal((3, 3))), 4.0),
+        )
+    ],
+    mistakes={
+        "the temperature is missing: a score counts only as much as s / tau does": lambda w, d, tau: (
+            back(w, d, 1)
+        ),
+        "you multiply by the temperature; divide": lambda w, d, tau: back(
+            w, d, 1 / tau
+        ),
+        "you leave out the average: a score is judged by comparison": lambda w, d, tau: (
+            w * d / tau
+        ),
+        "the average must be weighted by the weights": lambda w, d, tau: (
+            w * (d - d.mean(axis=-1, keepdims=True)) / tau
+        ),
+        "multiply by the weight at the end": lambda w, d, tau: back(w, d, tau) / w,
+        "you average over the queries; each row has an average of its own": lambda w, d, tau: (
+            w * (d - (w * d).sum(axis=0, keepdims=True)) / tau
+        ),
+        "the sign is turned: this is what to add, not the gradient": lambda w, d, tau: (
+            -back(w, d, tau)
+        ),
+    },
+)
+check_backward(softmax_backward)
+
+
+# %% tags=["solution"]
+def softmax_backward(weights, d_weights, temperature):
+    average = (weights * d_weights).sum(axis=-1, keepdims=True)
+    return weights * (d_weights - average) / temperature
+
+
+verdict = check_backward(softmax_backward)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: All the way to the matrix
+#
+# *Medium, 15 minutes.* Self-attention of `x` $(T, D)$ with three matrices $(D, D)$ gave an output whose gradient is
+# `d_output` $(T, D)$. Return the gradients of the three matrices. `attention_gradients` does most of it.
+
+
+# %% tags=["exercise"]
+def matrix_gradients(x, w_q, w_k, w_v, d_output):
+    """Gradients of w_q, w_k and w_v, each (D, D), stacked: (3, D, D)."""
+    ...
+
+
+# %% tags=["check"]
+def through(x, w_q, w_k, w_v, d_output):
+    return attention_gradients(x @ w_q, x @ w_k, x @ w_v, d_output)
+
+
+def by_autograd(x, w_q, w_k, w_v, d_output):
+    matrices = [torch.tensor(w, requires_grad=True) for w in (w_q, w_k, w_v)]
+    query, key, value = (torch.tensor(x) @ w for w in matrices)
+    output = F.scaled_dot_product_attention(query, key, value)
+    output.backward(torch.tensor(d_output))
+    return np.stack([w.grad.numpy() for w in matrices])
+
+
+check_matrices = partial(
+    checks.check,
+    reference=by_autograd,
+    cases=[
+        (
+            rng.standard_normal((tokens, width)),
+            *rng.standard_normal((3, width, width)),
+            rng.standard_normal((tokens, width)),
+        )
+        for tokens, width in [(3, 2), (4, 4), (3, 3)]
+    ],
+    mistakes={
+        "these are transposed: row i belongs to entry i of x": lambda x, *rest: (
+            np.stack([d.T @ x for d in through(x, *rest)])
+        ),
+        "these are the gradients of queries, keys and values; multiply by x": lambda x, *rest: (
+            np.stack(through(x, *rest))
+        ),
+        "the first two are swapped": lambda x, *rest: np.stack(
+            [x.T @ through(x, *rest)[i] for i in (1, 0, 2)]
+        ),
+    },
+)
+check_matrices(matrix_gradients)
+
+
+# %% tags=["solution"]
+def matrix_gradients(x, w_q, w_k, w_v, d_output):
+    gradients = attention_gradients(x @ w_q, x @ w_k, x @ w_v, d_output)
+    return np.stack([x.T @ gradient for gradient in gradients])
+
+
+verdict = check_matrices(matrix_gradients)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 3: Where the complaint begins
+#
+# *Medium, 20 minutes.* A classifier's complaint starts at the cross-entropy. Given logits $(N, V)$ and the numbers of
+# the right answers $(N)$, return the gradient of the *mean* loss for the logits. Derive it first: the loss of one row
+# is $\ln \sum_j e^{z_j} - z_\text{right}$. You may use `softmax`. (Chapter 3 said that at the output the logarithm
+# mends the saturation. Look at your result where the right answer got the probability 0.)
+
+
+# %% tags=["exercise"]
+def cross_entropy_gradient(logits, right):
+    """Gradient of the mean cross-entropy for the logits: (N, V)."""
+    ...
+
+
+# %% tags=["check"]
+check_gradient = partial(
+    checks.check,
+    reference=lambda z, right: (softmax(z) - np.eye(z.shape[1])[right]) / len(z),
+    cases=[
+        (rng.standard_normal((2, 3)), np.array([0, 2])),
+        (rng.standard_normal((4, 4)) * 3, np.array([1, 1, 0, 3])),
+        (np.array([[1000.0, 0, 0], [0, 0, 0]]), np.array([1, 2])),
+    ],
+    mistakes={
+        "the loss is a mean: divide by the number of rows": lambda z, right: (
+            softmax(z) - np.eye(z.shape[1])[right]
+        ),
+        "the sign is turned": lambda z, right: (
+            (np.eye(z.shape[1])[right] - softmax(z)) / len(z)
+        ),
+        "you divide by all entries; the mean runs over rows": lambda z, right: (
+            (softmax(z) - np.eye(z.shape[1])[right]) / z.size
+        ),
+        "only the right answer's logit gets a gradient; the others must fall": lambda z, right: (
+            (softmax(z) - 1) * np.eye(z.shape[1])[right] / len(z)
+        ),
+    },
+)
+check_gradient(cross_entropy_gradient)
+
+
+# %% tags=["solution"]
+def cross_entropy_gradient(logits, right):
+    gradient = softmax(logits)
+    gradient[np.arange(len(logits)), right] -= 1  # -1 where it got 0: no saturation
+    return gradient / len(logits)
+
+
+verdict = check_gradient(cross_entropy_gradient)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# A wrong answer is passed back by the chain rule: each value hears it by its weight, each score by how its value
+# compares with the average, and a little of what arrives at the matrices is subtracted from them. Nobody labels
+# attention. The matrices learn from the answers, and the weights are computed from them anew for every input.
+#
+# **Sources.** Backpropagation: [Rumelhart, Hinton and Williams (1986)](https://doi.org/10.1038/323533a0). Attention
+# trained by nothing but the task: [Bahdanau, Cho and Bengio (2014)](https://arxiv.org/abs/1409.0473). Autograd in
+# PyTorch: [Paszke and others (2019)](https://arxiv.org/abs/1912.01703). The advice about the first loss is older than
+# transformers; it stands in [Karpathy's recipe (2019)](https://karpathy.github.io/2019/04/25/recipe/).
+#
+# **Next.** One layer learns. [Chapter 8](08_encoder.ipynb) stacks many, which takes three more parts to keep both the
+# words and the gradients alive on the way, and then puts a published model's parameters into the stack.

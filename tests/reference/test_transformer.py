@@ -1,0 +1,379 @@
+"""transformer beside PyTorch's, in float64, and beside what the paper says of its size."""
+
+import dataclasses
+import io
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from dotformer.attention import MultiHeadAttention, record_weights
+from dotformer.transformer import Transformer, TransformerConfig
+from tests.reference.strategies import as_ours, assert_close, drawn_anew, seeds
+
+SMALL = {"d_model": 8, "num_heads": 2, "num_encoder_layers": 2, "num_decoder_layers": 2, "d_ff": 16, "dropout": 0.0}
+SOURCE = torch.tensor([[1, 5, 3, 2, 4], [7, 1, 2, 0, 0], [9, 0, 0, 0, 0]])
+TARGET = torch.tensor([[1, 4, 2, 6], [3, 3, 0, 0], [8, 9, 10, 0]])
+
+
+def small(seed=0, **options):
+    """A small model with random parameters for 10 source and 12 target tokens, in float64."""
+    return drawn_anew(Transformer(TransformerConfig(10, 12, **(SMALL | {"max_length": 20} | options))), seed)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("place", range(1, 5))
+def test_no_logits_come_from_later_targets(norm_first, training, place):
+    model = small(norm_first=norm_first).train(training)
+    target = torch.tensor([[1, 4, 2, 6, 7], [8, 9, 10, 11, 3]])
+    changed = target.clone()
+    changed[:, place:] = target[:, place:] % 11 + 1
+    before, after = (model(SOURCE[:2], t) for t in (target, changed))
+    assert_close(after[:, :place], before[:, :place])
+    assert not torch.isclose(before[:, place:], after[:, place:]).all(-1).any()
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_every_logit_comes_from_every_source_token(norm_first, training):
+    model = small(norm_first=norm_first).train(training)
+    for place in range(5):
+        changed = SOURCE[:1].clone()
+        changed[:, place] = changed[:, place] % 9 + 1
+        before, after = (model(s, TARGET[:1]) for s in (SOURCE[:1], changed))
+        assert not torch.isclose(before, after).all(-1).any()
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_what_stands_for_padding_never_reaches_a_real_place(norm_first, training):
+    model = small(norm_first=norm_first, tie_output=False).train(training)
+    target = TARGET.clone()
+    target[1] = torch.tensor([0, 3, 0, 5])  # padding in front and in between
+    before = model(SOURCE, target)
+    with torch.no_grad():
+        model.source_embeddings.tokens.weight[0] += 100
+        model.target_embeddings.tokens.weight[0] += 100
+    after = model(SOURCE, target)
+    assert_close(after[target != 0], before[target != 0])
+    assert (after[target == 0] != before[target == 0]).any()
+    after.sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_encoding_and_decoding_apart_is_the_whole():
+    model = small()
+    memory, mask = model.encode(SOURCE)
+    assert memory.shape == (3, 5, 8)
+    assert mask.shape == (3, 1, 1, 5)
+    assert torch.equal(mask[:, 0, 0], SOURCE != 0)
+    assert_close(model.decode(TARGET, memory, mask), model(SOURCE, TARGET))
+    assert_close(memory, model.encoder(model.source_embeddings(SOURCE), mask))
+
+
+@pytest.mark.parametrize(("norm_first", "final_norm", "normal"), [
+    (False, None, False), (True, None, True), (False, True, True), (True, False, False),
+])  # fmt: skip
+def test_the_final_norm_is_as_configured_on_both_sides(norm_first, final_norm, normal):
+    model = small(norm_first=norm_first, final_norm=final_norm)
+    for stack in (model.encoder, model.decoder):
+        assert isinstance(stack.norm, nn.LayerNorm) == normal
+
+
+def test_all_dropout_is_as_configured_and_sleeps_in_eval():
+    model, plain = small(dropout=0.7), small(dropout=0.0)
+    plain.load_state_dict(model.state_dict())
+    torch.manual_seed(0)
+    runs = [model(SOURCE, TARGET) for _ in range(2)]
+    assert not torch.isclose(*runs).all(-1).any()
+    assert_close(model.eval()(SOURCE, TARGET), plain(SOURCE, TARGET))
+    for stack in (model.encoder, model.decoder):
+        assert {m.p for m in stack.modules() if isinstance(m, nn.Dropout)} == {0.7}
+        assert {m.dropout for m in stack.modules() if isinstance(m, MultiHeadAttention)} == {0.7}
+    for embeddings in (model.source_embeddings, model.target_embeddings):
+        assert embeddings.dropout.p == 0.7
+
+
+# parameters
+
+
+@pytest.mark.parametrize("tie", [False, True])
+@pytest.mark.parametrize("share", [False, True])
+def test_tables_are_shared_and_tied_as_configured(tie, share):
+    model = Transformer(TransformerConfig(12, 12, **SMALL, share_embeddings=share, tie_output=tie))
+    source, target = model.source_embeddings.tokens.weight, model.target_embeddings.tokens.weight
+    assert (source is target) == share
+    assert (model.output.weight is target) == tie
+    assert torch.equal(source, target) == share
+    assert model.output.bias is None
+    model(SOURCE, TARGET).square().mean().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    copied = Transformer(model.config)
+    copied.load_state_dict(model.state_dict())
+    assert_close(copied(SOURCE, TARGET), model(SOURCE, TARGET), 0)
+    assert torch.equal(source, target) == share
+    assert torch.equal(model.output.weight, target) == tie
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("tie", [False, True])
+@pytest.mark.parametrize("share", [False, True])
+def test_gradients_reach_every_parameter(norm_first, tie, share):
+    options = {"norm_first": norm_first, "tie_output": tie, "share_embeddings": share}
+    model = drawn_anew(Transformer(TransformerConfig(12, 12, **SMALL, **options)), seed=0)
+    F.cross_entropy(model(SOURCE, TARGET).flatten(0, 1), TARGET.roll(-1, 1).flatten()).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        if name.endswith("w_k.bias"):  # it moves all scores of a query alike, which the softmax does not see
+            assert (parameter.grad.abs() < 1e-12).all()
+        else:
+            assert (parameter.grad.abs() > 1e-9).any(), name
+
+
+def test_layers_share_no_parameters():
+    model = small()
+    with_names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    twice = set(with_names) - {name for name, _ in model.named_parameters()}
+    assert twice == {"output.weight"}
+
+
+def test_matrices_start_uniform_after_glorot_and_biases_at_zero():
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(1000, 1000, d_model=64, d_ff=256, tie_output=False))
+    linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    assert len(linear) == 6 * (4 + 2) + 6 * (8 + 2) + 1
+    for layer in linear:
+        end = math.sqrt(6 / (layer.in_features + layer.out_features))
+        assert 0.99 * end < layer.weight.abs().max() <= end
+        assert layer.weight.std().item() == pytest.approx(end / math.sqrt(3), rel=0.03)
+        assert layer.bias is None or (layer.bias == 0).all()
+    for embeddings in (model.source_embeddings, model.target_embeddings):
+        assert embeddings.tokens.weight.std().item() == pytest.approx(1 / 8, rel=0.03)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_the_loss_starts_near_the_log_of_the_vocabulary_and_a_half(share):
+    torch.manual_seed(0)
+    sizes = {"d_model": 64, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2, "d_ff": 256}
+    model = Transformer(TransformerConfig(1000, 1000, **sizes, share_embeddings=share)).eval()
+    source, target, following = torch.randint(1, 1000, (3, 40, 12))
+    loss = F.cross_entropy(model(source, target).flatten(0, 1), following.flatten()).item()
+    # logits start as standard normal: a vector of length sqrt(D) times embeddings of length 1
+    assert loss == pytest.approx(math.log(1000) + 0.5, abs=0.15)
+
+
+# working with it
+
+
+def test_a_saved_model_is_read_back():
+    model = small(seed=1)
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    assert not any("positions" in name for name in state)
+    other = small(seed=2)
+    other.load_state_dict(state)
+    assert torch.equal(other(SOURCE, TARGET), model(SOURCE, TARGET))
+
+
+def test_every_attention_can_be_watched():
+    model = small()
+    with record_weights(model) as weights:
+        watched = model(SOURCE, TARGET)
+    assert_close(watched, model(SOURCE, TARGET), 1e-10)
+    shapes = {name: tuple(table.shape) for name, table in weights.items()}
+    kinds = {"encoder.layers.{}.attention": (3, 2, 5, 5), "decoder.layers.{}.self_attention": (3, 2, 4, 4)}
+    kinds["decoder.layers.{}.cross_attention"] = (3, 2, 4, 5)
+    assert shapes == {name.format(layer): shape for name, shape in kinds.items() for layer in range(2)}
+    for name, table in weights.items():
+        assert_close(table.sum(-1), torch.ones_like(table[..., 0]))
+        hidden = (TARGET if "self" in name else SOURCE) == 0
+        assert (table.movedim(-1, 1)[hidden] == 0).all()
+        assert (table.triu(1) == 0).all() == ("self" in name)
+
+
+def test_the_forward_pass_never_waits_for_the_numbers():
+    assert small().to("meta")(SOURCE.to("meta"), TARGET.to("meta")).shape == (3, 4, 12)
+
+
+def test_a_model_built_on_another_device_is_there_entirely():
+    with torch.device("meta"):
+        model = Transformer(TransformerConfig(10, 12, **SMALL))
+    assert model(SOURCE.to("meta"), TARGET.to("meta")).shape == (3, 4, 12)
+
+
+def test_no_sentences_at_all_give_no_logits():
+    assert small()(SOURCE[:0], TARGET[:0]).shape == (0, 4, 12)
+
+
+def test_places_beyond_the_table_are_named_on_either_side():
+    model, long = small(), torch.ones(1, 21, dtype=torch.long)
+    assert model(long[:, :20], long[:, :20]).shape == (1, 20, 12)
+    for tokens in ((long, TARGET[:1]), (SOURCE[:1], long)):
+        with pytest.raises(ValueError, match=r"\(1, 21, 8\).*\(20, 8\)"):
+            model(*tokens)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "error", "says"),
+    [
+        ([[1], [0]], [[1], [1]], ValueError, r"^empty sentences: rows \[1\] of tokens \(2, 1\)"),
+        ([[1], [1]], [[0], [1]], ValueError, r"^empty sentences: rows \[0\] of tokens \(2, 1\)"),
+        ([1, 2], [[1]], ValueError, r"^tokens must have shape \(batch, tokens\), not \(2,\)$"),
+        ([[10]], [[1]], ValueError, "^tokens go from 10 to 10, but the table has 10 rows$"),
+        ([[1]], [[12]], ValueError, "^tokens go from 12 to 12, but the table has 12 rows$"),
+        ([[1.0]], [[1]], TypeError, "^tokens must be int32 or int64, not torch.float32$"),
+        ([[1]], [[1.0]], TypeError, "^tokens must be int32 or int64, not torch.float32$"),
+        ([[1], [2]], [[1], [2], [3]], ValueError, r"\(3, 2, 1, 4\), \(2, 2, 1, 4\)"),
+    ],
+)
+def test_bad_batches_are_named(source, target, error, says):
+    with pytest.raises(error, match=says):
+        small()(torch.tensor(source), torch.tensor(target))
+
+
+# the configuration
+
+
+def test_the_defaults_are_the_base_model_of_the_paper():
+    config = TransformerConfig(37_000, 37_000)
+    paper = {"d_model": 512, "num_heads": 8, "num_encoder_layers": 6, "num_decoder_layers": 6, "d_ff": 2048}
+    paper |= {"dropout": 0.1, "norm_first": False, "final_norm": None, "activation": "relu", "tie_output": True}
+    assert {name: getattr(config, name) for name in paper} == paper
+    with torch.device("meta"):
+        model = Transformer(config)
+    assert isinstance(model.decoder.norm, nn.Identity)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.d_model = 256
+
+
+@pytest.mark.parametrize("name", [
+    "source_vocab_size", "target_vocab_size", "d_model", "num_heads", "num_encoder_layers", "num_decoder_layers",
+    "d_ff", "max_length",
+])  # fmt: skip
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_count_that_is_not_positive_is_named(name, number):
+    with pytest.raises(ValueError, match=f"^{name} must be positive, not {number}$"):
+        TransformerConfig(**({"source_vocab_size": 10, "target_vocab_size": 12} | {name: number}))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"d_model": 6, "num_heads": 4}, "^d_model must be even and divisible by num_heads, not 6 by 4$"),
+        ({"d_model": 9, "num_heads": 3}, "^d_model must be even and divisible by num_heads, not 9 by 3$"),
+        ({"dropout": 1.0}, "^dropout must lie in 0 to 1, not 1.0$"),
+        ({"dropout": -0.1}, "^dropout must lie in 0 to 1, not -0.1$"),
+        ({"dropout": math.nan}, "^dropout must lie in 0 to 1, not nan$"),
+        ({"share_embeddings": True}, r"^a shared table needs vocabularies of one size, not \(10, 12\)$"),
+    ],
+)
+def test_numbers_that_cannot_work_together_are_named(options, says):
+    with pytest.raises(ValueError, match=says):
+        TransformerConfig(10, 12, **options)
+
+
+def test_an_unknown_activation_is_named():
+    with pytest.raises(ValueError, match=r"^activation must be one of .* not 'tanh'$"):
+        Transformer(TransformerConfig(10, 12, **SMALL, activation="tanh"))
+
+
+def test_tokens_have_places():
+    model = small()
+    source, target = SOURCE[:1], TARGET[:1]
+    logits = model(source, target)
+    assert not torch.isclose(model(source.flip(1), target), logits).all(-1).any()
+    again = model(source, target[:, [1, 0, 2, 3]])
+    assert not torch.isclose(again[:, 3], logits[:, 3]).all()
+
+
+# how large it is
+
+
+def count(**options):
+    with torch.device("meta"):
+        model = Transformer(TransformerConfig(37_000, 37_000, **options))
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_the_base_model_has_63_million_parameters():
+    # an embedding; 6 layers with 1 or 2 attentions, a feed-forward network, and 2 or 3 norms
+    attention, feed_forward, norm = 4 * (512 * 512 + 512), 2 * 512 * 2048 + 2048 + 512, 2 * 512
+    layers = 6 * (attention + feed_forward + 2 * norm) + 6 * (2 * attention + feed_forward + 3 * norm)
+    table = 37_000 * 512
+    assert count(share_embeddings=True) == table + layers == 63_082_496
+    assert count() == count(share_embeddings=True, tie_output=False) == 2 * table + layers
+    assert count(tie_output=False) == 3 * table + layers
+    assert count(share_embeddings=True, norm_first=True) == table + layers + 2 * norm
+
+
+def test_the_big_model_is_as_big_as_the_paper_says():
+    big = count(share_embeddings=True, d_model=1024, d_ff=4096, num_heads=16)
+    assert big == pytest.approx(213e6, rel=0.02)
+
+
+# beside PyTorch's transformer
+
+
+@st.composite
+def cases(draw):
+    """Options of a model, and of PyTorch's; source (B, S) and target (B, T), padded with `pad_id`; a seed."""
+    pad_id, batch = draw(st.sampled_from([0, 3])), draw(st.integers(1, 3))
+    options = {"norm_first": draw(st.booleans()), "activation": draw(st.sampled_from(["relu", "gelu"]))}
+    layers = {"num_encoder_layers": draw(st.integers(1, 2)), "num_decoder_layers": draw(st.integers(1, 2))}
+    ours = SMALL | options | layers | {"pad_id": pad_id, "final_norm": True, "tie_output": draw(st.booleans())}
+    sentences = []
+    for size in (10, 12):
+        token = st.integers(0, size - 1).filter(lambda token: token != pad_id)
+        rows = draw(st.lists(st.lists(token, min_size=1, max_size=5), min_size=batch, max_size=batch))
+        longest = max(map(len, rows))
+        sentences.append(torch.tensor([row + [pad_id] * (longest - len(row)) for row in rows]))
+    theirs = {"d_model": 8, "nhead": 2, "dim_feedforward": 16, "dropout": 0.0, "batch_first": True} | options | layers
+    return ours, theirs, *sentences, draw(seeds)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+@given(cases(), st.booleans())
+def test_the_model_is_a_torch_transformer_between_embeddings_and_output(case, training):
+    options, theirs, source, target, seed = case
+    model = small(seed, **options).train(training)
+    reference = drawn_anew(nn.Transformer(**theirs), seed + 1).train(training)
+    model.encoder.load_state_dict(as_ours(reference.encoder))
+    model.decoder.load_state_dict(as_ours(reference.decoder))
+    pad_id, length = options["pad_id"], target.shape[1]
+    no_source, no_target = source == pad_id, target == pad_id
+    words = model.source_embeddings(source), model.target_embeddings(target)
+    vectors = reference(
+        *words,
+        tgt_mask=torch.ones(length, length, dtype=torch.bool).triu(1),
+        src_key_padding_mask=no_source,
+        tgt_key_padding_mask=no_target,
+        memory_key_padding_mask=no_source,
+    )
+    logits, expected = model(source, target), F.linear(vectors, model.output.weight)
+    assert logits.shape == (*target.shape, 12)
+    assert_close(logits, expected, 1e-9)
+    gradients = []
+    for output in (logits, expected):
+        model.zero_grad()
+        output[~no_target].square().sum().backward(retain_graph=True)
+        gradients.append([e.tokens.weight.grad.clone() for e in (model.source_embeddings, model.target_embeddings)])
+    for a, b in zip(*gradients, strict=True):
+        assert_close(a / b.abs().max(), b / b.abs().max(), 1e-9)
+
+
+@given(cases())
+def test_a_sentence_alone_gets_what_it_gets_in_a_padded_batch(case):
+    options, _, source, target, seed = case
+    model = small(seed, **options)
+    logits = model(source, target)
+    for row in range(len(source)):
+        of_source, of_target = (tokens[row][tokens[row] != options["pad_id"]] for tokens in (source, target))
+        alone = model(of_source[None], of_target[None])[0]
+        assert_close(alone, logits[row, : len(of_target)], 1e-9)
