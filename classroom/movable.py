@@ -140,7 +140,7 @@ def heads(
     weights = _rounded(weights) if short else weights
     shown = weights[layer, head] if layered else weights[head]
     where = f"Layer {layer + 1}, head {head + 1}" if layered else f"Head {head + 1}"
-    said = f"{where}, {tokens[token]}: looks most at {attention.most(shown[token], asked)}."
+    said = f"{where}, {attention.spoken(tokens[token])}: looks most at {attention.most(shown[token], asked)}."
 
     data = {"weights": weights.tolist(), "tokens": list(tokens)} | ({} if keys is None else {"keys": list(keys)})
     name = "movable-" + hashlib.sha256(json.dumps(data).encode()).hexdigest()[:12]

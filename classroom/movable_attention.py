@@ -72,7 +72,12 @@ def token_choice(tokens: Sequence[str], keys: Sequence[str], token: int, name: s
 def most(row: np.ndarray, keys: Sequence[str]) -> str:
     """Return the three keys that are looked at most, with their weights; none that is not looked at."""
     best = [index for index in np.argsort(-row, kind="stable")[:3] if row[index] > 0]
-    return ", ".join(f"{keys[index]} {number(row[index], '2f')}" for index in best)
+    return ", ".join(f"{spoken(keys[index])} {number(row[index], '2f')}" for index in best)
+
+
+def spoken(token: str) -> str:
+    """Return a token as a sentence can hold it: in quotation marks if it has no letter and no digit."""
+    return token if any(character.isalnum() for character in token) else f"“{token}”"
 
 
 def cells(

@@ -1,1 +1,1 @@
-"""The author's tools: read a chapter, tangle it into the package, weave it into a notebook, index its names."""
+"""The author's tools: read a chapter, tangle it into the package, weave it into a notebook, index names, render."""

@@ -50,6 +50,10 @@ class Project:
     def names_page(self) -> Path:
         return self.root / "book" / "names.md"
 
+    @property
+    def work(self) -> Path:
+        return self.root / "work"
+
     def relative(self, path: Path) -> str:
         """`path` as it is shown to people: from the root of the project, with forward slashes."""
         return path.relative_to(self.root).as_posix()

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from nbformat import v4
 from tqdm import tqdm
@@ -26,8 +27,8 @@ def weave(book: Book, chosen: Sequence[Chapter], *, check: bool, jobs: int | Non
 
     At most `jobs` chapters are executed at a time; if it is None, one for each core, but no more than MAX_JOBS. A
     chapter of which only the text changed keeps its outputs and is not executed. When all chapters are chosen,
-    notebooks that no chapter weaves any more are removed. Raises KeyboardInterrupt on Ctrl-C and SIGTERM, when every
-    kernel has been stopped.
+    notebooks that no chapter weaves any more are removed; one that weave did not write is named and left alone. Raises
+    KeyboardInterrupt on Ctrl-C and SIGTERM, when every kernel has been stopped.
     """
     project = book.project
     states = {chapter.stem: state(project, chapter) for chapter in chosen}
@@ -38,18 +39,17 @@ def weave(book: Book, chosen: Sequence[Chapter], *, check: bool, jobs: int | Non
     if check:
         found = {f"book/notebooks/{stem}.ipynb": known.problem for stem, known in states.items()}
         problems = [f"{name}: {problem}, {REMEDY}" for name, problem in found.items() if problem]
-        return problems + [f"{project.relative(path)}: surplus, no chapter weaves it, {REMEDY}" for path in surplus]
+        return problems + [_surplus(project, path) for path in surplus]
 
     project.notebooks.mkdir(parents=True, exist_ok=True)
     remove_leftovers(project.notebooks)
-    problems = []
     for path in surplus:
         if is_woven(read_text(path) or ""):
             path.unlink()
             print(f"removed {project.relative(path)}: no chapter weaves it any more")
         else:
-            problems.append(f"{project.relative(path)}: surplus notebook, no chapter weaves it: move it away")
-    stale = []
+            print(_surplus(project, path), file=sys.stderr)
+    problems, stale = [], []
     for chapter in chosen:
         found = states[chapter.stem]
         if found.problem and found.outputs is None:
@@ -64,6 +64,12 @@ def weave(book: Book, chosen: Sequence[Chapter], *, check: bool, jobs: int | Non
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
     return problems
+
+
+def _surplus(project: Project, path: Path) -> str:
+    to_work = f"move it to {project.relative(project.work)}/, the folder of `make lab`, or delete it"
+    remedy = REMEDY if is_woven(read_text(path) or "") else to_work
+    return f"{project.relative(path)}: no chapter weaves it, {remedy}"
 
 
 async def _weave_all(project: Project, chapters: Sequence[Chapter], jobs: int) -> list[str]:

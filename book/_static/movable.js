@@ -13,6 +13,8 @@
       element.setAttribute(name, typeof value === "number" ? value.toFixed(2) : value);
     }
   };
+  // in quotation marks if it has no letter and no digit
+  const spoken = (token) => (/[\p{L}\p{N}]/u.test(token) ? token : `“${token}”`);
   const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
 
   const softmax = (scores) => {
@@ -96,10 +98,10 @@
         all(".movable-asked").forEach((ground, i) => place(ground, { opacity: 0.45 * row[i] }));
         write(all(".movable-number"), written);
         const best = [...row.keys()].sort((a, b) => row[b] - row[a] || a - b).slice(0, 3);
-        const listed = best.filter((i) => row[i] > 0).map((i) => `${keys[i]} ${written[i]}`);
+        const listed = best.filter((i) => row[i] > 0).map((i) => `${spoken(keys[i])} ${written[i]}`);
         const [head, layer] = places.reverse().map((index) => index + 1);
         const where = layer ? `Layer ${layer}, head ${head}` : `Head ${head}`;
-        return [`${where}, ${tokens[token]}: looks most at ${listed.join(", ")}.`];
+        return [`${where}, ${spoken(tokens[token])}: looks most at ${listed.join(", ")}.`];
       };
     },
 

@@ -18,6 +18,7 @@ MIN_EXERCISES = 2
 MIN_ALT_LENGTH = 20
 
 FILE_NAME = re.compile(r"^\S+\.\w{2,4}$|^[0-9a-f]{16,}$")
+LISTED_CHAPTER = re.compile(r"^\s*-\s*file:\s*book/notebooks/(\w+)", re.MULTILINE)
 MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\([^)]+\)")
 EXERCISE_HEADING = re.compile(r"^### Exercise (\d+): \S", re.MULTILINE)
 EXERCISE_CELLS = ("exercise", "check", "solution")
@@ -146,6 +147,17 @@ def oversized(path: Path) -> list[str]:
     """Notebooks that are too big for a page or a reader's connection."""
     size = path.stat().st_size
     return [f"{path.name}: {size:,} bytes"] if size >= MAX_NOTEBOOK_BYTES else []
+
+
+def wrong_contents(root: Path) -> list[str]:
+    """Chapters that _toc.yml leaves out, or names without there being one, or puts in another order."""
+    chapters = sorted(path.stem for path in (root / "chapters").glob("[0-9][0-9]_*.py"))
+    listed = LISTED_CHAPTER.findall((root / "_toc.yml").read_text(encoding="utf-8"))
+    problems = [f"chapters/{stem}.py: _toc.yml does not list it" for stem in chapters if stem not in listed]
+    problems += [f"_toc.yml: there is no chapters/{stem}.py" for stem in listed if stem not in chapters]
+    if listed != sorted(set(listed)):
+        problems.append(f"_toc.yml: not in order, each once: {', '.join(listed)}")
+    return problems
 
 
 def against_the_arrows(root: Path) -> list[str]:

@@ -25,6 +25,32 @@ class Mutant:
         return f"{self.module}: {self.name}"
 
 
+GRADIENTS = [
+    (
+        "the values' gradient without weights",
+        "weights.swapaxes(-1, -2) @ d_output",
+        "np.ones_like(weights).swapaxes(-1, -2) @ d_output",
+    ),
+    ("scores are not compared", "weights * (d_weights - average)", "weights * d_weights"),
+    (
+        "the average is not weighted",
+        "(weights * d_weights).sum(axis=-1, keepdims=True)",
+        "d_weights.mean(axis=-1, keepdims=True)",
+    ),
+    (
+        "the average runs over queries",
+        "(weights * d_weights).sum(axis=-1, keepdims=True)",
+        "(weights * d_weights).sum(axis=-2, keepdims=True)",
+    ),
+    ("the root is forgotten", "/ np.sqrt(query.shape[-1])", "/ 1.0"),
+    ("the sign is turned", "weights * (d_weights - average)", "weights * (average - d_weights)"),
+    ("the mask is forgotten", "attend_by_hand(query, key, value, mask)", "attend_by_hand(query, key, value)"),
+    (
+        "query and key gradients are swapped",
+        "d_scores @ key, d_scores.swapaxes(-1, -2) @ query",
+        "d_scores @ query, d_scores.swapaxes(-1, -2) @ key",
+    ),
+]
 SIMILARITY = [
     ("dot forgets the last product", "(a * b).sum()", "(a[:-1] * b[:-1]).sum()"),
     ("dot adds instead of multiplying", "(a * b).sum()", "(a + b).sum()"),
@@ -54,6 +80,14 @@ SIMILARITY = [
     ("all axes of the keys reversed", "keys.swapaxes(-1, -2)", "keys.T"),
     ("keys are rows, queries are columns", "queries @ keys.swapaxes(-1, -2)", "keys @ queries.swapaxes(-1, -2)"),
     ("leading axes do not broadcast", "queries @ keys.swapaxes(-1, -2)", "np.einsum('...td,...sd->ts', queries, keys)"),
+    ("keys with a single axis pass", "queries.ndim < 2 or keys.ndim < 2", "queries.ndim < 2"),
+    ("a clash of leading axes is left to NumPy", "except ValueError as error", "except ZeroDivisionError as error"),
+    ("a clash of leading axes is reported without shapes", "do not broadcast: {shapes}", "do not broadcast"),
+    (
+        "only the first 8 entries count",
+        "queries @ keys.swapaxes(-1, -2)",
+        "queries[..., :8] @ keys.swapaxes(-1, -2)[..., :8, :]",
+    ),
 ]
 SOFTMAX = [
     ("overflow", "np.exp(scores - highest)", "np.exp(scores)"),
@@ -78,6 +112,25 @@ SOFTMAX = [
     ("weights that do not sum to 1 pass", "> 1e-05", "> 100000.0"),
     ("the Jacobian without its diagonal", "np.eye(weights.shape[-1]) - weights", "-weights"),
     ("the Jacobian with the sign turned", "np.eye(weights.shape[-1]) - weights", "np.eye(weights.shape[-1]) + weights"),
+    ("weighted_average: a clash is left to NumPy", "except ValueError as error", "except ZeroDivisionError as error"),
+    ("weighted_average: a clash is reported without shapes", "do not broadcast: {shapes}", "do not broadcast"),
+    ("only the first 8 values count", "return weights @ values", "return weights[..., :8] @ values[..., :8, :]"),
+    (
+        "the scores given are shifted in place",
+        "scores = as_real_array(scores, 'scores', infinite=True)",
+        "scores = np.asarray(scores, dtype=np.float64)\n    scores -= scores.max(axis=axis, keepdims=True)",
+    ),
+    (
+        "the weights given to weighted_average are divided by their sum in place",
+        "weights = as_real_array(weights, 'weights')\n    values =",
+        "weights = np.asarray(weights, dtype=np.float64)\n"
+        "    weights /= weights.sum(axis=-1, keepdims=True)\n    values =",
+    ),
+    (
+        "the weights given to softmax_jacobian are divided by their sum in place",
+        "weights = as_real_array(weights, 'weights')\n    if",
+        "weights = np.asarray(weights, dtype=np.float64)\n    weights /= weights.sum(axis=-1, keepdims=True)\n    if",
+    ),
 ]
 ATTENTION = [
     ("no scaling", " / np.sqrt(query.shape[-1])", ""),
@@ -124,6 +177,35 @@ ATTENTION = [
         "x @ (w.T if w.shape[0] == w.shape[1] else w) for w in",
     ),
     ("self-attention drops its mask", "attention(query, key, value, mask)", "attention(query, key, value)"),
+    ("the mask fills in minus a billion", "scores, -np.inf)", "scores, -1e9)"),
+    ("a query with nothing to attend to is left to softmax", "if not mask.any(axis=-1).all():", "if False:"),
+    ("one query with something to attend to is enough", "mask.any(axis=-1).all()", "mask.any()"),
+    ("a mask is checked but not broadcast", "mask = np.broadcast_to(mask, shape)", "np.broadcast_to(mask, shape)"),
+    (
+        "a mask that does not broadcast is left to NumPy",
+        "mask = np.broadcast_to(mask, shape)\n    except ValueError",
+        "mask = np.broadcast_to(mask, shape)\n    except ZeroDivisionError",
+    ),
+    (
+        "a ragged mask is left to NumPy",
+        "mask = np.asarray(mask)\n    except ValueError",
+        "mask = np.asarray(mask)\n    except ZeroDivisionError",
+    ),
+    ("self-attention takes matrices with any number of axes", "w.ndim != 2 or ", ""),
+    ("self-attention takes a single vector", "x.ndim < 2 or ", ""),
+    ("wide vectors are scaled as if they were narrow", "np.sqrt(query.shape[-1])", "np.sqrt(min(query.shape[-1], 8))"),
+    (
+        "the query given is scaled in place",
+        "(as_real_array(a, name) for a, name in [(query, 'query'), (key, 'key'), (value, 'value')])\n"
+        "    scores = similarity_matrix(query, key) / np.sqrt(query.shape[-1])",
+        "(np.asarray(a, dtype=np.float64) for a, name in [(query, 'query'), (key, 'key'), (value, 'value')])\n"
+        "    query /= np.sqrt(query.shape[-1])\n    scores = similarity_matrix(query, key)",
+    ),
+    (
+        "the matrices given to self-attention are rounded in place",
+        "as_real_array(w, name) for name, w in",
+        "np.asarray(w, dtype=np.float64).round(14, out=np.asarray(w, dtype=np.float64)) for name, w in",
+    ),
 ]
 ARRAYS = [
     ("integers are kept, and overflow", "array.astype(np.float64)", "array"),
@@ -131,6 +213,7 @@ ARRAYS = [
     ("input is rounded to float32", "array.astype(np.float64)", "array.astype(np.float32).astype(np.float64)"),
     ("NaN passes", "if np.isnan(array).any():", "if False:"),
     ("infinity passes", "if not infinite and np.isinf(array).any():", "if False:"),
+    ("float64 comes through without a copy", "array.astype(np.float64)", "array.astype(np.float64, copy=False)"),
 ]
 RECURRENCE = [
     ("the word's bias is missing", "x @ w_x + b_x", "x @ w_x"),
@@ -230,6 +313,17 @@ MULTIHEAD = [
         "{'query': query, 'key': key, 'value': value}",
         "{'query': query, 'key': query, 'value': query}",
     ),
+    (
+        "a padding mask binds all sequences as it binds the first",
+        "scaled_dot_product_attention(q, k, v, mask)",
+        "scaled_dot_product_attention(q, k, v, mask if q.shape[-2] == 1 or np.shape(mask)[-3:-1] != (1, 1)"
+        " else np.asarray(mask)[:1])",
+    ),
+    (
+        "no more than 4 heads",
+        "split_heads(array @ matrix, num_heads)",
+        "split_heads(array @ matrix, min(num_heads, 4))",
+    ),
 ]
 
 DEFECTS = {
@@ -240,6 +334,7 @@ DEFECTS = {
     "by_hand.attention": ATTENTION,
     "by_hand.positions": POSITIONS,
     "by_hand.multihead": MULTIHEAD,
+    "by_hand.gradients": GRADIENTS,
     **TORCH,
 }
 MUTANTS = [Mutant(name, module, right, wrong) for module, defects in DEFECTS.items() for name, right, wrong in defects]

@@ -17,17 +17,20 @@ FRESH = ("dotformer", "tests.reference")
 NAMESAKES = {"attention": "torch_attention"}  # by_hand's module of that name has the plain test file
 
 
-def reference_tests(path: str) -> int:
-    """Pytest's exit code on the dotformer that lies here now, up to the first failure among the tests of `path`."""
+def reference_tests(*paths: str) -> int:
+    """Pytest's exit code on the dotformer that lies here now, up to the first failure among the tests of `paths`."""
     for name in [name for name in sys.modules if name.startswith(FRESH)]:
         del sys.modules[name]
     options = ["-x", "-q", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist"]
     options += ["-p", "no:unraisableexception"]  # it collects garbage for longer than most of these runs take
-    return int(pytest.main([*options, path]))
+    return int(pytest.main([*options, *paths]))
 
 
 def planted(mutant: Mutant) -> int:
-    """Pytest's exit code on the module's own tests with one mutant planted; -1 if it is not found exactly once."""
+    """Pytest's exit code on the module's own tests with one mutant planted; -1 if it is not found exactly once.
+
+    Its own are the file that has its name and, in by_hand, what all functions there must do.
+    """
     path = Path("dotformer", *mutant.module.split(".")).with_suffix(".py")
     source = path.read_text(encoding="utf-8")
     code = ast.unparse(ast.parse(source))
@@ -36,7 +39,8 @@ def planted(mutant: Mutant) -> int:
     path.write_text(code.replace(mutant.right, mutant.wrong), encoding="utf-8")
     try:
         name = NAMESAKES.get(mutant.module, mutant.module.rpartition(".")[2])
-        return reference_tests(f"tests/reference/test_{name}.py")
+        shared = ["tests/reference/test_inputs.py"] if mutant.module.startswith("by_hand.") else []
+        return reference_tests(f"tests/reference/test_{name}.py", *shared)
     finally:
         path.write_text(source, encoding="utf-8")
 

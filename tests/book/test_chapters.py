@@ -44,6 +44,10 @@ def test_the_front_page_shows_what_is_built():
     assert drawn == run("classroom", str(newest)).stdout, "run `make index`"
 
 
+def test_the_contents_list_every_chapter_in_order():
+    assert gates.wrong_contents(ROOT) == []
+
+
 def test_the_arrows_of_the_house():
     assert gates.against_the_arrows(ROOT) == []
 

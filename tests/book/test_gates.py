@@ -101,6 +101,21 @@ def test_a_notebook_that_is_too_big(notebook):
     assert gates.oversized(notebook(code("1", result={"text/plain": "1" * gates.MAX_NOTEBOOK_BYTES})))
 
 
+ONE, TWO, THREE = (f"  - file: book/notebooks/{stem}\n" for stem in ("01_one", "02_two", "03_three"))
+
+
+@pytest.mark.parametrize("listed", ["", ONE, f"{ONE}#{TWO}", ONE + TWO + THREE, TWO + ONE, ONE + TWO + TWO])
+def test_contents_that_are_not_the_chapters(tmp_path, listed):
+    (tmp_path / "chapters").mkdir()
+    for stem in ("01_one", "02_two"):
+        (tmp_path / "chapters" / f"{stem}.py").touch()
+    contents = tmp_path / "_toc.yml"
+    contents.write_text(f"root: book/index\nchapters:\n{ONE}{TWO}  - file: book/glossary\n", encoding="utf-8")
+    assert not gates.wrong_contents(tmp_path)
+    contents.write_text(f"root: book/index\nchapters:\n{listed}", encoding="utf-8")
+    assert gates.wrong_contents(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("path", "source"),
     [

@@ -140,7 +140,7 @@ def test_the_still_layers():
 
 def test_tokens_ask_others():
     drawn = figure("heads across")
-    assert repr(BUILDS["heads across"]()) == "Head 1, did: looks most at & 1.00."  # and none that is not looked at
+    assert repr(BUILDS["heads across"]()) == "Head 1, did: looks most at “&” 1.00."  # and none that is not looked at
     assert written(drawn, ".movable-number") == [0, 1, 0, 0]
     assert len(drawn.select(".movable-look")) == 12
     assert [box["aria-label"] for box in drawn.select(".movable-tokens input")] == [

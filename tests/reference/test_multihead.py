@@ -51,8 +51,9 @@ def multi_head_inputs(draw):
     else:
         key, value = draw(reals((*of_key, s, d_model))), draw(reals((*of_value, s, d_model)))
     every = np.broadcast_shapes(of_query, of_key)
-    by_head = [(num_heads, 1, s), (num_heads, t, s), (*every, num_heads, t, s)]
-    mask = draw(masks((s,), (t, s), (*every, 1, t, s), *by_head))
+    by_sequence = [(*every, 1, 1, s), (*every, 1, t, s)]
+    by_head = [(num_heads, 1, s), (num_heads, t, s), (*every, num_heads, 1, s), (*every, num_heads, t, s)]
+    mask = draw(masks((s,), (t, s), *by_sequence, *by_head))
     return num_heads, query, key, value, mask
 
 
@@ -66,6 +67,27 @@ def test_output_and_weights_are_torch(inputs, seed):
     of_scores = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     assert weights.shape == (*of_scores, *table.shape[-3:])
     assert_same(np.broadcast_to(weights, table.shape), table, scale=10)
+
+
+def test_64_tokens_of_width_48_are_torch():
+    module, matrices = torch_attention(48, 8, seed=0)
+    x, y = np.random.default_rng(0).standard_normal((2, 3, 64, 48))
+    mask = np.tri(64, dtype=bool)
+    output, table = run_torch(module, x, y, y, mask)
+    ours, weights = multi_head_attention(x, y, y, *matrices, 8, mask)
+    assert_same(ours, output)
+    assert_same(weights, table)
+
+
+def test_a_padding_mask_binds_each_sequence_in_its_own_way():
+    module, matrices = torch_attention(6, 2, seed=0)
+    x = np.random.default_rng(0).standard_normal((3, 5, 6))
+    words = np.arange(5) < np.array([[2], [5], [3]])  # the rest of each sequence is padding
+    batch = torch.from_numpy(x)
+    output, table = module(batch, batch, batch, key_padding_mask=~torch.from_numpy(words), average_attn_weights=False)
+    ours, weights = multi_head_attention(x, x, x, *matrices, 2, words[:, None, None, :])
+    assert_same(ours, output)
+    assert_same(weights, table)
 
 
 @given(st.lists(st.integers(1, 3), max_size=2), sizes, head_counts, head_widths)
@@ -199,7 +221,11 @@ def attend(num_heads=2, mask=None, shapes=((3, 4), (5, 4), (5, 4))):
         (lambda: attend(num_heads=0), ValueError, r"\(3, 4\) cannot be split into 0 heads$"),
         (lambda: attend(num_heads=-2), ValueError, r"\(3, 4\) cannot be split into -2 heads$"),
         (lambda: attend(shapes=[(3, 4), (5, 4), (6, 4)]), ValueError, "equally many rows"),
-        (lambda: attend(shapes=[(2, 3, 4), (3, 5, 4), (5, 4)]), ValueError, "do not broadcast"),
+        (
+            lambda: attend(shapes=[(2, 3, 4), (3, 5, 4), (5, 4)]),
+            ValueError,
+            r"do not broadcast: queries have shape \(2, 2, 3, 2\), keys \(3, 2, 5, 2\)$",
+        ),
         (lambda: attend(mask=np.ones((3, 5))), TypeError, "mask must be boolean"),
         (lambda: attend(mask=np.ones((5, 3), bool)), ValueError, r"\(5, 3\) does not broadcast to .* \(2, 3, 5\)$"),
         (lambda: attend(mask=np.ones((3, 3, 5), bool)), ValueError, "does not broadcast"),

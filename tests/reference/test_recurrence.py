@@ -71,6 +71,14 @@ def test_steps_in_a_row_are_torch(kind, data, width, size, seed):
 
 
 @every_kind
+def test_64_words_of_width_48_are_torch(kind):
+    module, weights = torch_cell(kind, 48, 40, seed=0)
+    words, *state = (np.random.default_rng(0).standard_normal((64, width)) for width in (48, 40, 40))
+    for ours, reference in zip(STEPS[kind](words, *state, weights), torch_step(module, words, *state), strict=True):
+        assert_same(ours, reference)
+
+
+@every_kind
 @pytest.mark.parametrize("largest", [50.0, 1e4, 1e150, 1e300])
 def test_large_numbers_saturate_without_a_warning(kind, largest):
     module, weights = torch_cell(kind, 4, 5, seed=0)

@@ -63,6 +63,15 @@ def test_similarity_matrix_is_einsum(axes, t, s, width, data):
     assert_same(similarity_matrix(queries, keys), reference, scale=9 * width)
 
 
+def test_64_tokens_of_width_48_are_torch():
+    queries, keys = (np.random.default_rng(seed).standard_normal((64, 48)) for seed in (0, 1))
+    q, k = torch.from_numpy(queries), torch.from_numpy(keys)
+    assert_same(similarity_matrix(queries, keys), q @ k.T, scale=48)
+    assert_same(normalize(keys), torch.nn.functional.normalize(k, dim=-1))
+    assert_same(dot(queries[0], keys[0]), q[0] @ k[0], scale=48)
+    assert_same(cosine_similarity(queries[0], keys[0]), torch.nn.functional.cosine_similarity(q[0], k[0], dim=0))
+
+
 def test_similarity_matrix_has_queries_as_rows():
     assert_same(similarity_matrix([[1, 0]], [[5, 7], [6, 8], [0, 1]]), [[5.0, 6.0, 0.0]])
 
@@ -93,8 +102,13 @@ def test_input_is_left_alone():
         (lambda: cosine_similarity([1], [1, 2]), ValueError, r"\(1,\) and \(2,\)"),
         (lambda: similarity_matrix(np.ones((2, 3)), np.ones((2, 4))), ValueError, r"\(2, 3\), keys \(2, 4\)"),
         (lambda: similarity_matrix(np.ones(3), np.ones((2, 3))), ValueError, "two axes"),
+        (lambda: similarity_matrix(np.ones((2, 3)), np.ones(3)), ValueError, r"two axes, .* \(2, 3\), keys \(3,\)$"),
         (lambda: similarity_matrix(np.ones((2, 0)), np.ones((2, 0))), ValueError, "at least 1"),
-        (lambda: similarity_matrix(np.ones((2, 1, 3)), np.ones((3, 1, 3))), ValueError, "broadcast"),
+        (
+            lambda: similarity_matrix(np.ones((2, 1, 3)), np.ones((3, 1, 3))),
+            ValueError,
+            r"do not broadcast: queries have shape \(2, 1, 3\), keys \(3, 1, 3\)$",
+        ),
     ],
 )
 def test_bad_input_is_named(call, error, says):

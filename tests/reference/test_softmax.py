@@ -62,6 +62,15 @@ def test_weighted_average_is_matmul(axes, t, s, width, data):
     assert_same(weighted_average(weights, values), torch.from_numpy(weights) @ torch.from_numpy(values), scale=3)
 
 
+def test_64_tokens_of_width_48_are_torch():
+    scores, values = (np.random.default_rng(0).standard_normal((64, width)) for width in (64, 48))
+    weights = torch.softmax(torch.from_numpy(scores), dim=-1)
+    assert_same(softmax(scores), weights)
+    assert_same(weighted_average(weights, values), weights @ torch.from_numpy(values))
+    reference = torch.diag_embed(weights) - weights.unsqueeze(-1) * weights.unsqueeze(-2)
+    assert_same(softmax_jacobian(weights), reference)
+
+
 def test_weighted_average_of_a_single_query():
     assert_same(weighted_average([0.25, 0.75], [[4, 0], [0, 8]]), [1.0, 6.0])
     assert_same(weighted_average([0.25, 0.75], [[[4], [0]], [[0], [8]]]), [[1.0], [6.0]])
@@ -105,7 +114,11 @@ def test_input_is_left_alone():
         (lambda: weighted_average([1.5, -0.5], np.ones((2, 1))), ValueError, "least is -0.5"),
         (lambda: weighted_average([0.5, 0.5], np.ones((3, 1))), ValueError, r"\(2,\), values \(3, 1\)"),
         (lambda: weighted_average([0.5, 0.5], np.ones(2)), ValueError, r"values \(2,\)"),
-        (lambda: weighted_average(np.full((2, 1, 1), 1.0), np.ones((3, 1, 1))), ValueError, "broadcast"),
+        (
+            lambda: weighted_average(np.ones((2, 1, 1)), np.ones((3, 1, 4))),
+            ValueError,
+            r"do not broadcast: weights have shape \(2, 1, 1\), values \(3, 1, 4\)$",
+        ),
         (lambda: softmax_jacobian(1.0), ValueError, "axis"),
     ],
 )

@@ -1,0 +1,67 @@
+"""The gradients of attention by hand, against PyTorch's autograd and against finite differences."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from dotformer.by_hand.attention import scaled_dot_product_attention
+from dotformer.by_hand.gradients import attention_gradients
+
+from .strategies import assert_same, masks, reals, sizes
+
+
+@st.composite
+def inputs(draw):
+    """Query, key and value with the same leading axes, the gradient of the output, and a mask or None."""
+    t, s, d_k, d_v = (draw(sizes) for _ in range(4))
+    leading = draw(st.sampled_from([(), (2,), (2, 3)]))
+    shapes = [(t, d_k), (s, d_k), (s, d_v), (t, d_v)]
+    arrays = [draw(reals((*leading, *shape))) for shape in shapes]
+    return *arrays, draw(masks((s,), (t, s), (*leading, t, s)))
+
+
+@given(inputs())
+def test_gradients_are_those_of_autograd(given_inputs):
+    *arrays, d_output, mask = given_inputs
+    leaves = [torch.tensor(array, requires_grad=True) for array in arrays]
+    allowed = None if mask is None else torch.tensor(np.atleast_2d(mask))
+    F.scaled_dot_product_attention(*leaves, attn_mask=allowed).backward(torch.tensor(d_output))
+    for ours, leaf in zip(attention_gradients(*arrays, d_output, mask), leaves, strict=True):
+        assert_same(ours, leaf.grad, scale=100)
+
+
+@pytest.mark.parametrize("argument", range(3))
+def test_gradients_are_the_slopes_of_the_loss(argument):
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal(shape) for shape in [(3, 4), (5, 4), (5, 2)]]
+    d_output, mask = generator.standard_normal((3, 2)), np.tri(3, 5, 1, dtype=bool)
+
+    def loss(step, place):
+        moved = [array.copy() for array in arrays]
+        moved[argument][place] += step
+        return (scaled_dot_product_attention(*moved, mask)[0] * d_output).sum()
+
+    found = attention_gradients(*arrays, d_output, mask)[argument]
+    for place in np.ndindex(found.shape):
+        slope = (loss(1e-5, place) - loss(-1e-5, place)) / 2e-5
+        assert found[place] == pytest.approx(slope, abs=1e-9)
+
+
+def test_a_long_sentence_agrees_too():
+    generator = np.random.default_rng(1)
+    query, key, value, d_output = generator.standard_normal((4, 64, 48))
+    leaves = [torch.tensor(array, requires_grad=True) for array in (query, key, value)]
+    F.scaled_dot_product_attention(*leaves).backward(torch.tensor(d_output))
+    for ours, leaf in zip(attention_gradients(query, key, value, d_output), leaves, strict=True):
+        assert_same(ours, leaf.grad, scale=10)
+
+
+def test_shapes_that_do_not_fit_are_named():
+    query, key, value = np.ones((2, 3, 4)), np.ones((2, 5, 4)), np.ones((2, 5, 6))
+    with pytest.raises(ValueError, match=r"\(2, 3, 6\), not \(2, 3, 4\)"):
+        attention_gradients(query, key, value, query)
+    with pytest.raises(ValueError, match=r"leading axes.*\(2, 3, 4\), \(5, 4\)"):
+        attention_gradients(query, key[0], value, np.ones((2, 3, 6)))
