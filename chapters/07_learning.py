@@ -13,7 +13,7 @@
 # the softmax on paper, and watched a thousand such corrections turn an even grey into a look-up.
 #
 # You need [chapter 4](04_self_attention.ipynb), the softmax's derivative from [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 30 minutes to read, and 45 more for
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 35 minutes to read, and 45 more for
 # the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
@@ -178,8 +178,8 @@ def attention_gradients(
 
     `query` has shape (..., T, d_k), `key` (..., S, d_k), `value` (..., S, d_v), all
     with the same leading axes, and `d_output` (..., T, d_v). Returns an array for
-    each of the three, in its shape. Raises ValueError when shapes do not fit; `mask`
-    and its errors are those of `scaled_dot_product_attention`.
+    each of the three, in its shape. Raises ValueError when shapes do not fit; for
+    `mask` and its errors see `scaled_dot_product_attention`.
     """
     query, key, value, d_output = (
         as_real_array(a, name)
@@ -198,7 +198,8 @@ def attention_gradients(
     output, weights = attend_by_hand(query, key, value, mask)
     if d_output.shape != output.shape:
         raise ValueError(
-            f"d_output needs the output's shape {output.shape}, not {d_output.shape}"
+            f"d_output needs the shape of the output, {output.shape}, not"
+            f" {d_output.shape}"
         )
     d_value = weights.swapaxes(-1, -2) @ d_output
     d_weights = d_output @ value.swapaxes(-1, -2)
@@ -594,7 +595,7 @@ figure, axes = plt.subplots(figsize=(6, 3.2))
 smooth = np.ones(10) / 10
 for column, color, name, x, y in [
     (0, plots.RED, "$W_Q$, where to look", 45, 0.0022),
-    (1, plots.BLUE, "$W_V$, what to hand over", 2, 0.15),
+    (1, plots.BLUE, "$W_V$, what to hand over", 2, 0.28),
 ]:
     curve = np.convolve(sizes[:200, column], smooth, "valid")
     axes.plot(np.arange(len(curve)) + 5, curve, color=color)

@@ -13,9 +13,9 @@
 # and it runs with the parameters of a published model: you load 22 million trained numbers into code that you have
 # read, and look at where its heads look.
 #
-# You need [chapter 7](07_learning.ipynb), and [chapter 5](05_position.ipynb) for the positions. It takes about 40
-# minutes to read, and 50 more for the exercises. It is the longest chapter so far; a good place for a break is before
-# the real thing.
+# You need [chapter 7](07_learning.ipynb), and [chapter 5](05_position.ipynb) for the positions. It is the longest
+# chapter so far: 45 minutes to read, with a good place for a break before *the real thing*, and 50 more for the
+# exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it."}}
 from functools import partial
@@ -115,7 +115,7 @@ runs = {
     for name, step in kinds.items()
 }
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Three panels against depth, 1 to 24 layers. Own share: attention alone falls to 0 at two layers, the other two fall slowly from over 0.8 to about 0.4. Place guessed: attention alone is at chance from two layers on, the others stay at about 0.4. Gradient at the words, on a logarithmic axis: attention alone falls by many powers of ten, the others stay between 0.5 and 0.9."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Three panels against depth, 1 to 24 layers. Own share: attention alone falls to 0 at two layers, the other two fall slowly from over 0.8 to about 0.4. Place guessed: attention alone is at chance from two layers on, the others stay at about 0.4. Gradient at the words, on a logarithmic axis: attention alone falls by many powers of ten, the others stay between 0.5 and 1.5."}}
 figure, panels = plt.subplots(1, 3, figsize=(8, 3), sharex=True)
 titles = ["own share", "place read", "gradient at the words"]
 colors = [plots.RED, plots.GOLD, plots.BLUE]
@@ -145,7 +145,7 @@ plt.show()
 #
 # Something else grows, though. Each sum is a little larger than what went in:
 
-# %% tags=["nbval-check-output"]
+# %%
 for name in ("added", "added, normalised"):
     sizes = runs[name].mean(0)[:, 3]
     assert runs[name].mean(0)[5, 2] > 0.5
@@ -390,11 +390,11 @@ class Encoder(nn.Module):
 # The final norm belongs to the second order. When only what goes into the parts is normalised, the sum never was, and
 # whatever comes after the encoder wants numbers of a known size.
 #
-# PyTorch has an encoder too. Copy its parameters into ours (the function that does so is bookkeeping), and both must
-# give the same, in either order, with some tokens masked out.
+# PyTorch has an encoder too. Copy its parameters into ours (the function that does so is folded), and both must give
+# the same, in either order, with some tokens masked out.
 
 
-# %%
+# %% tags=["hide-input"]
 def copy_layer(ours, theirs):
     """Give our layer the parameters of an nn.TransformerEncoderLayer."""
     attention = theirs.self_attn
@@ -414,6 +414,7 @@ def copy_layer(ours, theirs):
         mine.load_state_dict(other.state_dict())
 
 
+# %%
 real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])  # 7 and 4 tokens
 x = torch.randn(2, 7, 16)
 for norm_first in (False, True):
@@ -761,10 +762,10 @@ def load_minilm(folder: str | Path | None = None) -> SentenceEncoder:
 
 
 # %% [markdown]
-# Two more functions say where the files are, and which of our parameters is which of theirs. Skip them.
+# Two more functions, folded here, say where the files are, and which of our parameters is which of theirs.
 
 
-# %% tags=["export"] module="pretrained"
+# %% tags=["export", "hide-input"] module="pretrained"
 def minilm_files(folder: str | Path | None = None) -> dict[str, Path]:
     """The two files of all-MiniLM-L6-v2, by name, once their sums are checked.
 
@@ -800,7 +801,7 @@ def minilm_files(folder: str | Path | None = None) -> dict[str, Path]:
     return files
 
 
-# %% tags=["export"] module="pretrained"
+# %% tags=["export", "hide-input"] module="pretrained"
 def minilm_names() -> dict[str, str]:
     """For each parameter of ours, the name that BERT's code gives the same one."""
     modules = {
@@ -936,10 +937,10 @@ movable.heads(nine, nine_pieces, head=2, token=6)
 
 # %% [markdown]
 # Layer 1, head 3 looks at the piece before, with a weight of 1.00, whatever the words are. In layers 2 to 5, most
-# pieces in most heads look at `[CLS]`. Is that so in other sentences? Measure three habits over twenty of them: how
-# much weight goes to the piece before, to the piece after, and to the two marks.
+# pieces in most heads look at `[CLS]`. Is that so in other sentences? Measure three habits over twenty of them
+# (folded): how much weight goes to the piece before, to the piece after, and to the two marks.
 
-# %%
+# %% tags=["hide-input"]
 texts = """A Lannister always pays his debts
 I like Natural Language Processing, a lot!
 Hi, how are you?
@@ -961,6 +962,7 @@ The engineer checked every bolt before the test
 They planted tomatoes behind the garage
 A good recipe needs only a few ingredients""".splitlines()
 
+# %%
 maps = [look(text)[0] for text in texts]  # each (6, 12, T, T)
 habits = {
     "the piece before": [m.diagonal(-1, 2, 3).mean(-1) for m in maps],

@@ -13,7 +13,7 @@
 # written yet. At the end of this chapter the transformer of the paper is complete, its stacks equal to PyTorch's, and a
 # small one has learnt to answer. You follow one question through it, number by number.
 #
-# You need [chapter 8](08_encoder.ipynb). It takes about 35 minutes to read, and 45 more for the exercises.
+# You need [chapter 8](08_encoder.ipynb). It takes about 40 minutes to read, and 45 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masks, masked self-attention, cross-attention, the decoder stack, and the output layer."}}
 from functools import partial
@@ -83,7 +83,7 @@ from torch.nn import functional as F
 answer = torch.tensor([[5, 6, 7, 0]])  # three words, then padding
 causal, padding = causal_mask(4), padding_mask(answer, pad_id=0)
 names = ["I", "am", "fine", "pad"]
-figure, panels = plt.subplots(1, 3, figsize=(8, 3))
+figure, panels = plt.subplots(1, 3, figsize=(6.6, 2.7))
 for axes, title, allowed in [
     (panels[0], "causal (T, T)", causal),
     (panels[1], "padding (B, 1, 1, S)", padding[0, 0].expand(4, 4)),
@@ -474,11 +474,11 @@ class Transformer(nn.Module):
 
 # %% [markdown]
 # Is it the transformer? `nn.Transformer` has the two stacks. Copy its parameters and compare, in both orders of norm,
-# with padding on both sides. (It always has a final norm, so ours gets one for the comparison. The two functions that
-# copy are bookkeeping.)
+# with padding on both sides. (It always has a final norm, so ours gets one for the comparison. The functions that copy
+# are folded.)
 
 
-# %%
+# %% tags=["hide-input"]
 def copy_attention(ours, theirs):
     weights, biases = theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3)
     for linear, weight, bias in zip(

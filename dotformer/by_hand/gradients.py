@@ -23,8 +23,8 @@ def attention_gradients(
 
     `query` has shape (..., T, d_k), `key` (..., S, d_k), `value` (..., S, d_v), all
     with the same leading axes, and `d_output` (..., T, d_v). Returns an array for
-    each of the three, in its shape. Raises ValueError when shapes do not fit; `mask`
-    and its errors are those of `scaled_dot_product_attention`.
+    each of the three, in its shape. Raises ValueError when shapes do not fit; for
+    `mask` and its errors see `scaled_dot_product_attention`.
 
     Defined in chapter 7, "The definition".
     """
@@ -45,7 +45,8 @@ def attention_gradients(
     output, weights = attend_by_hand(query, key, value, mask)
     if d_output.shape != output.shape:
         raise ValueError(
-            f"d_output needs the output's shape {output.shape}, not {d_output.shape}"
+            f"d_output needs the shape of the output, {output.shape}, not"
+            f" {d_output.shape}"
         )
     d_value = weights.swapaxes(-1, -2) @ d_output
     d_weights = d_output @ value.swapaxes(-1, -2)

@@ -40,10 +40,11 @@ def notebook(tmp_path):
     return write
 
 
-def exercise(stub: str = "f = 0", check: str = "Verdict(passed=False)", solution: str = "Verdict(passed=True)"):
-    """The four cells of an exercise."""
+def exercise(check: str = "✗ not yet", solution: str = "✓ right"):
+    """The four cells of an exercise, with the verdicts that the last two showed."""
     heading = new_markdown_cell("### Exercise 1: try")
-    return [heading, code(stub, "exercise"), code(check, "check"), code(solution, "solution")]
+    shown = code("check(f)", "check", result={"text/plain": check})
+    return [heading, code("f = 0", "exercise"), shown, code("f = 1", "solution", result={"text/plain": solution})]
 
 
 def test_a_cell_never_executed(notebook):
@@ -89,12 +90,13 @@ def test_too_few_or_unfinished_exercises(notebook):
 
 
 def test_verdicts(notebook):
-    setup = code("from types import SimpleNamespace as Verdict")
-    assert not gates.wrong_verdicts(notebook(setup, *exercise()))
-    assert gates.wrong_verdicts(notebook(setup, *exercise(check="Verdict(passed=True)")))
-    assert gates.wrong_verdicts(notebook(setup, *exercise(check="f")))
-    assert gates.wrong_verdicts(notebook(setup, *exercise(solution="Verdict(passed=False)")))
-    assert gates.wrong_verdicts(notebook(setup, *exercise(solution="assert f, 'not yet'")))
+    assert not gates.wrong_verdicts(notebook(*exercise()))
+    assert gates.wrong_verdicts(notebook(*exercise(check="✓ right")))
+    assert gates.wrong_verdicts(notebook(*exercise(check="<function f>")))
+    assert gates.wrong_verdicts(notebook(*exercise(solution="✗ not yet")))
+    cells = exercise()
+    cells[3].outputs = []  # it raised, or showed nothing
+    assert gates.wrong_verdicts(notebook(*cells))
 
 
 def test_a_notebook_that_is_too_big(notebook):

@@ -132,7 +132,7 @@ ENCODER = [
     ("the wrong segment", "self.segments.weight[0]", "self.segments.weight[1]"),
     ("segments are forgotten", "if self.segments is not None:", "if False:"),
     ("dropout before the norm of embeddings", "self.dropout(self.norm(x))", "self.norm(self.dropout(x))"),
-    ("fractions pass for tokens", "if tokens.is_floating_point() or tokens.dtype == torch.bool:", "if False:"),
+    ("fractions pass for tokens", "if tokens.dtype not in (torch.int32, torch.int64):", "if False:"),
 ]
 
 PRETRAINED = [
