@@ -44,7 +44,9 @@ def scores_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
 
     Defined in chapter 7, "Let the machine do it".
     """
-    fits = query.shape[-1] == key.shape[-1] and key.shape[-2] == value.shape[-2]
+    fits = min(query.ndim, key.ndim, value.ndim) > 1 and query.shape[-1] > 0
+    fits = fits and query.shape[-1] == key.shape[-1]
+    fits = fits and key.shape[-2] == value.shape[-2]
     try:
         leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
         torch.broadcast_shapes(leading, value.shape[:-2])
@@ -110,6 +112,10 @@ class MultiHeadAttention(nn.Module):
                 "d_model must be divisible by num_heads, not"
                 f" {d_model} by {num_heads}"
             )
+        if not 0 <= dropout < 1:
+            raise ValueError(
+                f"dropout must be at least 0 and below 1, not {dropout}"
+            )
         self.d_model, self.num_heads, self.dropout = d_model, num_heads, dropout
         self.w_q = nn.Linear(d_model, d_model, bias)
         self.w_k = nn.Linear(d_model, d_model, bias)
@@ -163,10 +169,13 @@ def record_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Keep the weights of every `MultiHeadAttention` inside `model` while it runs.
 
     Yields a dictionary that each forward pass fills: from the name of the module
-    (as in `model.named_modules()`) to its weights (..., H, T, S), detached.
+    (as in `model.named_modules()`) to its weights (..., H, T, S), detached. Raises
+    TypeError for a compiled model, which runs none of this: pass the original.
 
     Defined in chapter 7, "A window".
     """
+    if hasattr(model, "_orig_mod"):
+        raise TypeError("the model is compiled: record the original's weights")
     weights: dict[str, Tensor] = {}
     handles = []
 

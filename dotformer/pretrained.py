@@ -55,10 +55,12 @@ class SentenceEncoder(nn.Module):
 
         The mean over a sentence's pieces; padding does not count. Raises TypeError
         for a single string, and ValueError when a sentence has more pieces than
-        the table has positions.
+        the table has positions, or `batch_size` is below 1.
         """
         if isinstance(sentences, str):
             raise TypeError("sentences must be a list of strings, not one string")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be positive, not {batch_size}")
         means = [
             self.embeddings.tokens.weight.new_empty(
                 0, self.embeddings.tokens.embedding_dim

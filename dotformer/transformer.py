@@ -53,7 +53,9 @@ class TransformerConfig:
                 f" {self.d_model} by {self.num_heads}"
             )
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in 0 to 1, not {self.dropout}")
+            raise ValueError(
+                f"dropout must be at least 0 and below 1, not {self.dropout}"
+            )
         sizes = self.source_vocab_size, self.target_vocab_size
         if not 0 <= self.pad_id < min(sizes):
             raise ValueError(
@@ -102,6 +104,11 @@ class Transformer(nn.Module):
 
     def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
         """Logits (B, T, V): row t scores what may follow targets 0 to t (B, T)."""
+        if len(target) != len(memory):
+            raise ValueError(
+                f"source and target differ in number: memory {tuple(memory.shape)},"
+                f" target {tuple(target.shape)}"
+            )
         mask = causal_mask(target.shape[1], target.device) & padding_mask(
             target, self.config.pad_id
         )
@@ -111,7 +118,8 @@ class Transformer(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits (B, T, V) for source (B, S) and target (B, T) token numbers.
 
-        Padding (`config.pad_id`) is masked on both sides. Raises ValueError when a
-        sentence is empty or a token or place is beyond its table.
+        Padding (`config.pad_id`) is masked on both sides. Raises ValueError when
+        the batches differ in size or a place is beyond its table, and on a CPU when
+        a sentence is empty or a token is not in its table.
         """
         return self.decode(target, *self.encode(source))

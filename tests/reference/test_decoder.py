@@ -239,3 +239,9 @@ def test_masks_that_change_places_are_named():
 def test_an_unknown_activation_is_named():
     with pytest.raises(ValueError, match=r"^activation must be one of .* not 'tanh'$"):
         Decoder(1, 8, 2, 16, activation="tanh")
+
+
+def test_the_padding_mask_compiles_into_one_graph():
+    compiled = torch.compile(padding_mask, backend="eager", fullgraph=True)
+    tokens = torch.tensor([[3, 0], [4, 5]])
+    assert torch.equal(compiled(tokens, 0), padding_mask(tokens, 0))

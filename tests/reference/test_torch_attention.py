@@ -1,5 +1,7 @@
 """attention beside by_hand and beside PyTorch's own attention, in float64."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -484,3 +486,21 @@ def test_the_input_is_left_alone():
         module(query, key, value, mask, need_weights)
     for a, before in zip((*inputs, mask), untouched, strict=True):
         assert torch.equal(a, before)
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5])
+def test_a_share_to_drop_that_is_none_is_named(dropout):
+    with pytest.raises(ValueError, match=f"not {dropout}"):
+        MultiHeadAttention(4, 2, dropout=dropout)
+
+
+@pytest.mark.parametrize("shapes", [[(4,), (3, 4), (3, 4)], [(3, 4), (3, 4), (4,)], [(3, 0), (3, 0), (3, 4)]])
+def test_inputs_without_rows_or_width_are_named(shapes):
+    with pytest.raises(ValueError, match=re.escape(str(shapes[0]))):
+        scaled_dot_product_attention(*(torch.ones(shape) for shape in shapes))
+
+
+def test_a_compiled_model_is_not_recorded_in_silence():
+    compiled = torch.compile(MultiHeadAttention(4, 2), backend="eager")
+    with pytest.raises(TypeError, match="original"), record_weights(compiled):
+        pass
