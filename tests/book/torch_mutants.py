@@ -170,8 +170,8 @@ DECODER = [
     ("the padding mask is inverted", "return real[:, None, None]", "return ~real[:, None, None]"),
     ("the padding mask hides queries, not keys", "return real[:, None, None]", "return real[:, None, :, None]"),
     ("padding is always 0", "tokens != pad_id", "tokens != 0"),
-    ("empty sentences pass", "if tokens.device.type == 'cpu' and", "if False and"),
-    ("empty sentences are looked for on a GPU", "if tokens.device.type == 'cpu' and", "if"),
+    ("empty sentences pass", "if not unchecked and", "if False and"),
+    ("empty sentences are looked for on a GPU", "tokens.device.type != 'cpu' or", ""),
     (
         "the causal mask is dropped in eval",
         "self.self_attention(x, x, x, mask)",
