@@ -113,6 +113,7 @@ assert alone[1:, 1].max() < 0.08 and alone[4, 2] < 1e-4
 kinds = {
     "attention alone": lambda x, found: found,
     "added": lambda x, found: x + found,
+    # the norm is explained below
     "added, normalised": lambda x, found: F.layer_norm(x + found, x.shape[-1:]),
 }
 runs = {
@@ -174,9 +175,11 @@ assert max(row[0] for row in larger.values()) < 0.02
 assert larger["added"][2] > 1e5 and larger["added, normalised"][2] < 10
 
 # %% [markdown]
-# Now each layer adds as much as there was, and after 24 layers little is anybody's own, with or without the sum. So the
-# plus sign delays the collapse; it does not forbid it. How long depends on how much each layer adds. And without a
-# brake, sizes and gradients explode. The norm is the brake.
+# So the vanishing gradient came from small matrices: now half of it arrives through attention alone. The collapse did
+# not. Attention alone still ends with one word, and since each layer now adds as much as there was, so nearly does the
+# sum: it delays the collapse, and does not forbid it. (Differences of less than a thousandth remain in the last line,
+# from which a linear map still reads some places.) How deep one can go depends on how much each layer adds; our stacks
+# in chapter 9 have two layers. And without a brake, sizes and gradients explode. The norm is the brake.
 #
 # ## Layer norm, on four numbers
 #
@@ -408,8 +411,8 @@ class Encoder(nn.Module):
 
 
 # %% [markdown]
-# The final norm belongs to the second order. When only what goes into the parts is normalised, the sum never was, and
-# whatever comes after the encoder wants numbers of a known size.
+# Only the norm before the part needs a final norm. When only what goes into the parts is normalised, the sum never was,
+# and whatever comes after the encoder wants numbers of a known size.
 #
 # PyTorch has an encoder too. Copy its parameters into ours (the function that does so is folded), and both must give
 # the same, in either order, with some tokens masked out.
@@ -475,8 +478,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## From numbers to vectors
 #
-# One piece is missing below the stack. A model receives tokens as numbers, rows of a table of vectors, its
-# **embeddings**. Then come the places of [chapter 5](05_position.ipynb), now as a module:
+# One piece is missing below the stack. A model receives tokens as numbers. Each picks a row from a table of vectors,
+# the **embeddings**. Then come the places of [chapter 5](05_position.ipynb), now as a module:
 
 # %% tags=["export"] module="encoder"
 import torch
@@ -531,8 +534,9 @@ class PositionalEncoding(nn.Module):
 
 # %% [markdown]
 # The original transformer scales the embedding and adds sinusoids. The published model that we are about to load does
-# it differently. It is a BERT, which learned its table of places, adds one more vector (the *segment*, for telling two
-# sentences apart), and normalises the sum. All of that fits into options of one class:
+# it differently. It is a BERT, an encoder trained to guess words that were blanked out. It learned its table of places,
+# it adds one more vector (the *segment*, for telling two sentences apart), and it normalises the sum. All of that fits
+# into options of one class:
 
 # %% tags=["export"] module="encoder"
 import math
@@ -673,8 +677,8 @@ assert max(loss.max() for loss in list(ends.values())[1:]) < 0.3
 
 # %% [markdown]
 # With the norm after the sum and full steps from the start, next to nothing is learnt: the loss stays near 2.8, and
-# knowing nothing costs $\ln 20 = 3.0$. At the same rate, a warm-up rescues it, and so does a third of the rate. With
-# the norm before the part, neither was needed: it bears larger steps.
+# knowing nothing costs $\ln 20 = 3.0$. A warm-up to the same rate rescues it; so does a third of the rate without
+# warm-up. With the norm before the part, neither was needed: it bears larger steps.
 
 # %% [markdown]
 # ## The real thing
@@ -961,8 +965,8 @@ movable.heads(nine, nine_pieces, head=2, token=6)
 
 # %% [markdown]
 # Layer 1, head 3 looks at the piece before, with a weight of 1.00, whatever the words are. In layers 2 to 5, most
-# pieces in most heads look at `[CLS]`. Is that so in other sentences? Measure three habits over twenty of them
-# (folded): how much weight goes to the piece before, to the piece after, and to the two marks.
+# pieces in most heads look at one of the two marks. Is that so in other sentences? Measure three habits over twenty of
+# them (folded): how much weight goes to the piece before, to the piece after, and to the two marks.
 
 # %% tags=["hide-input"]
 texts = """A Lannister always pays his debts
@@ -1056,7 +1060,7 @@ for layer, parts in enumerate(minilm.encoder.layers):
         w_o[:, own] = kept
 clear = torch.stack([m.max(-1).values.mean(-1) for m in maps]).mean(0).numpy()
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Scatter of 72 heads: mean largest weight, from 0.25 to 1.0, against the change of the sentence vectors when the head is switched off. The heads of the last layer lie highest, with largest weights between 0.35 and 0.55. Layer 1 head 3, with a largest weight of 1.0, lies near the bottom."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Scatter of 72 heads: mean largest weight, from 0.25 to 1.0, against the change of the sentence vectors when the head is switched off. The heads of the last layer lie highest, with largest weights between 0.35 and 0.55. Layer 1 head 3, with a largest weight of 1.0, lies low, like most heads of the first five layers."}}
 figure, axes = plt.subplots(figsize=(6, 3.4))
 axes.scatter(clear[:5], change[:5], color=plots.GREY, s=18)
 axes.scatter(clear[5], change[5], color=plots.BLUE, s=18)
@@ -1086,9 +1090,10 @@ assert -0.5 < correlation < -0.2 and -0.3 < rest < -0.1
 assert place > 20 and change.argmax() // 12 == 5 and change.max() < 0.05
 
 # %% [markdown]
-# In the middle: number 35 of 72. The heads that matter most stand in the last layer, and their maps are among the less
-# clear. Leave the last layer out, and the correlation is still negative, −0.2. In this model, a clear map is no sign of
-# importance. (Nor does any single head matter much: the largest change is 0.04.)
+# In the middle: number 35 of 72 (low in the figure, as half of all heads change even less). The heads that matter most
+# stand in the last layer, and their maps are among the less clear. Leave the last layer out, and the correlation is
+# still negative, −0.2. In this model, a clear map is no sign of importance. (Nor does any single head matter much: the
+# largest change is 0.04.)
 #
 # And the attention on the marks? A weight says how much of a *value* is taken. If the value is short, much of it is
 # little. Measure the length of what each piece hands over, weight times value through $W_O$, next to the weight itself.
@@ -1146,8 +1151,8 @@ print(f"{np.mean(correlations):.2f} ± {np.std(correlations):.2f} over 20 senten
 assert 0.65 < np.mean(correlations) < 0.85
 
 # %% [markdown]
-# So attention received does say something about a word: in this model, averaged over 72 maps. It is evidence. To call
-# it an explanation, ablate.
+# So attention received does say something about a word: in this model, averaged over 72 maps. (Some of the agreement is
+# built in, since hiding a piece removes exactly its weight.) It is evidence. Before you call it an explanation, ablate.
 #
 # ### Is the length of the input fixed?
 #
@@ -1233,7 +1238,7 @@ right = minilm.encode(pairs)
 library = theirs_of(pairs)
 gap = (library - right).abs().max().item()
 print(f"largest difference from the library's vectors: {gap:.0e}\n")
-print(f"{'':24} partners found   cosine to the right   largest difference")
+print(f"{'':24} partners found   least cosine           largest difference")
 found, differences = {}, {}
 for name, plant in mistakes.items():
     broken = copy.deepcopy(minilm)
@@ -1247,8 +1252,8 @@ for name, plant in mistakes.items():
 
 # %% [markdown]
 # Nearly always, it does. A model with the wrong bend in every layer, one with its heads cut wrongly, one that cannot
-# tell the order of words: each still pairs all six sentences, and a demonstration would go well. Yet the vectors of the
-# ReLU model have turned away from the right ones to a cosine of 0.43. Six sentences on three subjects are a weak test,
+# tell the order of words: each still pairs all six sentences, and a demonstration would go well. Yet one vector of the
+# ReLU model has turned away from the right one to a cosine of 0.43. Six sentences on three subjects are a weak test,
 # and a result that looks sensible is a weak result.
 #
 # The last column is the strong test. Between our code and the library's, the difference is some ten-millionths. The

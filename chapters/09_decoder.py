@@ -36,8 +36,8 @@ transformer_map(built=9)
 # - The **causal mask** is about order. Row $t$ is true up to column $t$. Its shape is $(T, T)$, queries by keys, and it
 #   is the same for every sentence.
 # - The **padding mask** is about what is real. Sentences in a batch have different lengths; the shorter ones are filled
-#   up with a token that means nothing. Its shape is $(B, 1, 1, S)$, where $S$ counts those that are asked: one row for
-#   each sentence, the same for all heads and all queries. Where words ask each other, $S = T$.
+#   up with a token that means nothing. Its shape is $(B, 1, 1, S)$, where $S$ counts the keys: one row for each
+#   sentence, the same for all heads and all queries. Where words ask each other, $S = T$.
 
 # %% tags=["export"] module="decoder"
 import torch
@@ -420,8 +420,7 @@ class TransformerConfig:
 
 
 # %% [markdown]
-# The output can be *tied*: a token's score is the dot product with its own embedding. That operation is where this book
-# began.
+# The output can be *tied*: a token's score is the dot product of the last vector with its embedding.
 
 
 # %% tags=["export"] module="transformer"
@@ -670,8 +669,8 @@ config = TransformerConfig(
 
 
 # %% [markdown]
-# And to use it, the model runs once for each word: what it said is put after what it had said. This is **greedy**
-# generation, always the best next word; chapter 12 does better and faster.
+# And to use it, the model runs once for each word: each new word is appended and goes in with the rest. This is
+# **greedy** generation, always the best next word; chapter 12 does better and faster.
 
 
 # %%
@@ -831,17 +830,24 @@ def chance_of_i(model, hidden):
     return model.decode(right[:, :1], memory, mask)[0, 0].softmax(-1)[number["I"]]
 
 
-print("probability of I without", *(f"{word:>6}" for word in question))
+print(
+    "probability of I without",
+    *(f"{word:>6}" for word in question),
+    "  looks most at",
+)
 for seed, trial in enumerate(trained):
     chances = [chance_of_i(trial, place).item() for place in range(6)]
-    print(
-        f"model {seed}                 ", *(f"{chance:6.2f}" for chance in chances)
-    )
+    with record_weights(trial) as recorded, torch.no_grad():
+        trial(hello, right[:, :1])
+    heads = recorded["decoder.layers.1.cross_attention"][0, :, 0]  # (H, S)
+    most = question[heads.mean(dim=0).argmax()]
+    listed = " ".join(f"{chance:6.2f}" for chance in chances)
+    print(f"model {seed}                  {listed}   {most}")
 
 # %% [markdown]
-# In model 0, map and test agree: without *you* there is no *I*. In model 1, the *I* hangs on the question mark. In
-# model 2, some of it survives without *you*. When the encoder has finished, a place holds more than its own word, so
-# what is looked at, and what is needed, need not be the same.
+# Model 0 looks at *you* and cannot do without it. Model 1 looks at the question mark and hangs on that: when the
+# encoder has finished, a place holds more than its own word. And model 2 looks most at *are*, but what it needs is
+# *you*. So the first map was right, and only the test could tell.
 #
 # ### Does training run token by token?
 #
@@ -914,10 +920,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: six ways to get a mask wrong
 #
-# The first is a line forgotten. The other five have been found in tutorials, books and repositories. Train a model with
-# each and ask: Does the loss fall? What share of held-out *words* is right when the decoder is given the right words so
-# far (*forced*)? What share of *answers* is right when it writes by itself? Does it leak? And does the correct model,
-# given the same parameters, compute the same?
+# The first is a line forgotten. The other five are mistakes that published code has made. Train a model with each and
+# ask: Does the loss fall? What share of held-out *words* is right when the decoder is given the right words so far
+# (*forced*)? What share of *answers* is right when it writes by itself? Does it leak? And does the correct model, given
+# the same parameters, compute the same? (The last two of the last seed. `Masked` leaves the targets' padding mask out:
+# padding stands at the end, where the causal mask hides it.)
 
 
 # %%
@@ -1027,11 +1034,11 @@ for name, make in variants.items():
 # Read the loss first: all seven are near 0. Without a causal mask the model sees the next word and copies it. Forced,
 # it is perfect; writing by itself it gets a quarter right at best. A mask turned around, which is what PyTorch's other
 # convention gives, shows *only* the future. Multiplying leaves the future some weight, or a place in the divisor, and
-# training finds whatever leaks. Nothing of this is in the loss.
+# training finds whatever leaks. None of this shows in the loss.
 #
 # A mask that is dropped outside training makes a lottery. Forced, every word suddenly sees its future, which it never
-# did in training, and half the words come out wrong. While writing, the new word has no future yet, but the words
-# before it have one. One seed gets 3 percent right, another all.
+# did in training, and more than half the words come out wrong. While writing, the new word has no future yet, but the
+# words before it have one. One seed gets 3 percent right, another all.
 #
 # And a causal mask on cross-attention gets by here: the first word may look at the first word of the question only, but
 # two layers of encoder had already spread the news, and small talk is easy. Only the last column finds it, the
