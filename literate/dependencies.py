@@ -1,7 +1,7 @@
 """Which files of the project a chapter's code depends on: what it imports, what that imports, and so on."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from literate.project import CLASSROOM, PACKAGE, ProjectError
@@ -10,12 +10,13 @@ LOCAL = (PACKAGE, CLASSROOM)
 DATA = {".css", ".js"}
 
 
-def local_files(root: Path, trees: Iterable[ast.Module]) -> list[Path]:
+def local_files(root: Path, trees: Sequence[ast.Module]) -> list[Path]:
     """The files below `root` that running these trees reads, sorted: modules of the project, and data beside them.
 
-    Style sheets and scripts count with every module of their folder: nothing tells which one reads them.
+    `measured("name")` reads book/measurements/name.json. Style sheets and scripts count with every module of their
+    folder: nothing tells which one reads them.
     """
-    found: set[Path] = set()
+    found = {path for tree in trees for path in _measurements(root, tree)}
     waiting = [name for tree in trees for name in _imported(tree, package="")]
     while waiting:
         for path in _files(root, waiting.pop()):
@@ -24,6 +25,14 @@ def local_files(root: Path, trees: Iterable[ast.Module]) -> list[Path]:
                 if path.suffix == ".py":
                     waiting += _imported(_parsed(root, path), package=".".join(path.relative_to(root).parts[:-1]))
     return sorted(found)
+
+
+def _measurements(root: Path, tree: ast.Module) -> Iterator[Path]:
+    """The measurements that a tree names in a call, as far as they are there."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "measured":
+            names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+            yield from filter(Path.is_file, (root / "book" / "measurements" / f"{name}.json" for name in names))
 
 
 def _parsed(root: Path, path: Path) -> ast.Module:

@@ -22,10 +22,11 @@ EXERCISE_CELLS = ("exercise", "check", "solution")
 
 PUBLIC_PACKAGES = {"dotformer", "classroom", "literate", "tests", "benchmarks"}
 ALLOWED_IMPORTS = {  # a folder -> what its files may import beside the standard library
-    "dotformer": {"dotformer", "numpy", "safetensors", "tokenizers", "torch"},
+    "dotformer": {"dotformer", "numpy", "regex", "safetensors", "tokenizers", "torch"},
     "classroom": {"classroom", "IPython", "latex2mathml", "matplotlib", "matplotlib_inline", "numpy"},
     "chapters": {
-        *("classroom", "dotformer", "matplotlib", "numpy", "safetensors", "tokenizers", "torch", "transformers")
+        *("classroom", "dotformer", "matplotlib", "num2words", "numpy", "regex", "safetensors", "tokenizers", "torch"),
+        "transformers",
     },
 }
 FORBIDDEN_IMPORTS = {  # a folder -> which of the project's own packages its files may not import

@@ -135,6 +135,45 @@ ENCODER = [
     ("fractions pass for tokens", "if tokens.dtype not in (torch.int32, torch.int64):", "if False:"),
 ]
 
+TOKENS = [
+    (
+        "rare pairs come first",
+        "queue = [(-n, pair) for pair, n in pairs.items()]",
+        "queue = [(n, pair) for pair, n in pairs.items()]",
+    ),
+    ("stale counts are used", "if pairs[pair] != -n:", "if False:"),
+    ("a word counts once", "pairs[pair] += times[place]", "pairs[pair] += 1"),
+    ("old pairs keep their counts", "pairs[old] -= times[place]", "pairs[old] -= 0"),
+    ("new pairs are not queued", "touched.add(new)", "None"),
+    ("overlapping pairs merge twice", "i += 2", "i += 1"),
+    ("only the start of a word merges", "merged.append(word[i])", "merged.extend(word[i:]); i = len(word)"),
+    ("numbers of the special tokens are taken", "n + shift for word", "n for word"),
+    ("begin and end are swapped", "[self.begin_id, *tokens, self.end_id]", "[self.end_id, *tokens, self.begin_id]"),
+    ("the merge learnt last comes first", "pair = min(pairwise(symbols)", "pair = max(pairwise(symbols)"),
+    ("space around a text is lost", "regex.findall(pattern, text)", "regex.findall(pattern, text.strip())"),
+    ("capitals are lost", "regex.findall(pattern, text)", "regex.findall(pattern, text.lower())"),
+    ("unreadable bytes are left out", "decode(errors='replace')", "decode(errors='ignore')"),
+    ("negative numbers are tokens", "if not 0 <= token < len(self):", "if not token < len(self):"),
+    (
+        "a saved file is overwritten in place",
+        "draft.write_text(text, encoding='utf-8')",
+        "(path.write_text(text, encoding='utf-8'), draft.write_text(text, encoding='utf-8'))",
+    ),
+    ("a draft is left behind", "draft.unlink(missing_ok=True)", "pass"),
+    ("padding is always 0", "padding_value=pad_id", "padding_value=0"),
+    (
+        "padding does not count",
+        "lengths[n] * (len(batches[-1]) + 1) > max_tokens",
+        "lengths[n] + sum((lengths[m] for m in batches[-1])) > max_tokens",
+    ),
+    ("batches stay sorted", "return [batches[n] for n in order]", "return batches"),
+    (
+        "batches are the same every time",
+        "shuffled = torch.randperm(len(lengths), generator=generator).tolist()",
+        "shuffled = list(range(len(lengths)))",
+    ),
+    ("batches ignore length", "sorted(shuffled, key=lambda n: lengths[n])", "shuffled"),
+]
 PRETRAINED = [
     ("the mean counts padding", "(self(tokens, mask) * real).sum(dim=1)", "self(tokens, mask).sum(dim=1)"),
     ("vectors are not of length 1", "nn.functional.normalize(torch.cat(means), dim=-1)", "torch.cat(means)"),
@@ -267,6 +306,7 @@ TORCH = {
     "attention": ATTENTION,
     "encoder": ENCODER,
     "pretrained": PRETRAINED,
+    "tokens": TOKENS,
     "decoder": DECODER,
     "transformer": TRANSFORMER,
 }

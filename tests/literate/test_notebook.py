@@ -105,6 +105,7 @@ def modules(folder):
     folder.write("classroom/unused.py", "")
     folder.write("dotformer/by_hand/late.py", "")
     folder.write("dotformer/other.py", "")
+    folder.write("book/measurements/speed.json", "{}")
     return folder
 
 
@@ -128,6 +129,7 @@ PACKAGE_FILES = ["dotformer/__init__.py", "dotformer/by_hand/__init__.py", "dotf
         ("from dotformer.by_hand.late import something", PACKAGE_FILES),
         ("def f():\n    from dotformer import other", ["dotformer/__init__.py", "dotformer/other.py"]),
         ("from classroom import plots", CLASSROOM_FILES + PACKAGE_FILES),
+        ('rate = measured("speed")["rate"] + measured("none")', ["book/measurements/speed.json"]),
     ],
 )
 def test_a_chapter_depends_on_what_it_imports_and_what_that_imports(modules, code, expected):
