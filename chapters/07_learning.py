@@ -73,8 +73,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
-# One score moves all three weights. Chapter 3 found by how much: $\partial w_j / \partial s_i = w_j (\delta_{ij} -
-# w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and else 0. Add up the three ways in which $s_i$ reaches the loss:
+# One score moves all three weights. Chapter 3 found by how much:
+# $\partial w_j / \partial s_i = w_j (\delta_{ij} - w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and else 0. Add up the
+# three ways in which $s_i$ reaches the loss:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
@@ -100,9 +101,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \sum_j \frac{\partial L}{\partial s_j} k_j , \qquad \frac{\partial L}{\partial k_j} = \frac{1}{\sqrt 2} \frac{\partial L}{\partial s_j} \, q .$$
 #
-# With the numbers of the table, $\partial L / \partial q = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1)
-# + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$. The query should look a little less for life. For this sentence, that is
-# right: of the two living things the man is twice as alive, and looking for life finds him.
+# With the numbers of the table,
+# $\partial L / \partial q = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$.
+# The query should look a little less for life. For this sentence, that is right: of the two living things the man is
+# twice as alive, and looking for life finds him.
 
 # %%
 complaint = output - [1, 0]
@@ -358,8 +360,8 @@ def scaled_dot_product_attention(
 
 
 # %% [markdown]
-# And several heads. The mask has one more way to go wrong here: it must fit $(B, H, T, S)$, and a mask of shape $(B, T,
-# S)$ would be read as $(H, T, S)$ whenever $B = H$. So that is refused.
+# And several heads. The mask has one more way to go wrong here: it must fit $(B, H, T, S)$, and a mask of shape
+# $(B, T, S)$ would be read as $(H, T, S)$ whenever $B = H$. So that is refused.
 
 
 # %% tags=["export"] module="attention"

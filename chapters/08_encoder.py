@@ -184,8 +184,8 @@ assert larger["added"][2] > 1e5 and larger["added, normalised"][2] < 10
 # ## Layer norm, on four numbers
 #
 # **Layer normalisation** takes one token's vector, subtracts the mean of its entries, and divides by their standard
-# deviation. Take $(2, 4, 4, 10)$. The mean is 5; subtract it: $(-3, -1, -1, 5)$. The mean of the squares is $(9 + 1 + 1
-# + 25) / 4 = 9$, its root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$.
+# deviation. Take $(2, 4, 4, 10)$. The mean is 5; subtract it: $(-3, -1, -1, 5)$. The mean of the squares is
+# $(9 + 1 + 1 + 25) / 4 = 9$, its root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$.
 #
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
@@ -1374,8 +1374,8 @@ verdict
 #
 # *Harder, 25 minutes.* Given $x$ $(T, D)$ and the gradient for $y = \operatorname{LayerNorm}(x)$, with gain 1, bias 0
 # and $\epsilon = 0$, return the gradient for $x$, in NumPy. Start with one vector: $y_i = (x_i - \mu) / \sigma$. Both
-# $\mu$ and $\sigma$ depend on every entry, with $\partial \mu / \partial x_j = 1 / D$ and $\partial \sigma / \partial
-# x_j = y_j / D$, so the complaint comes back by three ways.
+# $\mu$ and $\sigma$ depend on every entry, with $\partial \mu / \partial x_j = 1 / D$ and
+# $\partial \sigma / \partial x_j = y_j / D$, so the complaint comes back by three ways.
 
 
 # %% tags=["exercise"]

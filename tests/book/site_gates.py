@@ -1,5 +1,6 @@
 """What the rendered book must hold. Each gate takes the folder of the site and returns its problems as sentences."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
@@ -9,6 +10,8 @@ from urllib.parse import unquote, urlsplit
 from bs4 import BeautifulSoup, Tag
 
 MAX_PAGE_BYTES = 1_000_000
+UNSET = re.compile(r"\$|\\(?:[td]?frac|text|sqrt|ln|cdot|top|partial)(?![a-z])")
+NO_SENTENCES = ["code", "pre", "script", "style", "math", "svg"]
 LOADED = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
 
 
@@ -93,6 +96,16 @@ def images_without_alt(site: Path) -> list[str]:
         for image in parse(page).select("article img")
         if not str(image.get("alt", "")).strip()
     ]
+
+
+def unset_formulas(site: Path) -> list[str]:
+    """Formulas that stayed text: a dollar sign, or a command of TeX, in the sentences of a page."""
+    problems = []
+    for page in pages(site):
+        for text in (parse(page).article or parse(page)).find_all(string=UNSET):
+            if not text.find_parent(NO_SENTENCES) and not text.find_parent(class_="math"):
+                problems.append(f"{page.relative_to(site).as_posix()}: {text.strip()[:80]!r} is no formula")
+    return problems
 
 
 def page_weight(page: Path) -> int:

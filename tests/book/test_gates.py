@@ -205,6 +205,8 @@ def test_a_faulty_book_is_not_built(book, tmp_path):
         (site_gates.loaded_from_elsewhere, '<img src="//example.org/x.png" alt="x">'),
         (site_gates.repeated_ids, '<p id="a"></p><p id="a"></p>'),
         (site_gates.images_without_alt, '<article><img src="page.html"></article>'),
+        (site_gates.unset_formulas, "<article><p>so $(9 + 1</p></article>"),
+        (site_gates.unset_formulas, "<article><p>that is \\tfrac13</p></article>"),
         (site_gates.heavy_pages, "x" * site_gates.MAX_PAGE_BYTES),
         (site_gates.heavy_pages, '<img src="heavy.svg" alt="x">'),
     ],

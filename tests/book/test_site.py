@@ -21,6 +21,7 @@ def test_the_clean_build_has_no_warning(build):
         site_gates.loaded_from_elsewhere,
         site_gates.repeated_ids,
         site_gates.images_without_alt,
+        site_gates.unset_formulas,
         site_gates.heavy_pages,
     ],
     ids=lambda gate: gate.__name__,
