@@ -9,6 +9,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from operator import index
 from pathlib import Path
 from typing import Self
 
@@ -103,16 +104,15 @@ class BPETokenizer:
         merges: Sequence[tuple[int, int]],
         special_tokens: Sequence[str] = ("<pad>", "<begin>", "<end>"),
     ) -> None:
-        if len(special_tokens) < 3 or len(set(special_tokens)) < len(
-            special_tokens
-        ):
+        names = [name for name in special_tokens if isinstance(name, str)]
+        if len(names) < 3 or len(set(names)) < len(special_tokens):
             raise ValueError(
-                "special tokens must differ and begin with padding, begin and end,"
-                f" not {list(special_tokens)}"
+                "special tokens must be different strings, beginning with padding,"
+                f" begin and end, not {list(special_tokens)}"
             )
         self.special_tokens = tuple(special_tokens)
         self.pad_id, self.begin_id, self.end_id = range(3)
-        self.merges = [(left, right) for left, right in merges]
+        self.merges = [(index(left), index(right)) for left, right in merges]
         self.symbols = [bytes([n]) for n in range(256)]
         for left, right in self.merges:
             if not 0 <= left < len(self.symbols) > right >= 0:
@@ -121,7 +121,13 @@ class BPETokenizer:
                     f" only 0 to {len(self.symbols) - 1} exist by then"
                 )
             self.symbols.append(self.symbols[left] + self.symbols[right])
+            if len(self.symbols[-1]) > 10_000:
+                raise ValueError(
+                    f"symbol {len(self.symbols) - 1} is over 10,000 bytes"
+                )
         self._ranks = {pair: n for n, pair in enumerate(self.merges)}
+        if len(self._ranks) < len(self.merges):
+            raise ValueError("a pair is merged twice")
         self._known: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
@@ -137,9 +143,12 @@ class BPETokenizer:
     ) -> Self:
         """Learn merges from texts until there are `vocab_size` tokens, or no pairs.
 
-        Raises ValueError when that is less than the special tokens and the bytes.
+        Raises ValueError when that is less than the special tokens and the bytes,
+        and TypeError for a single text.
         """
-        count = vocab_size - 256 - len(special_tokens)
+        if isinstance(texts, str):
+            raise TypeError("texts must be several strings, not one string")
+        count = index(vocab_size) - 256 - len(special_tokens)
         if count < 0:
             raise ValueError(
                 f"vocab_size {vocab_size} has no room for 256 bytes and"
@@ -148,7 +157,11 @@ class BPETokenizer:
         return cls(learn_merges(texts, count), special_tokens)
 
     def encode(self, text: str, marks: bool = False) -> list[int]:
-        """The token numbers of a text, with `marks` between begin and end."""
+        """The token numbers of a text, with `marks` between begin and end.
+
+        Time grows with the square of the longest word. Raises UnicodeEncodeError
+        for what UTF-8 cannot write, half of a surrogate pair.
+        """
         shift = len(self.special_tokens)
         tokens = [n + shift for word in words_of(text) for n in self._split(word)]
         return [self.begin_id, *tokens, self.end_id] if marks else tokens
@@ -159,7 +172,7 @@ class BPETokenizer:
         Bytes that are no text become U+FFFD. Raises ValueError for a number that
         is no token.
         """
-        return b"".join(self._bytes(int(n)) for n in tokens).decode(
+        return b"".join(self._bytes(index(n)) for n in tokens).decode(
             errors="replace"
         )
 
@@ -199,26 +212,25 @@ class BPETokenizer:
         """Read what `save` wrote. Raises ValueError when the file is another."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-            merges = [
-                (int(left), int(right)) for left, right, _ in content["merges"]
-            ]
+            if content["tokenizer"] != "byte-pair encoding":
+                raise ValueError(f"it says {content['tokenizer']!r}")
+            merges = [(left, right) for left, right, _ in content["merges"]]
             return cls(merges, content["special_tokens"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not a saved tokenizer: {error}") from error
 
     def _split(self, word: str) -> list[int]:
-        if word not in self._known:
-            symbols = list(word.encode())
-            while len(symbols) > 1:
-                pair = min(
-                    pairwise(symbols),
-                    key=lambda p: self._ranks.get(p, len(self.merges)),
-                )
-                if pair not in self._ranks:
-                    break
-                symbols = merge_pair(symbols, pair, 256 + self._ranks[pair])
+        if word in self._known:
+            return self._known[word]
+        symbols, never = list(word.encode()), len(self.merges)
+        while len(symbols) > 1:
+            pair = min(pairwise(symbols), key=lambda p: self._ranks.get(p, never))
+            if pair not in self._ranks:
+                break
+            symbols = merge_pair(symbols, pair, 256 + self._ranks[pair])
+        if len(self._known) < 100_000:  # words to remember
             self._known[word] = symbols
-        return self._known[word]
+        return symbols
 
     def _bytes(self, token: int) -> bytes:
         if not 0 <= token < len(self):
@@ -230,15 +242,24 @@ class BPETokenizer:
 def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """Rows of token numbers, filled up to the longest: (B, T), int64.
 
-    Raises ValueError when there is no row, or when one is empty.
+    Raises ValueError when there is no row or one is empty, and TypeError when they
+    are no whole numbers.
 
     Defined in chapter 10, "Batches that waste little".
     """
     empty = [n for n, row in enumerate(rows) if not len(row)]
     if not len(rows) or empty:
-        raise ValueError(f"rows {empty} of {len(rows)} are empty")
+        which = (
+            f"rows {empty} of {len(rows)} are empty" if empty else "there is no row"
+        )
+        raise ValueError(which)
+    tensors = [torch.as_tensor(row) for row in rows]
+    if any(tensor.is_floating_point() for tensor in tensors):
+        raise TypeError("rows must hold whole numbers")
     return nn.utils.rnn.pad_sequence(
-        [torch.tensor(row) for row in rows], batch_first=True, padding_value=pad_id
+        [tensor.long() for tensor in tensors],
+        batch_first=True,
+        padding_value=pad_id,
     )
 
 
@@ -255,6 +276,7 @@ def token_batches(
 
     Defined in chapter 10, "Batches that waste little".
     """
+    lengths = [int(n) for n in lengths]
     if lengths and max(lengths) > max_tokens:
         raise ValueError(
             f"a sentence of {max(lengths)} tokens does not fit into {max_tokens}"

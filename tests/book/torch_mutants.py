@@ -146,7 +146,6 @@ TOKENS = [
     ("old pairs keep their counts", "pairs[old] -= times[place]", "pairs[old] -= 0"),
     ("new pairs are not queued", "touched.add(new)", "None"),
     ("overlapping pairs merge twice", "i += 2", "i += 1"),
-    ("only the start of a word merges", "merged.append(word[i])", "merged.extend(word[i:]); i = len(word)"),
     ("numbers of the special tokens are taken", "n + shift for word", "n for word"),
     ("begin and end are swapped", "[self.begin_id, *tokens, self.end_id]", "[self.end_id, *tokens, self.begin_id]"),
     ("the merge learnt last comes first", "pair = min(pairwise(symbols)", "pair = max(pairwise(symbols)"),

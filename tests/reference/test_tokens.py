@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import regex
 import torch
@@ -109,7 +110,9 @@ def test_a_failed_save_keeps_what_was_there(tokenizer, tmp_path, monkeypatch):
     path = tmp_path / "tokenizer.json"
     path.write_text("before", encoding="utf-8")
 
-    def full(self, *arguments, **keywords):
+    def full(self, text, **keywords):
+        with self.open("w", encoding="utf-8") as file:
+            file.write(text[:20])
         raise OSError("No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_text", full)
@@ -137,8 +140,14 @@ def test_what_cannot_be_a_tokenizer_is_named():
         BPETokenizer([(97, 256)])
     with pytest.raises(ValueError, match="merge 0 joins -1 and 97"):
         BPETokenizer([(-1, 97)])
-    for special in [("<pad>",), ("a", "a", "b")]:
-        with pytest.raises(ValueError, match="special tokens must differ"):
+    with pytest.raises(ValueError, match="merged twice"):
+        BPETokenizer([(97, 98), (97, 98)])
+    with pytest.raises(ValueError, match="over 10,000 bytes"):
+        BPETokenizer([(97, 97), *((n, n) for n in range(256, 290))])
+    with pytest.raises(TypeError, match="not one string"):
+        BPETokenizer.train("tea tea", 300)
+    for special in [("<pad>",), ("a", "a", "b"), (1, 2, 3), "ab"]:
+        with pytest.raises(ValueError, match="special tokens must be different strings"):
             BPETokenizer([], special)
 
 
@@ -184,7 +193,19 @@ def test_rows_are_padded_to_the_longest():
     assert padded.dtype == torch.int64
 
 
-@pytest.mark.parametrize(("rows", "says"), [([], "of 0"), ([[1], []], r"rows \[1\] of 2")])
+@pytest.mark.parametrize(("rows", "says"), [([], "no row"), ([[1], []], r"rows \[1\] of 2")])
 def test_empty_rows_are_named(rows, says):
     with pytest.raises(ValueError, match=says):
         pad_batch(rows, 0)
+
+
+def test_numbers_of_any_library_are_taken():
+    merges = learn_merges(SENTENCES, 20)
+    for same in (np.array(merges), torch.tensor(merges)):
+        tokenizer = BPETokenizer(same)
+        assert tokenizer.encode(SENTENCES[0]) == BPETokenizer(merges).encode(SENTENCES[0])
+        assert tokenizer.decode(torch.tensor(tokenizer.encode("tea"))) == "tea"
+    assert token_batches(np.array([3, 4], dtype=np.uint8), 300) in ([[0, 1]], [[1, 0]])
+    assert pad_batch([np.array([1, 2], dtype=np.int32), torch.tensor([3])], 0).tolist() == [[1, 2], [3, 0]]
+    with pytest.raises(TypeError, match="whole numbers"):
+        pad_batch([[1.5, 2], [3]], 0)
