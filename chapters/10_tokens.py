@@ -675,18 +675,18 @@ print(
 quiz.one_choice(
     "Batches are limited to 2,000 places. A batch has sentences of 12, 14 and 15 tokens. Another sentence of 18 tokens comes. What counts as the size of the batch with it?",
     quiz.wrong(
-        "$12 + 14 + 15 + 18 = 59$",
+        "59 places, $12 + 14 + 15 + 18$",
         "That counts the tokens. The model computes on padding too.",
     ),
     quiz.wrong(
-        "$3 \\cdot 15 + 18 = 63$",
+        "63 places, $3 \\cdot 15 + 18$",
         "All four rows are filled up to 18 once the new one is in.",
     ),
     quiz.right(
-        "$4 \\cdot 18 = 72$", "Yes: four rows, each filled up to the longest."
+        "72 places, $4 \\cdot 18$", "Yes: four rows, each filled up to the longest."
     ),
     quiz.wrong(
-        "$4$",
+        "4 places, one a sentence",
         "A batch by sentences would count so. Then a batch of long sentences costs many times one of short ones.",
     ),
 )

@@ -1,5 +1,6 @@
 """Every gate bites: each is shown something broken in one way, and says so."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -152,7 +153,7 @@ def test_nbval_compares_stored_outputs(notebook, tmp_path):
 @pytest.fixture
 def project(root, tmp_path):
     """A copy of the chapters and of what is made from them."""
-    for name in ("chapters", "dotformer", "classroom", "book/notebooks"):
+    for name in ("chapters", "dotformer", "classroom", "book/measurements", "book/notebooks"):
         shutil.copytree(root / name, tmp_path / name)
     for name in ("pyproject.toml", "_config.yml", "book/names.md"):
         shutil.copy(root / name, tmp_path / name)
@@ -168,6 +169,14 @@ def check_copy(project) -> subprocess.CompletedProcess:
 def test_a_copy_of_the_project_is_fresh(project):
     result = check_copy(project)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_new_measurement_makes_its_chapter_stale_and_no_other(project):
+    with (project / "book/measurements/tokens.json").open("a", encoding="utf-8") as file:
+        file.write("\n")
+    result = check_copy(project)
+    assert result.returncode == 1
+    assert re.findall(r"\d\d_\w+", result.stderr) == ["10_tokens"]
 
 
 @pytest.mark.parametrize(
