@@ -5,25 +5,22 @@ result goes to book/measurements/tokens.json, which chapter 10 shows.
 """
 
 import gzip
-import json
 import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 
 os.environ["RAYON_NUM_THREADS"] = "1"  # the library's threads; read when it is imported
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
+from benchmarks.results import save
 from dotformer.tokens import BPETokenizer
 
 PATTERN = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 VOCAB_SIZE, RUNS = 8000, 5
-RESULT = Path(__file__).resolve().parents[1] / "book" / "measurements" / "tokens.json"
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -74,12 +71,8 @@ def main() -> None:
             "library": seconds(lambda: [library.encode(sentence) for sentence in sentences]),
             "library, as a batch": seconds(lambda: library.encode_batch(sentences)),
         },
-        "machine": f"{platform.processor() or platform.machine()}, one thread, Python {platform.python_version()}",
-        "date": date.today().isoformat(),
     }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(result, indent=2))
+    save("tokens", result)
 
 
 if __name__ == "__main__":

@@ -362,6 +362,26 @@ def scaled_dot_product_attention(
 # %% [markdown]
 # And several heads. The mask has one more way to go wrong here: it must fit $(B, H, T, S)$, and a mask of shape
 # $(B, T, S)$ would be read as $(H, T, S)$ whenever $B = H$. So that is refused.
+#
+# (`cache` stays None until [chapter 12](12_generation.ipynb). A model that writes word by word would compute the keys
+# and values of all earlier words again at each word. There, something with this shape keeps them.)
+
+# %% tags=["export"] module="attention"
+from typing import Protocol
+
+
+class Cache(Protocol):
+    """A keeper of keys and values, for a decoder that runs a token at a time.
+
+    `length` tokens are in it already. `project` gives an attention the keys and
+    values (..., H, S, D/H) to attend to. Chapter 12 has one.
+    """
+
+    length: int
+
+    def project(
+        self, attention: "MultiHeadAttention", key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 # %% tags=["export"] module="attention"
@@ -400,17 +420,21 @@ class MultiHeadAttention(nn.Module):
         value: Tensor,
         mask: Tensor | None = None,
         need_weights: bool = False,
+        cache: Cache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `query` (..., T, D) to `key` and `value` (..., S, D).
 
         `mask` is boolean, True for *may attend*, and broadcasts to (..., H, T, S).
+        Where there is a `cache`, it is asked for the keys and values (chapter 12).
         Returns the output (..., T, D) and, with `need_weights`, the weights
         (..., H, T, S), otherwise None: then PyTorch's fused attention is used,
         which never writes them out. Raises ValueError when shapes do not fit.
         """
         q = self.split_heads(self.w_q(self.checked(query, "query")))
-        k = self.split_heads(self.w_k(self.checked(key, "key")))
-        v = self.split_heads(self.w_v(self.checked(value, "value")))
+        if cache is None:
+            k, v = self.project(key, value)
+        else:
+            k, v = cache.project(self, key, value)
         dropout = self.dropout if self.training else 0.0
         if need_weights:
             heads, weights = scaled_dot_product_attention(q, k, v, mask, dropout)
@@ -420,6 +444,12 @@ class MultiHeadAttention(nn.Module):
             heads = F.scaled_dot_product_attention(q, k, v, mask, dropout)
             weights = None
         return self.w_o(heads.transpose(-3, -2).flatten(-2)), weights
+
+    def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of all heads, (..., H, S, D/H) each."""
+        k = self.split_heads(self.w_k(self.checked(key, "key")))
+        v = self.split_heads(self.w_v(self.checked(value, "value")))
+        return k, v
 
     def split_heads(self, x: Tensor) -> Tensor:
         """Deal the columns out to the heads: (..., T, D) -> (..., H, T, D/H)."""

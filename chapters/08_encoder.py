@@ -54,9 +54,13 @@ DEPTHS = [1, 2, 4, 8, 16, 24]
 def guess_places(known, asked):
     """Share of the places that a linear map reads off correctly."""
     places = torch.eye(known.shape[1]).repeat(len(known), 1)
+    known, asked = (
+        known.double().round(decimals=4),
+        asked.double().round(decimals=4),
+    )
     flat = F.pad(known.flatten(0, 1), (0, 1), value=1.0)  # with a constant
-    read = torch.linalg.lstsq(flat.double(), places.double()).solution
-    guesses = F.pad(asked, (0, 1), value=1.0).double() @ read
+    read = torch.linalg.lstsq(flat, places.double()).solution
+    guesses = F.pad(asked, (0, 1), value=1.0) @ read
     return (guesses.argmax(-1) == torch.arange(known.shape[1])).float().mean()
 
 

@@ -236,7 +236,7 @@ plt.show()
 # question, work on it.
 
 # %% tags=["export"] module="decoder"
-from dotformer.attention import MultiHeadAttention
+from dotformer.attention import Cache, MultiHeadAttention
 from dotformer.encoder import AddAndNorm, FeedForward
 from torch import nn
 
@@ -274,17 +274,22 @@ class DecoderLayer(nn.Module):
         memory: Tensor,
         mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Pass x (..., T, D) through; it may look at the `memory` (..., S, D).
 
         `mask` broadcasts to (..., H, T, T) and says which targets see which,
-        `memory_mask` to (..., H, T, S) and says who sees which source.
+        `memory_mask` to (..., H, T, S) and says who sees which source. With a
+        `cache` (chapter 12), x follows on the targets that are in it.
         """
         x = self.self_attention_add_norm(
-            x, lambda x: self.self_attention(x, x, x, mask)[0]
+            x, lambda x: self.self_attention(x, x, x, mask, cache=cache)[0]
         )
         x = self.cross_attention_add_norm(
-            x, lambda x: self.cross_attention(x, memory, memory, memory_mask)[0]
+            x,
+            lambda x: self.cross_attention(
+                x, memory, memory, memory_mask, cache=cache
+            )[0],
         )
         return self.feed_forward_add_norm(x, self.feed_forward)
 
@@ -323,10 +328,11 @@ class Decoder(nn.Module):
         memory: Tensor,
         mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Pass x (..., T, D) through all layers; see `DecoderLayer`."""
         for layer in self.layers:
-            x = layer(x, memory, mask, memory_mask)
+            x = layer(x, memory, mask, memory_mask, cache)
         return self.norm(x)
 
 
@@ -361,8 +367,10 @@ quiz.one_choice(
 # %% tags=["export"] module="transformer"
 from dataclasses import dataclass
 
+from dotformer.attention import Cache
 from dotformer.encoder import Embeddings, Encoder
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
@@ -457,17 +465,28 @@ class Transformer(nn.Module):
         mask = padding_mask(source, self.config.pad_id)
         return self.encoder(self.source_embeddings(source), mask), mask
 
-    def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
-        """Logits (B, T, V): row t scores what may follow targets 0 to t (B, T)."""
+    def decode(
+        self,
+        target: Tensor,
+        memory: Tensor,
+        memory_mask: Tensor,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Logits (B, T, V): row t scores what may follow targets 0 to t (B, T).
+
+        With a `cache` (chapter 12), the targets follow on those that are in it.
+        """
         if len(target) != len(memory):
             raise ValueError(
                 f"source and target differ in number: memory {tuple(memory.shape)},"
                 f" target {tuple(target.shape)}"
             )
-        mask = causal_mask(target.shape[1], target.device) & padding_mask(
-            target, self.config.pad_id
-        )
-        x = self.decoder(self.target_embeddings(target), memory, mask, memory_mask)
+        start = 0 if cache is None else cache.length
+        real = padding_mask(target, self.config.pad_id)
+        real = F.pad(real, (start, 0), value=True)  # what is in the cache is real
+        mask = causal_mask(start + target.shape[1], target.device)[start:] & real
+        x = self.target_embeddings(target, start)
+        x = self.decoder(x, memory, mask, memory_mask, cache)
         return self.output(x)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
@@ -948,7 +967,7 @@ class WrongAttention(MultiHeadAttention):
 
     where = "scores"
 
-    def forward(self, query, key, value, mask=None, need_weights=False):
+    def forward(self, query, key, value, mask=None, need_weights=False, cache=None):
         q, k, v = (
             self.split_heads(linear(x))
             for linear, x in [(self.w_q, query), (self.w_k, key), (self.w_v, value)]

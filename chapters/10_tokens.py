@@ -242,13 +242,41 @@ def learn_slowly(texts, count):
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
+# What has been learnt must be kept, and a file cut short by a full disk or a power cut is worse than none. So write
+# beside the old file, and put the new one in its place only when it is whole.
+
+# %% tags=["export"] module="files"
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Write a file whole or not at all.
+
+    Yields a path beside `path` to write to. Only when that has succeeded, and is on
+    the disk, does it take the place of `path`; after an error, `path` is as before.
+    """
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield draft
+        with draft.open("rb+") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+# %% [markdown]
 # The tokenizer itself keeps the merges, and puts a few **special tokens** before the bytes: padding, begin and end.
 # These stand for no text. They are numbers that only the program can write. (Two numberings meet here: *symbols* count
 # from the bytes, *tokens* from the special tokens, so symbol 256 is token 259.)
 
 # %% tags=["export"] module="tokens"
 import json
-import os
 from operator import index
 from pathlib import Path
 from typing import Self
@@ -362,13 +390,8 @@ class BPETokenizer:
             + ",\n".join(lines)
             + "\n]}\n"
         )
-        path = Path(path)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
+        with replacing(path) as draft:
             draft.write_text(text, encoding="utf-8")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -6,7 +6,7 @@ Never edited by hand: edit the chapter, then `make tangle`.
 import torch
 from torch import Tensor, nn
 
-from dotformer.attention import MultiHeadAttention
+from dotformer.attention import Cache, MultiHeadAttention
 from dotformer.encoder import AddAndNorm, FeedForward
 
 
@@ -78,17 +78,22 @@ class DecoderLayer(nn.Module):
         memory: Tensor,
         mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Pass x (..., T, D) through; it may look at the `memory` (..., S, D).
 
         `mask` broadcasts to (..., H, T, T) and says which targets see which,
-        `memory_mask` to (..., H, T, S) and says who sees which source.
+        `memory_mask` to (..., H, T, S) and says who sees which source. With a
+        `cache` (chapter 12), x follows on the targets that are in it.
         """
         x = self.self_attention_add_norm(
-            x, lambda x: self.self_attention(x, x, x, mask)[0]
+            x, lambda x: self.self_attention(x, x, x, mask, cache=cache)[0]
         )
         x = self.cross_attention_add_norm(
-            x, lambda x: self.cross_attention(x, memory, memory, memory_mask)[0]
+            x,
+            lambda x: self.cross_attention(
+                x, memory, memory, memory_mask, cache=cache
+            )[0],
         )
         return self.feed_forward_add_norm(x, self.feed_forward)
 
@@ -128,8 +133,9 @@ class Decoder(nn.Module):
         memory: Tensor,
         mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Pass x (..., T, D) through all layers; see `DecoderLayer`."""
         for layer in self.layers:
-            x = layer(x, memory, mask, memory_mask)
+            x = layer(x, memory, mask, memory_mask, cache)
         return self.norm(x)

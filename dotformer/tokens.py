@@ -5,7 +5,6 @@ Never edited by hand: edit the chapter, then `make tangle`.
 
 import heapq
 import json
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -16,6 +15,8 @@ from typing import Self
 import regex
 import torch
 from torch import Tensor, nn
+
+from dotformer.files import replacing
 
 
 def words_of(text: str) -> list[str]:
@@ -199,13 +200,8 @@ class BPETokenizer:
             + ",\n".join(lines)
             + "\n]}\n"
         )
-        path = Path(path)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
+        with replacing(path) as draft:
             draft.write_text(text, encoding="utf-8")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

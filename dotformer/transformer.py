@@ -6,7 +6,9 @@ Never edited by hand: edit the chapter, then `make tangle`.
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from dotformer.attention import Cache
 from dotformer.decoder import Decoder, causal_mask, padding_mask
 from dotformer.encoder import Embeddings, Encoder
 
@@ -102,17 +104,28 @@ class Transformer(nn.Module):
         mask = padding_mask(source, self.config.pad_id)
         return self.encoder(self.source_embeddings(source), mask), mask
 
-    def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
-        """Logits (B, T, V): row t scores what may follow targets 0 to t (B, T)."""
+    def decode(
+        self,
+        target: Tensor,
+        memory: Tensor,
+        memory_mask: Tensor,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Logits (B, T, V): row t scores what may follow targets 0 to t (B, T).
+
+        With a `cache` (chapter 12), the targets follow on those that are in it.
+        """
         if len(target) != len(memory):
             raise ValueError(
                 f"source and target differ in number: memory {tuple(memory.shape)},"
                 f" target {tuple(target.shape)}"
             )
-        mask = causal_mask(target.shape[1], target.device) & padding_mask(
-            target, self.config.pad_id
-        )
-        x = self.decoder(self.target_embeddings(target), memory, mask, memory_mask)
+        start = 0 if cache is None else cache.length
+        real = padding_mask(target, self.config.pad_id)
+        real = F.pad(real, (start, 0), value=True)  # what is in the cache is real
+        mask = causal_mask(start + target.shape[1], target.device)[start:] & real
+        x = self.target_embeddings(target, start)
+        x = self.decoder(x, memory, mask, memory_mask, cache)
         return self.output(x)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ MASKED = "scores.masked_fill(~mask & ~nothing, -math.inf).softmax(dim=-1)"
 IN_TRAINING = "dropout = self.dropout if self.training else 0.0"
 
 ATTENTION = [
+    ("a cache is ignored", "if cache is None:", "if True:"),
+    ("a cache keeps another attention's keys", "cache.project(self, key, value)", "cache.project(self, value, key)"),
     ("merged without the swap", "heads.transpose(-3, -2).flatten(-2)", "heads.reshape(query.shape)"),
     ("split without the swap", SPLIT, "x.reshape(*x.shape[:-2], self.num_heads, x.shape[-2], -1)"),
     ("scaled by the width of the model", OURS, OURS.replace("(q", "(q / self.num_heads ** 0.5")),
@@ -156,9 +158,8 @@ TOKENS = [
     (
         "a saved file is overwritten in place",
         "draft.write_text(text, encoding='utf-8')",
-        "(path.write_text(text, encoding='utf-8'), draft.write_text(text, encoding='utf-8'))",
+        "(Path(path).write_text(text, encoding='utf-8'), draft.write_text(text, encoding='utf-8'))",
     ),
-    ("a draft is left behind", "draft.unlink(missing_ok=True)", "pass"),
     ("padding is always 0", "padding_value=pad_id", "padding_value=0"),
     (
         "padding does not count",
@@ -199,7 +200,7 @@ PRETRAINED = [
     ("gradients are kept", "    @torch.no_grad()\n", ""),
 ]
 
-CROSS = "self.cross_attention(x, memory, memory, memory_mask)"
+CROSS = "self.cross_attention(x, memory, memory, memory_mask, cache=cache)"
 
 DECODER = [
     ("the causal mask without its diagonal", ".tril()", ".tril(-1)"),
@@ -212,8 +213,8 @@ DECODER = [
     ("empty sentences are looked for on a GPU", "tokens.device.type != 'cpu' or", ""),
     (
         "the causal mask is dropped in eval",
-        "self.self_attention(x, x, x, mask)",
-        "self.self_attention(x, x, x, mask if self.training else None)",
+        "self.self_attention(x, x, x, mask, cache=cache)",
+        "self.self_attention(x, x, x, mask if self.training else None, cache=cache)",
     ),
     ("the memory mask is forgotten", CROSS, "self.cross_attention(x, memory, memory)"),
     ("the causal mask stands before the memory", CROSS, "self.cross_attention(x, memory, memory, mask)"),
@@ -231,33 +232,45 @@ DECODER = [
     ("no feed-forward network", "return self.feed_forward_add_norm(x, self.feed_forward)", "return x"),
     (
         "only the first layer knows the masks",
-        "x = layer(x, memory, mask, memory_mask)",
-        "x = layer(x, memory, mask, memory_mask)\n            mask = memory_mask = None",
+        "x = layer(x, memory, mask, memory_mask, cache)",
+        "x = layer(x, memory, mask, memory_mask, cache)\n            mask = memory_mask = None",
     ),
     (
         "the memory goes through the layers",
-        "x = layer(x, memory, mask, memory_mask)",
-        "x = layer(x, memory, mask, memory_mask)\n            memory = layer.feed_forward(memory)",
+        "x = layer(x, memory, mask, memory_mask, cache)",
+        "x = layer(x, memory, mask, memory_mask, cache)\n            memory = layer.feed_forward(memory)",
     ),
     ("the final norm is missing", FINAL_NORM, "wanted = False"),
     ("the final norm always stands", FINAL_NORM, "wanted = True"),
+    ("self-attention has no cache", "x, x, x, mask, cache=cache)", "x, x, x, mask)"),
+    ("cross-attention has no cache", CROSS, CROSS.replace(", cache=cache", "")),
+    (
+        "a cache is not passed on",
+        "x = layer(x, memory, mask, memory_mask, cache)",
+        "x = layer(x, memory, mask, memory_mask)",
+    ),
 ]
+
+MASK = "mask = causal_mask(start + target.shape[1], target.device)[start:] & real"
 
 TRANSFORMER = [
     (
         "the causal mask is dropped in eval",
-        "mask = causal_mask(target.shape[1], target.device) & padding_mask(target, self.config.pad_id)",
-        "mask = padding_mask(target, self.config.pad_id)"
-        " & (causal_mask(target.shape[1], target.device) if self.training else True)",
+        MASK,
+        "mask = (causal_mask(start + target.shape[1], target.device)[start:] if self.training else True) & real",
     ),
-    ("causal or padding, one is enough", "target.device) & padding_mask(", "target.device) | padding_mask("),
-    ("padding of targets is attended to", " & padding_mask(target, self.config.pad_id)", ""),
+    ("causal or padding, one is enough", MASK, MASK.replace("&", "|")),
+    ("padding of targets is attended to", MASK, MASK.replace(" & real", "")),
+    ("a cache is not seen", "(start, 0), value=True)", "(start, 0), value=False)"),
+    ("a cache is not counted", "else cache.length", "else 0"),
+    ("every target stands at the start", "self.target_embeddings(target, start)", "self.target_embeddings(target)"),
+    ("a cache is not passed on", "memory, mask, memory_mask, cache)", "memory, mask, memory_mask)"),
     (
         "padding of sources is attended to",
         "self.encoder(self.source_embeddings(source), mask)",
         "self.encoder(self.source_embeddings(source))",
     ),
-    ("the decoder looks at padding", "memory, mask, memory_mask)", "memory, mask)"),
+    ("the decoder looks at padding", "memory, mask, memory_mask, cache)", "memory, mask, cache=cache)"),
     ("padding is always 0", "padding_mask(source, self.config.pad_id)", "padding_mask(source, 0)"),
     (
         "the memory of a lower layer",
@@ -301,7 +314,21 @@ TRANSFORMER = [
     ("a shared table of two sizes passes", "if self.share_embeddings and ", "if False and "),
 ]
 
+FILES = [
+    ("a draft is left behind", "draft.unlink(missing_ok=True)", "pass"),
+    ("the file itself is written to", "yield draft", "yield path"),
+    ("the draft is for everybody", ".{os.getpid()}", ""),
+    (
+        "an error counts as success",
+        "    try:\n        yield draft\n",
+        "    try:\n        with suppress(OSError):\n            yield draft\n",
+    ),
+    ("nothing is replaced", "draft.replace(path)", "path.touch()"),
+    ("it need not be on the disk", "os.fsync(file.fileno())", "pass"),
+]
+
 TORCH = {
+    "files": FILES,
     "attention": ATTENTION,
     "encoder": ENCODER,
     "pretrained": PRETRAINED,

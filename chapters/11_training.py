@@ -1,0 +1,1292 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 11. How do you train it, and stop halfway?
+#
+# So far every model of this book was trained by a loop of ten lines, and every loop left something out. At the end of
+# this chapter there is a trainer that leaves nothing out: one that can be killed at any moment and goes on as if
+# nothing had happened. With it you train a transformer that turns English numbers into German ones, in less than half a
+# minute, and it is right on numbers that it has never seen.
+#
+# You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
+# 40 minutes to read, with a good place to pause after the first trained model, and 35 more for the exercises.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
+from functools import partial
+
+import matplotlib.pyplot as plt
+from classroom import checks, plots, quiz, transformer_map
+
+plots.book_style()
+transformer_map(built=11)
+
+# %% [markdown]
+# ## Something to learn
+#
+# German says its numbers crosswise. 42 is *zweiundvierzig*, two-and-forty: the units come before the tens. To translate
+# *forty two*, a model has to look at the second word first. That is small enough to train here, and just hard enough to
+# be a task for attention.
+#
+# A **corpus** comes in three parts. The model learns from the first. By the second, *validation*, you choose: when to
+# stop, which settings to use. The third, *test*, is looked at once, at the end. A number that is in two parts would be
+# an answer the model has seen, so no number is.
+
+# %% tags=["export"] module="corpora"
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Pair(NamedTuple):
+    """A text and its translation.
+
+    `alignment` says which words belong together, as (target word, source word),
+    where that is known.
+    """
+
+    source: str
+    target: str
+    alignment: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Pairs to learn from, pairs to choose by and pairs to judge by, all different."""
+
+    train: list[Pair]
+    validation: list[Pair]
+    test: list[Pair]
+
+    @classmethod
+    def split(cls, pairs: list[Pair], validation: int, test: int) -> "Corpus":
+        """The first pairs are for test, the next for validation, the rest to learn."""
+        held = test + validation
+        return cls(pairs[held:], pairs[test:held], pairs[:test])
+
+
+# %% tags=["export"] module="corpora"
+import re
+
+import numpy as np
+from num2words import num2words
+
+
+def number_words(
+    train: int = 20_000, validation: int = 500, test: int = 500, seed: int = 0
+) -> Corpus:
+    """Numbers in English words, and in German cut into its parts.
+
+    The numbers lie between 1 and 999,999, short ones as likely as long ones; none
+    is there twice. "forty-two" gives "forty two" and "zwei und vierzig". Raises
+    ValueError when that many different ones are not found.
+    """
+    wanted = train + validation + test
+    rng = np.random.default_rng(seed)
+    drawn = np.unique((10 ** rng.uniform(0, 6, 5 * wanted)).astype(int))
+    if not 0 < wanted <= len(drawn):
+        raise ValueError(f"{wanted} different numbers wanted, {len(drawn)} found")
+    parts = (
+        "zehn elf zwölf sechzehn siebzehn zwanzig dreißig vierzig fünfzig sechzig"
+    )
+    parts += " siebzig achtzig neunzig hundert tausend und eins ein zwei drei vier"
+    parts += " fünf sechs sieben acht neun"
+    part = "|".join(sorted(parts.split(), key=len, reverse=True))
+    pairs = []
+    for number in rng.permutation(drawn)[:wanted].tolist():
+        english = re.findall(r"\w+", num2words(number, lang="en"))
+        german = re.findall(part, num2words(number, lang="de"))
+        pairs.append(Pair(" ".join(english), " ".join(german)))
+    return Corpus.split(pairs, validation, test)
+
+
+# %%
+corpus = number_words()
+print(
+    f"{len(corpus.train)} to learn from, {len(corpus.validation)} and {len(corpus.test)} others"
+)
+for pair in corpus.test[:4]:
+    print(f"  {pair.source}\n      {pair.target}")
+everything = [*corpus.train, *corpus.validation, *corpus.test]
+assert len({pair.source for pair in everything}) == len(everything) == 21_000
+
+# %% [markdown]
+# Read the last two lines aloud: every pair of tens and units crosses over. The German is cut into its parts, so that we
+# can see later where the model looks for each.
+#
+# Both sides get a tokenizer of their own ([chapter 10](10_tokens.ipynb#the-definition)). There are so few different
+# words that merging until no pair is left makes every word one token, with the space before it.
+
+# %% tags=["nbval-check-output"]
+from dotformer.tokens import BPETokenizer
+
+english = BPETokenizer.train((" " + pair.source for pair in corpus.train), 10_000)
+german = BPETokenizer.train((" " + pair.target for pair in corpus.train), 10_000)
+print(len(english), len(german), german.pieces(" zwei und vierzig"))
+
+
+def numbered(pairs):
+    return [
+        (english.encode(" " + p.source), german.encode(" " + p.target, marks=True))
+        for p in pairs
+    ]
+
+
+train_pairs, validation_pairs, test_pairs = map(
+    numbered, (corpus.train, corpus.validation, corpus.test)
+)
+print(train_pairs[0])
+
+# %% [markdown]
+# The target stands between marks, token 1 for begin and token 2 for end. In training the model gets all of it but the
+# last token, and must foretell all of it but the first: row $t$ of its output is to name target $t + 1$. It is always
+# given the *true* words so far, even where it would have written something else. That is called **teacher forcing**,
+# and it is why one pass trains all places at once ([chapter 9](09_decoder.ipynb#does-training-run-token-by-token)).
+#
+# ## What should be small?
+#
+# **By hand.** Four tokens, and a target of two, *b c*, then padding. The model gives these probabilities:
+#
+# | target | a | b | c | d | minus logarithm of the right one |
+# |---|---|---|---|---|---|
+# | b | 0.1 | **0.7** | 0.1 | 0.1 | $-\ln 0.7 = 0.357$ |
+# | c | 0.25 | 0.25 | **0.25** | 0.25 | $-\ln 0.25 = 1.386$ |
+# | padding | 0.4 | 0.2 | 0.2 | 0.2 | does not count |
+#
+# The **cross-entropy** is the mean over the real targets, $(0.357 + 1.386) / 2 = 0.871$, in *nats* since the logarithm
+# is the natural one. The second row is a model that knows nothing: among $V$ tokens that costs $\ln V$, here $\ln 4$.
+# So the first loss of a fresh model should be near $\ln V$. If it is far above, something is wrong before anything was
+# learnt. $e^{0.871} = 2.39$ is the **perplexity**: the model is as unsure as if it guessed among 2.39 tokens.
+#
+# The mean is over *tokens*, and the divisor is the number of real ones. So the function returns the sum and the count,
+# and leaves the division to whoever knows how many batches belong together.
+#
+# **Label smoothing** asks for less than certainty. With $\varepsilon = 0.1$, nine tenths of the probability are asked
+# for the right token, and the last tenth is spread over all $V$ tokens evenly. For the first row above that asks for
+# $0.9 + 0.1 / 4 = 0.925$ for *b* and $0.025$ for each other:
+#
+# $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
+
+# %% tags=["export"] module="training"
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def cross_entropy(
+    logits: Tensor, targets: Tensor, pad_id: int = 0, smoothing: float = 0.0
+) -> tuple[Tensor, int]:
+    """The loss summed over the real targets, in nats, and how many these are.
+
+    `logits` (B, T, V) score what stands in `targets` (B, T); targets equal to
+    `pad_id` do not count. With `smoothing`, that share of the probability is asked
+    for evenly from the whole vocabulary. Raises ValueError when shapes do not fit.
+    """
+    if logits.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"logits {tuple(logits.shape)} need targets"
+            f" {tuple(logits.shape[:-1])}, not {tuple(targets.shape)}"
+        )
+    loss = F.cross_entropy(
+        logits.flatten(0, -2).float(),
+        targets.flatten(),
+        ignore_index=pad_id,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+    return loss, int((targets != pad_id).sum())
+
+
+# %%
+import numpy as np
+
+probabilities = torch.tensor(
+    [[0.1, 0.7, 0.1, 0.1], [0.25] * 4, [0.4, 0.2, 0.2, 0.2]], dtype=torch.float64
+)
+targets = torch.tensor([[1, 2, 9]])  # and 9 stands for padding
+logits = probabilities.log()[None]
+summed, count = cross_entropy(logits, targets, pad_id=9)
+assert np.allclose([summed / count, count], [0.871, 2], rtol=0, atol=5e-4)
+smooth, _ = cross_entropy(logits[:, :1], targets[:, :1], pad_id=9, smoothing=0.1)
+by_hand = -(0.925 * np.log(0.7) + 3 * 0.025 * np.log(0.1))
+assert np.isclose(smooth, by_hand) and np.isclose(by_hand, 0.503, atol=5e-4)
+
+# %% [markdown]
+# **Predict first.** How small can the smoothed loss become? A model that gives *b* a probability of 0.999, is that
+# better than one that gives it 0.925?
+
+# %% tags=["nbval-check-output"]
+for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
+    rest = (1 - sure) / 3
+    loss = -(0.925 * np.log(sure) + 3 * 0.025 * np.log(rest))
+    print(
+        f"probability {sure:5}: smoothed loss {loss:.3f}, plain loss {-np.log(sure):.3f}"
+    )
+
+# %% [markdown]
+# The smoothed loss is smallest at 0.925, where the model says what is asked, and it never reaches 0. Beyond that, being
+# surer costs more. So a smoothed training loss and a plain validation loss must not be compared, and smoothing makes
+# perplexity worse by design. What it is good for we shall measure.
+
+# %% tags=["quiz"]
+quiz.number(
+    "A model with 334 target tokens has just been made, and knows nothing. What plain loss do you expect at its first step, in nats?",
+    np.log(334),
+    tolerance=0.02,
+    feedback="Yes: as unsure as if it guessed among all 334 tokens.",
+    mistakes=[
+        (334, "That is the perplexity, the exponential of the loss."),
+        (np.log2(334), "That is in bits. The natural logarithm gives nats."),
+        (
+            1 / 334,
+            "That is the probability of each token. The loss is minus its logarithm.",
+        ),
+    ],
+    otherwise="Each token gets the probability 1/334. The loss is minus its natural logarithm.",
+)
+
+# %% [markdown]
+# ## How large a step?
+#
+# Chapter 7 subtracted from every parameter its gradient times a rate. But gradients of different parameters differ a
+# thousandfold in size, and one rate cannot suit them all. **Adam** divides the size out. For each parameter it keeps
+# two running means, $m$ of the gradient $g$ and $v$ of its square, and steps by their ratio:
+#
+# $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2, \qquad \text{step} = -\,\text{rate} \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon}$$
+#
+# Both means start at 0; the divisors, with the number $n$ of the step, make up for that. The paper takes
+# $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$.
+#
+# **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The rate is 0.01. How far does
+# each move?
+
+# %%
+parameter = torch.zeros(2, requires_grad=True)
+adam = torch.optim.Adam([parameter], lr=0.01, betas=(0.9, 0.98), eps=1e-9)
+parameter.grad = torch.tensor([100, 0.001])
+adam.step()
+print(parameter.tolist())
+assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
+
+# %% [markdown]
+# Equally far, by the whole rate. On paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, the divisors are 0.1 and 0.02, and what
+# is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one gradient, and steps by its sign alone, be it signal
+# or noise.
+#
+# So the first steps know the least and are as long as any. Hence **warm-up**: the rate begins near 0 and grows. Later
+# it should shrink, since a model that keeps jumping by the same distance does not settle. The paper's **schedule**,
+# called Noam after one of its authors, does both:
+#
+# $$\text{rate}(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
+#
+# The two terms meet at $n = \text{warmup}$, where the rate is highest. Another schedule goes down in a straight line to
+# 0. For that it has to know the last step in advance.
+
+
+# %% tags=["export"] module="training"
+def inverse_sqrt_rate(step: int, peak: float, warmup: int) -> float:
+    """Up in a line to `peak` at step `warmup`, then down as 1 / sqrt(step).
+
+    Steps count from 1. Raises ValueError for a step or a warm-up below 1.
+    """
+    if min(step, warmup) < 1:
+        raise ValueError(f"step and warmup count from 1, not {step} and {warmup}")
+    return peak * min(step / warmup, (warmup / step) ** 0.5)
+
+
+def noam_rate(step: int, d_model: int, warmup: int) -> float:
+    """The paper's schedule, whose peak follows from width and warm-up.
+
+    Steps count from 1. After Vaswani and others (2017), equation 3; named after
+    its author Noam Shazeer.
+    """
+    return inverse_sqrt_rate(step, (d_model * warmup) ** -0.5, warmup)
+
+
+def linear_rate(step: int, peak: float, warmup: int, steps: int) -> float:
+    """Up in a line to `peak` at step `warmup`, then down in a line.
+
+    It reaches 0 one step after the last, `steps`, and stays there. Raises
+    ValueError for a step below 1 or a warm-up that is not between 1 and `steps`.
+    """
+    if step < 1 or not 1 <= warmup <= steps:
+        raise ValueError(
+            "step must be at least 1 and warmup between 1 and steps, not"
+            f" {step}, {warmup} and {steps}"
+        )
+    left = (steps + 1 - step) / (steps + 1 - warmup)
+    return peak * max(0.0, min(step / warmup, left))
+
+
+# %%
+steps = np.arange(1, 10_001)
+paper = [noam_rate(n, d_model=512, warmup=4000) for n in steps]
+linear = [linear_rate(n, peak=7e-4, warmup=1000, steps=10_000) for n in steps]
+assert np.argmax(paper) == 3999 and np.isclose(max(paper), 1 / np.sqrt(512 * 4000))
+assert np.isclose(noam_rate(9, 4, 4), 4**-0.5 * min(9**-0.5, 9 * 4**-1.5))
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Learning rate over 10,000 steps. The paper's rises in a line to 0.0007 at step 4,000 and then falls slowly, to 0.00044 at the end. The linear one rises to the same height by step 1,000 and falls in a line to 0."}}
+figure, axes = plt.subplots(figsize=(6.4, 2.8))
+axes.plot(steps, paper, color=plots.BLUE)
+axes.plot(steps, linear, color=plots.GOLD)
+axes.text(6000, 6.1e-4, "the paper's, warm-up 4,000", color=plots.BLUE)
+axes.text(1300, 7.05e-4, "linear, warm-up 1,000", color=plots.GOLD)
+axes.set(xlabel="step", ylabel="learning rate", ylim=(0, 7.8e-4), xlim=(0, 10_000))
+plt.show()
+
+# %% tags=["quiz"]
+quiz.number(
+    "The paper's base model has width 512 and 4,000 steps of warm-up. What is its highest rate, in units of 0.0001?",
+    noam_rate(4000, 512, 4000) * 1e4,
+    tolerance=0.05,
+    feedback="Yes, one over the root of 512 times 4,000: 0.0007, at step 4,000.",
+    mistakes=[
+        (noam_rate(1, 512, 4000) * 1e4, "That is the rate of the first step."),
+        (
+            4000**-0.5 * 1e4,
+            "The width is missing: divide by the root of 512 as well.",
+        ),
+        (
+            512**-0.5 * 1e4,
+            "The warm-up is missing: divide by the root of 4,000 as well.",
+        ),
+    ],
+    otherwise="At step 4,000 both terms are equal. Put 4,000 for $n$ into the first.",
+)
+
+# %% [markdown]
+# A third guard is **gradient clipping**. Take all gradients of the model as one long vector. If it is longer than a
+# limit, shorten it to the limit: with limit 1, the vector $(3, 4)$ of length 5 becomes $(0.6, 0.8)$. The direction
+# stays. It is there for the rare batch that would throw the model off.
+#
+# ## One step from several batches
+#
+# The batch you want may not fit into memory. Then send several smaller ones through the model in turn, add up their
+# gradients, and step once. This is **gradient accumulation**, and it should be *the same step*. Is it? Take two
+# sentences, with 3 and 9 targets (the end token counts), as one batch and as two.
+
+# %%
+from dotformer.transformer import Transformer, TransformerConfig
+
+torch.manual_seed(0)
+small = Transformer(TransformerConfig(9, 9, 16, 2, 1, 1, 32, dropout=0.0)).double()
+short = torch.tensor([[3, 4]]), torch.tensor([[1, 3, 4, 2]])
+long = (
+    torch.tensor([[5, 6, 7, 8, 3, 4, 5, 6]]),
+    torch.tensor([[1, 5, 6, 7, 8, 3, 4, 5, 6, 2]]),
+)
+padded = [
+    nn.utils.rnn.pad_sequence([one[0], other[0]], batch_first=True)
+    for one, other in zip(short, long, strict=True)
+]
+
+
+def gradient(batches, scale):
+    """The gradient of all parameters together, each batch's loss scaled."""
+    small.zero_grad()
+    for source, target in batches:
+        loss, count = cross_entropy(small(source, target[:, :-1]), target[:, 1:])
+        scale(loss, count).backward()
+    return torch.cat([p.grad.flatten() for p in small.parameters()])
+
+
+whole = gradient([padded], lambda loss, count: loss / count)
+for name, scale in [
+    ("sum, divided by 12 in the end", lambda loss, count: loss / 12),
+    ("mean of the two means", lambda loss, count: loss / count / 2),
+    ("sum of the two means", lambda loss, count: loss / count),
+]:
+    found = gradient([short, long], scale)
+    away, length = (
+        (found - whole).norm() / whole.norm(),
+        found.norm() / whole.norm(),
+    )
+    print(f"{name:30} {away:5.0%} away, {length:.2f} times as long")
+    assert (away < 1e-12) == name.startswith("sum, divided")
+
+# %% [markdown]
+# Divided by 12, all targets together, the two gradients add up to the one of the whole batch. A mean of means is
+# another direction: there a word of the short sentence counts three times as much as one of the long. And a plain sum
+# of means, with no division by the number of batches, is a step about twice as long.
+#
+# ### Break it: the mean of means
+#
+# Nothing crashes and the model learns. In October 2024 it came out that widely used libraries [had computed it
+# so](https://huggingface.co/blog/gradient_accumulation) whenever sentences differed in length. The check that finds it
+# stands above: several batches must make the same gradient as one. In our step, all targets are counted before anything
+# is divided.
+
+# %% tags=["export"] module="training"
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """All that fixes a run, beside the model and the data.
+
+    `schedule` is "linear" or "inverse_sqrt", `rate` its peak, reached at step
+    `warmup`. Gradients of `accumulate` batches make a step; they are clipped to the
+    norm `clip`. After each `every` steps the model is validated, logged and saved.
+    Raises ValueError when a number cannot work.
+    """
+
+    steps: int = 2000
+    rate: float = 1e-3
+    warmup: int = 200
+    schedule: str = "linear"
+    smoothing: float = 0.1
+    clip: float = 1.0
+    accumulate: int = 1
+    every: int = 200
+    seed: int = 0
+    pad_id: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "warmup", "accumulate", "every", "rate", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(
+                    f"{name} must be positive, not {getattr(self, name)}"
+                )
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(
+                f"smoothing must be at least 0 and below 1, not {self.smoothing}"
+            )
+        self.rate_at(1)
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, the first of which is 1."""
+        if self.schedule == "linear":
+            return linear_rate(step, self.rate, self.warmup, self.steps)
+        if self.schedule == "inverse_sqrt":
+            return inverse_sqrt_rate(step, self.rate, self.warmup)
+        raise ValueError(
+            f"schedule must be linear or inverse_sqrt, not {self.schedule!r}"
+        )
+
+
+# %% tags=["export"] module="training"
+def take_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    rate: float,
+    config: TrainingConfig,
+    precision: Callable[[], AbstractContextManager] = nullcontext,
+) -> tuple[float, int]:
+    """One step on the gradient of several batches, as if they were one.
+
+    Returns the summed loss and the number of real targets. Raises
+    FloatingPointError, before anything is changed, when the gradient is not finite.
+    """
+    summed, pad = 0.0, config.pad_id
+    tokens = sum(int((target[:, 1:] != pad).sum()) for _, target in batches)
+    for source, target in batches:
+        with precision():
+            logits = model(source, target[:, :-1])
+        loss, _ = cross_entropy(logits, target[:, 1:], pad, config.smoothing)
+        (loss / tokens).backward()
+        summed += loss.detach()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+    if not torch.isfinite(norm):
+        optimizer.zero_grad()
+        raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad()
+    return float(summed), tokens
+
+
+# %% [markdown]
+# (The first table is all that fixes a run, apart from model and data. It will be kept with the run.) A gradient with an
+# entry that is infinite, or *not a number*, would spoil every parameter at once through the clipping. So that is an
+# error, raised while nothing has changed yet.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "You accumulate over 4 batches. They have 100, 100, 100 and 700 real targets. By what is the summed loss of the first batch divided before its backward pass?",
+    quiz.wrong(
+        "By 100, its own number of targets",
+        "Then all batches count alike, and a word of the first counts seven times as much as a word of the last. The step is four times too long as well.",
+    ),
+    quiz.wrong(
+        "By 400, its own number times four",
+        "That is the mean of means. It agrees with the whole only where all batches have equally many targets.",
+    ),
+    quiz.right(
+        "By 1,000, the targets of all four",
+        "Yes. Then every word counts alike, as it would in one batch.",
+    ),
+    quiz.wrong(
+        "By 4, the number of batches",
+        "Then the step is as long as the batches are large: here about 250 times too long.",
+    ),
+)
+
+# %% [markdown]
+# ## How good is it?
+#
+# Three figures say how well a model does on sentences that it has not learnt. The *loss* is in nats a token. The
+# *accuracy* is the share of tokens that it puts first. And *exact* is the share of sentences that are right from
+# beginning to end.
+#
+# **Predict first.** The last figure is about whole translations. Does the model have to write them, word by word,
+# before we can count it?
+
+
+# %% tags=["export"] module="training"
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    pad_id: int = 0,
+) -> dict[str, float]:
+    """How well a model foretells targets, given the true ones before each.
+
+    "loss" is in nats a token, without smoothing; "accuracy" the share of tokens
+    that score highest, "exact" that of the sentences all of whose tokens do, which
+    are those that greedy generation gets right.
+    """
+    training, device = model.training, next(model.parameters()).device
+    model.eval()
+    loss, tokens, right, exact, sentences = 0.0, 0, 0, 0, 0
+    for source, target in batches:
+        source, target = source.to(device), target.to(device)
+        logits = model(source, target[:, :-1])
+        summed, count = cross_entropy(logits, target[:, 1:], pad_id)
+        ignored = target[:, 1:] == pad_id
+        hits = logits.argmax(dim=-1) == target[:, 1:]
+        loss, tokens = loss + float(summed), tokens + count
+        right += int((hits & ~ignored).sum())
+        exact += int((hits | ignored).all(dim=1).sum())
+        sentences += len(target)
+    model.train(training)
+    if not tokens:
+        raise ValueError("nothing to evaluate: there is no batch")
+    return {
+        "loss": loss / tokens,
+        "accuracy": right / tokens,
+        "exact": exact / sentences,
+    }
+
+
+# %% [markdown]
+# It does not. Suppose that, given the true words, the model puts the right token first at every place. Then writing by
+# itself it begins with the right token. So what it sees next is the true beginning, and it goes on right, to the end.
+# If it is wrong somewhere, it leaves the path at the first such place. So one pass with teacher forcing tells whether
+# it would have written the sentence. (That is true for always writing the first choice, and if the mask works. A
+# leaking mask passes this test and cannot write a word: [chapter 9](09_decoder.ipynb#break-it-ten-ways).)
+#
+# ## The loop
+#
+# An **epoch** is one pass through the data. Its order follows from a seed and the number of the epoch, and from nothing
+# else. Remember that: it is what lets us stop in the middle.
+
+# %% tags=["export"] module="training"
+from collections.abc import Iterator
+
+from dotformer.tokens import pad_batch, token_batches
+
+
+def pair_batches(
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    max_tokens: int,
+    pad_id: int = 0,
+    seed: int = 0,
+    epoch: int = 0,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of source (B, S) and target (B, T) tokens, each pair in one of them.
+
+    No batch has more than `max_tokens` places on a side. `seed` and `epoch` fix the
+    order. Raises ValueError when a side is empty or too long.
+    """
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    lengths = [max(len(source), len(target)) for source, target in pairs]
+    for rows in token_batches(lengths, max_tokens, generator):
+        source, target = zip(*(pairs[n] for n in rows), strict=True)
+        yield pad_batch(source, pad_id), pad_batch(target, pad_id)
+
+
+# %% [markdown]
+# Now the loop: draw batches, take a step, and every so often validate, note and save. What it needs it is handed, so
+# that later chapters can hand it other things: batches that several machines share, a device, a precision. What it
+# keeps in its folder, and how it goes on from there, is the second half of this chapter. The functions for that are
+# folded here; open them when you get there.
+
+# %% tags=["export", "hide-input"] module="training"
+import pickle
+import zipfile
+from dataclasses import asdict
+from pathlib import Path
+
+from dotformer.files import replacing
+
+
+def save_checkpoint(
+    path: str | Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: TrainingConfig,
+    place: tuple[int, int] = (0, 0),
+    history: Sequence[dict[str, float]] = (),
+) -> None:
+    """Write all that a run needs to go on as if it had never stopped.
+
+    That is parameters, the optimiser's memory, the random state, the `place` in the
+    data (epoch, batches taken), and the history. All of it is written, or nothing.
+    """
+    content = {
+        "format": "dotformer checkpoint 1",
+        "config": asdict(config),
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "random": [torch.get_rng_state(), *torch.cuda.get_rng_state_all()],
+        "place": place,
+        "history": list(history),
+    }
+    with replacing(path) as draft, draft.open("wb") as file:
+        torch.save(content, file)
+
+
+def load_checkpoint(
+    path: str | Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: TrainingConfig,
+) -> tuple[tuple[int, int], list[dict[str, float]]]:
+    """Put a run back to where `save_checkpoint` left it; place and history.
+
+    Nothing in the file is executed. Raises ValueError, and changes nothing, when it
+    is damaged, no checkpoint, of another model, or of another configuration.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            damaged = file.testzip()  # torch.load does not check the sums
+        if damaged:
+            raise ValueError(f"{damaged} is damaged")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if content["format"] != "dotformer checkpoint 1":
+            raise ValueError(f"its format is {content['format']!r}")
+    except (
+        zipfile.BadZipFile,
+        pickle.UnpicklingError,
+        EOFError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ValueError(f"{path} is not a whole checkpoint: {error}") from error
+    for name, value in asdict(config).items():
+        if content["config"].get(name) != value:
+            raise ValueError(
+                f"{path} was made with {name} = {content['config'].get(name)!r},"
+                f" not {value!r}"
+            )
+    own = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if own != {name: tensor.shape for name, tensor in content["model"].items()}:
+        raise ValueError(f"{path} holds the parameters of another model")
+    model.load_state_dict(content["model"])
+    optimizer.load_state_dict(content["optimizer"])
+    cpu, *others = content["random"]
+    torch.set_rng_state(cpu)
+    torch.cuda.set_rng_state_all(others[: torch.cuda.device_count()])
+    return tuple(content["place"]), content["history"]
+
+
+# %% tags=["export", "hide-input"] module="training"
+import csv
+
+from safetensors import SafetensorError
+from safetensors.torch import save_model
+from torch.utils.tensorboard import SummaryWriter
+
+
+def save_parameters(path: str | Path, model: nn.Module) -> None:
+    """Write a model's parameters, and nothing that could run; all or nothing."""
+    with replacing(path) as draft:
+        try:
+            save_model(model, str(draft))
+        except SafetensorError as error:
+            raise OSError(f"{path}: {error}") from error
+
+
+def keep(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: TrainingConfig,
+    place: tuple[int, int],
+    history: list[dict[str, float]],
+    board: SummaryWriter,
+) -> None:
+    """Write what a run leaves in its folder: best model, logs, then the checkpoint."""
+    row = history[-1]
+    if row["validation_loss"] <= min(r["validation_loss"] for r in history):
+        save_parameters(folder / "model.safetensors", model)
+    with (
+        replacing(folder / "log.csv") as draft,
+        draft.open("w", newline="") as file,
+    ):
+        table = csv.DictWriter(file, row)
+        table.writeheader()
+        table.writerows(history)
+    for name, value in row.items():
+        board.add_scalar(name, value, int(row["step"]))
+    board.flush()
+    path = folder / "checkpoint.pt"
+    save_checkpoint(path, model, optimizer, config, place, history)
+
+
+# %% tags=["export"] module="training"
+import time
+
+from tqdm.auto import tqdm
+
+
+def stream(
+    batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]],
+    place: tuple[int, int],
+) -> Iterator[tuple[tuple[int, int], tuple[Tensor, Tensor]]]:
+    """Epoch after epoch of batches from a place on, each with the place after it.
+
+    Raises ValueError when an epoch is empty.
+    """
+    epoch, taken = place
+    while True:
+        n = 0
+        for n, batch in enumerate(batches(epoch), 1):
+            if n > taken:
+                yield (epoch, n), batch
+        if not n:
+            raise ValueError(f"there is no batch in epoch {epoch}")
+        epoch, taken = epoch + 1, 0
+
+
+def train(
+    model: nn.Module,
+    batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]],
+    config: TrainingConfig,
+    validate: Callable[[nn.Module], dict[str, float]],
+    folder: str | Path | None = None,
+    device: torch.device | str = "cpu",
+    precision: Callable[[], AbstractContextManager] = nullcontext,
+    progress: bool = True,
+) -> list[dict[str, float]]:
+    """Train a model in place. Returns the history, a row for each validation.
+
+    `batches(epoch)` gives the batches of an epoch, the same ones whenever it is
+    asked; `validate(model)` gives figures, "loss" among them. It keeps in `folder`:
+    `checkpoint.pt`, from which the next call goes on, on a CPU bit for bit as if it
+    had never stopped; `model.safetensors`, as it was when the validation loss was
+    lowest; `log.csv`, and the same for TensorBoard. The caller's random state stays
+    as it was.
+    """
+    model.to(device).train()
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+    place, history = (0, 0), []
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        folder = None if folder is None else Path(folder)
+        if folder and (folder / "checkpoint.pt").exists():
+            path = folder / "checkpoint.pt"
+            place, history = load_checkpoint(path, model, optimizer, config)
+        done = int(history[-1]["step"]) if history else 0
+        data = stream(batches, place)
+        board = folder and SummaryWriter(
+            folder / "tensorboard", purge_step=done + 1
+        )
+        steps = tqdm(
+            range(done + 1, config.steps + 1),
+            initial=done,
+            total=config.steps,
+            disable=not progress,
+        )
+        summed, tokens, start = 0.0, 0, time.perf_counter()
+        for step in steps:
+            group = []
+            for _ in range(config.accumulate):
+                place, (source, target) = next(data)
+                group.append((source.to(device), target.to(device)))
+            rate = config.rate_at(step)
+            loss, count = take_step(
+                model, optimizer, group, rate, config, precision
+            )
+            summed, tokens = summed + loss, tokens + count
+            if step % config.every and step < config.steps:
+                continue
+            speed = tokens / (time.perf_counter() - start)
+            row = {"step": step, "epoch": place[0], "rate": rate}
+            row |= {"loss": summed / tokens, "tokens_per_second": speed}
+            row |= {f"validation_{k}": v for k, v in validate(model).items()}
+            history.append(row)
+            steps.set_postfix_str(f"validation loss {row['validation_loss']:.3f}")
+            if folder:
+                keep(folder, model, optimizer, config, place, history, board)
+            summed, tokens, start = 0.0, 0, time.perf_counter()
+        if board:
+            board.close()
+    return history
+
+
+# %% [markdown]
+# Six hundred steps, then. The model is the paper's made small: two layers on each side, four heads, width 64.
+
+
+# %%
+def fresh(seed=0, dropout=0.0):
+    torch.manual_seed(seed)
+    sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "max_length": 64}
+    layers = {"num_encoder_layers": 2, "num_decoder_layers": 2, "dropout": dropout}
+    return Transformer(
+        TransformerConfig(len(english), len(german), **sizes, **layers)
+    )
+
+
+batches = partial(pair_batches, train_pairs, 1024, 0, 0)  # still lacks the epoch
+validate = partial(evaluate, batches=list(pair_batches(validation_pairs, 4096)))
+config = TrainingConfig(steps=600, rate=3e-3, warmup=100, every=50)
+model = fresh()
+before = validate(model)
+history = train(model, batches, config, validate, progress=False)
+result = evaluate(model, pair_batches(test_pairs, 4096))
+print(
+    f"{sum(p.numel() for p in model.parameters()):,} parameters, {history[-1]['epoch'] + 1} epochs"
+)
+print(
+    f"loss at the start {before['loss']:.2f}, and the logarithm of 334 is {np.log(334):.2f}"
+)
+print(f"test: {result['exact']:.1%} of {len(test_pairs)} numbers exactly right")
+assert abs(before["loss"] - np.log(334)) < 0.8
+assert result["exact"] >= 0.995
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two curves over 600 steps, measured on the validation numbers. The share of tokens that are right rises above 90 percent within 100 steps. The share of numbers that are right from beginning to end follows later and ends at the top."}}
+figure, axes = plt.subplots(figsize=(6.4, 3))
+at = [0, *(row["step"] for row in history)]
+for name, color, text, place in [
+    ("accuracy", plots.GOLD, "tokens", (42, 0.7)),
+    ("exact", plots.BLUE, "whole numbers", (135, 0.55)),
+]:
+    values = [before[name], *(row[f"validation_{name}"] for row in history)]
+    axes.plot(at, values, "o-", ms=3, color=color)
+    axes.text(
+        *place, text, color=color, ha="right" if name == "accuracy" else "left"
+    )
+axes.set(
+    xlabel="step", ylabel="share right, validation", ylim=(0, 1.06), xlim=(0, 605)
+)
+plt.show()
+
+# %% [markdown]
+# The loss began near $\ln 334$, as it should. Tokens come first: at step 100 nine of ten are right, and of the whole
+# numbers less than half. Then the rest falls into place. In the end the model makes no mistake, or next to none, on 500
+# numbers that it has never seen.
+#
+# ### Where does it look?
+#
+# Take one of the test numbers and record the cross-attention of the last decoder layer ([chapter
+# 7](07_learning.ipynb#a-window)), the mean of its four heads. **Predict first**: what does the picture look like where
+# units and tens cross?
+
+# %%
+from dotformer.attention import record_weights
+
+model.eval()
+
+
+def looked_at(pair):
+    """The last cross-attention's weights (T, S), heads averaged."""
+    [(source, target)] = numbered([pair])
+    with record_weights(model) as weights, torch.no_grad():
+        model(torch.tensor([source]), torch.tensor([target]))
+    return weights["decoder.layers.1.cross_attention"][0].mean(dim=0)
+
+
+shown = next(
+    p
+    for p in corpus.test
+    if len(p.source.split()) == 8 and len(p.target.split()) == 9
+)
+weights = looked_at(shown)
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Table of weights. Rows are the parts of a German number about to be written, columns the English words. Most rows have one dark cell. It moves from left to right, but where tens and units meet, the row of the units is dark one column further right and the row of the tens steps back to the left."}}
+figure, axes = plt.subplots(figsize=(6.4, 4.4))
+words, parts = shown.source.split(), [*shown.target.split(), "<end>"]
+axes.pcolormesh(
+    weights[: len(parts)], cmap=plots.WEIGHTS, vmin=0, vmax=1, ec="white", lw=1.5
+)
+axes.set_xticks(np.arange(len(words)) + 0.5, words, rotation=45, ha="right")
+axes.set_yticks(np.arange(len(parts)) + 0.5, parts)
+axes.set(
+    xlabel="key, an English word",
+    ylabel="query, about to write",
+    ylim=(len(parts), 0),
+)
+axes.tick_params(length=0)
+axes.spines[:].set_visible(False)
+plt.show()
+
+# %% [markdown]
+# Each row carries the word that is about to be written there. (Its query comes from the word before; that is all the
+# decoder has seen.) Going down, the dark cell moves to the right, and where units and tens meet, it crosses. Nobody
+# told the model that *zwei* is *two*.
+#
+# One picture proves little, so count. For each German part with an English word of its own, does the largest weight
+# stand there? Beside it a rule that knows no words, the diagonal.
+
+# %%
+german_words = "eins zwei drei vier fünf sechs sieben acht neun zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig hundert tausend"
+english_words = "one two three four five six seven eight nine twenty thirty forty fifty sixty seventy eighty ninety hundred thousand"
+lexicon = dict(zip(german_words.split(), english_words.split(), strict=True))
+hits, diagonal = [], []
+for pair in corpus.test[:300]:
+    words, parts = pair.source.split(), pair.target.split()
+    places = looked_at(pair).argmax(dim=-1)
+    for row, part in enumerate(parts):
+        word = lexicon.get(part)
+        if words.count(word) == parts.count(part) == 1:
+            hits.append(places[row].item() == words.index(word))
+            straight = round(row * (len(words) - 1) / max(len(parts) - 1, 1))
+            diagonal.append(straight == words.index(word))
+print(
+    f"{len(hits)} parts: attention {np.mean(hits):.0%}, diagonal {np.mean(diagonal):.0%}"
+)
+assert np.mean(hits) > 0.9 and np.mean(diagonal) < 0.5
+
+# %% [markdown]
+# Nearly always the largest weight stands where a dictionary would put it; the diagonal is right in four of ten. Only
+# the loss on the words was made small. (Chapter 13 measures this on whole sentences, head by head, and says what it
+# does not mean.)
+#
+# This is a good place to pause.
+
+# %% [markdown]
+# ## Stop halfway
+#
+# Real training takes hours or weeks, and computers stop: the power fails, a job reaches its limit, somebody trips over
+# a cable. What must be kept so that a run can go on *as if it had never stopped*?
+#
+# **Predict first.** Make a list before you read on.
+#
+# 1. The parameters.
+# 2. Adam's two means for every parameter, and the number of the step.
+# 3. The state of the random numbers, since dropout draws from them.
+# 4. The place in the data: which epoch, and how many of its batches are done.
+# 5. The history, or the best model so far would be forgotten.
+#
+# The schedule is not on the list, as it is a function of the step. Nor is the order of the sentences, which follows
+# from seed and epoch. What can be computed again need not be kept.
+#
+# Now stop a run that saves every 20 steps, in the middle of step 51.
+
+# %%
+import tempfile
+
+
+class PowerCut(Exception):
+    """Somebody has tripped over the cable."""
+
+
+def failing(epoch):
+    """The same batches, until the power goes."""
+    for n, batch in enumerate(batches(epoch)):
+        if n == 50:
+            raise PowerCut
+        yield batch
+
+
+config = TrainingConfig(steps=80, rate=3e-3, warmup=40, every=20)
+never_stopped = fresh(dropout=0.1)
+train(never_stopped, batches, config, validate, progress=False)
+
+folder = Path(tempfile.mkdtemp())
+try:
+    train(fresh(dropout=0.1), failing, config, validate, folder, progress=False)
+except PowerCut:
+    print(
+        "stopped. Kept:", ", ".join(sorted(path.name for path in folder.iterdir()))
+    )
+resumed = fresh(seed=99, dropout=0.1)  # its parameters will be replaced
+rows = train(resumed, batches, config, validate, folder, progress=False)
+print("validated at steps", [row["step"] for row in rows])
+both = zip(resumed.parameters(), never_stopped.parameters(), strict=True)
+assert all(torch.equal(one, other) for one, other in both)
+
+# %% [markdown]
+# Every parameter is equal to the last bit. The ten steps after step 40 were lost and made again, with the same
+# sentences and the same dropout. (On a GPU some sums are taken in an order that varies, and their last bits with it.)
+# The book's tests do the same at every batch in turn, and with programs that are killed while they save.
+#
+# Go back and open the folded functions if you like. A file is replaced only by a whole one ([chapter
+# 10](10_tokens.ipynb#the-definition)). When it is damaged all the same, by a bad disk for instance, that is noticed
+# before anything is changed:
+
+# %%
+path = folder / "checkpoint.pt"
+content = bytearray(path.read_bytes())
+content[len(content) // 3] ^= 1  # one bit
+path.write_bytes(content)
+try:
+    train(fresh(dropout=0.1), batches, config, validate, folder, progress=False)
+except ValueError as error:
+    print(str(error).replace(str(folder), "..."))
+else:
+    raise AssertionError("the damage was not noticed")
+
+# %% [markdown]
+# And the file is read as numbers and names only (`weights_only=True`). Python's older format for such files can run any
+# program when it is opened, with your rights: think of that before you open one from the net. The best model is kept in
+# a format that cannot hold a program at all, `model.safetensors`.
+#
+# ### Break it: the parameters are enough
+#
+# Many scripts keep the parameters and nothing else. After a stop they load them, make a new Adam, and go on with the
+# schedule and the data from where they were. What does it cost?
+#
+# **Predict first.** A run has come to step 190 and is right on nearly all validation numbers. What will one step with a
+# new Adam change?
+
+# %%
+import copy
+
+
+def new_adam(model):
+    return torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+
+
+config = TrainingConfig(steps=600, rate=3e-3, warmup=100)
+data = list(batches(0))
+model = fresh()
+optimizer = new_adam(model)
+for step in range(1, 191):
+    take_step(model, optimizer, [data[step]], config.rate_at(step), config)
+
+forgetful = copy.deepcopy(model)
+new = new_adam(forgetful)
+print("step    memory kept  parameters only   (whole numbers right)")
+shares = {}
+for step in range(190, 201):
+    if step in (190, 191, 192, 195, 200):
+        shares[step] = validate(model)["exact"], validate(forgetful)["exact"]
+        print(f"{step:4} {shares[step][0]:13.0%} {shares[step][1]:15.0%}")
+    for one, other in [(model, optimizer), (forgetful, new)]:
+        take_step(one, other, [data[step + 1]], config.rate_at(step + 1), config)
+assert shares[190][0] == shares[190][1] > 0.9 and shares[191][1] < 0.8
+assert min(kept for kept, _ in shares.values()) > 0.85
+
+# %% [markdown]
+# One step, and a third or more of what it could do is gone. The new Adam knows a single gradient, so it moves *every*
+# parameter by the whole rate, which by now the schedule has made large. Most parameters had been moving by far less, in
+# directions averaged over many batches. Ten steps later the damage is still there. In a long run it heals, and nobody
+# notices but whoever looks at the curve.
+#
+# ## Exercises
+#
+# ### Exercise 1: The loss
+#
+# *Easy, 10 minutes.* Given the probabilities that a model gave, an array $(T, V)$, and the right tokens, $T$ numbers,
+# return the cross-entropy in nats a token. Targets equal to `pad_id` do not count. In NumPy.
+
+
+# %% tags=["exercise"]
+def mean_loss(probabilities, targets, pad_id):
+    """Cross-entropy in nats a real token."""
+    ...
+
+
+# %% tags=["check"]
+def counted(probabilities, targets, pad_id):
+    logs = [
+        -np.log(p[t])
+        for p, t in zip(probabilities, targets, strict=True)
+        if t != pad_id
+    ]
+    return float(np.mean(logs))
+
+
+def of_the_best(probabilities, targets, pad_id):
+    real = targets != pad_id
+    return float(-np.log(probabilities.max(axis=1))[real].mean())
+
+
+some = np.random.default_rng(0).dirichlet([1.0] * 5, size=6)
+check_loss = partial(
+    checks.check,
+    reference=counted,
+    cases=[
+        (some, np.array([1, 4, 2, 3, 0, 0]), 0),
+        (some[:4], np.array([3, 1, 2, 1]), 3),
+        (some, np.array([4, 1, 1, 2, 3, 1]), 0),
+    ],
+    mistakes={
+        "padding counts, in sum and divisor": lambda p, t, pad: counted(p, t, -1),
+        "padding is in the divisor": lambda p, t, pad: (
+            counted(p, t, pad) * (t != pad).mean()
+        ),
+        "this is in bits; take the natural logarithm": lambda p, t, pad: (
+            counted(p, t, pad) / np.log(2)
+        ),
+        "this is the loss of the model's favourite, not of the right token": of_the_best,
+        "the mean of the probabilities comes before the logarithm": lambda p, t, pad: (
+            float(
+                -np.log(
+                    np.mean([a[b] for a, b in zip(p, t, strict=True) if b != pad])
+                )
+            )
+        ),
+        "the sign is missing": lambda p, t, pad: -counted(p, t, pad),
+        "the sum is not divided": lambda p, t, pad: float(
+            counted(p, t, pad) * (t != pad).sum()
+        ),
+    },
+)
+check_loss(mean_loss)
+
+
+# %% tags=["solution"]
+def mean_loss(probabilities, targets, pad_id):
+    logs = np.log(probabilities[np.arange(len(targets)), targets])
+    return -logs[targets != pad_id].mean()
+
+
+verdict = check_loss(mean_loss)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: Adam
+#
+# *Medium, 15 minutes.* For one parameter you get the gradients of several steps, a list. Return where it stands after
+# them, if it started at 0. Use the formula above, with the paper's $\beta_1$, $\beta_2$ and $\epsilon$.
+
+
+# %% tags=["exercise"]
+def where_adam_goes(gradients, rate):
+    """The parameter after all steps, a number."""
+    ...
+
+
+# %% tags=["check"]
+def adam_by_loop(
+    gradients, rate, first=True, second=True, root=True, sign=-1, start=1
+):
+    m = v = place = 0.0
+    for n, g in enumerate(gradients, start):
+        m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * g * g
+        mean = m / (1 - 0.9**n) if first and n else m
+        square = v / (1 - 0.98**n) if second and n else v
+        place += sign * rate * mean / ((np.sqrt(square) if root else square) + 1e-9)
+    return place
+
+
+check_adam = partial(
+    checks.check,
+    reference=adam_by_loop,
+    cases=[([2.0], 0.1), ([1.0, -3.0, 0.5, 0.5], 0.01), ([0.2] * 30, 0.003)],
+    mistakes={
+        "the means start at 0, which both divisors with n must make up for": lambda g, r: (
+            adam_by_loop(g, r, first=False, second=False)
+        ),
+        "only one of the two means is divided by its 1 minus beta to the n": lambda g, r: (
+            adam_by_loop(g, r, first=False)
+        ),
+        "the mean of the squares is not divided by its 1 minus beta to the n": lambda g, r: (
+            adam_by_loop(g, r, second=False)
+        ),
+        "the root is missing": lambda g, r: adam_by_loop(g, r, root=False),
+        "it climbs: subtract the step": lambda g, r: adam_by_loop(g, r, sign=1),
+        "steps count from 1": lambda g, r: adam_by_loop(g, r, start=2),
+        "this is plain gradient descent": lambda g, r: -r * float(sum(g)),
+    },
+)
+check_adam(where_adam_goes)
+
+
+# %% tags=["solution"]
+def where_adam_goes(gradients, rate):
+    place, mean, square = 0.0, 0.0, 0.0
+    for n, gradient in enumerate(gradients, 1):
+        mean += 0.1 * (gradient - mean)
+        square += 0.02 * (gradient**2 - square)
+        step = mean / (1 - 0.9**n) / (np.sqrt(square / (1 - 0.98**n)) + 1e-9)
+        place -= rate * step
+    return place
+
+
+verdict = check_adam(where_adam_goes)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 3: Combine what others have computed
+#
+# *Medium, 10 minutes.* Several machines have each computed, from their own batch, the *mean* loss of a token and its
+# gradient, and counted their real tokens. You get the gradients as an array $(N, P)$, a row for each machine, and the
+# counts, $N$ numbers. Return the gradient of the mean over all tokens, $P$ numbers.
+
+
+# %% tags=["exercise"]
+def combine(gradients, counts):
+    """The gradient of the mean loss over all tokens: (P,)."""
+    ...
+
+
+# %% tags=["check"]
+check_combine = partial(
+    checks.check,
+    reference=lambda g, n: (g * n[:, None] / n.sum()).sum(axis=0),
+    cases=[
+        (np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([1, 3])),
+        (np.arange(12.0).reshape(4, 3), np.array([7, 1, 4, 4])),
+        (np.array([[5.0, -1.0]]), np.array([6])),
+    ],
+    mistakes={
+        "this is the mean of means; a machine with more tokens counts for more": lambda g, n: (
+            g.mean(axis=0)
+        ),
+        "these are means: give them back their weight, do not divide again": lambda g, n: (
+            g.sum(axis=0) / n.sum()
+        ),
+        "the sum is not divided by the number of tokens": lambda g, n: n @ g,
+        "divide by all tokens, not by the number of machines": lambda g, n: (
+            n @ g / len(n)
+        ),
+    },
+)
+check_combine(combine)
+
+
+# %% tags=["solution"]
+def combine(gradients, counts):
+    return counts @ gradients / counts.sum()
+
+
+verdict = check_combine(combine)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# You have written what chapter 16 does with many GPUs.
+#
+# ## In one breath
+#
+# Minus the logarithm of the probability that the model gave to the right word, averaged over all real words: that is
+# what training makes small. Adam steps by the sign that gradients agree on, the schedule says how far, and several
+# batches make one step if every word counts once. And whoever keeps the parameters, Adam's means, the random state and
+# the place in the data can stop at any moment and lose nothing.
+#
+# **Sources.** Adam: [Kingma and Ba (2015)](https://arxiv.org/abs/1412.6980). Label smoothing: [Szegedy and others
+# (2016)](https://arxiv.org/abs/1512.00567). The schedule, and label smoothing for translation: [Vaswani and others
+# (2017)](https://arxiv.org/abs/1706.03762), sections 5.3 and 5.4. Why warm-up helps Adam: [Liu and others
+# (2020)](https://arxiv.org/abs/1908.03265), and why the norm after the sum needs it most: [Xiong and others
+# (2020)](https://arxiv.org/abs/2002.04745). Clipping: [Pascanu, Mikolov and Bengio
+# (2013)](https://arxiv.org/abs/1211.5063). Teacher forcing: [Williams and Zipser
+# (1989)](https://doi.org/10.1162/neco.1989.1.2.270).
+#
+# **Next.** The model knows what comes next at every place. Chapter 12 lets it write: one word at a time, several drafts
+# at once, and without computing anything twice.

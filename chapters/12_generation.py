@@ -1,0 +1,887 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 12. How does it write?
+#
+# A trained model says what is likely to come next. That is not a sentence yet. At the end of this chapter there are
+# three ways to get one: taking the best word each time, following several drafts at once, and drawing lots. And there
+# is a memory that saves the model from computing everything again at each word.
+#
+# You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
+# learnt something. It takes about 35 minutes to read, and 35 more for the exercises.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
+from functools import partial
+
+import matplotlib.pyplot as plt
+from classroom import checks, plots, quiz, transformer_map
+
+plots.book_style()
+transformer_map(built=12)
+
+# %% [markdown]
+# ## One word at a time
+#
+# Writing is a loop. Feed the begin token, get a score for every token of the vocabulary, choose one, feed that, and so
+# on until the end token is chosen. What the loop needs of a model is little: sentences in progress that take a
+# **step**, a token in and scores out, and of which one can **select** some. So we ask for no more than that, and the
+# same loop serves a transformer, the recurrent networks of chapter 13, and a table of eight words.
+#
+# When a sentence has ended it leaves the batch. Otherwise the model would go on computing for it until the last one is
+# done.
+
+# %% tags=["export"] module="generation"
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Decoding(Protocol):
+    """What generation needs: sentences that can be continued and selected."""
+
+    def __len__(self) -> int: ...
+
+    def step(self, tokens: Tensor) -> Tensor: ...
+
+    def select(self, rows: Tensor) -> None: ...
+
+
+def generate(
+    state: Decoding,
+    choose: Callable[[Tensor], Tensor],
+    max_length: int,
+    marks: tuple[int, int, int] = (0, 1, 2),
+) -> list[list[int]]:
+    """Write each sentence token by token, to its end or for `max_length` tokens.
+
+    `choose` takes logits (N, V) and returns tokens (N,). `marks` are the tokens for
+    padding, begin and end: the first two are never written, the third ends a
+    sentence, which then leaves the batch. Returns the tokens, without marks.
+    """
+    pad, begin, end = marks
+    written: list[list[int]] = [[] for _ in range(len(state))]
+    still = written
+    tokens = torch.full((len(state),), begin)
+    for _ in range(max_length):
+        logits = state.step(tokens)
+        logits[:, [pad, begin]] = -math.inf
+        tokens = choose(logits)
+        going = (tokens != end).nonzero().flatten()
+        if len(going) < len(still):
+            state.select(going)
+            still, tokens = [still[n] for n in going.tolist()], tokens[going]
+        if not still:
+            break
+        for sentence, token in zip(still, tokens.tolist(), strict=True):
+            sentence.append(token)
+    return written
+
+
+def greedy(
+    state: Decoding, max_length: int, marks: tuple[int, int, int] = (0, 1, 2)
+) -> list[list[int]]:
+    """Always the token that scores highest; see `generate`."""
+    return generate(state, lambda logits: logits.argmax(dim=-1), max_length, marks)
+
+
+# %% [markdown]
+# **By hand.** Here is the smallest model that can write. What may follow depends on the last word alone:
+#
+# | after | may come |
+# |---|---|
+# | begin | *a* 0.5, *the* 0.4, *this* 0.1 |
+# | *a* | *cup* 0.4, *pot* 0.35, *tea* 0.25 |
+# | *the* | *tea* 0.9, *cup* 0.1 |
+# | *this* | *tea* 0.6, *cup* 0.4 |
+# | *cup*, *pot* or *tea* | the end |
+#
+# **Predict first.** Which sentence is the likeliest, and which one does the model write if it takes the best word each
+# time?
+
+# %% tags=["nbval-check-output"]
+words = ["<pad>", "<begin>", "<end>", "a", "the", "this", "cup", "pot", "tea"]
+table = torch.zeros(9, 9)
+table[1, [3, 4, 5]] = torch.tensor([0.5, 0.4, 0.1])
+table[3, [6, 7, 8]] = torch.tensor([0.4, 0.35, 0.25])
+table[4, [6, 8]] = torch.tensor([0.1, 0.9])
+table[5, [6, 8]] = torch.tensor([0.4, 0.6])
+table[6:, 2] = 1.0
+
+
+class Table:
+    """Sentences that a table of probabilities continues."""
+
+    def __init__(self, rows=1):
+        self.rows = rows
+
+    def __len__(self):
+        return self.rows
+
+    def step(self, tokens):
+        return table[tokens].log()
+
+    def select(self, rows):
+        self.rows = len(rows)
+
+
+def spoken(tokens):
+    return " ".join(words[token] for token in tokens)
+
+
+[best_words] = greedy(Table(), max_length=5)
+print("the best word each time:", spoken(best_words))
+for first, second in [(4, 8), (3, 6), (3, 7), (3, 8)]:
+    print(
+        f"{spoken([first, second]):10} {table[1, first] * table[first, second]:.3f}"
+    )
+assert spoken(best_words) == "a cup"
+
+# %% [markdown]
+# *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Taking the best word each time, which is called **greedy**, gives *a
+# cup*, $0.5 \cdot 0.4 = 0.2$. The first word was the best one, and no good second word came after it. Greedy cannot go
+# back.
+#
+# ## Several drafts at once
+#
+# **Beam search** keeps not one beginning but the best few, say two. By hand: after one word these are *a* (0.5) and
+# *the* (0.4). Continue both: *the tea* 0.36, *a cup* 0.2, *a pot* 0.175, *a tea* 0.125, *the cup* 0.04. Keep the best
+# two, *the tea* and *a cup*. Both end. The better one is *the tea*: found, although its first word was only the second
+# best.
+#
+# Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. And here is a trap. Each
+# further word adds a negative number, so short drafts look better than they are. The paper divides by a **length
+# penalty**, with $n$ the number of tokens, the end counted:
+#
+# $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
+#
+# with $\alpha = 0.6$. By hand: one draft has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided, the
+# short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are
+# $-1.010$ and $-0.973$, and the long one wins. With $\alpha = 0$ nothing changes; with $\alpha = 1$ length counts
+# nearly in full.
+
+# %% tags=["export"] module="generation"
+from typing import NamedTuple
+
+
+class Hypothesis(NamedTuple):
+    """A way to write a sentence: its tokens, and its log-probability by its length."""
+
+    tokens: list[int]
+    score: float
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """What a log-probability of `length` tokens, with the end, is divided by.
+
+    After Wu and others (2016), equation 14. With `alpha` 0 it is 1.
+    """
+    return ((5 + length) / 6) ** alpha
+
+
+def beam_search(
+    state: Decoding,
+    max_length: int,
+    beam: int = 4,
+    alpha: float = 0.6,
+    marks: tuple[int, int, int] = (0, 1, 2),
+) -> list[list[Hypothesis]]:
+    """For each sentence the best hypotheses found, at most `beam`, the best first.
+
+    At each step the `beam` likeliest beginnings are kept. One that ends is finished;
+    a sentence with `beam` finished ones leaves the batch. What has not ended after
+    `max_length` tokens counts only where nothing has. Raises ValueError when there
+    is no room for a hypothesis.
+    """
+    if min(beam, max_length) < 1:
+        raise ValueError(
+            f"beam and max_length must be positive, not {beam} and {max_length}"
+        )
+    pad, begin, end = marks
+    finished: list[list[Hypothesis]] = [[] for _ in range(len(state))]
+    waiting = [
+        (done, [Hypothesis([], 0.0)]) for done in finished
+    ]  # and what is live
+    tokens = torch.full((len(state),), begin)
+    for length in range(1, max_length + 1):
+        logs = state.step(tokens).log_softmax(dim=-1)
+        logs[:, [pad, begin]] = -math.inf
+        penalty, row, rows, going = length_penalty(length, alpha), 0, [], []
+        for done, live in waiting:
+            scores = logs.new_tensor([hypothesis.score for hypothesis in live])
+            totals = logs[row : row + len(live)] + scores[:, None]
+            best, places = totals.flatten().topk(min(2 * beam, totals.numel()))
+            longer = []
+            for rank, (total, place) in enumerate(
+                zip(best.tolist(), places.tolist(), strict=True)
+            ):
+                n, token = divmod(place, logs.shape[1])
+                if token != end and total > -math.inf:
+                    longer.append((row + n, [*live[n].tokens, token], total))
+                elif token == end and rank < beam:
+                    done.append(Hypothesis(live[n].tokens, total / penalty))
+            row += len(live)
+            if len(done) < beam and longer:
+                rows += [n for n, _, _ in longer[:beam]]
+                going.append(
+                    (done, [Hypothesis(t, s) for _, t, s in longer[:beam]])
+                )
+        waiting = going
+        if not waiting:
+            break
+        state.select(torch.tensor(rows))
+        tokens = torch.tensor([h.tokens[-1] for _, live in waiting for h in live])
+    for done, live in waiting:
+        if not done:
+            done += [Hypothesis(h.tokens, h.score / penalty) for h in live]
+    return [sorted(done, key=lambda h: -h.score)[:beam] for done in finished]
+
+
+# %%
+import numpy as np
+
+[drafts] = beam_search(Table(), max_length=5, beam=2)
+for draft in drafts:
+    print(f"{spoken(draft.tokens):10} {draft.score:.3f}")
+assert spoken(drafts[0].tokens) == "the tea"
+assert np.isclose(drafts[0].score, np.log(0.36) / (8 / 6) ** 0.6)
+assert np.allclose(
+    [length_penalty(3, 0.6), length_penalty(6, 0.6)], [1.188, 1.439], atol=5e-4
+)
+
+# %% [markdown]
+# Beam search is a heuristic: a beginning that has fallen out of the beam is gone. But if the beam is wide enough to
+# hold *everything*, it must find the best there is. That can be checked, where the vocabulary is small enough to write
+# down all sentences. First we need a transformer's state.
+#
+# ## What has been computed before
+#
+# At step $t$ the decoder has $t$ tokens. To get the scores for the next one, the simplest way is to send all $t$
+# through the model and use the last row. **By hand:** for 100 tokens that is $1 + 2 + \dots + 100 = 5050$ rows, of
+# which 100 are used.
+#
+# **Predict first.** What of the work for the first $t - 1$ tokens could be kept?
+#
+# The causal mask answers. An earlier token never sees a later one, so nothing about it changes when more are written.
+# Of the earlier tokens, the new one needs only their keys and values, in each layer. So keep those. The keys and values
+# that cross-attention takes from the memory never change at all. This is the **KV cache**. (Queries are not kept: a
+# query asks once.)
+
+# %% tags=["export"] module="generation"
+from dotformer.attention import MultiHeadAttention
+from dotformer.transformer import Transformer
+
+
+class KVCache:
+    """Sentences being written by a transformer, with their keys and values so far.
+
+    Encodes the source tokens (B, S). Raises ValueError when the model is in training
+    mode, where dropout would take part in the choice of words.
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: Transformer, source: Tensor) -> None:
+        if model.training:
+            raise ValueError("the model is in training mode: call model.eval()")
+        self.model = model
+        self.memory, self.memory_mask = model.encode(source)
+        self.length = 0
+        self.kept: dict[MultiHeadAttention, tuple[Tensor, Tensor]] = {}
+
+    def __len__(self) -> int:
+        """How many sentences are being written."""
+        return len(self.memory)
+
+    def project(
+        self, attention: MultiHeadAttention, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values to attend to: the memory's once, new tokens' added."""
+        kept = self.kept.get(attention)
+        if kept is None:
+            kept = attention.project(key, value)
+        elif key is not self.memory:
+            new = attention.project(key, value)
+            kept = (
+                torch.cat([kept[0], new[0]], -2),
+                torch.cat([kept[1], new[1]], -2),
+            )
+        self.kept[attention] = kept
+        return kept
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor) -> Tensor:
+        """Read one token of each sentence (B,): logits (B, V) of what may follow."""
+        tokens = tokens.to(self.memory.device)[:, None]
+        logits = self.model.decode(tokens, self.memory, self.memory_mask, self)
+        self.length += 1
+        return logits[:, -1]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these sentences, in this order; one may be there several times."""
+        self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]
+        for attention, (key, value) in self.kept.items():
+            self.kept[attention] = key[rows], value[rows]
+
+
+# %% [markdown]
+# Two things must be right, or it will be wrong in silence. The new token must know its *position*, which is the number
+# of tokens before it. And when sentences are selected, everything kept must be selected with them.
+#
+# Both are caught by one check. Teacher forcing gives the scores at all places in one pass ([chapter
+# 11](11_training.ipynb#something-to-learn)). Step by step, the cache must give the same.
+
+# %%
+from dotformer.transformer import Transformer, TransformerConfig
+
+torch.manual_seed(0)
+sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "max_length": 512}
+layers = {"num_encoder_layers": 2, "num_decoder_layers": 2}
+model = Transformer(TransformerConfig(100, 100, **sizes, **layers)).eval()
+source, target = torch.randint(3, 100, (2, 5, 40)).unbind()
+source[1:, 30:] = 0  # some are shorter
+
+
+def worst_step(state):
+    """Largest difference from teacher forcing, at each step."""
+    with torch.no_grad():
+        at_once = model(source, target)
+    steps = [
+        (state.step(target[:, t]) - at_once[:, t]).abs().max() for t in range(40)
+    ]
+    return torch.stack(steps)
+
+
+print(f"{worst_step(KVCache(model, source)).max():.1e}")
+assert worst_step(KVCache(model, source)).max() < 1e-5
+
+# %% [markdown]
+# ### Break it: every token is the first
+#
+# A textbook's decoder forgot one line: its position was not moved on. Each new token was taken for the first of the
+# sentence.
+
+
+# %%
+class Forgetful(KVCache):
+    """A cache that does not count."""
+
+    def step(self, tokens):
+        self.length = 0
+        return super().step(tokens)
+
+
+apart = worst_step(Forgetful(model, source))
+print("difference at steps 1 to 4:", [f"{d:.3f}" for d in apart[:4].tolist()])
+assert apart[0] < 1e-5 and apart[1:].min() > 0.01
+
+# %% [markdown]
+# The first step is right, and all later ones are not. Nothing crashes, and the shapes fit. The model was trained with
+# teacher forcing, where positions are right, so its loss is fine too. Only the sentences it writes are worse, and who
+# knows how good they should be? Further down we measure how much worse.
+#
+# ### What it saves, and what it costs
+#
+# The other way needs a class too. It keeps the tokens and computes the rest anew.
+
+# %%
+import time
+
+
+class Recompute:
+    """No cache: reads all targets again at every step."""
+
+    def __init__(self, model, source):
+        with torch.no_grad():
+            self.model, self.memory = model, model.encode(source)
+        self.read = torch.empty(len(source), 0, dtype=torch.long)
+
+    def __len__(self):
+        return len(self.read)
+
+    @torch.no_grad()
+    def step(self, tokens):
+        self.read = torch.cat([self.read, tokens[:, None]], dim=1)
+        return self.model.decode(self.read, *self.memory)[:, -1]
+
+    def select(self, rows):
+        self.read = self.read[rows]
+        self.memory = tuple(part[rows] for part in self.memory)
+
+
+assert worst_step(Recompute(model, source)).max() < 1e-5
+
+
+def seconds(state, length):
+    start = time.perf_counter()
+    for _ in range(length):
+        state.step(torch.full((len(state),), 3))
+    return time.perf_counter() - start
+
+
+def kept_bytes(cache):
+    return sum(tensor.nbytes for pair in cache.kept.values() for tensor in pair)
+
+
+source = torch.randint(3, 100, (4, 20))
+lengths = [16, 32, 64, 128, 256]
+times = {
+    kind: [seconds(kind(model, source), n) for n in lengths]
+    for kind in (Recompute, KVCache)
+}
+kept = []
+for length in lengths:
+    cache = KVCache(model, source)
+    seconds(cache, length)
+    kept.append(kept_bytes(cache))
+assert (
+    kept[-1] == 2 * 2 * 4 * (256 + 20) * 64 * 4
+)  # K and V, layers, B, T + S, D, bytes
+assert times[KVCache][-1] < times[Recompute][-1]
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over the number of tokens written, up to 256. Left, seconds: recomputing bends upwards, the cache goes up in a line and is several times faster at the end. Right, memory kept: the cache grows in a line to 1.1 megabytes, recomputing keeps almost nothing."}}
+figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3))
+for kind, color, text in [
+    (Recompute, plots.RED, "recomputing"),
+    (KVCache, plots.BLUE, "cache"),
+]:
+    left.plot(lengths, times[kind], "o-", ms=3, color=color)
+    left.text(
+        250, times[kind][-1] * 0.98, text, color=color, ha="right", va="bottom"
+    )
+right.plot(lengths, np.array(kept) / 1e6, "o-", ms=3, color=plots.BLUE)
+right.plot(lengths, [4 * 8 * n / 1e6 for n in lengths], "o-", ms=3, color=plots.RED)
+right.text(150, 0.85, "cache", color=plots.BLUE, ha="right")
+right.text(250, 0.05, "recomputing: the tokens", color=plots.RED, ha="right")
+left.set(xlabel="tokens written", ylabel="seconds, 4 sentences", ylim=(0, None))
+right.set(xlabel="tokens written", ylabel="megabytes kept", ylim=(0, None))
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# Without a cache, twice the length costs more than twice the time: each step does the work of all before it. With one,
+# each step costs nearly the same (not quite: it attends to all keys so far). The price is memory that grows with every
+# token: two vectors for each layer. Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
+# $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each token of each draft of each sentence. For models with many
+# layers and texts of many pages, this memory, and not the parameters, is what fills a GPU; chapter 17 shows how newer
+# models make it smaller.
+
+# %% tags=["quiz"]
+quiz.number(
+    "A decoder of 6 layers, width 512, 4 bytes a number, writes 32 sentences of 100 tokens with beam 4. How many megabytes (millions of bytes) do the keys and values of its *self-attention* take at the end?",
+    2 * 6 * 512 * 4 * 32 * 4 * 100 / 1e6,
+    tolerance=1,
+    feedback="Yes: 24,576 bytes a token, and 32 times 4 times 100 tokens.",
+    mistakes=[
+        (
+            2 * 6 * 512 * 4 * 32 * 100 / 1e6,
+            "Each sentence has four drafts, and each has keys and values of its own.",
+        ),
+        (
+            6 * 512 * 4 * 32 * 4 * 100 / 1e6,
+            "Keys *and* values: two vectors a layer.",
+        ),
+        (2 * 512 * 4 * 32 * 4 * 100 / 1e6, "Every layer keeps its own."),
+    ],
+    otherwise="Bytes a token: 2 vectors, 6 layers, 512 numbers of 4 bytes. Then count the tokens of all drafts.",
+)
+
+# %% [markdown]
+# ## Is the search right?
+#
+# Now the check from above. A small transformer with four words to choose from, sentences of at most five tokens with
+# the end: 341 of them, and each can be scored by teacher forcing. A beam that is wide enough for all beginnings must
+# find the same as trying all.
+
+# %%
+from itertools import product
+
+torch.manual_seed(3)
+tiny = Transformer(
+    TransformerConfig(7, 7, 16, 2, 1, 1, 32, tie_output=False)
+).eval()
+for parameter in tiny.parameters():
+    parameter.data *= 2  # so that it has opinions
+question = torch.tensor([[3, 4, 5]])
+
+
+def score(sentence, alpha=0.6):
+    tokens = torch.tensor([[1, *sentence, 2]])
+    with torch.no_grad():
+        logs = tiny(question, tokens[:, :-1])[0].log_softmax(-1)
+    total = logs[range(len(sentence) + 1), tokens[0, 1:]].sum()
+    return (total / length_penalty(len(sentence) + 1, alpha)).item()
+
+
+every = [
+    list(s) for length in range(5) for s in product(range(3, 7), repeat=length)
+]
+ranked = sorted(every, key=score, reverse=True)
+for beam in (1, 2, 4, 2000):
+    [found] = beam_search(KVCache(tiny, question), 5, beam)
+    place = ranked.index(found[0].tokens) + 1 if found[0].tokens in ranked else "-"
+    print(f"beam {beam:4}: {found[0].tokens}, number {place} of {len(every)}")
+assert [draft.tokens for draft in found[:10]] == ranked[:10]
+assert np.allclose(
+    [draft.score for draft in found], sorted(map(score, every))[::-1], atol=1e-4
+)
+
+# %% [markdown]
+# With 2,000 drafts nothing is ever dropped, and the list is the complete one, in its order and with its scores. With
+# one draft or two, the search ends with a sentence that had not come to its end within five tokens, so it is not in the
+# list at all: every step looked good, and the sum is bad. Four are enough here. How many are enough for a real model
+# nobody can check in this way, since its sentences are too many.
+#
+# ## A model that has learnt a little
+#
+# Where a model is sure, all ways of writing agree. So train the number model of chapter 11 and stop it early, after 110
+# steps; three times, with different seeds.
+
+# %%
+from dotformer.corpora import number_words
+from dotformer.tokens import BPETokenizer, pad_batch
+from dotformer.training import TrainingConfig, evaluate, pair_batches, train
+
+corpus = number_words()
+english = BPETokenizer.train((" " + p.source for p in corpus.train), 10_000)
+german = BPETokenizer.train((" " + p.target for p in corpus.train), 10_000)
+
+
+def numbered(pairs):
+    return [
+        (english.encode(" " + p.source), german.encode(" " + p.target, marks=True))
+        for p in pairs
+    ]
+
+
+validation = numbered(corpus.validation)
+batches = partial(pair_batches, numbered(corpus.train), 1024, 0, 0)
+validate = partial(evaluate, batches=list(pair_batches(validation, 4096)))
+sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
+config = TrainingConfig(steps=110, rate=3e-3, warmup=50, every=110)
+models, forced = [], []
+for seed in range(3):
+    torch.manual_seed(seed)
+    shape = TransformerConfig(len(english), len(german), **sizes, **layers)
+    models.append(Transformer(shape))
+    [row] = train(models[-1], batches, config, validate, progress=False)
+    forced.append(row["validation_exact"])
+    models[-1].eval()
+
+# %%
+sources = pad_batch([source for source, _ in validation], 0)
+wanted = [target[1:-1] for _, target in validation]
+
+
+def exact(written):
+    return np.mean(
+        [one == other for one, other in zip(written, wanted, strict=True)]
+    )
+
+
+def best(state, beam):
+    return [drafts[0].tokens for drafts in beam_search(state, 40, beam)]
+
+
+shares = {
+    "teacher forcing": forced,
+    "greedy": [exact(greedy(KVCache(m, sources), 40)) for m in models],
+    "greedy, not counting": [
+        exact(greedy(Forgetful(m, sources), 40)) for m in models
+    ],
+    "beam 1": [exact(best(KVCache(m, sources), 1)) for m in models],
+    "beam 4": [exact(best(KVCache(m, sources), 4)) for m in models],
+}
+for name, row in shares.items():
+    print(f"{name:21}", "  ".join(f"{share:.1%}" for share in row))
+assert np.allclose(shares["greedy"], forced, atol=0.005)
+assert np.allclose(shares["greedy"], shares["beam 1"], atol=0.005)
+assert np.all(np.array(shares["greedy, not counting"]) < np.array(forced) - 0.05)
+
+# %% [markdown]
+# A column for each seed. Greedy writes exactly as many right as teacher forcing had foretold ([chapter
+# 11](11_training.ipynb#how-good-is-it)), and a beam of one *is* greedy. Not counting loses many, and from outside it
+# looks like a model that has not been trained enough.
+#
+# Four drafts instead of one gain a few points, with one seed more than with the others, at several times the cost. That
+# is usual: a beam helps a model that is unsure, a little. When this one is trained to the end there is nothing left to
+# gain.
+#
+# ## Drawing lots
+#
+# For a translation one wants the likeliest sentence. For a story one does not: the likeliest continuation of anything
+# is dull. Then **draw** each word by its probability. Three knobs say how freely. The **temperature** divides the
+# scores before the softmax ([chapter 3](03_softmax.ipynb#temperature)). **Top-k** keeps the $k$ likeliest words.
+# **Top-p** keeps as few as are needed for a share $p$ of the probability.
+#
+# **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
+# $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
+
+
+# %% tags=["export"] module="generation"
+def filter_logits(
+    logits: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+) -> Tensor:
+    """Logits (N, V) to draw from: divided by `temperature`, the unlikely ones out.
+
+    Out is what is not among the `top_k` most likely tokens, then what is not needed
+    for a share `top_p` of the probability that is left; one token always stays.
+    Raises ValueError for numbers that make no sense. After Holtzman and others (2020).
+    """
+    if not (temperature > 0 and (top_k is None or top_k > 0) and 0 < top_p <= 1):
+        raise ValueError(
+            "temperature and top_k must be positive and top_p above 0 and at most 1,"
+            f" not {temperature}, {top_k} and {top_p}"
+        )
+    ordered, order = (logits / temperature).sort(dim=-1, descending=True)
+    ordered[:, top_k or logits.shape[-1] :] = -math.inf
+    share = ordered.softmax(dim=-1)
+    before = share.cumsum(dim=-1) - share  # the probability of all that is likelier
+    ordered = ordered.masked_fill(before >= top_p, -math.inf)
+    return torch.empty_like(logits).scatter(-1, order, ordered)
+
+
+def sample(
+    state: Decoding,
+    max_length: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
+    marks: tuple[int, int, int] = (0, 1, 2),
+) -> list[list[int]]:
+    """Draw each token by its probability; see `filter_logits` and `generate`."""
+
+    def draw(logits: Tensor) -> Tensor:
+        shares = filter_logits(logits, temperature, top_k, top_p).softmax(dim=-1)
+        return torch.multinomial(shares, 1, generator=generator).flatten()
+
+    return generate(state, draw, max_length, marks)
+
+
+# %%
+scores = torch.tensor([[0.5, 0.25, 0.15, 0.07, 0.03]]).log()
+top_k = filter_logits(scores, top_k=2).softmax(-1)
+top_p = filter_logits(scores, top_p=0.8).softmax(-1)
+cold = filter_logits(scores, temperature=0.5).softmax(-1)
+assert np.allclose(top_k, [[2 / 3, 1 / 3, 0, 0, 0]], atol=1e-6)
+assert np.allclose(top_p, [[0.556, 0.278, 0.167, 0, 0]], atol=5e-4)
+print("temperature 0.5:", [round(p, 3) for p in cold[0].tolist()])
+
+generator = torch.Generator().manual_seed(0)
+drawn = sample(Table(1000), max_length=5, generator=generator)
+drawn_share = {
+    t: np.mean([spoken(d) == t for d in drawn]) for t in ("the tea", "a cup")
+}
+print({text: round(share.item(), 3) for text, share in drawn_share.items()})
+assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
+
+# %% [markdown]
+# A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences drawn
+# from the table, about 36 in a hundred are *the tea*, as they should be.
+#
+# **Predict first.** How many numbers does the half-trained model translate exactly if it draws its words?
+
+# %%
+for options in (
+    {},
+    {"top_k": 5},
+    {"top_p": 0.9},
+    {"temperature": 0.5},
+    {"temperature": 0.1},
+):
+    generator = torch.Generator().manual_seed(0)
+    written = sample(
+        KVCache(models[0], sources), 40, generator=generator, **options
+    )
+    shares[str(options)] = exact(written)
+    print(f"{options or 'as they are'!s:22} {shares[str(options)]:.1%}")
+assert shares["{}"] < shares["{'temperature': 0.5}"] < shares["greedy"][0] + 0.05
+
+# %% [markdown]
+# Fewer than one in ten. A number has about eight words; if each is drawn right with a probability of 0.75, all eight
+# are right in one case of ten. Taking the unlikely words away helps, and the colder, the closer to greedy. Drawing lots
+# is for texts of which many are good, not for those of which one is right.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "You raise *top-p* from 0.5 to 0.9. What can happen at a step where one word alone has the probability 0.95?",
+    quiz.right(
+        "Nothing: that word alone is enough for both",
+        "Yes. Where the model is sure, top-p lets one word through, and where it is unsure, many. Top-k lets equally many through everywhere.",
+    ),
+    quiz.wrong(
+        "More words can be drawn, since 0.9 is a larger share",
+        "A larger share may need more words. Here one word has 0.95 of it already.",
+    ),
+    quiz.wrong(
+        "No word can be drawn, since 0.95 is above 0.9",
+        "Words are added until the share is *reached*. The one that crosses it stays.",
+    ),
+    quiz.wrong(
+        "The word becomes less likely, as at a higher temperature",
+        "Temperature changes the ratios between words. Top-p only takes words away.",
+    ),
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: The nucleus
+#
+# *Medium, 15 minutes.* Top-p by yourself. Given probabilities of one step, an array that sums to 1, and $p$, set to 0
+# all that are not needed, and make the rest sum to 1. Words are taken from the likeliest down until their sum is at
+# least $p$. In NumPy.
+
+
+# %% tags=["exercise"]
+def nucleus(probabilities, p):
+    """The probabilities that top-p draws from, in their old places."""
+    ...
+
+
+# %% tags=["check"]
+def kept_by_loop(probabilities, p, reach=True, again=True):
+    result, total = np.zeros(len(probabilities)), 0.0
+    for n in np.argsort(-probabilities, kind="stable"):
+        if total >= p or (not reach and total + probabilities[n] > p and total):
+            break
+        result[n] = probabilities[n]
+        total += probabilities[n]
+    return result / result.sum() if again else result
+
+
+def by_threshold(probabilities, p):
+    large = np.where(probabilities >= 1 - p, probabilities, 0)
+    return large / max(large.sum(), 1e-9)
+
+
+check_nucleus = partial(
+    checks.check,
+    reference=kept_by_loop,
+    cases=[
+        (np.array([0.07, 0.5, 0.15, 0.25, 0.03]), 0.8),
+        (np.array([0.9, 0.06, 0.04]), 0.5),
+        (np.array([0.125, 0.25, 0.5, 0.125]), 0.625),
+        (np.array([0.4, 0.3, 0.2, 0.1]), 1.0),
+    ],
+    mistakes={
+        "the word that crosses p belongs to it": lambda q, p: kept_by_loop(
+            q, p, reach=False
+        ),
+        "the rest must sum to 1 again": lambda q, p: kept_by_loop(
+            q, p, again=False
+        ),
+        "p is a share of the sum, not a threshold for each word": by_threshold,
+        "the words must stay in their places": lambda q, p: np.sort(
+            kept_by_loop(q, p)
+        )[::-1],
+    },
+)
+check_nucleus(nucleus)
+
+
+# %% tags=["solution"]
+def nucleus(probabilities, p):
+    order = np.argsort(-probabilities)
+    before = np.cumsum(probabilities[order]) - probabilities[order]
+    kept = np.zeros_like(probabilities)
+    kept[order] = np.where(before < p, probabilities[order], 0)
+    return kept / kept.sum()
+
+
+verdict = check_nucleus(nucleus)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: One step of a beam
+#
+# *Medium, 15 minutes.* Given the sums of logarithms of $K$ drafts, an array $(K,)$, and for each draft the logarithms
+# of what may follow, $(K, V)$, return the $K$ best continuations, the best first, as a list of pairs (draft, token).
+# None of them has the same sum as another.
+
+
+# %% tags=["exercise"]
+def continue_beam(sums, logs):
+    """The K best pairs (draft, token)."""
+    ...
+
+
+# %% tags=["check"]
+def by_sorting(sums, logs):
+    pairs = [(sums[k] + logs[k, v], k, v) for k, v in np.ndindex(*logs.shape)]
+    return [(k, v) for _, k, v in sorted(pairs, reverse=True)[: len(sums)]]
+
+
+def one_each(sums, logs):
+    pairs = [
+        (sums[k] + logs[k].max(), k, int(logs[k].argmax()))
+        for k in range(len(sums))
+    ]
+    return [(k, v) for _, k, v in sorted(pairs, reverse=True)]
+
+
+draws = np.random.default_rng(0)
+some_logs = [np.log(draws.dirichlet(np.ones(6), size=k)) for k in (3, 4, 2)]
+some_sums = [np.log(draws.uniform(0.05, 1, k)) for k in (3, 4, 2)]
+check_beam = partial(
+    checks.check,
+    reference=by_sorting,
+    cases=[
+        (np.log([0.5, 0.4]), np.log([[0.4, 0.35, 0.25], [0.8, 0.15, 0.05]])),
+        (np.log([0.9, 0.1]), np.log([[0.4, 0.35, 0.25], [0.8, 0.15, 0.05]])),
+        *zip(some_sums, some_logs, strict=True),
+    ],
+    mistakes={
+        "you keep one continuation of each draft; two may come from the same": one_each,
+        "the drafts' own sums are left out": lambda s, x: by_sorting(0 * s, x),
+        "logarithms are added, not multiplied": lambda s, x: [
+            (k, v)
+            for _, k, v in sorted(
+                [(s[k] * x[k, v], k, v) for k, v in np.ndindex(*x.shape)],
+                reverse=True,
+            )
+        ][: len(s)],
+        "the worst come first": lambda s, x: by_sorting(s, x)[::-1],
+    },
+)
+check_beam(continue_beam)
+
+
+# %% tags=["solution"]
+def continue_beam(sums, logs):
+    totals = sums[:, None] + logs
+    places = np.argsort(-totals, axis=None)[: len(sums)]
+    return [divmod(int(place), logs.shape[1]) for place in places]
+
+
+verdict = check_beam(continue_beam)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# A model that writes takes a word, asks what may come next, and chooses. The best word each time can lead astray, so a
+# beam follows a few drafts, and where a surprise is wanted one draws lots. What was computed for earlier words does not
+# change, so their keys and values are kept, and each new word must know how many came before it.
+#
+# **Sources.** Beam search for translation and the length penalty: [Wu and others
+# (2016)](https://arxiv.org/abs/1609.08144), section 7; beam 4 and $\alpha = 0.6$: [Vaswani and others
+# (2017)](https://arxiv.org/abs/1706.03762), section 6.1. Top-k: [Fan, Lewis and Dauphin
+# (2018)](https://arxiv.org/abs/1805.04833). Top-p, and why likely text is dull: [Holtzman and others
+# (2020)](https://arxiv.org/abs/1904.09751). What keys and values cost in a large model: [Pope and others
+# (2023)](https://arxiv.org/abs/2211.05102).
+#
+# **Next.** Everything on the map is built. Part III puts it to work: chapter 13 translates whole sentences, measures
+# how well, and sets the networks that came before beside it.

@@ -1,0 +1,29 @@
+"""Tangled from chapters/10_tokens.py.
+
+Never edited by hand: edit the chapter, then `make tangle`.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Write a file whole or not at all.
+
+    Yields a path beside `path` to write to. Only when that has succeeded, and is on
+    the disk, does it take the place of `path`; after an error, `path` is as before.
+
+    Defined in chapter 10, "The definition".
+    """
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield draft
+        with draft.open("rb+") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,251 @@
+"""Tangled from chapters/12_generation.py.
+
+Never edited by hand: edit the chapter, then `make tangle`.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from dotformer.attention import MultiHeadAttention
+from dotformer.transformer import Transformer
+
+
+class Decoding(Protocol):
+    """What generation needs: sentences that can be continued and selected.
+
+    Defined in chapter 12, "One word at a time".
+    """
+
+    def __len__(self) -> int: ...
+
+    def step(self, tokens: Tensor) -> Tensor: ...
+
+    def select(self, rows: Tensor) -> None: ...
+
+
+def generate(
+    state: Decoding,
+    choose: Callable[[Tensor], Tensor],
+    max_length: int,
+    marks: tuple[int, int, int] = (0, 1, 2),
+) -> list[list[int]]:
+    """Write each sentence token by token, to its end or for `max_length` tokens.
+
+    `choose` takes logits (N, V) and returns tokens (N,). `marks` are the tokens for
+    padding, begin and end: the first two are never written, the third ends a
+    sentence, which then leaves the batch. Returns the tokens, without marks.
+
+    Defined in chapter 12, "One word at a time".
+    """
+    pad, begin, end = marks
+    written: list[list[int]] = [[] for _ in range(len(state))]
+    still = written
+    tokens = torch.full((len(state),), begin)
+    for _ in range(max_length):
+        logits = state.step(tokens)
+        logits[:, [pad, begin]] = -math.inf
+        tokens = choose(logits)
+        going = (tokens != end).nonzero().flatten()
+        if len(going) < len(still):
+            state.select(going)
+            still, tokens = [still[n] for n in going.tolist()], tokens[going]
+        if not still:
+            break
+        for sentence, token in zip(still, tokens.tolist(), strict=True):
+            sentence.append(token)
+    return written
+
+
+def greedy(
+    state: Decoding, max_length: int, marks: tuple[int, int, int] = (0, 1, 2)
+) -> list[list[int]]:
+    """Always the token that scores highest; see `generate`.
+
+    Defined in chapter 12, "One word at a time".
+    """
+    return generate(state, lambda logits: logits.argmax(dim=-1), max_length, marks)
+
+
+class Hypothesis(NamedTuple):
+    """A way to write a sentence: its tokens, and its log-probability by its length.
+
+    Defined in chapter 12, "Several drafts at once".
+    """
+
+    tokens: list[int]
+    score: float
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """What a log-probability of `length` tokens, with the end, is divided by.
+
+    After Wu and others (2016), equation 14. With `alpha` 0 it is 1.
+
+    Defined in chapter 12, "Several drafts at once".
+    """
+    return ((5 + length) / 6) ** alpha
+
+
+def beam_search(
+    state: Decoding,
+    max_length: int,
+    beam: int = 4,
+    alpha: float = 0.6,
+    marks: tuple[int, int, int] = (0, 1, 2),
+) -> list[list[Hypothesis]]:
+    """For each sentence the best hypotheses found, at most `beam`, the best first.
+
+    At each step the `beam` likeliest beginnings are kept. One that ends is finished;
+    a sentence with `beam` finished ones leaves the batch. What has not ended after
+    `max_length` tokens counts only where nothing has. Raises ValueError when there
+    is no room for a hypothesis.
+
+    Defined in chapter 12, "Several drafts at once".
+    """
+    if min(beam, max_length) < 1:
+        raise ValueError(
+            f"beam and max_length must be positive, not {beam} and {max_length}"
+        )
+    pad, begin, end = marks
+    finished: list[list[Hypothesis]] = [[] for _ in range(len(state))]
+    waiting = [
+        (done, [Hypothesis([], 0.0)]) for done in finished
+    ]  # and what is live
+    tokens = torch.full((len(state),), begin)
+    for length in range(1, max_length + 1):
+        logs = state.step(tokens).log_softmax(dim=-1)
+        logs[:, [pad, begin]] = -math.inf
+        penalty, row, rows, going = length_penalty(length, alpha), 0, [], []
+        for done, live in waiting:
+            scores = logs.new_tensor([hypothesis.score for hypothesis in live])
+            totals = logs[row : row + len(live)] + scores[:, None]
+            best, places = totals.flatten().topk(min(2 * beam, totals.numel()))
+            longer = []
+            for rank, (total, place) in enumerate(
+                zip(best.tolist(), places.tolist(), strict=True)
+            ):
+                n, token = divmod(place, logs.shape[1])
+                if token != end and total > -math.inf:
+                    longer.append((row + n, [*live[n].tokens, token], total))
+                elif token == end and rank < beam:
+                    done.append(Hypothesis(live[n].tokens, total / penalty))
+            row += len(live)
+            if len(done) < beam and longer:
+                rows += [n for n, _, _ in longer[:beam]]
+                going.append(
+                    (done, [Hypothesis(t, s) for _, t, s in longer[:beam]])
+                )
+        waiting = going
+        if not waiting:
+            break
+        state.select(torch.tensor(rows))
+        tokens = torch.tensor([h.tokens[-1] for _, live in waiting for h in live])
+    for done, live in waiting:
+        if not done:
+            done += [Hypothesis(h.tokens, h.score / penalty) for h in live]
+    return [sorted(done, key=lambda h: -h.score)[:beam] for done in finished]
+
+
+class KVCache:
+    """Sentences being written by a transformer, with their keys and values so far.
+
+    Encodes the source tokens (B, S). Raises ValueError when the model is in training
+    mode, where dropout would take part in the choice of words.
+
+    Defined in chapter 12, "What has been computed before".
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: Transformer, source: Tensor) -> None:
+        if model.training:
+            raise ValueError("the model is in training mode: call model.eval()")
+        self.model = model
+        self.memory, self.memory_mask = model.encode(source)
+        self.length = 0
+        self.kept: dict[MultiHeadAttention, tuple[Tensor, Tensor]] = {}
+
+    def __len__(self) -> int:
+        """How many sentences are being written."""
+        return len(self.memory)
+
+    def project(
+        self, attention: MultiHeadAttention, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values to attend to: the memory's once, new tokens' added."""
+        kept = self.kept.get(attention)
+        if kept is None:
+            kept = attention.project(key, value)
+        elif key is not self.memory:
+            new = attention.project(key, value)
+            kept = (
+                torch.cat([kept[0], new[0]], -2),
+                torch.cat([kept[1], new[1]], -2),
+            )
+        self.kept[attention] = kept
+        return kept
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor) -> Tensor:
+        """Read one token of each sentence (B,): logits (B, V) of what may follow."""
+        tokens = tokens.to(self.memory.device)[:, None]
+        logits = self.model.decode(tokens, self.memory, self.memory_mask, self)
+        self.length += 1
+        return logits[:, -1]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these sentences, in this order; one may be there several times."""
+        self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]
+        for attention, (key, value) in self.kept.items():
+            self.kept[attention] = key[rows], value[rows]
+
+
+def filter_logits(
+    logits: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+) -> Tensor:
+    """Logits (N, V) to draw from: divided by `temperature`, the unlikely ones out.
+
+    Out is what is not among the `top_k` most likely tokens, then what is not needed
+    for a share `top_p` of the probability that is left; one token always stays.
+    Raises ValueError for numbers that make no sense. After Holtzman and others (2020).
+
+    Defined in chapter 12, "Drawing lots".
+    """
+    if not (temperature > 0 and (top_k is None or top_k > 0) and 0 < top_p <= 1):
+        raise ValueError(
+            "temperature and top_k must be positive and top_p above 0 and at most 1,"
+            f" not {temperature}, {top_k} and {top_p}"
+        )
+    ordered, order = (logits / temperature).sort(dim=-1, descending=True)
+    ordered[:, top_k or logits.shape[-1] :] = -math.inf
+    share = ordered.softmax(dim=-1)
+    before = share.cumsum(dim=-1) - share  # the probability of all that is likelier
+    ordered = ordered.masked_fill(before >= top_p, -math.inf)
+    return torch.empty_like(logits).scatter(-1, order, ordered)
+
+
+def sample(
+    state: Decoding,
+    max_length: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
+    marks: tuple[int, int, int] = (0, 1, 2),
+) -> list[list[int]]:
+    """Draw each token by its probability; see `filter_logits` and `generate`.
+
+    Defined in chapter 12, "Drawing lots".
+    """
+
+    def draw(logits: Tensor) -> Tensor:
+        shares = filter_logits(logits, temperature, top_k, top_p).softmax(dim=-1)
+        return torch.multinomial(shares, 1, generator=generator).flatten()
+
+    return generate(state, draw, max_length, marks)

@@ -1,0 +1,435 @@
+"""Tangled from chapters/11_training.py.
+
+Never edited by hand: edit the chapter, then `make tangle`.
+"""
+
+import csv
+import pickle
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_model
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.tensorboard import SummaryWriter
+from tqdm.auto import tqdm
+
+from dotformer.files import replacing
+from dotformer.tokens import pad_batch, token_batches
+
+
+def cross_entropy(
+    logits: Tensor, targets: Tensor, pad_id: int = 0, smoothing: float = 0.0
+) -> tuple[Tensor, int]:
+    """The loss summed over the real targets, in nats, and how many these are.
+
+    `logits` (B, T, V) score what stands in `targets` (B, T); targets equal to
+    `pad_id` do not count. With `smoothing`, that share of the probability is asked
+    for evenly from the whole vocabulary. Raises ValueError when shapes do not fit.
+
+    Defined in chapter 11, "What should be small?".
+    """
+    if logits.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"logits {tuple(logits.shape)} need targets"
+            f" {tuple(logits.shape[:-1])}, not {tuple(targets.shape)}"
+        )
+    loss = F.cross_entropy(
+        logits.flatten(0, -2).float(),
+        targets.flatten(),
+        ignore_index=pad_id,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+    return loss, int((targets != pad_id).sum())
+
+
+def inverse_sqrt_rate(step: int, peak: float, warmup: int) -> float:
+    """Up in a line to `peak` at step `warmup`, then down as 1 / sqrt(step).
+
+    Steps count from 1. Raises ValueError for a step or a warm-up below 1.
+
+    Defined in chapter 11, "How large a step?".
+    """
+    if min(step, warmup) < 1:
+        raise ValueError(f"step and warmup count from 1, not {step} and {warmup}")
+    return peak * min(step / warmup, (warmup / step) ** 0.5)
+
+
+def noam_rate(step: int, d_model: int, warmup: int) -> float:
+    """The paper's schedule, whose peak follows from width and warm-up.
+
+    Steps count from 1. After Vaswani and others (2017), equation 3; named after
+    its author Noam Shazeer.
+
+    Defined in chapter 11, "How large a step?".
+    """
+    return inverse_sqrt_rate(step, (d_model * warmup) ** -0.5, warmup)
+
+
+def linear_rate(step: int, peak: float, warmup: int, steps: int) -> float:
+    """Up in a line to `peak` at step `warmup`, then down in a line.
+
+    It reaches 0 one step after the last, `steps`, and stays there. Raises
+    ValueError for a step below 1 or a warm-up that is not between 1 and `steps`.
+
+    Defined in chapter 11, "How large a step?".
+    """
+    if step < 1 or not 1 <= warmup <= steps:
+        raise ValueError(
+            "step must be at least 1 and warmup between 1 and steps, not"
+            f" {step}, {warmup} and {steps}"
+        )
+    left = (steps + 1 - step) / (steps + 1 - warmup)
+    return peak * max(0.0, min(step / warmup, left))
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """All that fixes a run, beside the model and the data.
+
+    `schedule` is "linear" or "inverse_sqrt", `rate` its peak, reached at step
+    `warmup`. Gradients of `accumulate` batches make a step; they are clipped to the
+    norm `clip`. After each `every` steps the model is validated, logged and saved.
+    Raises ValueError when a number cannot work.
+
+    Defined in chapter 11, "Break it: the mean of means".
+    """
+
+    steps: int = 2000
+    rate: float = 1e-3
+    warmup: int = 200
+    schedule: str = "linear"
+    smoothing: float = 0.1
+    clip: float = 1.0
+    accumulate: int = 1
+    every: int = 200
+    seed: int = 0
+    pad_id: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "warmup", "accumulate", "every", "rate", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(
+                    f"{name} must be positive, not {getattr(self, name)}"
+                )
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(
+                f"smoothing must be at least 0 and below 1, not {self.smoothing}"
+            )
+        self.rate_at(1)
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, the first of which is 1."""
+        if self.schedule == "linear":
+            return linear_rate(step, self.rate, self.warmup, self.steps)
+        if self.schedule == "inverse_sqrt":
+            return inverse_sqrt_rate(step, self.rate, self.warmup)
+        raise ValueError(
+            f"schedule must be linear or inverse_sqrt, not {self.schedule!r}"
+        )
+
+
+def take_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    rate: float,
+    config: TrainingConfig,
+    precision: Callable[[], AbstractContextManager] = nullcontext,
+) -> tuple[float, int]:
+    """One step on the gradient of several batches, as if they were one.
+
+    Returns the summed loss and the number of real targets. Raises
+    FloatingPointError, before anything is changed, when the gradient is not finite.
+
+    Defined in chapter 11, "Break it: the mean of means".
+    """
+    summed, pad = 0.0, config.pad_id
+    tokens = sum(int((target[:, 1:] != pad).sum()) for _, target in batches)
+    for source, target in batches:
+        with precision():
+            logits = model(source, target[:, :-1])
+        loss, _ = cross_entropy(logits, target[:, 1:], pad, config.smoothing)
+        (loss / tokens).backward()
+        summed += loss.detach()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+    if not torch.isfinite(norm):
+        optimizer.zero_grad()
+        raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad()
+    return float(summed), tokens
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    pad_id: int = 0,
+) -> dict[str, float]:
+    """How well a model foretells targets, given the true ones before each.
+
+    "loss" is in nats a token, without smoothing; "accuracy" the share of tokens
+    that score highest, "exact" that of the sentences all of whose tokens do, which
+    are those that greedy generation gets right.
+
+    Defined in chapter 11, "How good is it?".
+    """
+    training, device = model.training, next(model.parameters()).device
+    model.eval()
+    loss, tokens, right, exact, sentences = 0.0, 0, 0, 0, 0
+    for source, target in batches:
+        source, target = source.to(device), target.to(device)
+        logits = model(source, target[:, :-1])
+        summed, count = cross_entropy(logits, target[:, 1:], pad_id)
+        ignored = target[:, 1:] == pad_id
+        hits = logits.argmax(dim=-1) == target[:, 1:]
+        loss, tokens = loss + float(summed), tokens + count
+        right += int((hits & ~ignored).sum())
+        exact += int((hits | ignored).all(dim=1).sum())
+        sentences += len(target)
+    model.train(training)
+    if not tokens:
+        raise ValueError("nothing to evaluate: there is no batch")
+    return {
+        "loss": loss / tokens,
+        "accuracy": right / tokens,
+        "exact": exact / sentences,
+    }
+
+
+def pair_batches(
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    max_tokens: int,
+    pad_id: int = 0,
+    seed: int = 0,
+    epoch: int = 0,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of source (B, S) and target (B, T) tokens, each pair in one of them.
+
+    No batch has more than `max_tokens` places on a side. `seed` and `epoch` fix the
+    order. Raises ValueError when a side is empty or too long.
+
+    Defined in chapter 11, "The loop".
+    """
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    lengths = [max(len(source), len(target)) for source, target in pairs]
+    for rows in token_batches(lengths, max_tokens, generator):
+        source, target = zip(*(pairs[n] for n in rows), strict=True)
+        yield pad_batch(source, pad_id), pad_batch(target, pad_id)
+
+
+def save_checkpoint(
+    path: str | Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: TrainingConfig,
+    place: tuple[int, int] = (0, 0),
+    history: Sequence[dict[str, float]] = (),
+) -> None:
+    """Write all that a run needs to go on as if it had never stopped.
+
+    That is parameters, the optimiser's memory, the random state, the `place` in the
+    data (epoch, batches taken), and the history. All of it is written, or nothing.
+
+    Defined in chapter 11, "The loop".
+    """
+    content = {
+        "format": "dotformer checkpoint 1",
+        "config": asdict(config),
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "random": [torch.get_rng_state(), *torch.cuda.get_rng_state_all()],
+        "place": place,
+        "history": list(history),
+    }
+    with replacing(path) as draft, draft.open("wb") as file:
+        torch.save(content, file)
+
+
+def load_checkpoint(
+    path: str | Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: TrainingConfig,
+) -> tuple[tuple[int, int], list[dict[str, float]]]:
+    """Put a run back to where `save_checkpoint` left it; place and history.
+
+    Nothing in the file is executed. Raises ValueError, and changes nothing, when it
+    is damaged, no checkpoint, of another model, or of another configuration.
+
+    Defined in chapter 11, "The loop".
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            damaged = file.testzip()  # torch.load does not check the sums
+        if damaged:
+            raise ValueError(f"{damaged} is damaged")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if content["format"] != "dotformer checkpoint 1":
+            raise ValueError(f"its format is {content['format']!r}")
+    except (
+        zipfile.BadZipFile,
+        pickle.UnpicklingError,
+        EOFError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ValueError(f"{path} is not a whole checkpoint: {error}") from error
+    for name, value in asdict(config).items():
+        if content["config"].get(name) != value:
+            raise ValueError(
+                f"{path} was made with {name} = {content['config'].get(name)!r},"
+                f" not {value!r}"
+            )
+    own = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if own != {name: tensor.shape for name, tensor in content["model"].items()}:
+        raise ValueError(f"{path} holds the parameters of another model")
+    model.load_state_dict(content["model"])
+    optimizer.load_state_dict(content["optimizer"])
+    cpu, *others = content["random"]
+    torch.set_rng_state(cpu)
+    torch.cuda.set_rng_state_all(others[: torch.cuda.device_count()])
+    return tuple(content["place"]), content["history"]
+
+
+def save_parameters(path: str | Path, model: nn.Module) -> None:
+    """Write a model's parameters, and nothing that could run; all or nothing.
+
+    Defined in chapter 11, "The loop".
+    """
+    with replacing(path) as draft:
+        try:
+            save_model(model, str(draft))
+        except SafetensorError as error:
+            raise OSError(f"{path}: {error}") from error
+
+
+def keep(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: TrainingConfig,
+    place: tuple[int, int],
+    history: list[dict[str, float]],
+    board: SummaryWriter,
+) -> None:
+    """Write what a run leaves in its folder: best model, logs, then the checkpoint.
+
+    Defined in chapter 11, "The loop".
+    """
+    row = history[-1]
+    if row["validation_loss"] <= min(r["validation_loss"] for r in history):
+        save_parameters(folder / "model.safetensors", model)
+    with (
+        replacing(folder / "log.csv") as draft,
+        draft.open("w", newline="") as file,
+    ):
+        table = csv.DictWriter(file, row)
+        table.writeheader()
+        table.writerows(history)
+    for name, value in row.items():
+        board.add_scalar(name, value, int(row["step"]))
+    board.flush()
+    path = folder / "checkpoint.pt"
+    save_checkpoint(path, model, optimizer, config, place, history)
+
+
+def stream(
+    batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]],
+    place: tuple[int, int],
+) -> Iterator[tuple[tuple[int, int], tuple[Tensor, Tensor]]]:
+    """Epoch after epoch of batches from a place on, each with the place after it.
+
+    Raises ValueError when an epoch is empty.
+
+    Defined in chapter 11, "The loop".
+    """
+    epoch, taken = place
+    while True:
+        n = 0
+        for n, batch in enumerate(batches(epoch), 1):
+            if n > taken:
+                yield (epoch, n), batch
+        if not n:
+            raise ValueError(f"there is no batch in epoch {epoch}")
+        epoch, taken = epoch + 1, 0
+
+
+def train(
+    model: nn.Module,
+    batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]],
+    config: TrainingConfig,
+    validate: Callable[[nn.Module], dict[str, float]],
+    folder: str | Path | None = None,
+    device: torch.device | str = "cpu",
+    precision: Callable[[], AbstractContextManager] = nullcontext,
+    progress: bool = True,
+) -> list[dict[str, float]]:
+    """Train a model in place. Returns the history, a row for each validation.
+
+    `batches(epoch)` gives the batches of an epoch, the same ones whenever it is
+    asked; `validate(model)` gives figures, "loss" among them. It keeps in `folder`:
+    `checkpoint.pt`, from which the next call goes on, on a CPU bit for bit as if it
+    had never stopped; `model.safetensors`, as it was when the validation loss was
+    lowest; `log.csv`, and the same for TensorBoard. The caller's random state stays
+    as it was.
+
+    Defined in chapter 11, "The loop".
+    """
+    model.to(device).train()
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+    place, history = (0, 0), []
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        folder = None if folder is None else Path(folder)
+        if folder and (folder / "checkpoint.pt").exists():
+            path = folder / "checkpoint.pt"
+            place, history = load_checkpoint(path, model, optimizer, config)
+        done = int(history[-1]["step"]) if history else 0
+        data = stream(batches, place)
+        board = folder and SummaryWriter(
+            folder / "tensorboard", purge_step=done + 1
+        )
+        steps = tqdm(
+            range(done + 1, config.steps + 1),
+            initial=done,
+            total=config.steps,
+            disable=not progress,
+        )
+        summed, tokens, start = 0.0, 0, time.perf_counter()
+        for step in steps:
+            group = []
+            for _ in range(config.accumulate):
+                place, (source, target) = next(data)
+                group.append((source.to(device), target.to(device)))
+            rate = config.rate_at(step)
+            loss, count = take_step(
+                model, optimizer, group, rate, config, precision
+            )
+            summed, tokens = summed + loss, tokens + count
+            if step % config.every and step < config.steps:
+                continue
+            speed = tokens / (time.perf_counter() - start)
+            row = {"step": step, "epoch": place[0], "rate": rate}
+            row |= {"loss": summed / tokens, "tokens_per_second": speed}
+            row |= {f"validation_{k}": v for k, v in validate(model).items()}
+            history.append(row)
+            steps.set_postfix_str(f"validation loss {row['validation_loss']:.3f}")
+            if folder:
+                keep(folder, model, optimizer, config, place, history, board)
+            summed, tokens, start = 0.0, 0, time.perf_counter()
+        if board:
+            board.close()
+    return history
