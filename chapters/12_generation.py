@@ -13,7 +13,7 @@
 # is a memory that saves the model from computing everything again at each word.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 35 minutes to read, and 35 more for the exercises.
+# learnt something. It takes about 40 minutes to read, and 40 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
 from functools import partial
@@ -30,7 +30,7 @@ transformer_map(built=12)
 # Writing is a loop. Feed the begin token, get a score for every token of the vocabulary, choose one, feed that, and so
 # on until the end token is chosen. What the loop needs of a model is little: sentences in progress that take a
 # **step**, a token in and scores out, and of which one can **select** some. So we ask for no more than that, and the
-# same loop serves a transformer, the recurrent networks of chapter 13, and a table of eight words.
+# same loop serves a transformer, the recurrent networks of chapter 13, and a table of nine tokens.
 #
 # When a sentence has ended it leaves the batch. Otherwise the model would go on computing for it until the last one is
 # done.
@@ -157,15 +157,19 @@ assert spoken(best_words) == "a cup"
 # best.
 #
 # Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. And here is a trap. Each
-# further word adds a negative number, so short drafts look better than they are. The paper divides by a **length
-# penalty**, with $n$ the number of tokens, the end counted:
+# further word adds a negative number, so a draft that breaks off early is likely to win. The paper divides by a
+# **length penalty**, with $n$ the number of tokens, the end counted:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
 # with $\alpha = 0.6$. By hand: one draft has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided, the
 # short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are
-# $-1.010$ and $-0.973$, and the long one wins. With $\alpha = 0$ nothing changes; with $\alpha = 1$ length counts
-# nearly in full.
+# $-1.010$ and $-0.973$, and the long one wins. With $\alpha = 0$ nothing is divided; the larger it is, the longer the
+# drafts that win.
+#
+# The function keeps the `beam` likeliest beginnings of each sentence; to the loop these are rows like any others, and
+# `select` makes several rows of one. It looks at twice as many continuations, since up to half of them may be ends,
+# which do not go on. And an end counts only among the best `beam`: a poor one, taken early, could win by being short.
 
 # %% tags=["export"] module="generation"
 from typing import NamedTuple
@@ -223,9 +227,11 @@ def beam_search(
                 zip(best.tolist(), places.tolist(), strict=True)
             ):
                 n, token = divmod(place, logs.shape[1])
-                if token != end and total > -math.inf:
+                if total == -math.inf:
+                    break
+                if token != end:
                     longer.append((row + n, [*live[n].tokens, token], total))
-                elif token == end and rank < beam:
+                elif rank < beam:
                     done.append(Hypothesis(live[n].tokens, total / penalty))
             row += len(live)
             if len(done) < beam and longer:
@@ -306,7 +312,7 @@ class KVCache:
         kept = self.kept.get(attention)
         if kept is None:
             kept = attention.project(key, value)
-        elif key is not self.memory:
+        elif key is not self.memory:  # self-attention
             new = attention.project(key, value)
             kept = (
                 torch.cat([kept[0], new[0]], -2),
@@ -331,11 +337,16 @@ class KVCache:
 
 
 # %% [markdown]
-# Two things must be right, or it will be wrong in silence. The new token must know its *position*, which is the number
-# of tokens before it. And when sentences are selected, everything kept must be selected with them.
+# Look back at `Transformer.decode` in [chapter 9](09_decoder.ipynb#the-whole-transformer): there `cache.length` is
+# where the new token stands, and each attention asks `cache.project` for its keys and values instead of computing them.
+# In cross-attention they come from the memory, which is how `project` tells the two apart.
 #
-# Both are caught by one check. Teacher forcing gives the scores at all places in one pass ([chapter
-# 11](11_training.ipynb#something-to-learn)). Step by step, the cache must give the same.
+# Two mistakes would go unnoticed. The new token must know its *position*, the number of tokens before it. And when
+# sentences are selected, all that is kept must be selected with them.
+#
+# One check finds both. Teacher forcing gives the scores at all places in one pass ([chapter
+# 11](11_training.ipynb#something-to-learn)). Step by step the cache must give the same, even when the sentences change
+# places on the way.
 
 # %%
 from dotformer.transformer import Transformer, TransformerConfig
@@ -352,9 +363,13 @@ def worst_step(state):
     """Largest difference from teacher forcing, at each step."""
     with torch.no_grad():
         at_once = model(source, target)
-    steps = [
-        (state.step(target[:, t]) - at_once[:, t]).abs().max() for t in range(40)
-    ]
+    order, steps = torch.arange(5), []
+    for t in range(40):
+        if t == 20:
+            order = torch.tensor([4, 0, 3, 1, 2])
+            state.select(order)
+        apart = state.step(target[order, t]) - at_once[order, t]
+        steps.append(apart.abs().max())
     return torch.stack(steps)
 
 
@@ -364,8 +379,8 @@ assert worst_step(KVCache(model, source)).max() < 1e-5
 # %% [markdown]
 # ### Break it: every token is the first
 #
-# A textbook's decoder forgot one line: its position was not moved on. Each new token was taken for the first of the
-# sentence.
+# The decoder of a well-known textbook does not move its position on when it writes. Each new token is taken for the
+# first of the sentence.
 
 
 # %%
@@ -382,9 +397,9 @@ print("difference at steps 1 to 4:", [f"{d:.3f}" for d in apart[:4].tolist()])
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# The first step is right, and all later ones are not. Nothing crashes, and the shapes fit. The model was trained with
-# teacher forcing, where positions are right, so its loss is fine too. Only the sentences it writes are worse, and who
-# knows how good they should be? Further down we measure how much worse.
+# The first step is right, and all later ones are not. Nothing crashes, and the shapes fit. The loss is fine too:
+# training sends whole sentences through, and there the positions are right. Only what it writes is worse, and nobody
+# knows how good it should have been. Further down we measure it.
 #
 # ### What it saves, and what it costs
 #
@@ -469,12 +484,12 @@ plt.show()
 # each step costs nearly the same (not quite: it attends to all keys so far). The price is memory that grows with every
 # token: two vectors for each layer. Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
 # $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each token of each draft of each sentence. For models with many
-# layers and texts of many pages, this memory, and not the parameters, is what fills a GPU; chapter 17 shows how newer
-# models make it smaller.
+# layers and texts of many pages, this memory can fill a GPU before the parameters do; chapter 17 shows how newer models
+# make it smaller.
 
 # %% tags=["quiz"]
 quiz.number(
-    "A decoder of 6 layers, width 512, 4 bytes a number, writes 32 sentences of 100 tokens with beam 4. How many megabytes (millions of bytes) do the keys and values of its *self-attention* take at the end?",
+    "A decoder of 6 layers, width 512, 4 bytes a number, writes 32 sentences of 100 tokens with beam 4. How many megabytes (millions of bytes) do the keys and values of its *self-attention* take at the end? To the nearest one.",
     2 * 6 * 512 * 4 * 32 * 4 * 100 / 1e6,
     tolerance=1,
     feedback="Yes: 24,576 bytes a token, and 32 times 4 times 100 tokens.",
@@ -502,12 +517,12 @@ quiz.number(
 # %%
 from itertools import product
 
-torch.manual_seed(3)
+torch.manual_seed(13)
 tiny = Transformer(
     TransformerConfig(7, 7, 16, 2, 1, 1, 32, tie_output=False)
 ).eval()
 for parameter in tiny.parameters():
-    parameter.data *= 2  # so that it has opinions
+    parameter.data *= 3  # so that it has opinions
 question = torch.tensor([[3, 4, 5]])
 
 
@@ -525,18 +540,19 @@ every = [
 ranked = sorted(every, key=score, reverse=True)
 for beam in (1, 2, 4, 2000):
     [found] = beam_search(KVCache(tiny, question), 5, beam)
-    place = ranked.index(found[0].tokens) + 1 if found[0].tokens in ranked else "-"
-    print(f"beam {beam:4}: {found[0].tokens}, number {place} of {len(every)}")
+    place = ranked.index(found[0].tokens) + 1
+    print(
+        f"beam {beam:4}: {found[0].tokens}, {found[0].score:.3f}, number {place} of {len(every)}"
+    )
 assert [draft.tokens for draft in found[:10]] == ranked[:10]
 assert np.allclose(
     [draft.score for draft in found], sorted(map(score, every))[::-1], atol=1e-4
 )
 
 # %% [markdown]
-# With 2,000 drafts nothing is ever dropped, and the list is the complete one, in its order and with its scores. With
-# one draft or two, the search ends with a sentence that had not come to its end within five tokens, so it is not in the
-# list at all: every step looked good, and the sum is bad. Four are enough here. How many are enough for a real model
-# nobody can check in this way, since its sentences are too many.
+# With 2,000 drafts nothing is ever dropped, and the list is the complete one, in its order and with its scores. Greedy,
+# a beam of one, begins with another word than the best sentence does, and cannot come back. Here two drafts are enough.
+# How many are enough for a real model nobody can check in this way: its sentences are too many to list.
 #
 # ## A model that has learnt a little
 #
@@ -605,20 +621,19 @@ assert np.allclose(shares["greedy"], shares["beam 1"], atol=0.005)
 assert np.all(np.array(shares["greedy, not counting"]) < np.array(forced) - 0.05)
 
 # %% [markdown]
-# A column for each seed. Greedy writes exactly as many right as teacher forcing had foretold ([chapter
-# 11](11_training.ipynb#how-good-is-it)), and a beam of one *is* greedy. Not counting loses many, and from outside it
-# looks like a model that has not been trained enough.
+# A column for each seed. Greedy writes as many right as teacher forcing has said it would: up to its first mistake it
+# has seen only the right words ([chapter 11](11_training.ipynb#how-good-is-it)). A beam of one is greedy. Not counting
+# loses many, and from outside that looks like a model that has not been trained enough.
 #
-# Four drafts instead of one gain a few points, with one seed more than with the others, at several times the cost. That
-# is usual: a beam helps a model that is unsure, a little. When this one is trained to the end there is nothing left to
-# gain.
+# Four drafts instead of one gain a few points, with one seed more than with the others, for four times as many rows. A
+# beam helps a model that is unsure, a little.
 #
 # ## Drawing lots
 #
-# For a translation one wants the likeliest sentence. For a story one does not: the likeliest continuation of anything
-# is dull. Then **draw** each word by its probability. Three knobs say how freely. The **temperature** divides the
-# scores before the softmax ([chapter 3](03_softmax.ipynb#temperature)). **Top-k** keeps the $k$ likeliest words.
-# **Top-p** keeps as few as are needed for a share $p$ of the probability.
+# For a translation one wants a sentence that is as likely as possible. For a story one does not: likely text tends to
+# be dull, and to repeat itself. Then **draw** each word by its probability. Three knobs say how freely. The
+# **temperature** divides the scores before the softmax ([chapter 3](03_softmax.ipynb#temperature)). **Top-k** keeps the
+# $k$ likeliest words. **Top-p** keeps as few as are needed for a share $p$ of the probability.
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
@@ -687,9 +702,9 @@ assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
 
 # %% [markdown]
 # A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences drawn
-# from the table, about 36 in a hundred are *the tea*, as they should be.
+# from the table, 35 in a hundred are *the tea*, where 36 are expected.
 #
-# **Predict first.** How many numbers does the half-trained model translate exactly if it draws its words?
+# **Predict first.** How many numbers does the first of the three models translate exactly if it draws its words?
 
 # %%
 for options in (
@@ -708,9 +723,9 @@ for options in (
 assert shares["{}"] < shares["{'temperature': 0.5}"] < shares["greedy"][0] + 0.05
 
 # %% [markdown]
-# Fewer than one in ten. A number has about eight words; if each is drawn right with a probability of 0.75, all eight
-# are right in one case of ten. Taking the unlikely words away helps, and the colder, the closer to greedy. Drawing lots
-# is for texts of which many are good, not for those of which one is right.
+# Fewer than one in ten. If each of eight words is drawn right with a probability of 0.73, all eight are right in 8
+# cases of a hundred, for $0.73^8 = 0.08$. Taking the unlikely words away helps, and the colder, the closer to greedy.
+# Drawing lots is for texts of which many are good, not for those of which one is right.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -740,7 +755,7 @@ quiz.one_choice(
 #
 # *Medium, 15 minutes.* Top-p by yourself. Given probabilities of one step, an array that sums to 1, and $p$, set to 0
 # all that are not needed, and make the rest sum to 1. Words are taken from the likeliest down until their sum is at
-# least $p$. In NumPy.
+# least $p$; no two of those are equally likely. In NumPy, $(V,)$ in and out.
 
 
 # %% tags=["exercise"]
@@ -807,8 +822,8 @@ verdict
 # ### Exercise 2: One step of a beam
 #
 # *Medium, 15 minutes.* Given the sums of logarithms of $K$ drafts, an array $(K,)$, and for each draft the logarithms
-# of what may follow, $(K, V)$, return the $K$ best continuations, the best first, as a list of pairs (draft, token).
-# None of them has the same sum as another.
+# of what may follow, $(K, V)$, return the $K$ best continuations, the best first, as a list of pairs (draft, token). No
+# two sums are equal, and no token is special here.
 
 
 # %% tags=["exercise"]
@@ -870,6 +885,75 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
+# ### Exercise 3: The newest word
+#
+# *Medium, 10 minutes.* One head of a decoder takes a step. Given are the new token's query, key and value, $(d,)$ each,
+# and the keys and values that were kept, $(t, d)$ each, where $t$ may be 0. Return what the new token receives, $(d,)$.
+# In NumPy.
+
+
+# %% tags=["exercise"]
+def receive(query, key, value, kept_keys, kept_values):
+    """The blend of values that the new token receives: (d,)."""
+    ...
+
+
+# %% tags=["check"]
+def received(
+    query, key, value, kept_keys, kept_values, own=True, scale=None, past=True
+):
+    keys = [*(kept_keys if past else []), *([key] if own else [])]
+    values = [*(kept_values if past else []), *([value] if own else [])]
+    if not keys:
+        return np.zeros(len(query))
+    scores = np.array(keys) @ query / np.sqrt(scale or len(query))
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum() @ np.array(values)
+
+
+normal = np.random.default_rng(1).normal
+check_receive = partial(
+    checks.check,
+    reference=received,
+    cases=[
+        (*normal(size=(3, 4)), *normal(size=(2, 3, 4))),
+        (*normal(size=(3, 2)), *normal(size=(2, 5, 2))),
+        (*normal(size=(3, 4)), *np.empty((2, 0, 4))),
+    ],
+    mistakes={
+        "the new token attends to itself too": lambda *given: received(
+            *given, own=False
+        ),
+        "the kept ones are left out": lambda *given: received(*given, past=False),
+        "the scores are not divided by the root of d": lambda *given: received(
+            *given, scale=1
+        ),
+        "divide by the root of the width d, not of the number of tokens": lambda *given: (
+            received(*given, scale=len(given[3]) + 1)
+        ),
+        "scores come from the keys; the values are what is blended": lambda q, k, v, ks, vs: (
+            received(q, v, k, vs, ks)
+        ),
+    },
+)
+check_receive(receive)
+
+
+# %% tags=["solution"]
+def receive(query, key, value, kept_keys, kept_values):
+    keys, values = np.vstack([kept_keys, key]), np.vstack([kept_values, value])
+    scores = keys @ query / np.sqrt(len(query))
+    weights = np.exp(scores - scores.max())
+    return weights @ values / weights.sum()
+
+
+verdict = check_receive(receive)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# No mask is needed: what has not been written is not there.
+#
 # ## In one breath
 #
 # A model that writes takes a word, asks what may come next, and chooses. The best word each time can lead astray, so a

@@ -129,9 +129,11 @@ def beam_search(
                 zip(best.tolist(), places.tolist(), strict=True)
             ):
                 n, token = divmod(place, logs.shape[1])
-                if token != end and total > -math.inf:
+                if total == -math.inf:
+                    break
+                if token != end:
                     longer.append((row + n, [*live[n].tokens, token], total))
-                elif token == end and rank < beam:
+                elif rank < beam:
                     done.append(Hypothesis(live[n].tokens, total / penalty))
             row += len(live)
             if len(done) < beam and longer:
@@ -179,7 +181,7 @@ class KVCache:
         kept = self.kept.get(attention)
         if kept is None:
             kept = attention.project(key, value)
-        elif key is not self.memory:
+        elif key is not self.memory:  # self-attention
             new = attention.project(key, value)
             kept = (
                 torch.cat([kept[0], new[0]], -2),
