@@ -49,10 +49,10 @@ def run(corpus: Corpus, seed: int, numbers: int = 20_000, **options: Any) -> dic
     sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
     model = Transformer(TransformerConfig(len(english), len(german), **sizes, **layers))
     config = TrainingConfig(**(CHAPTER | options | {"seed": seed}))
-    validate = partial(evaluate, batches=list(pair_batches(validation, 4096)))
-    rows = train(model, partial(pair_batches, learn, 1024, 0, seed), config, validate, progress=False)
+    validate = partial(evaluate, batches=list(pair_batches(validation)))
+    rows = train(model, partial(pair_batches, learn, max_tokens=1024, seed=seed), config, validate, progress=False)
     names = ("step", "validation_loss", "validation_exact")
-    return {"seed": seed, "test": evaluate(model, pair_batches(test, 4096))} | {
+    return {"seed": seed, "test": evaluate(model, pair_batches(test))} | {
         name: [row[name] for row in rows] for name in names
     }
 

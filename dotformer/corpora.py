@@ -48,8 +48,8 @@ def number_words(
 ) -> Corpus:
     """Numbers in English words, and in German cut into its parts.
 
-    The numbers lie between 1 and 999,999, short ones as likely as long ones; none
-    is there twice. "forty-two" gives "forty two" and "zwei und vierzig". Raises
+    The numbers lie between 1 and 999,999, and are drawn so that short ones are not
+    rare; none is there twice. "forty-two" gives "forty two" and "zwei und vierzig". Raises
     ValueError when that many different ones are not found.
 
     Defined in chapter 11, "Something to learn".

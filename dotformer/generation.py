@@ -15,7 +15,10 @@ from dotformer.transformer import Transformer
 
 
 class Decoding(Protocol):
-    """What generation needs: sentences that can be continued and selected.
+    """What generation needs: N sentences that can be continued and selected.
+
+    `step` reads a token of each (N,) and returns logits (N, V) of what may follow;
+    `select` keeps the sentences of these numbers (M,), which may repeat.
 
     Defined in chapter 12, "One word at a time".
     """
@@ -25,6 +28,20 @@ class Decoding(Protocol):
     def step(self, tokens: Tensor) -> Tensor: ...
 
     def select(self, rows: Tensor) -> None: ...
+
+
+def read(state: Decoding, tokens: Tensor) -> Tensor:
+    """A copy of the logits (N, V) after a step, in float32 at least.
+
+    Raises FloatingPointError when one of them is not a number.
+
+    Defined in chapter 12, "One word at a time".
+    """
+    logits = state.step(tokens)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
+    if logits.isnan().any():
+        raise FloatingPointError("the model's scores are not numbers (NaN)")
+    return logits
 
 
 def generate(
@@ -37,17 +54,23 @@ def generate(
 
     `choose` takes logits (N, V) and returns tokens (N,). `marks` are the tokens for
     padding, begin and end: the first two are never written, the third ends a
-    sentence, which then leaves the batch. Returns the tokens, without marks.
+    sentence, which then leaves the batch. Returns the tokens, without marks, and
+    uses the state up. Raises ValueError when there is nothing that may follow, or
+    when a model has no more positions.
 
     Defined in chapter 12, "One word at a time".
     """
     pad, begin, end = marks
+    if max_length < 1:
+        raise ValueError(f"max_length must be positive, not {max_length}")
     written: list[list[int]] = [[] for _ in range(len(state))]
     still = written
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
-        logits = state.step(tokens)
+        logits = read(state, tokens)
         logits[:, [pad, begin]] = -math.inf
+        if (logits.amax(dim=-1) == -math.inf).any():
+            raise ValueError("no token may follow: all scores are minus infinity")
         tokens = choose(logits)
         going = (tokens != end).nonzero().flatten()
         if len(going) < len(still):
@@ -99,16 +122,18 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """For each sentence the best hypotheses found, at most `beam`, the best first.
 
-    At each step the `beam` likeliest beginnings are kept. One that ends is finished;
-    a sentence with `beam` finished ones leaves the batch. What has not ended after
-    `max_length` tokens counts only where nothing has. Raises ValueError when there
-    is no room for a hypothesis.
+    At each step the `beam` likeliest beginnings go on, beside those that have ended.
+    A sentence leaves the batch when `beam` have ended and no beginning can become
+    better than the best of them. What has not ended after `max_length` tokens
+    counts only where nothing has. Uses the state up. Raises ValueError when there
+    is no room for a hypothesis, or when `alpha` is negative.
 
     Defined in chapter 12, "Several drafts at once".
     """
-    if min(beam, max_length) < 1:
+    if min(beam, max_length) < 1 or alpha < 0:
         raise ValueError(
-            f"beam and max_length must be positive, not {beam} and {max_length}"
+            "beam and max_length must be positive and alpha not negative, not"
+            f" {beam}, {max_length} and {alpha}"
         )
     pad, begin, end = marks
     finished: list[list[Hypothesis]] = [[] for _ in range(len(state))]
@@ -117,7 +142,8 @@ def beam_search(
     ]  # and what is live
     tokens = torch.full((len(state),), begin)
     for length in range(1, max_length + 1):
-        logs = state.step(tokens).log_softmax(dim=-1)
+        logs = read(state, tokens).log_softmax(dim=-1)
+        logs = logs.masked_fill(logs.isnan(), -math.inf)  # where nothing may follow
         logs[:, [pad, begin]] = -math.inf
         penalty, row, rows, going = length_penalty(length, alpha), 0, [], []
         for done, live in waiting:
@@ -136,7 +162,10 @@ def beam_search(
                 elif rank < beam:
                     done.append(Hypothesis(live[n].tokens, total / penalty))
             row += len(live)
-            if len(done) < beam and longer:
+            bound = (
+                longer[0][2] / length_penalty(max_length, alpha) if longer else 0
+            )
+            if longer and (len(done) < beam or bound > max(h.score for h in done)):
                 rows += [n for n, _, _ in longer[:beam]]
                 going.append(
                     (done, [Hypothesis(t, s) for _, t, s in longer[:beam]])
@@ -215,7 +244,8 @@ def filter_logits(
 
     Out is what is not among the `top_k` most likely tokens, then what is not needed
     for a share `top_p` of the probability that is left; one token always stays.
-    Raises ValueError for numbers that make no sense. After Holtzman and others (2020).
+    Raises ValueError for numbers that make no sense. After Fan, Lewis and Dauphin
+    (2018) and Holtzman and others (2020).
 
     Defined in chapter 12, "Drawing lots".
     """
@@ -224,12 +254,14 @@ def filter_logits(
             "temperature and top_k must be positive and top_p above 0 and at most 1,"
             f" not {temperature}, {top_k} and {top_p}"
         )
-    ordered, order = (logits / temperature).sort(dim=-1, descending=True)
-    ordered[:, top_k or logits.shape[-1] :] = -math.inf
-    share = ordered.softmax(dim=-1)
-    before = share.cumsum(dim=-1) - share  # the probability of all that is likelier
-    ordered = ordered.masked_fill(before >= top_p, -math.inf)
-    return torch.empty_like(logits).scatter(-1, order, ordered)
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
+    ordered, order = logits.sort(dim=-1, descending=True)
+    ordered[..., top_k or logits.shape[-1] :] = -math.inf
+    if top_p < 1:
+        share = ordered.softmax(dim=-1)
+        before = share.cumsum(dim=-1) - share  # all that is likelier, together
+        ordered = ordered.masked_fill(before >= top_p, -math.inf)
+    return torch.empty_like(ordered).scatter(-1, order, ordered)
 
 
 def sample(
@@ -242,6 +274,8 @@ def sample(
     marks: tuple[int, int, int] = (0, 1, 2),
 ) -> list[list[int]]:
     """Draw each token by its probability; see `filter_logits` and `generate`.
+
+    A `generator` must be on the device of the logits.
 
     Defined in chapter 12, "Drawing lots".
     """

@@ -18,7 +18,7 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.tensorboard import SummaryWriter
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from dotformer.files import replacing
 from dotformer.tokens import pad_batch, token_batches
@@ -176,7 +176,7 @@ def evaluate(
     batches: Iterable[tuple[Tensor, Tensor]],
     pad_id: int = 0,
 ) -> dict[str, float]:
-    """How well a model foretells targets, given the true ones before each.
+    """How well a model predicts targets, given the true ones before each.
 
     "loss" is in nats a token, without smoothing; "accuracy" the share of tokens
     that score highest, "exact" that of the sentences all of whose tokens do, which
@@ -209,10 +209,10 @@ def evaluate(
 
 def pair_batches(
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-    max_tokens: int,
+    epoch: int = 0,
+    max_tokens: int = 4096,
     pad_id: int = 0,
     seed: int = 0,
-    epoch: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of source (B, S) and target (B, T) tokens, each pair in one of them.
 
