@@ -63,8 +63,13 @@ class Corpus:
 
     @classmethod
     def split(cls, pairs: list[Pair], validation: int, test: int) -> "Corpus":
-        """The first pairs are for test, the next for validation, the rest to learn."""
+        """First the pairs for test, then for validation; the rest to learn."""
         held = test + validation
+        if min(test, validation) < 0 or held > len(pairs):
+            raise ValueError(
+                f"{len(pairs)} pairs leave no {validation} to choose by and {test}"
+                " to judge by"
+            )
         return cls(pairs[held:], pairs[test:held], pairs[:test])
 
 
@@ -80,9 +85,9 @@ def number_words(
 ) -> Corpus:
     """Numbers in English words, and in German cut into its parts.
 
-    The numbers lie between 1 and 999,999, and are drawn so that short ones are not
-    rare; none is there twice. "forty-two" gives "forty two" and "zwei und vierzig". Raises
-    ValueError when that many different ones are not found.
+    The numbers lie between 1 and 999,999, over half of them with fewer than six
+    digits, and none is there twice. "forty-two" gives "forty two" and "zwei und
+    vierzig". Raises ValueError when that many different ones are not found.
     """
     wanted = train + validation + test
     rng = np.random.default_rng(seed)
@@ -158,8 +163,9 @@ print(train_pairs[0])
 #
 # The **cross-entropy** is the mean over the real targets, $(0.357 + 1.386) / 2 = 0.871$, in *nats* since the logarithm
 # is the natural one. The second row is a model that knows nothing: among $V$ tokens that costs $\ln V$, here $\ln 4$.
-# So the first loss of a fresh model should be near $\ln V$. If it is far above, something is wrong before anything was
-# learnt. $e^{0.871} = 2.39$ is the **perplexity**: the model is as unsure as if it guessed among 2.39 tokens.
+# So the first loss of a fresh model should be near $\ln V$, at most about 1 above. If it is higher, something is wrong
+# before anything was learnt. $e^{0.871} = 2.39$ is the **perplexity**: the model is as unsure as if it guessed among
+# 2.39 tokens.
 #
 # The mean is over *tokens*, and the divisor is the number of real ones. So the function returns the sum and the count,
 # and leaves the division to whoever knows how many batches belong together.
@@ -191,7 +197,7 @@ def cross_entropy(
             f" {tuple(logits.shape[:-1])}, not {tuple(targets.shape)}"
         )
     loss = F.cross_entropy(
-        logits.flatten(0, -2).float(),
+        logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float)),
         targets.flatten(),
         ignore_index=pad_id,
         reduction="sum",
@@ -345,7 +351,10 @@ quiz.number(
     tolerance=0.05,
     feedback="Yes, one over the root of 512 times 4,000: 0.0007, at step 4,000.",
     mistakes=[
-        (noam_rate(1, 512, 4000) * 1e4, "That is the rate of the first step."),
+        (
+            7e-4,
+            "That is the rate itself. In units of 0.0001 it is a number above 1.",
+        ),
         (
             4000**-0.5 * 1e4,
             "The width is missing: divide by the root of 512 as well.",
@@ -423,8 +432,8 @@ for name, scale in [
 
 # %% tags=["export"] module="training"
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -434,7 +443,8 @@ class TrainingConfig:
     `schedule` is "linear" or "inverse_sqrt", `rate` its peak, reached at step
     `warmup`. Gradients of `accumulate` batches make a step; they are clipped to the
     norm `clip`. After each `every` steps the model is validated, logged and saved.
-    Raises ValueError when a number cannot work.
+    Raises TypeError for a value of another kind, and ValueError for a number that
+    cannot work.
     """
 
     steps: int = 2000
@@ -449,6 +459,15 @@ class TrainingConfig:
     pad_id: int = 0
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            given, kind = getattr(self, field.name), type(field.default)
+            if isinstance(given, str) != (kind is str) or (
+                kind is int and given % 1
+            ):
+                raise TypeError(
+                    f"{field.name} must be of type {kind.__name__}, not {given!r}"
+                )
+            object.__setattr__(self, field.name, kind(given))  # no NumPy number
         for name in ("steps", "warmup", "accumulate", "every", "rate", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(
@@ -482,11 +501,15 @@ def take_step(
 ) -> tuple[float, int]:
     """One step on the gradient of several batches, as if they were one.
 
-    Returns the summed loss and the number of real targets. Raises
-    FloatingPointError, before anything is changed, when the gradient is not finite.
+    Returns the summed loss and the number of real targets. Raises ValueError when
+    there is none, and FloatingPointError when the gradient is not finite; nothing
+    has changed then.
     """
     summed, pad = 0.0, config.pad_id
     tokens = sum(int((target[:, 1:] != pad).sum()) for _, target in batches)
+    if not tokens:
+        raise ValueError("no target of these batches is real")
+    optimizer.zero_grad()
     for source, target in batches:
         with precision():
             logits = model(source, target[:, :-1])
@@ -495,12 +518,10 @@ def take_step(
         summed += loss.detach()
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
     if not torch.isfinite(norm):
-        optimizer.zero_grad()
         raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
-    optimizer.zero_grad()
     return float(summed), tokens
 
 
@@ -552,22 +573,24 @@ def evaluate(
 
     "loss" is in nats a token, without smoothing; "accuracy" the share of tokens
     that score highest, "exact" that of the sentences all of whose tokens do, which
-    are those that greedy generation gets right.
+    are those that greedy generation gets right (if marks never score highest).
     """
     training, device = model.training, next(model.parameters()).device
     model.eval()
     loss, tokens, right, exact, sentences = 0.0, 0, 0, 0, 0
-    for source, target in batches:
-        source, target = source.to(device), target.to(device)
-        logits = model(source, target[:, :-1])
-        summed, count = cross_entropy(logits, target[:, 1:], pad_id)
-        ignored = target[:, 1:] == pad_id
-        hits = logits.argmax(dim=-1) == target[:, 1:]
-        loss, tokens = loss + float(summed), tokens + count
-        right += int((hits & ~ignored).sum())
-        exact += int((hits | ignored).all(dim=1).sum())
-        sentences += len(target)
-    model.train(training)
+    try:
+        for source, target in batches:
+            source, target = source.to(device), target.to(device)
+            logits = model(source, target[:, :-1])
+            summed, count = cross_entropy(logits, target[:, 1:], pad_id)
+            ignored = target[:, 1:] == pad_id
+            hits = logits.argmax(dim=-1) == target[:, 1:]
+            loss, tokens = loss + float(summed), tokens + count
+            right += int((hits & ~ignored).sum())
+            exact += int((hits | ignored).all(dim=1).sum())
+            sentences += len(target)
+    finally:
+        model.train(training)
     if not tokens:
         raise ValueError("nothing to evaluate: there is no batch")
     return {
@@ -581,8 +604,9 @@ def evaluate(
 # It does not. Suppose that, given the true words, the model puts the right token first at every place. Then writing by
 # itself it begins with the right token. So what it sees next is the true beginning, and it goes on right, to the end.
 # If it is wrong somewhere, it leaves the path at the first such place. So one pass with teacher forcing tells whether
-# it would have written the sentence. (That holds for always writing the first choice, and if the mask works. With a
-# mask that leaks, the pass proves nothing: [chapter 9](09_decoder.ipynb#break-it-six-ways-to-get-a-mask-wrong).)
+# it would have written the sentence. (That holds for always writing the first choice, if padding and begin never are
+# that choice, and if the mask works. With a mask that leaks, the pass proves nothing: [chapter
+# 9](09_decoder.ipynb#break-it-six-ways-to-get-a-mask-wrong).)
 #
 # ## The loop
 #
@@ -607,6 +631,9 @@ def pair_batches(
     No batch has more than `max_tokens` places on a side. `seed` and `epoch` fix the
     order. Raises ValueError when a side is empty or too long.
     """
+    empty = [n for n, pair in enumerate(pairs) if not all(map(len, pair))]
+    if empty:
+        raise ValueError(f"a side is empty in pairs {empty[:5]} of {len(pairs)}")
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     lengths = [max(len(source), len(target)) for source, target in pairs]
     for rows in token_batches(lengths, max_tokens, generator):
@@ -621,12 +648,17 @@ def pair_batches(
 # open them when you get there.
 
 # %% tags=["export", "hide-input"] module="training"
-import pickle
+import io
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
 from dotformer.files import replacing
+
+
+def shape_of(model: nn.Module) -> dict | None:
+    """A model's configuration as a dictionary, if it has one."""
+    return asdict(model.config) if hasattr(model, "config") else None
 
 
 def save_checkpoint(
@@ -645,14 +677,17 @@ def save_checkpoint(
     content = {
         "format": "dotformer checkpoint 1",
         "config": asdict(config),
+        "shape": shape_of(model),
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "random": [torch.get_rng_state(), *torch.cuda.get_rng_state_all()],
         "place": place,
         "history": list(history),
     }
-    with replacing(path) as draft, draft.open("wb") as file:
-        torch.save(content, file)
+    buffer = io.BytesIO()  # into a file, torch.save hides what the disk says
+    torch.save(content, buffer)
+    with replacing(path) as draft:
+        draft.write_bytes(buffer.getbuffer())
 
 
 def load_checkpoint(
@@ -666,23 +701,19 @@ def load_checkpoint(
     Nothing in the file is executed. Raises ValueError, and changes nothing, when it
     is damaged, no checkpoint, of another model, or of another configuration.
     """
+    data = io.BytesIO(Path(path).read_bytes())
     try:
-        with zipfile.ZipFile(path) as file:
+        with zipfile.ZipFile(data) as file:
             damaged = file.testzip()  # torch.load does not check the sums
-        if damaged:
-            raise ValueError(f"{damaged} is damaged")
-        content = torch.load(path, map_location="cpu", weights_only=True)
+            if damaged or any(record.external_attr for record in file.infolist()):
+                raise ValueError(f"{damaged or 'its table of contents'} is damaged")
+        data.seek(0)
+        content = torch.load(data, map_location="cpu", weights_only=True)
         if content["format"] != "dotformer checkpoint 1":
             raise ValueError(f"its format is {content['format']!r}")
-    except (
-        zipfile.BadZipFile,
-        pickle.UnpicklingError,
-        EOFError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
+        cpu, *others = content["random"]
+        torch.Generator().set_state(cpu)
+    except Exception as error:  # there is no end of what damage can raise
         raise ValueError(f"{path} is not a whole checkpoint: {error}") from error
     for name, value in asdict(config).items():
         if content["config"].get(name) != value:
@@ -690,12 +721,20 @@ def load_checkpoint(
                 f"{path} was made with {name} = {content['config'].get(name)!r},"
                 f" not {value!r}"
             )
-    own = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    if own != {name: tensor.shape for name, tensor in content["model"].items()}:
+    own, found = (
+        {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
+        for state in (model.state_dict(), content["model"])
+    )
+    if own != found or content["shape"] != shape_of(model):
         raise ValueError(f"{path} holds the parameters of another model")
+    own, found = (
+        [(group.keys(), group["params"]) for group in state["param_groups"]]
+        for state in (optimizer.state_dict(), content["optimizer"])
+    )
+    if own != found:
+        raise ValueError(f"{path} holds the memory of another optimiser")
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
-    cpu, *others = content["random"]
     torch.set_rng_state(cpu)
     torch.cuda.set_rng_state_all(others[: torch.cuda.device_count()])
     return tuple(content["place"]), content["history"]
@@ -703,6 +742,7 @@ def load_checkpoint(
 
 # %% tags=["export", "hide-input"] module="training"
 import csv
+import math
 
 from safetensors import SafetensorError
 from safetensors.torch import save_model
@@ -729,13 +769,15 @@ def keep(
 ) -> None:
     """Write what a run leaves in its folder: best model, logs, then the checkpoint."""
     row = history[-1]
-    if row["validation_loss"] <= min(r["validation_loss"] for r in history):
+    losses = [r["validation_loss"] for r in history]
+    if row["validation_loss"] <= min(n for n in [*losses, math.inf] if n == n):
         save_parameters(folder / "model.safetensors", model)
     with (
         replacing(folder / "log.csv") as draft,
         draft.open("w", newline="") as file,
     ):
-        table = csv.DictWriter(file, row)
+        names = dict.fromkeys(name for row in history for name in row)
+        table = csv.DictWriter(file, names)
         table.writeheader()
         table.writerows(history)
     for name, value in row.items():
@@ -757,7 +799,7 @@ def stream(
 ) -> Iterator[tuple[tuple[int, int], tuple[Tensor, Tensor]]]:
     """Epoch after epoch of batches from a place on, each with the place after it.
 
-    Raises ValueError when an epoch is empty.
+    Raises ValueError when an epoch is empty, or too short for the place.
     """
     epoch, taken = place
     while True:
@@ -765,8 +807,10 @@ def stream(
         for n, batch in enumerate(batches(epoch), 1):
             if n > taken:
                 yield (epoch, n), batch
-        if not n:
-            raise ValueError(f"there is no batch in epoch {epoch}")
+        if not n or taken > n:
+            raise ValueError(
+                f"epoch {epoch} has {n} batches, of which {taken} have been taken"
+            )
         epoch, taken = epoch + 1, 0
 
 
@@ -783,16 +827,18 @@ def train(
     """Train a model in place. Returns the history, a row for each validation.
 
     `batches(epoch)` gives the batches of an epoch, the same ones whenever it is
-    asked; `validate(model)` gives figures, "loss" among them. It keeps in `folder`:
-    `checkpoint.pt`, from which the next call goes on, on a CPU bit for bit as if it
-    had never stopped; `model.safetensors`, as it was when the validation loss was
-    lowest; `log.csv`, and the same for TensorBoard. The caller's random state stays
-    as it was.
+    asked, without drawing PyTorch's global random numbers; `validate(model)` gives
+    figures, "loss" among them. What it keeps in `folder`: `checkpoint.pt`, from
+    which the next call goes on, whatever the model's parameters are, on the same
+    CPU bit for bit as if it had never stopped; `model.safetensors`, as the model
+    was when the validation loss was lowest; `log.csv`, and the same for
+    TensorBoard. The model is left in training mode, the caller's random state as it
+    was. A folder serves one run at a time.
     """
     model.to(device).train()
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     place, history = (0, 0), []
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), ExitStack() as stack:
         torch.manual_seed(config.seed)
         folder = None if folder is None else Path(folder)
         if folder and (folder / "checkpoint.pt").exists():
@@ -800,8 +846,8 @@ def train(
             place, history = load_checkpoint(path, model, optimizer, config)
         done = int(history[-1]["step"]) if history else 0
         data = stream(batches, place)
-        board = folder and SummaryWriter(
-            folder / "tensorboard", purge_step=done + 1
+        board = folder and stack.enter_context(
+            SummaryWriter(folder / "tensorboard", purge_step=done + 1)
         )
         steps = tqdm(
             range(done + 1, config.steps + 1),
@@ -825,14 +871,13 @@ def train(
             speed = tokens / (time.perf_counter() - start)
             row = {"step": step, "epoch": place[0], "rate": rate}
             row |= {"loss": summed / tokens, "tokens_per_second": speed}
-            row |= {f"validation_{k}": v for k, v in validate(model).items()}
+            row |= {f"validation_{k}": float(v) for k, v in validate(model).items()}
             history.append(row)
+            model.train()
             steps.set_postfix_str(f"validation loss {row['validation_loss']:.3f}")
             if folder:
                 keep(folder, model, optimizer, config, place, history, board)
             summed, tokens, start = 0.0, 0, time.perf_counter()
-        if board:
-            board.close()
     return history
 
 
@@ -869,7 +914,7 @@ print(f"test: {result['exact']:.1%} of {len(test_pairs)} numbers exactly right")
 assert abs(before["loss"] - np.log(334)) < 0.8
 assert result["exact"] >= 0.995
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two curves over 600 steps, measured on the validation numbers. The share of tokens that are right rises above 90 percent within 100 steps. The share of numbers that are right from beginning to end follows later and ends at the top."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two curves over 600 steps, measured on the validation numbers. The share of tokens that are right rises above 80 percent within 100 steps. The share of numbers that are right from beginning to end follows later and ends at the top."}}
 figure, axes = plt.subplots(figsize=(6.4, 3))
 at = [0, *(row["step"] for row in history)]
 for name, color, text, place in [
@@ -887,9 +932,9 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# The loss began near $\ln 334$, as it should. Tokens come first: at step 100 nine of ten are right, and of the whole
-# numbers less than half. Then the rest falls into place. In the end the model makes no mistake, or next to none, on 500
-# numbers that it has never seen.
+# The loss began near $\ln 334$, as it should. Tokens come first: at step 100 most are right, but of the whole numbers
+# less than half, since one wrong token spoils one. Then the rest falls into place. In the end the model makes no
+# mistake, or next to none, on 500 numbers that it has never seen.
 #
 # ### Where does it look?
 #
@@ -972,7 +1017,8 @@ assert np.mean(hits) > 0.9 and np.mean(diagonal) < 0.5
 # ## What was needed?
 #
 # Recipes for training are handed on, and few who follow them have tried without. So a program trained this chapter's
-# model with nine recipes and three seeds each. Each differs from the chapter's in what its name says.
+# model with nine recipes and three seeds each. Each differs from the chapter's in what its name says; the two with few
+# numbers, 1,000 of them, stop at step 300.
 #
 # **Predict first.** Which matters most here: warm-up, the way the rate falls, or label smoothing?
 
@@ -1015,7 +1061,7 @@ assert max(reached("1/sqrt")) <= 300 and max(reached("no warm-up")) <= 300
 assert max(lowest("1/sqrt")) < 0.985 and min(lowest("the chapter's")) > 0.99
 assert all(r["validation_exact"][-1] < 0.9 for r in runs["the paper's"])
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a recipe, in two panels. Left, with the double rate: with warm-up the curves rise at once and pass 99 percent between steps 275 and 400; without it they rise later, between 425 and 525. Right: with a linear schedule the curves stay at the top once they are there; with one over the root they reach it as soon, but keep dropping by a few percent; with the paper's schedule they have only begun to rise at step 400 and end between 66 and 87 percent."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a recipe, in two panels. Left, with the double rate: with warm-up the curves rise at once and pass 99 percent between steps 275 and 400; without it they rise later, between 425 and 525. Right: with a linear schedule the curves stay at the top once they are there; with one over the root they reach it as soon, but keep dropping by a few percent; with the paper's schedule they have only begun to rise at step 400 and end between 66 and 84 percent."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 3.2), sharey=True)
 shown = [
     (0, "double rate", plots.BLUE, "warm-up", (150, 0.93, "right")),
@@ -1048,7 +1094,7 @@ plt.show()
 #
 # **Label smoothing.** A model that does what is asked gives the right token $0.9 + 0.1 / 334 = 0.9003$, and then its
 # perplexity is $1 / 0.9003 = 1.111$. That is what was measured. More numbers right there are not, neither with all
-# 20,000 to learn from nor with 1,000, where the model makes mistakes with it and without it. The paper found that it
+# 20,000 to learn from nor with few, where the model makes mistakes with it and without it. The paper found that it
 # helps translation. There several words may be right, and certainty is out of place; a number has one name.
 
 # %% tags=["quiz"]
@@ -1147,9 +1193,9 @@ else:
     raise AssertionError("the damage was not noticed")
 
 # %% [markdown]
-# And the file is read as numbers and names only (`weights_only=True`). Python's older format for such files can run any
-# program when it is opened, with your rights: think of that before you open one from the net. The best model is kept in
-# a format that cannot hold a program at all, `model.safetensors`.
+# And the file is read as numbers and names only (`weights_only=True`). Opened without that, such a file can run any
+# program, with your rights: think of it before you open one from the net. The best model is kept in a format that
+# cannot hold a program at all, `model.safetensors`.
 #
 # ### Break it: the parameters are enough
 #
@@ -1184,11 +1230,11 @@ for step in range(190, 201):
         print(f"{step:4} {shares[step][0]:13.0%} {shares[step][1]:15.0%}")
     for one, other in [(model, optimizer), (forgetful, new)]:
         take_step(one, other, [data[step + 1]], config.rate_at(step + 1), config)
-assert shares[190][0] == shares[190][1] > 0.9 and shares[191][1] < 0.8
-assert min(kept for kept, _ in shares.values()) > 0.85
+assert shares[190][0] == shares[190][1] > 0.85 and shares[191][1] < 0.8
+assert min(kept for kept, _ in shares.values()) > 0.8
 
 # %% [markdown]
-# One step, and about a third of what it could do is gone. The new Adam knows a single gradient, so it moves *every*
+# One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves *every*
 # parameter by the whole rate, which has long been warmed up. With the memory kept, most parameters move by far less, in
 # directions averaged over many batches. Ten steps later the damage is still there. At the end of a long run little of
 # it may be seen. But the claim was *as if it had never stopped*.
@@ -1285,21 +1331,35 @@ def where_adam_goes(gradients, rate):
 
 # %% tags=["check"]
 def adam_by_loop(
-    gradients, rate, first=True, second=True, root=True, sign=-1, start=1
+    gradients,
+    rate,
+    first=True,
+    second=True,
+    root=True,
+    sign=-1,
+    start=1,
+    epsilon=1e-9,
 ):
     m = v = place = 0.0
     for n, g in enumerate(gradients, start):
         m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * g * g
         mean = m / (1 - 0.9**n) if first and n else m
         square = v / (1 - 0.98**n) if second and n else v
-        place += sign * rate * mean / ((np.sqrt(square) if root else square) + 1e-9)
+        place += (
+            sign * rate * mean / ((np.sqrt(square) if root else square) + epsilon)
+        )
     return place
 
 
 check_adam = partial(
     checks.check,
     reference=adam_by_loop,
-    cases=[([2.0], 0.1), ([1.0, -3.0, 0.5, 0.5], 0.01), ([0.2] * 30, 0.003)],
+    cases=[
+        ([2.0], 0.1),
+        ([1.0, -3.0, 0.5, 0.5], 0.01),
+        ([0.2] * 30, 0.003),
+        ([0.0, 1e-9], 0.1),
+    ],
     mistakes={
         "the means start at 0, which both divisors with n must make up for": lambda g, r: (
             adam_by_loop(g, r, first=False, second=False)
@@ -1313,6 +1373,9 @@ check_adam = partial(
         "the root is missing": lambda g, r: adam_by_loop(g, r, root=False),
         "it climbs: subtract the step": lambda g, r: adam_by_loop(g, r, sign=1),
         "steps count from 1": lambda g, r: adam_by_loop(g, r, start=2),
+        "epsilon is added after the root, and counts where gradients are tiny": lambda g, r: (
+            adam_by_loop(g, r, epsilon=0.0)
+        ),
         "this is plain gradient descent": lambda g, r: -r * float(sum(g)),
     },
 )

@@ -38,8 +38,13 @@ class Corpus:
 
     @classmethod
     def split(cls, pairs: list[Pair], validation: int, test: int) -> "Corpus":
-        """The first pairs are for test, the next for validation, the rest to learn."""
+        """First the pairs for test, then for validation; the rest to learn."""
         held = test + validation
+        if min(test, validation) < 0 or held > len(pairs):
+            raise ValueError(
+                f"{len(pairs)} pairs leave no {validation} to choose by and {test}"
+                " to judge by"
+            )
         return cls(pairs[held:], pairs[test:held], pairs[:test])
 
 
@@ -48,9 +53,9 @@ def number_words(
 ) -> Corpus:
     """Numbers in English words, and in German cut into its parts.
 
-    The numbers lie between 1 and 999,999, and are drawn so that short ones are not
-    rare; none is there twice. "forty-two" gives "forty two" and "zwei und vierzig". Raises
-    ValueError when that many different ones are not found.
+    The numbers lie between 1 and 999,999, over half of them with fewer than six
+    digits, and none is there twice. "forty-two" gives "forty two" and "zwei und
+    vierzig". Raises ValueError when that many different ones are not found.
 
     Defined in chapter 11, "Something to learn".
     """

@@ -122,7 +122,7 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """For each sentence the best hypotheses found, at most `beam`, the best first.
 
-    At each step the `beam` likeliest beginnings go on, beside those that have ended.
+    At each step the `beam` likeliest beginnings go on, beside what has ended.
     A sentence leaves the batch when `beam` have ended and no beginning can become
     better than the best of them. What has not ended after `max_length` tokens
     counts only where nothing has. Uses the state up. Raises ValueError when there
@@ -182,10 +182,10 @@ def beam_search(
 
 
 class KVCache:
-    """Sentences being written by a transformer, with their keys and values so far.
+    """Sentences that a transformer is writing, with their keys and values so far.
 
-    Encodes the source tokens (B, S). Raises ValueError when the model is in training
-    mode, where dropout would take part in the choice of words.
+    Encodes the source tokens (B, S). Raises ValueError when the model is in
+    training mode, where dropout would take part in the choice of words.
 
     Defined in chapter 12, "What has been computed before".
     """
@@ -221,7 +221,7 @@ class KVCache:
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> Tensor:
-        """Read one token of each sentence (B,): logits (B, V) of what may follow."""
+        """Read a token of each sentence (B,): logits (B, V) of what may follow."""
         tokens = tokens.to(self.memory.device)[:, None]
         logits = self.model.decode(tokens, self.memory, self.memory_mask, self)
         self.length += 1
@@ -251,7 +251,7 @@ def filter_logits(
     """
     if not (temperature > 0 and (top_k is None or top_k > 0) and 0 < top_p <= 1):
         raise ValueError(
-            "temperature and top_k must be positive and top_p above 0 and at most 1,"
+            "temperature and top_k must be positive, top_p above 0 and at most 1,"
             f" not {temperature}, {top_k} and {top_p}"
         )
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature

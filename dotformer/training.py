@@ -4,12 +4,13 @@ Never edited by hand: edit the chapter, then `make tangle`.
 """
 
 import csv
-import pickle
+import io
+import math
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
@@ -41,7 +42,7 @@ def cross_entropy(
             f" {tuple(logits.shape[:-1])}, not {tuple(targets.shape)}"
         )
     loss = F.cross_entropy(
-        logits.flatten(0, -2).float(),
+        logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float)),
         targets.flatten(),
         ignore_index=pad_id,
         reduction="sum",
@@ -97,7 +98,8 @@ class TrainingConfig:
     `schedule` is "linear" or "inverse_sqrt", `rate` its peak, reached at step
     `warmup`. Gradients of `accumulate` batches make a step; they are clipped to the
     norm `clip`. After each `every` steps the model is validated, logged and saved.
-    Raises ValueError when a number cannot work.
+    Raises TypeError for a value of another kind, and ValueError for a number that
+    cannot work.
 
     Defined in chapter 11, "Break it: the mean of means".
     """
@@ -114,6 +116,15 @@ class TrainingConfig:
     pad_id: int = 0
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            given, kind = getattr(self, field.name), type(field.default)
+            if isinstance(given, str) != (kind is str) or (
+                kind is int and given % 1
+            ):
+                raise TypeError(
+                    f"{field.name} must be of type {kind.__name__}, not {given!r}"
+                )
+            object.__setattr__(self, field.name, kind(given))  # no NumPy number
         for name in ("steps", "warmup", "accumulate", "every", "rate", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(
@@ -146,13 +157,17 @@ def take_step(
 ) -> tuple[float, int]:
     """One step on the gradient of several batches, as if they were one.
 
-    Returns the summed loss and the number of real targets. Raises
-    FloatingPointError, before anything is changed, when the gradient is not finite.
+    Returns the summed loss and the number of real targets. Raises ValueError when
+    there is none, and FloatingPointError when the gradient is not finite; nothing
+    has changed then.
 
     Defined in chapter 11, "Break it: the mean of means".
     """
     summed, pad = 0.0, config.pad_id
     tokens = sum(int((target[:, 1:] != pad).sum()) for _, target in batches)
+    if not tokens:
+        raise ValueError("no target of these batches is real")
+    optimizer.zero_grad()
     for source, target in batches:
         with precision():
             logits = model(source, target[:, :-1])
@@ -161,12 +176,10 @@ def take_step(
         summed += loss.detach()
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
     if not torch.isfinite(norm):
-        optimizer.zero_grad()
         raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
-    optimizer.zero_grad()
     return float(summed), tokens
 
 
@@ -180,24 +193,26 @@ def evaluate(
 
     "loss" is in nats a token, without smoothing; "accuracy" the share of tokens
     that score highest, "exact" that of the sentences all of whose tokens do, which
-    are those that greedy generation gets right.
+    are those that greedy generation gets right (if marks never score highest).
 
     Defined in chapter 11, "How good is it?".
     """
     training, device = model.training, next(model.parameters()).device
     model.eval()
     loss, tokens, right, exact, sentences = 0.0, 0, 0, 0, 0
-    for source, target in batches:
-        source, target = source.to(device), target.to(device)
-        logits = model(source, target[:, :-1])
-        summed, count = cross_entropy(logits, target[:, 1:], pad_id)
-        ignored = target[:, 1:] == pad_id
-        hits = logits.argmax(dim=-1) == target[:, 1:]
-        loss, tokens = loss + float(summed), tokens + count
-        right += int((hits & ~ignored).sum())
-        exact += int((hits | ignored).all(dim=1).sum())
-        sentences += len(target)
-    model.train(training)
+    try:
+        for source, target in batches:
+            source, target = source.to(device), target.to(device)
+            logits = model(source, target[:, :-1])
+            summed, count = cross_entropy(logits, target[:, 1:], pad_id)
+            ignored = target[:, 1:] == pad_id
+            hits = logits.argmax(dim=-1) == target[:, 1:]
+            loss, tokens = loss + float(summed), tokens + count
+            right += int((hits & ~ignored).sum())
+            exact += int((hits | ignored).all(dim=1).sum())
+            sentences += len(target)
+    finally:
+        model.train(training)
     if not tokens:
         raise ValueError("nothing to evaluate: there is no batch")
     return {
@@ -221,11 +236,22 @@ def pair_batches(
 
     Defined in chapter 11, "The loop".
     """
+    empty = [n for n, pair in enumerate(pairs) if not all(map(len, pair))]
+    if empty:
+        raise ValueError(f"a side is empty in pairs {empty[:5]} of {len(pairs)}")
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     lengths = [max(len(source), len(target)) for source, target in pairs]
     for rows in token_batches(lengths, max_tokens, generator):
         source, target = zip(*(pairs[n] for n in rows), strict=True)
         yield pad_batch(source, pad_id), pad_batch(target, pad_id)
+
+
+def shape_of(model: nn.Module) -> dict | None:
+    """A model's configuration as a dictionary, if it has one.
+
+    Defined in chapter 11, "The loop".
+    """
+    return asdict(model.config) if hasattr(model, "config") else None
 
 
 def save_checkpoint(
@@ -246,14 +272,17 @@ def save_checkpoint(
     content = {
         "format": "dotformer checkpoint 1",
         "config": asdict(config),
+        "shape": shape_of(model),
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "random": [torch.get_rng_state(), *torch.cuda.get_rng_state_all()],
         "place": place,
         "history": list(history),
     }
-    with replacing(path) as draft, draft.open("wb") as file:
-        torch.save(content, file)
+    buffer = io.BytesIO()  # into a file, torch.save hides what the disk says
+    torch.save(content, buffer)
+    with replacing(path) as draft:
+        draft.write_bytes(buffer.getbuffer())
 
 
 def load_checkpoint(
@@ -269,23 +298,19 @@ def load_checkpoint(
 
     Defined in chapter 11, "The loop".
     """
+    data = io.BytesIO(Path(path).read_bytes())
     try:
-        with zipfile.ZipFile(path) as file:
+        with zipfile.ZipFile(data) as file:
             damaged = file.testzip()  # torch.load does not check the sums
-        if damaged:
-            raise ValueError(f"{damaged} is damaged")
-        content = torch.load(path, map_location="cpu", weights_only=True)
+            if damaged or any(record.external_attr for record in file.infolist()):
+                raise ValueError(f"{damaged or 'its table of contents'} is damaged")
+        data.seek(0)
+        content = torch.load(data, map_location="cpu", weights_only=True)
         if content["format"] != "dotformer checkpoint 1":
             raise ValueError(f"its format is {content['format']!r}")
-    except (
-        zipfile.BadZipFile,
-        pickle.UnpicklingError,
-        EOFError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
+        cpu, *others = content["random"]
+        torch.Generator().set_state(cpu)
+    except Exception as error:  # there is no end of what damage can raise
         raise ValueError(f"{path} is not a whole checkpoint: {error}") from error
     for name, value in asdict(config).items():
         if content["config"].get(name) != value:
@@ -293,12 +318,20 @@ def load_checkpoint(
                 f"{path} was made with {name} = {content['config'].get(name)!r},"
                 f" not {value!r}"
             )
-    own = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    if own != {name: tensor.shape for name, tensor in content["model"].items()}:
+    own, found = (
+        {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
+        for state in (model.state_dict(), content["model"])
+    )
+    if own != found or content["shape"] != shape_of(model):
         raise ValueError(f"{path} holds the parameters of another model")
+    own, found = (
+        [(group.keys(), group["params"]) for group in state["param_groups"]]
+        for state in (optimizer.state_dict(), content["optimizer"])
+    )
+    if own != found:
+        raise ValueError(f"{path} holds the memory of another optimiser")
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
-    cpu, *others = content["random"]
     torch.set_rng_state(cpu)
     torch.cuda.set_rng_state_all(others[: torch.cuda.device_count()])
     return tuple(content["place"]), content["history"]
@@ -330,13 +363,15 @@ def keep(
     Defined in chapter 11, "The loop".
     """
     row = history[-1]
-    if row["validation_loss"] <= min(r["validation_loss"] for r in history):
+    losses = [r["validation_loss"] for r in history]
+    if row["validation_loss"] <= min(n for n in [*losses, math.inf] if n == n):
         save_parameters(folder / "model.safetensors", model)
     with (
         replacing(folder / "log.csv") as draft,
         draft.open("w", newline="") as file,
     ):
-        table = csv.DictWriter(file, row)
+        names = dict.fromkeys(name for row in history for name in row)
+        table = csv.DictWriter(file, names)
         table.writeheader()
         table.writerows(history)
     for name, value in row.items():
@@ -352,7 +387,7 @@ def stream(
 ) -> Iterator[tuple[tuple[int, int], tuple[Tensor, Tensor]]]:
     """Epoch after epoch of batches from a place on, each with the place after it.
 
-    Raises ValueError when an epoch is empty.
+    Raises ValueError when an epoch is empty, or too short for the place.
 
     Defined in chapter 11, "The loop".
     """
@@ -362,8 +397,10 @@ def stream(
         for n, batch in enumerate(batches(epoch), 1):
             if n > taken:
                 yield (epoch, n), batch
-        if not n:
-            raise ValueError(f"there is no batch in epoch {epoch}")
+        if not n or taken > n:
+            raise ValueError(
+                f"epoch {epoch} has {n} batches, of which {taken} have been taken"
+            )
         epoch, taken = epoch + 1, 0
 
 
@@ -380,18 +417,20 @@ def train(
     """Train a model in place. Returns the history, a row for each validation.
 
     `batches(epoch)` gives the batches of an epoch, the same ones whenever it is
-    asked; `validate(model)` gives figures, "loss" among them. It keeps in `folder`:
-    `checkpoint.pt`, from which the next call goes on, on a CPU bit for bit as if it
-    had never stopped; `model.safetensors`, as it was when the validation loss was
-    lowest; `log.csv`, and the same for TensorBoard. The caller's random state stays
-    as it was.
+    asked, without drawing PyTorch's global random numbers; `validate(model)` gives
+    figures, "loss" among them. What it keeps in `folder`: `checkpoint.pt`, from
+    which the next call goes on, whatever the model's parameters are, on the same
+    CPU bit for bit as if it had never stopped; `model.safetensors`, as the model
+    was when the validation loss was lowest; `log.csv`, and the same for
+    TensorBoard. The model is left in training mode, the caller's random state as it
+    was. A folder serves one run at a time.
 
     Defined in chapter 11, "The loop".
     """
     model.to(device).train()
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     place, history = (0, 0), []
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), ExitStack() as stack:
         torch.manual_seed(config.seed)
         folder = None if folder is None else Path(folder)
         if folder and (folder / "checkpoint.pt").exists():
@@ -399,8 +438,8 @@ def train(
             place, history = load_checkpoint(path, model, optimizer, config)
         done = int(history[-1]["step"]) if history else 0
         data = stream(batches, place)
-        board = folder and SummaryWriter(
-            folder / "tensorboard", purge_step=done + 1
+        board = folder and stack.enter_context(
+            SummaryWriter(folder / "tensorboard", purge_step=done + 1)
         )
         steps = tqdm(
             range(done + 1, config.steps + 1),
@@ -424,12 +463,11 @@ def train(
             speed = tokens / (time.perf_counter() - start)
             row = {"step": step, "epoch": place[0], "rate": rate}
             row |= {"loss": summed / tokens, "tokens_per_second": speed}
-            row |= {f"validation_{k}": v for k, v in validate(model).items()}
+            row |= {f"validation_{k}": float(v) for k, v in validate(model).items()}
             history.append(row)
+            model.train()
             steps.set_postfix_str(f"validation loss {row['validation_loss']:.3f}")
             if folder:
                 keep(folder, model, optimizer, config, place, history, board)
             summed, tokens, start = 0.0, 0, time.perf_counter()
-        if board:
-            board.close()
     return history

@@ -6,6 +6,7 @@ They are planted into code written out by `ast.unparse`, so that comments and li
 from dataclasses import dataclass
 
 from tests.book.torch_mutants import TORCH
+from tests.book.training_mutants import CORPORA, GENERATION, TRAINING
 
 AS_IT_IS = "without a defect"
 
@@ -336,5 +337,8 @@ DEFECTS = {
     "by_hand.multihead": MULTIHEAD,
     "by_hand.gradients": GRADIENTS,
     **TORCH,
+    "corpora": CORPORA,
+    "training": TRAINING,
+    "generation": GENERATION,
 }
 MUTANTS = [Mutant(name, module, right, wrong) for module, defects in DEFECTS.items() for name, right, wrong in defects]

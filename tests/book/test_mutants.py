@@ -30,7 +30,7 @@ def exit_codes(root, tmp_path_factory) -> dict[str, int]:
     environment["PYTHONPATH"] = str(copy)
     command = [sys.executable, "-m", "tests.book.mutants_run", "codes.json"]
     result = subprocess.run(
-        command, cwd=copy, env=environment, capture_output=True, text=True, timeout=900, check=False
+        command, cwd=copy, env=environment, capture_output=True, text=True, timeout=1800, check=False
     )
     assert result.returncode == 0, result.stderr[-3000:]
     return json.loads((copy / "codes.json").read_text(encoding="utf-8"))

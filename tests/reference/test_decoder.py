@@ -245,3 +245,65 @@ def test_the_padding_mask_compiles_into_one_graph():
     compiled = torch.compile(padding_mask, backend="eager", fullgraph=True)
     tokens = torch.tensor([[3, 0], [4, 5]])
     assert torch.equal(compiled(tokens, 0), padding_mask(tokens, 0))
+
+
+# a cache
+
+
+class Remembering:
+    """A cache that keeps what each attention was given, and projects it all anew; the memory is given whole."""
+
+    def __init__(self, memory):
+        self.memory, self.given, self.asked = memory, {}, []
+
+    @property
+    def length(self):
+        return max((len(pieces) for pieces in self.given.values()), default=0)
+
+    def project(self, attention, key, value):
+        self.asked.append(attention)
+        assert key is value
+        if key is not self.memory:
+            self.given.setdefault(attention, []).append(key)
+            key = torch.cat(self.given[attention], dim=-2)
+        return attention.project(key, key)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_one_place_after_the_other_is_all_at_once(num_layers, norm_first):
+    decoder, x, memory = random_decoder(num_layers, norm_first=norm_first)
+    memory_mask = padding_mask(torch.tensor([[1] * 4, [1, 0, 1, 0]]), 0)
+    expected = decoder(x, memory, causal_mask(5), memory_mask)
+    cache = Remembering(memory)
+    for place in range(5):
+        here = decoder(x[:, place : place + 1], memory, None, memory_mask, cache)
+        assert_close(here, expected[:, place : place + 1])
+        assert cache.length == place + 1
+    attentions = [a for layer in decoder.layers for a in (layer.self_attention, layer.cross_attention)]
+    assert cache.asked == attentions * 5
+
+
+def test_a_layer_with_a_cache_keeps_its_mask():
+    decoder, x, memory = random_decoder(1)
+    (layer,) = decoder.layers
+    mask = torch.ones(5, 5, dtype=torch.bool).tril()
+    mask[4, 1:3] = False
+    expected = layer(x, memory, mask)
+    cache = Remembering(memory)
+    assert_close(layer(x[:, :3], memory, mask[:3, :3], None, cache), expected[:, :3])
+    assert_close(layer(x[:, 3:], memory, mask[3:], None, cache), expected[:, 3:])
+    assert cache.asked == [layer.self_attention, layer.cross_attention] * 2
+
+
+def test_cross_attention_takes_what_the_cache_gives():
+    decoder, x, memory = random_decoder(1)
+    (layer,) = decoder.layers
+    other = normals(7, (2, 6, 8))[0]
+
+    class Other(Remembering):
+        def project(self, attention, key, value):
+            keys = super().project(attention, key, value)
+            return attention.project(other, other) if attention is layer.cross_attention else keys
+
+    assert_close(layer(x, memory, cache=Other(memory)), layer(x, other))

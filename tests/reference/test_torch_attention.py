@@ -504,3 +504,67 @@ def test_a_compiled_model_is_not_recorded_in_silence():
     compiled = torch.compile(MultiHeadAttention(4, 2), backend="eager")
     with pytest.raises(TypeError, match="original"), record_weights(compiled):
         pass
+
+
+# a cache
+
+
+class Kept:
+    """A cache that gives the same keys and values to whoever asks, and remembers who did."""
+
+    def __init__(self, keys, values, length=2):
+        self.kept, self.length, self.asked = (keys, values), length, []
+
+    def project(self, *arguments):
+        self.asked.append(arguments)
+        return self.kept
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_cache_is_asked_for_keys_and_values(need_weights, training):
+    module = drawn_anew(MultiHeadAttention(8, 2), seed=0).train(training)
+    query, key, value, keys, values = normals(1, (3, 2, 8), (3, 4, 8), (3, 4, 8), (3, 2, 5, 4), (3, 2, 5, 4))
+    mask = torch.ones(2, 5, dtype=torch.bool).tril(3)
+    cache = Kept(keys, values)
+    output, weights = module(query, key, value, mask, need_weights, cache=cache)
+    ((asking, *passed),) = cache.asked
+    assert asking is module
+    assert all(a is b for a, b in zip(passed, (key, value), strict=True))
+    queries = module.w_q(query).reshape(3, 2, 2, 4).transpose(1, 2)
+    heads, expected = scaled_dot_product_attention(queries, keys, values, mask)
+    assert_close(output, module.w_o(heads.transpose(1, 2).reshape(3, 2, 8)))
+    assert (weights is not None) == need_weights
+    if need_weights:
+        assert_close(weights, expected)
+
+
+def test_what_a_cache_gives_must_fit():
+    module, query = MultiHeadAttention(8, 2), torch.zeros(3, 2, 8)
+    with pytest.raises(ValueError, match=r"\(3, 2, 2, 4\), \(3, 2, 5, 4\), \(3, 2, 6, 4\)$"):
+        module(query, query, query, cache=Kept(torch.zeros(3, 2, 5, 4), torch.zeros(3, 2, 6, 4)))
+
+
+@given(self_or_cross(), st.booleans())
+def test_a_cache_that_projects_changes_nothing(case, need_weights):
+    num_heads, query, key, value, mask, seed = case
+    module = drawn_anew(MultiHeadAttention(query.shape[-1], num_heads), seed)
+    keys, values = module.project(key, value)
+    shape = (*key.shape[:-1], num_heads, -1)
+    assert_close(keys, module.w_k(key).reshape(shape).transpose(-3, -2))
+    assert_close(values, module.w_v(value).reshape(shape).transpose(-3, -2))
+    straight = module(query, key, value, mask, need_weights)
+    cached = module(query, key, value, mask, need_weights, Kept(keys, values))
+    assert_close(cached[0], straight[0])
+    assert not need_weights or torch.equal(cached[1], straight[1])
+
+
+def test_who_asks_for_weights_with_a_cache_is_recorded_too():
+    module = drawn_anew(MultiHeadAttention(8, 2), seed=0)
+    (x,) = normals(1, (1, 3, 8))
+    cache = Kept(*module.project(x, x))
+    with record_weights(module) as weights:
+        output, _ = module(x[:, 2:], x[:, 2:], x[:, 2:], cache=cache)
+    assert_close(output, module(x, x, x)[0][:, 2:])
+    assert weights[""].shape == (1, 2, 1, 3)
+    assert len(cache.asked) == 1

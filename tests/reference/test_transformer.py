@@ -378,3 +378,56 @@ def test_a_sentence_alone_gets_what_it_gets_in_a_padded_batch(case):
         of_source, of_target = (tokens[row][tokens[row] != options["pad_id"]] for tokens in (source, target))
         alone = model(of_source[None], of_target[None])[0]
         assert_close(alone, logits[row, : len(of_target)], 1e-9)
+
+
+# a cache
+
+
+class Remembering:
+    """A cache that keeps what each attention was given, and projects it all anew; the memory is given whole."""
+
+    def __init__(self, memory):
+        self.memory, self.given, self.length, self.asked = memory, {}, 0, 0
+
+    def project(self, attention, key, value):
+        self.asked += 1
+        if key is not self.memory:
+            self.given.setdefault(attention, []).append(key)
+            key = torch.cat(self.given[attention], dim=-2)
+        return attention.project(key, key)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("sizes", [[1] * 6, [2, 3, 1], [4, 2], [6]], ids=str)
+def test_targets_may_come_one_after_the_other(sizes, training, norm_first):
+    model = small(norm_first=norm_first).train(training)
+    target = torch.tensor([[1, 4, 2, 6, 7, 3], [8, 9, 10, 11, 3, 1], [5, 5, 1, 5, 4, 2]])
+    memory, mask = model.encode(SOURCE)
+    expected, cache = model(SOURCE, target), Remembering(memory)
+    for piece in target.split(sizes, dim=1):
+        logits = model.decode(piece, memory, mask, cache)
+        start, cache.length = cache.length, cache.length + piece.shape[1]
+        assert_close(logits, expected[:, start : cache.length])
+    assert cache.asked == 2 * 2 * len(sizes)
+
+
+def test_padding_behind_what_is_in_a_cache_is_masked():
+    model = small()
+    target = torch.tensor([[1, 4, 2, 0, 7], [8, 9, 10, 11, 3], [5, 5, 0, 0, 4]])
+    memory, mask = model.encode(SOURCE)
+    expected, cache = model(SOURCE, target), Remembering(memory)
+    for start, end in ((0, 2), (2, 5)):
+        logits = model.decode(target[:, start:end], memory, mask, cache)
+        cache.length = end
+        real = target[:, start:end] != 0
+        assert_close(logits[real], expected[:, start:end][real])
+
+
+def test_places_beyond_the_table_are_named_with_a_cache_too():
+    model = small()
+    memory, mask = model.encode(SOURCE)
+    cache = Remembering(memory)
+    cache.length = 20
+    with pytest.raises(ValueError, match=r"reaches position 20, but the table of shape \(20, 8\) ends at 19$"):
+        model.decode(TARGET[:, :1], memory, mask, cache)

@@ -1,0 +1,135 @@
+"""Files are written whole or not at all."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dotformer.files import replacing
+
+
+@pytest.fixture(params=["Ältere Datei.txt", ".hidden", "no_ending"])
+def path(request, tmp_path):
+    """A file that is there already."""
+    path = tmp_path / request.param
+    path.write_text("before", encoding="utf-8")
+    return path
+
+
+def test_success_takes_the_place_of_the_old_file(path):
+    with replacing(path) as draft:
+        draft.write_text("after", encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == "before"
+    assert path.read_text(encoding="utf-8") == "after"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("form", [str, Path])
+def test_there_need_not_be_an_old_file(tmp_path, form):
+    with replacing(form(tmp_path / "new.bin")) as draft:
+        draft.write_bytes(b"\r\n\x00")
+    assert (tmp_path / "new.bin").read_bytes() == b"\r\n\x00"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_name_alone_is_in_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with replacing("new.txt") as draft:
+        draft.touch()
+    assert [file.name for file in tmp_path.iterdir()] == ["new.txt"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, OSError])
+def test_an_error_leaves_the_old_file_and_nothing_else(path, error):
+    with pytest.raises(error, match=r"^in the middle$"), replacing(path) as draft:
+        draft.write_text("af", encoding="utf-8")
+        raise error("in the middle")
+    assert path.read_text(encoding="utf-8") == "before"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_error_before_there_was_a_file_leaves_nothing(tmp_path):
+    for write in (True, False):
+        with pytest.raises(ZeroDivisionError), replacing(tmp_path / "new.txt") as draft:
+            if write:
+                draft.write_text("a", encoding="utf-8")
+            1 / 0  # noqa: B018
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_not_written_replaces_nothing(path):
+    with pytest.raises(FileNotFoundError), replacing(path):
+        pass
+    assert path.read_text(encoding="utf-8") == "before"
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"), replacing(tmp_path / "nowhere" / "new.txt") as draft:
+        draft.write_text("a", encoding="utf-8")
+
+
+@pytest.mark.parametrize("call", ["os.fsync", "pathlib.Path.replace"])
+def test_a_disk_that_fails_leaves_the_old_file(path, monkeypatch, call):
+    def fail(*_):
+        raise OSError("Input/output error")
+
+    monkeypatch.setattr(call, fail)
+    with pytest.raises(OSError, match=r"^Input/output error$"), replacing(path) as draft:
+        draft.write_text("after", encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == "before"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_draft_lies_beside_the_file_and_is_named_for_the_process(path):
+    with replacing(path) as draft:
+        assert draft.parent == path.parent
+        assert draft != path
+        assert path.name in draft.name
+        assert str(os.getpid()) in draft.name
+        draft.touch()
+
+
+def test_data_are_on_the_disk_before_they_replace_anything(path, monkeypatch):
+    calls, fsync, replace = [], os.fsync, Path.replace
+
+    def watched_fsync(file):
+        calls.append(("fsync", os.fstat(file).st_ino, path.read_text(encoding="utf-8")))
+        fsync(file)
+
+    def watched_replace(self, target):
+        calls.append(("replace", self.stat().st_ino, str(target)))
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(Path, "replace", watched_replace)
+    with replacing(path) as draft:
+        draft.write_text("after", encoding="utf-8")
+        inode = draft.stat().st_ino
+        assert not calls
+    assert calls == [("fsync", inode, "before"), ("replace", inode, str(path))]
+
+
+def test_the_length_of_what_is_written_stays_as_it_is(path):
+    with replacing(path) as draft:
+        draft.write_bytes(bytes(range(256)) * 100)
+    assert path.read_bytes() == bytes(range(256)) * 100
+
+
+def test_two_processes_do_not_write_into_one_draft(path):
+    program = f"""
+from dotformer.files import replacing
+with replacing({str(path)!r}) as draft:
+    draft.write_text("of the other", encoding="utf-8")
+    print(draft.name)
+"""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with replacing(path) as draft:
+        draft.write_text("after", encoding="utf-8")
+        command = [sys.executable, "-c", program]
+        other = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+        assert other.stdout.strip() != draft.name
+        assert path.read_text(encoding="utf-8") == "of the other"
+    assert path.read_text(encoding="utf-8") == "after"
+    assert list(path.parent.iterdir()) == [path]

@@ -1,0 +1,1200 @@
+"""training beside slow loops and formulas; and runs that are interrupted, killed, or out of disk space."""
+
+import contextlib
+import copy
+import csv
+import hashlib
+import itertools
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import types
+import zipfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
+from torch import nn
+from torch.nn import functional as F
+
+from dotformer.generation import KVCache, greedy
+from dotformer.training import (
+    TrainingConfig,
+    cross_entropy,
+    evaluate,
+    inverse_sqrt_rate,
+    linear_rate,
+    load_checkpoint,
+    noam_rate,
+    pair_batches,
+    save_checkpoint,
+    stream,
+    take_step,
+    train,
+)
+from dotformer.transformer import Transformer, TransformerConfig
+from tests.reference.strategies import assert_close
+
+rates = st.floats(1e-6, 10)
+counts = st.integers(1, 10_000)
+
+
+def small(seed=0, dropout=0.0, **options):
+    """A small model for 9 tokens on each side."""
+    torch.manual_seed(seed)
+    return Transformer(TransformerConfig(9, 9, 8, 2, 1, 1, 16, dropout, max_length=12, **options))
+
+
+def drawn(count, seed=0, shortest=1, longest=6):
+    """Pairs of random source tokens, 3 to 8, and the same between 1 and 2 as targets."""
+    generator = torch.Generator().manual_seed(seed)
+    pairs = []
+    for _ in range(count):
+        length = int(torch.randint(shortest, longest + 1, (), generator=generator))
+        words = torch.randint(3, 9, (length,), generator=generator).tolist()
+        pairs.append((words, [1, *words, 2]))
+    return pairs
+
+
+def state_of(*parts):
+    """All tensors and numbers of modules and optimisers, to compare bit for bit."""
+
+    def flat(x):
+        if isinstance(x, dict):
+            return {name: flat(value) for name, value in x.items()}
+        if isinstance(x, (list, tuple)):
+            return [flat(value) for value in x]
+        return (str(x.dtype), tuple(x.shape), x.tolist()) if isinstance(x, torch.Tensor) else x
+
+    return [flat(part.state_dict()) for part in parts]
+
+
+# the loss
+
+
+@st.composite
+def scored(draw):
+    """Logits (B, T, V) in float64, targets (B, T), what stands for padding, a share for smoothing."""
+    batch, length, size = (draw(st.integers(1, n)) for n in (3, 4, 6))
+    pad_id, smoothing = draw(st.integers(0, size - 1)), draw(st.sampled_from([0.0, 0.1, 0.7]))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    logits = torch.randn(batch, length, size, generator=generator, dtype=torch.float64) * 3
+    return logits, torch.randint(size, (batch, length), generator=generator), pad_id, smoothing
+
+
+@given(scored())
+def test_the_loss_is_that_of_a_slow_loop(case):
+    logits, targets, pad_id, smoothing = case
+    expected, count = 0.0, 0
+    for scores, target in zip(logits.flatten(0, 1).tolist(), targets.flatten().tolist(), strict=True):
+        if target == pad_id:
+            continue
+        logs = [score - math.log(sum(map(math.exp, scores))) for score in scores]
+        expected -= (1 - smoothing) * logs[target] + smoothing * sum(logs) / len(logs)
+        count += 1
+    loss, tokens = cross_entropy(logits, targets, pad_id, smoothing)
+    assert (loss.shape, tokens, type(tokens)) == ((), count, int)
+    assert loss.item() == pytest.approx(expected, rel=1e-12, abs=1e-12)  # float64 stays float64
+
+
+@given(scored(), st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
+def test_the_loss_is_that_of_torch_in_float32_or_better(case, dtype):
+    logits, targets, pad_id, smoothing = case
+    logits = logits.to(dtype)
+    loss, count = cross_entropy(logits, targets, pad_id, smoothing)
+    assert loss.dtype == torch.promote_types(dtype, torch.float32)
+    real = targets != pad_id
+    if count:
+        mean = F.cross_entropy(logits[real].to(loss.dtype), targets[real], label_smoothing=smoothing)
+        assert_close(loss / count, mean, 1e-5)
+    else:
+        assert loss == 0
+
+
+def test_without_more_padding_is_0_and_nothing_is_smoothed():
+    logits, targets = torch.randn(2, 3, 5), torch.tensor([[0, 4, 1], [2, 0, 0]])
+    loss, count = cross_entropy(logits, targets)
+    assert count == 3
+    assert_close(loss, F.cross_entropy(logits[targets != 0], targets[targets != 0], reduction="sum"), 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (3, 3), (2,), (2, 3, 1)])
+def test_targets_of_another_shape_are_named(shape):
+    with pytest.raises(
+        ValueError, match=rf"logits \(2, 3, 5\) need targets \(2, 3\), not \({', '.join(map(str, shape))}"
+    ):
+        cross_entropy(torch.zeros(2, 3, 5), torch.zeros(shape, dtype=torch.long))
+
+
+# schedules
+
+
+@given(counts, st.integers(1, 2048), counts)
+def test_the_noam_rate_is_that_of_the_paper(step, d_model, warmup):
+    expected = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+    assert noam_rate(step, d_model, warmup) == pytest.approx(expected, rel=1e-12)
+
+
+@given(counts, rates, counts)
+def test_the_inverse_root_rises_in_a_line_and_falls_by_the_root(step, peak, warmup):
+    rate = inverse_sqrt_rate(step, peak, warmup)
+    expected = peak * step / warmup if step <= warmup else peak * math.sqrt(warmup) / math.sqrt(step)
+    assert rate == pytest.approx(expected, rel=1e-12)
+    assert inverse_sqrt_rate(warmup, peak, warmup) == peak
+    assert inverse_sqrt_rate(4 * warmup, peak, warmup) == pytest.approx(peak / 2)
+
+
+@given(rates, counts, counts)
+def test_the_linear_rate_rises_and_falls_in_equal_steps(peak, warmup, more):
+    steps = warmup + more
+    assert linear_rate(warmup, peak, warmup, steps) == peak
+    assert linear_rate(1, peak, warmup, steps) == pytest.approx(peak / warmup)
+    assert linear_rate(steps, peak, warmup, steps) == pytest.approx(peak / (more + 1))
+    for beyond in (1, 2, 1000):
+        assert linear_rate(steps + beyond, peak, warmup, steps) == 0
+    middle = warmup + (more + 1) / 2
+    assert linear_rate(middle, peak, warmup, steps) == pytest.approx(peak / 2)
+
+
+def test_all_steps_may_be_warm_up():
+    assert [linear_rate(step, 1.0, 4, 4) for step in range(1, 7)] == [0.25, 0.5, 0.75, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rate", "numbers", "says"),
+    [
+        (inverse_sqrt_rate, (0, 1.0, 5), r"^step and warmup count from 1, not 0 and 5$"),
+        (inverse_sqrt_rate, (3, 1.0, 0), r"^step and warmup count from 1, not 3 and 0$"),
+        (noam_rate, (0, 8, 5), r"^step and warmup count from 1, not 0 and 5$"),
+        (linear_rate, (0, 1.0, 1, 5), r"^step must be at least 1 and warmup between 1 and steps, not 0, 1 and 5$"),
+        (linear_rate, (1, 1.0, 0, 5), r"not 1, 0 and 5$"),
+        (linear_rate, (1, 1.0, 6, 5), r"not 1, 6 and 5$"),
+    ],
+)
+def test_steps_that_no_schedule_has_are_named(rate, numbers, says):
+    with pytest.raises(ValueError, match=says):
+        rate(*numbers)
+
+
+def test_the_configuration_chooses_the_schedule():
+    linear, root = (TrainingConfig(30, 0.5, 10, name) for name in ("linear", "inverse_sqrt"))
+    for step in (1, 9, 10, 11, 30, 31):
+        assert linear.rate_at(step) == linear_rate(step, 0.5, 10, 30)
+        assert root.rate_at(step) == inverse_sqrt_rate(step, 0.5, 10)
+
+
+@pytest.mark.parametrize("name", ["steps", "warmup", "accumulate", "every", "rate", "clip"])
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_number_that_is_not_positive_is_named(name, number):
+    with pytest.raises(ValueError, match=rf"^{name} must be positive, not {number}(\.0)?$"):
+        TrainingConfig(**{name: number})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("steps", 1.5, "^steps must be of type int, not 1.5$"),
+        ("steps", math.nan, "^steps must be of type int, not nan$"),
+        ("seed", "1", "^seed must be of type int, not '1'$"),
+        ("rate", "0.1", "^rate must be of type float, not '0.1'$"),
+        ("schedule", 3, "^schedule must be of type str, not 3$"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(name, value, says):
+    with pytest.raises(TypeError, match=says):
+        TrainingConfig(**{name: value})
+
+
+def test_numbers_of_numpy_become_pythons():
+    config = TrainingConfig(steps=np.int64(7), rate=np.float64(0.5), warmup=2.0)
+    assert [(type(n), n) for n in (config.steps, config.rate, config.warmup)] == [(int, 7), (float, 0.5), (int, 2)]
+
+
+@pytest.mark.parametrize("name", ["rate", "clip"])
+def test_what_is_no_number_is_not_positive(name):
+    with pytest.raises(ValueError, match=f"^{name} must be positive, not nan$"):
+        TrainingConfig(**{name: math.nan})
+
+
+def test_a_step_without_a_real_target_is_an_error():
+    model = small()
+    before = copy.deepcopy(state_of(model))
+    with pytest.raises(ValueError, match=r"^no target of these batches is real$"):
+        batch = torch.tensor([[3]]), torch.tensor([[1, 0, 0]])
+        take_step(model, torch.optim.Adam(model.parameters()), [batch], 0.1, TrainingConfig())
+    assert state_of(model) == before
+
+
+def test_validation_may_leave_the_model_asleep():
+    awake, _ = run(None, validate=validation)
+    asleep, _ = run(None, validate=lambda model: validation(model.eval()))
+    assert state_of(asleep) == state_of(awake)
+
+
+def test_a_later_run_may_validate_less(tmp_path):
+    config = {"every": 1, "steps": 4}
+    model, folder = small(), tmp_path / "run"
+    calls = iter(range(100))
+
+    def failing(epoch):
+        for batch in batches_of(epoch):
+            if next(calls) == 5:
+                raise KeyboardInterrupt
+            yield batch
+
+    more = lambda model: validation(model) | {"more": 1.0}  # noqa: E731
+    with pytest.raises(KeyboardInterrupt):
+        train(model, failing, TrainingConfig(**(RUN | config)), more, folder, progress=False)
+    train(small(), batches_of, TrainingConfig(**(RUN | config)), validation, folder, progress=False)
+    rows = list(csv.DictReader((folder / "log.csv").open()))
+    assert [row["validation_more"] for row in rows] == ["1.0", "1.0", "", ""]
+
+
+def test_a_model_of_the_same_parameters_but_another_shape_is_refused(tmp_path):
+    path, config = tmp_path / "checkpoint.pt", TrainingConfig()
+    one, other = small(), small(norm_first=True, final_norm=False)
+    save_checkpoint(path, one, torch.optim.Adam(one.parameters()), config)
+    with pytest.raises(ValueError, match=r"holds the parameters of another model$"):
+        load_checkpoint(path, other, torch.optim.Adam(other.parameters()), config)
+
+
+def test_an_epoch_that_has_become_shorter_is_named():
+    with pytest.raises(ValueError, match=r"^epoch 0 has 3 batches, of which 5 have been taken$"):
+        next(stream(batches_of, (0, 5)))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"smoothing": 1.0}, r"^smoothing must be at least 0 and below 1, not 1.0$"),
+        ({"smoothing": -0.1}, r"^smoothing must be at least 0 and below 1, not -0.1$"),
+        ({"smoothing": math.nan}, r"^smoothing must be at least 0 and below 1, not nan$"),
+        ({"schedule": "cosine"}, r"^schedule must be linear or inverse_sqrt, not 'cosine'$"),
+        ({"steps": 10, "warmup": 11}, r"warmup between 1 and steps, not 1, 11 and 10$"),
+    ],
+)
+def test_a_configuration_that_cannot_work_is_named(options, says):
+    with pytest.raises(ValueError, match=says):
+        TrainingConfig(**options)
+
+
+# batches
+
+
+@given(st.integers(0, 30), st.integers(8, 40), st.integers(0, 5), st.integers(0, 5), st.sampled_from([0, 9]))
+def test_batches_hold_each_pair_once_and_keep_the_limit(count, limit, seed, epoch, pad_id):
+    pairs = drawn(count, seed)
+    found = []
+    for source, target in pair_batches(pairs, epoch, limit, pad_id, seed):
+        assert source.dtype == target.dtype == torch.int64
+        assert len(source) == len(target)
+        assert max(source.numel(), target.numel()) <= limit
+        for rows in (source, target):
+            lengths = (rows != pad_id).sum(dim=1)
+            assert rows.shape[1] == lengths.max()
+            assert all((row[n:] == pad_id).all() for row, n in zip(rows, lengths, strict=True))
+        found += [tuple(r[r != pad_id].tolist() for r in rows) for rows in zip(source, target, strict=True)]
+    assert sorted(found) == sorted((source, target) for source, target in pairs)
+
+
+@pytest.mark.parametrize("long", [0, 1])
+def test_both_sides_keep_the_limit(long):
+    pairs = [([3] * 9, [4] * 2) if long == 0 else ([3] * 2, [4] * 9)] * 6
+    batches = list(pair_batches(pairs, max_tokens=20))
+    assert [len(source) for source, _ in batches] == [2, 2, 2]
+
+
+def test_seed_and_epoch_fix_the_order():
+    pairs = drawn(60)
+    epochs = {
+        (seed, epoch): [[rows.tolist() for rows in batch] for batch in pair_batches(pairs, epoch, 40, 0, seed)]
+        for seed in range(3)
+        for epoch in range(3)
+    }
+    for (seed, epoch), before in epochs.items():
+        torch.manual_seed(seed + 10 * epoch)  # this one does not matter
+        assert [[rows.tolist() for rows in batch] for batch in pair_batches(pairs, epoch, 40, 0, seed)] == before
+    assert len(set(map(str, epochs.values()))) == 9
+    state = torch.get_rng_state()
+    list(pair_batches(pairs, max_tokens=40))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        ([([3] * 21, [4])], r"^a sentence of 21 tokens does not fit into 20$"),
+        ([([3], [4] * 21)], r"^a sentence of 21 tokens does not fit into 20$"),
+        ([([], [4])], r"^a side is empty in pairs \[0\] of 1$"),
+        ([([3], [])], r"^a side is empty in pairs \[0\] of 1$"),
+    ],
+)
+def test_pairs_that_make_no_batch_are_named(pairs, says):
+    with pytest.raises(ValueError, match=says):
+        list(pair_batches(pairs, max_tokens=20))
+
+
+# a step
+
+
+def batch_of(pairs):
+    """All pairs as one batch."""
+    (batch,) = pair_batches(pairs, max_tokens=1000)
+    return batch
+
+
+@pytest.mark.parametrize("sizes", [[6], [3, 3], [1, 2, 3], [1] * 6])
+@pytest.mark.parametrize("clip", [1e9, 0.01])
+def test_accumulated_gradients_are_those_of_one_batch(sizes, clip):
+    pairs = sorted(drawn(6, 3), key=lambda pair: len(pair[0]))  # so that the batches hold very different numbers
+    config = TrainingConfig(clip=clip, smoothing=0.2)
+    bounds = [0, *itertools.accumulate(sizes)]
+    batches = [batch_of(pairs[start:end]) for start, end in itertools.pairwise(bounds)]
+    model = small().double()
+    start = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    summed, tokens = take_step(model, optimizer, batches, 0.3, config)
+    # beside it, the slow way: the mean over all tokens of all pairs, one pair at a time
+    total = sum(
+        F.cross_entropy(
+            start(torch.tensor([s]), torch.tensor([t[:-1]]))[0],
+            torch.tensor(t[1:]),
+            reduction="sum",
+            label_smoothing=0.2,
+        )
+        for s, t in pairs
+    )
+    count = sum(len(target) - 1 for _, target in pairs)
+    (total / count).backward()
+    norm = torch.stack([p.grad.norm() for p in start.parameters()]).norm()
+    assert (norm > clip) == (clip < 1)
+    factor = min(1.0, clip / (norm.item() + 1e-6))
+    for ours, theirs in zip(model.parameters(), start.parameters(), strict=True):
+        assert_close(ours.data, theirs.data - 0.3 * factor * theirs.grad)
+    assert tokens == count
+    assert summed == pytest.approx(total.item(), rel=1e-12)
+
+
+def test_a_step_sets_the_rate():
+    model = small()
+    groups = [{"params": [p]} for p in model.parameters()]
+    optimizer = torch.optim.Adam(groups, 5.0)
+    take_step(model, optimizer, [batch_of(drawn(3))], 0.125, TrainingConfig())
+    assert {group["lr"] for group in optimizer.param_groups} == {0.125}
+
+
+def test_gradients_that_were_left_over_do_not_count():
+    one, other = small(), small()
+    batch = batch_of(drawn(3))
+    one(batch[0], batch[1]).sum().backward()
+    for model in (one, other):
+        take_step(model, torch.optim.SGD(model.parameters()), [batch], 0.1, TrainingConfig(clip=1e9))
+    assert state_of(one) == state_of(other)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_gradient_that_is_not_finite_changes_nothing(bad, first):
+    model, config = small(), TrainingConfig()
+    optimizer = torch.optim.Adam(model.parameters())
+    batches = [batch_of(drawn(3, seed)) for seed in range(2)]
+    take_step(model, optimizer, batches, 0.1, config)
+    before = copy.deepcopy(state_of(model, optimizer))
+    calls = itertools.count()
+
+    def spoil(gradient):
+        return torch.full_like(gradient, bad) if (next(calls) == 0) == first else gradient
+
+    handle = model.output.weight.register_hook(spoil)
+    with pytest.raises(FloatingPointError, match=rf"^the norm of the gradient is {bad}$"):
+        take_step(model, optimizer, batches, 0.2, config)
+    handle.remove()
+    assert state_of(model, optimizer) == before
+
+
+def test_each_forward_pass_runs_in_the_precision_that_is_asked_for():
+    model, entered = small(), []
+    within = []
+
+    @contextlib.contextmanager
+    def precision():
+        with torch.autocast("cpu", torch.bfloat16):
+            entered.append(True)
+            yield
+            entered.append(False)
+
+    model.register_forward_hook(lambda _m, _i, output: within.append((len(entered), output.dtype)))
+    plain = copy.deepcopy(model)
+    batches = [batch_of(drawn(3, seed)) for seed in range(2)]
+    results = [
+        take_step(m, torch.optim.SGD(m.parameters()), batches, 0.1, TrainingConfig(), how)
+        for m, how in ((model, precision), (plain, contextlib.nullcontext))
+    ]
+    assert within[:2] == [(1, torch.bfloat16), (3, torch.bfloat16)]
+    assert entered == [True, False] * 2
+    assert results[0] != results[1]
+    assert results[0] == pytest.approx(results[1], rel=0.02)
+
+
+# evaluation
+
+
+@torch.no_grad()
+def figures(model, batches, pad_id=0):
+    """What `evaluate` should find, token by token."""
+    loss, right, tokens, exact, sentences = 0.0, 0, 0, 0, 0
+    for source, target in batches:
+        for row in range(len(source)):
+            words = target[row][target[row] != pad_id].tolist()
+            logits = model(source[row : row + 1], target[row : row + 1, : len(words) - 1])[0]
+            logs = logits.double().log_softmax(-1)
+            hits = [int(logs[n].argmax()) == word for n, word in enumerate(words[1:])]
+            loss -= sum(float(logs[n, word]) for n, word in enumerate(words[1:]))
+            right, tokens, exact, sentences = right + sum(hits), tokens + len(hits), exact + all(hits), sentences + 1
+    return {"loss": loss / tokens, "accuracy": right / tokens, "exact": exact / sentences}
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    """A small model that has learnt to copy single words, somewhat; and batches to judge it by."""
+    model = small(dropout=0.2, norm_first=True, tie_output=False)
+    config = TrainingConfig(80, 0.03, 10, every=80, smoothing=0.0)
+    pairs = drawn(200, 1, 1, 1)
+    train(model, lambda epoch: pair_batches(pairs, epoch, 60), config, lambda m: {"loss": 0.0}, progress=False)
+    return model.eval(), list(pair_batches(drawn(40, 2, 1, 2), max_tokens=60))
+
+
+def test_figures_are_those_of_a_slow_loop(learnt):
+    model, batches = learnt
+    found = evaluate(model, iter(batches))
+    assert found == pytest.approx(figures(model, batches), rel=1e-5)
+    assert found.keys() == {"loss", "accuracy", "exact"}
+    assert 0 < found["exact"] < found["accuracy"] < 1
+
+
+def test_other_padding_is_not_judged_either():
+    other = small(pad_id=8)
+    batches = list(pair_batches([([3, 4], [1, 3, 2]), ([5], [1, 3, 4, 5, 2])], 100, pad_id=8))
+    assert evaluate(other, batches, 8) == pytest.approx(figures(other.eval(), batches, 8), rel=1e-5)
+
+
+def test_exact_are_those_that_greedy_generation_writes(learnt):
+    model, batches = learnt
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        model.output.weight[:2] = 0  # padding and begin never score highest, which generation leaves out
+    right = []
+    for source, target in batches:
+        written = greedy(KVCache(model, source), target.shape[1])
+        right += [[1, *words, 2] == row[row != 0].tolist() for words, row in zip(written, target, strict=True)]
+    assert 0 < sum(right) < len(right)
+    assert evaluate(model, batches)["exact"] == sum(right) / len(right)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_evaluation_sleeps_and_leaves_the_mode_as_it_was(learnt, training):
+    model, batches = learnt
+    modes, before = [], evaluate(model, batches)
+    handle = model.register_forward_hook(lambda m, _i, _o: modes.append((m.training, torch.is_grad_enabled())))
+    assert evaluate(model.train(training), batches) == before
+    handle.remove()
+    assert model.training == training
+    assert set(modes) == {(False, False)}
+    with pytest.raises(ValueError, match=r"^nothing to evaluate: there is no batch$"):
+        evaluate(model, [])
+    assert model.training == training
+    with pytest.raises(ValueError, match=r"^tokens go from 99 to 99"):
+        evaluate(model, [(torch.tensor([[99]]), torch.tensor([[1, 2]]))])
+    assert model.training == training
+    model.eval()
+
+
+# checkpoints
+
+CONFIG = TrainingConfig(steps=10, warmup=2)
+HISTORY = [{"step": 2, "loss": 0.1 + 0.2}, {"step": 4, "loss": 1e-300}]
+
+
+def started(seed, size=3, kind=torch.optim.Adam):
+    """A tiny model, and an optimiser that has taken two steps, and the random state somewhere."""
+    torch.manual_seed(seed)
+    model = nn.Linear(size, 2)
+    optimizer = kind(model.parameters(), 0.1)
+    for _ in range(2):
+        model(torch.randn(4, size)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """The path of a whole checkpoint."""
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, *started(1), CONFIG, (3, 4), HISTORY)
+    return path
+
+
+def assert_refused(path, says, model=None, optimizer=None, config=CONFIG):
+    """Loading raises ValueError, names the file, and leaves all as it was."""
+    if model is None:
+        model, optimizer = started(2)
+    before = copy.deepcopy(state_of(model, optimizer)), torch.get_rng_state()
+    with pytest.raises(ValueError, match=rf"{path.name}.*{says}"):
+        load_checkpoint(path, model, optimizer, config)
+    assert state_of(model, optimizer) == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_a_checkpoint_brings_everything_back_bit_for_bit(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    model, optimizer = started(1)
+    save_checkpoint(str(path), model, optimizer, CONFIG, (3, 4), HISTORY)
+    before = copy.deepcopy(state_of(model, optimizer))
+    following = torch.rand(5)
+    other, its_optimizer = started(2)
+    assert state_of(other, its_optimizer) != before
+    place, history = load_checkpoint(str(path), other, its_optimizer, CONFIG)
+    assert (place, history) == ((3, 4), HISTORY)
+    assert isinstance(place, tuple)
+    assert state_of(other, its_optimizer) == before
+    assert torch.equal(torch.rand(5), following)
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_a_checkpoint_at_the_start_has_no_history(tmp_path):
+    save_checkpoint(tmp_path / "checkpoint.pt", *started(1), CONFIG)
+    assert load_checkpoint(tmp_path / "checkpoint.pt", *started(2), CONFIG) == ((0, 0), [])
+
+
+def test_a_checkpoint_goes_on_as_if_nothing_had_been(saved):
+    straight, anew = started(1), started(2)
+    load_checkpoint(saved, *anew, CONFIG)
+    torch.manual_seed(5)
+    inputs = torch.randn(4, 3)
+    for model, optimizer in (straight, anew):
+        model(inputs).square().sum().backward()
+        optimizer.step()
+    assert state_of(*straight) == state_of(*anew)
+
+
+def test_every_flipped_record_is_noticed(saved):
+    data = saved.read_bytes()
+    with zipfile.ZipFile(saved) as file:
+        records = [record for record in file.infolist() if record.file_size]
+    assert len(records) > 10
+    for record in records:
+        name = data[record.header_offset + 26 : record.header_offset + 30]  # the lengths of its name and extra field
+        start = record.header_offset + 30 + sum(int.from_bytes(name[n : n + 2], "little") for n in (0, 2))
+        for place in {0, record.file_size // 2, record.file_size - 1}:
+            damaged = bytearray(data)
+            damaged[start + place] ^= 1
+            saved.write_bytes(damaged)
+            assert_refused(saved, "is not a whole checkpoint")
+
+
+@pytest.mark.parametrize("bits", [0x08, 0xFF])
+def test_what_is_flipped_between_the_records_is_noticed_or_harmless(saved, bits):
+    data = saved.read_bytes()
+    with zipfile.ZipFile(saved) as file:
+        record, central = file.infolist()[6], file.start_dir
+    _, whole = load_checkpoint(saved, *(fresh := started(2)), CONFIG), state_of(*fresh)
+    entry = data.index(record.filename.encode(), central) - 46
+    places = [*range(entry, entry + 46), *range(record.header_offset, record.header_offset + 30)]
+    for place in [*places, *range(len(data) - 22, len(data))]:
+        damaged = bytearray(data)
+        damaged[place] ^= bits
+        saved.write_bytes(damaged)
+        model, optimizer = started(2)
+        before = state_of(model, optimizer)
+        try:
+            load_checkpoint(saved, model, optimizer, CONFIG)
+        except ValueError:
+            assert state_of(model, optimizer) == before
+        else:
+            assert state_of(model, optimizer) == whole, place
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.9, 0.999])
+def test_a_shortened_file_is_refused(saved, share):
+    data = saved.read_bytes()
+    saved.write_bytes(data[: int(len(data) * share)])
+    assert_refused(saved, "is not a whole checkpoint")
+
+
+class Harmful:
+    """An object that, unpickled, writes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_nothing_in_a_file_is_executed(tmp_path):
+    path, harm = tmp_path / "checkpoint.pt", tmp_path / "harm"
+    for content in (Harmful(harm), {"format": "dotformer checkpoint 1", "model": Harmful(harm)}):
+        torch.save(content, path)
+        assert_refused(path, "is not a whole checkpoint")
+        path.write_bytes(pickle.dumps(content))
+        assert_refused(path, "is not a whole checkpoint")
+        assert not harm.exists()
+        pickle.loads(path.read_bytes())
+        assert harm.exists() == (isinstance(content, Harmful) or True)
+        harm.unlink()
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize(
+    "content", [{}, [], None, 1.5, "text", torch.zeros(3), {"format": "other"}, nn.Linear(3, 2).state_dict()], ids=str
+)
+def test_what_something_else_has_saved_is_refused(tmp_path, content):
+    path = tmp_path / "checkpoint.pt"
+    torch.save(content, path)
+    assert_refused(path, "is not a whole checkpoint")
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    for content in (b"", b"\n", b"Das ist Text.\n" * 100, bytes(range(256)) * 20):
+        path.write_bytes(content)
+        assert_refused(path, "is not a whole checkpoint")
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("a.txt", "a text")
+    assert_refused(path, "is not a whole checkpoint")
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"checkpoint\.pt"):
+        load_checkpoint(path, *started(2), CONFIG)
+
+
+def test_another_model_is_named(saved):
+    for model in (
+        nn.Linear(4, 2),
+        nn.Linear(3, 2, bias=False),
+        nn.Sequential(nn.Linear(3, 2)),
+        nn.Linear(3, 2).double(),
+    ):
+        optimizer = torch.optim.Adam(model.parameters())
+        assert_refused(saved, "holds the parameters of another model", model, optimizer)
+
+
+def test_another_configuration_is_named(saved):
+    others = {"steps": 11, "rate": 0.5, "warmup": 3, "schedule": "inverse_sqrt", "smoothing": 0.0, "clip": 2.0}
+    others |= {"accumulate": 2, "every": 7, "seed": 1, "pad_id": 3}
+    assert others.keys() == TrainingConfig.__dataclass_fields__.keys()
+    for name, value in others.items():
+        before = getattr(CONFIG, name)
+        config = TrainingConfig(**({"steps": 10, "warmup": 2} | {name: value}))
+        assert_refused(saved, f"was made with {name} = {before!r}, not {value!r}", *started(2), config)
+
+
+def test_the_memory_of_another_optimiser_is_refused(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    model, _ = started(1)
+    two_groups = torch.optim.Adam([{"params": [p]} for p in model.parameters()])
+    for optimizer in (torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), two_groups):
+        save_checkpoint(path, model, optimizer, CONFIG)
+        assert_refused(path, "another optimiser")
+
+
+def test_a_failed_save_leaves_the_old_checkpoint(saved, monkeypatch):
+    before = saved.read_bytes()
+    for call in ("os.fsync", "torch.save"):
+        with monkeypatch.context() as patch:
+
+            def full(*_, **__):
+                raise OSError("No space left on device")
+
+            patch.setattr(call, full)
+            with pytest.raises(OSError, match=r"No space left on device"):
+                save_checkpoint(saved, *started(2), CONFIG)
+        assert saved.read_bytes() == before
+        assert list(saved.parent.iterdir()) == [saved]
+
+
+# runs
+
+
+class Clock(types.SimpleNamespace):
+    """A stand-in for TensorBoard's clock, by which it names and orders its files: they are seconds apart."""
+
+    now = 1_000_000_000
+
+    def time(self):
+        return self.now
+
+    sleep = staticmethod(lambda _: None)
+
+
+RUN = {"steps": 5, "rate": 0.01, "warmup": 2, "every": 2, "accumulate": 2, "seed": 3}
+PAIRS = drawn(18, 7)
+HELD_OUT = list(pair_batches(drawn(8, 8), max_tokens=60))
+
+
+def batches_of(epoch):
+    """Three batches an epoch."""
+    return pair_batches(PAIRS, epoch, 60)
+
+
+def validation(model):
+    """Figures for the history."""
+    return evaluate(model, HELD_OUT)
+
+
+def run(folder, model=None, batches=batches_of, validate=validation, **options):
+    """Train a small model, with dropout, in a folder; the model and the history without the speed."""
+    Clock.now += 10
+    model = model or small(1, dropout=0.3)
+    with mock.patch.object(event_file_writer, "time", Clock()):
+        history = train(model, batches, TrainingConfig(**(RUN | options)), validate, folder, progress=False)
+    return model, slow(history)
+
+
+def slow(history):
+    """A history without the speed, which is never the same."""
+    return [{name: value for name, value in row.items() if name != "tokens_per_second"} for row in history]
+
+
+def events(folder):
+    """What TensorBoard shows: for each figure its (step, value) pairs."""
+    board = EventAccumulator(str(folder / "tensorboard")).Reload()
+    return {tag: [(event.step, event.value) for event in board.Scalars(tag)] for tag in board.Tags()["scalars"]}
+
+
+def left(folder, model, history):
+    """All that a run leaves, apart from the speed, to be compared."""
+    with (folder / "log.csv").open(newline="") as file:
+        log = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    assert slow(log) == history
+    shown = {tag: values for tag, values in events(folder).items() if tag != "tokens_per_second"}
+    best = {name: tensor.tolist() for name, tensor in load_file(folder / "model.safetensors").items()}
+    content = json.dumps([state_of(model), history, shown, best], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """A run from start to end: its folder, its model, its history."""
+    folder = tmp_path_factory.mktemp("run")
+    model, history = run(folder)
+    return folder, model, history, left(folder, model, history)
+
+
+def test_the_epochs_of_the_run_are_shorter_than_the_run():
+    assert [len(list(batches_of(epoch))) for epoch in range(4)] == [3] * 4  # accumulated by 2, over 5 steps
+
+
+def test_the_history_has_a_row_for_each_validation(uninterrupted):
+    _, _, history, _ = uninterrupted
+    assert [row["step"] for row in history] == [2, 4, 5]
+    assert [row["epoch"] for row in history] == [1, 2, 3]
+    assert [row["rate"] for row in history] == [linear_rate(step, 0.01, 2, 5) for step in (2, 4, 5)]
+    names = ["step", "epoch", "rate", "loss", "validation_loss", "validation_accuracy", "validation_exact"]
+    assert all(list(row) == names for row in history)
+
+
+@pytest.mark.parametrize(("steps", "at"), [(6, [3, 6]), (7, [3, 6, 7]), (2, [2])])
+def test_it_is_validated_at_every_and_at_the_end(steps, at):
+    seen = []
+    _, history = run(
+        None, steps=steps, every=3, accumulate=1, validate=lambda m: seen.append(m.training) or {"loss": 1}
+    )
+    assert [row["step"] for row in history] == at
+    assert len(seen) == len(at)
+
+
+def test_a_run_is_what_a_slow_loop_does():
+    """Adam as in the paper, losses a token since the last validation, batches in their order."""
+    config = TrainingConfig(5, 0.05, 2, "inverse_sqrt", 0.2, 0.5, 2, 2)
+    ours, theirs = small(1).double(), small(1).double()
+    history = train(ours, batches_of, config, lambda m: {"loss": 1, "other": 2}, progress=False)
+    optimizer = torch.optim.Adam(theirs.parameters(), betas=(0.9, 0.98), eps=1e-9)
+    data = itertools.chain.from_iterable(batches_of(epoch) for epoch in itertools.count())
+    losses, counts = [], []
+    for step in range(1, 6):
+        total, count = 0, 0
+        for source, target in itertools.islice(data, 2):
+            logits = theirs(source, target[:, :-1]).transpose(1, 2)
+            options = {"reduction": "sum", "ignore_index": 0, "label_smoothing": 0.2}
+            total = total + F.cross_entropy(logits, target[:, 1:], **options)
+            count += int((target[:, 1:] > 0).sum())
+        (total / count).backward()
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
+        optimizer.param_groups[0]["lr"] = inverse_sqrt_rate(step, 0.05, 2)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(total.item())
+        counts.append(count)
+    for name, parameter in ours.named_parameters():
+        if not name.endswith("w_k.bias"):  # its gradient is 0, and Adam would enlarge what rounding makes of that
+            assert_close(parameter, theirs.get_parameter(name), 1e-8)
+    means = [sum(losses[a:b]) / sum(counts[a:b]) for a, b in ((0, 2), (2, 4), (4, 5))]
+    assert [row["loss"] for row in history] == pytest.approx(means, rel=1e-8)
+    assert [row["validation_other"] for row in history] == [2] * 3
+    assert all(row["tokens_per_second"] > 0 for row in history)
+    assert ours.training
+
+
+def test_the_speed_counts_tokens_since_the_last_validation(monkeypatch):
+    seconds = itertools.count(0, 4)
+    monkeypatch.setattr("time.perf_counter", lambda: next(seconds))
+    config = TrainingConfig(**(RUN | {"accumulate": 1, "steps": 4}))
+    history = train(small(), batches_of, config, lambda m: {"loss": 1}, progress=False)
+    data = list(itertools.chain(batches_of(0), batches_of(1)))
+    tokens = [int((target[:, 1:] > 0).sum()) for _, target in data]
+    assert [row["tokens_per_second"] for row in history] == [sum(tokens[:2]) / 4, sum(tokens[2:4]) / 4]
+
+
+def test_the_best_model_is_kept(tmp_path):
+    losses, models = iter([3.0, 1.0, 2.0]), []
+
+    def validate(model):
+        models.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return {"loss": next(losses)}
+
+    model, _ = run(tmp_path, validate=validate)
+    kept = small(2)
+    kept.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False)  # a tied table is there once
+    assert state_of(kept) != state_of(model)
+    for name, tensor in kept.state_dict().items():
+        assert torch.equal(tensor, models[1][name])
+
+
+def test_a_loss_that_was_not_finite_once_does_not_hide_the_best_model(tmp_path):
+    losses, bests = iter([math.nan, 2.0, 3.0]), []
+
+    def validate(model):
+        bests.append(state_of(model))
+        return {"loss": next(losses)}
+
+    run(tmp_path, validate=validate)
+    kept = small(2)
+    kept.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False)
+    assert state_of(kept) == bests[1]
+
+
+def test_the_folder_holds_what_is_said(uninterrupted):
+    folder, _, history, _ = uninterrupted
+    assert {file.name for file in folder.iterdir()} == {"checkpoint.pt", "model.safetensors", "log.csv", "tensorboard"}
+    lines = (folder / "log.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[0].split(",")[:4] == ["step", "epoch", "rate", "loss"]
+    assert len(lines) == 1 + len(history)
+    shown = events(folder)
+    assert shown.keys() == {*history[0], "tokens_per_second"}
+    for name in history[0]:
+        assert [step for step, _ in shown[name]] == [2, 4, 5]
+        assert [value for _, value in shown[name]] == pytest.approx([row[name] for row in history], rel=1e-6)
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, uninterrupted):
+    monkeypatch.chdir(tmp_path)
+    model, history = run(None)
+    assert not list(tmp_path.iterdir())
+    assert state_of(model) == state_of(uninterrupted[1])
+    assert history == uninterrupted[2]
+
+
+def test_the_random_state_of_the_caller_stays(tmp_path, uninterrupted):
+    torch.manual_seed(99)
+    model = small(1, dropout=0.3)
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    again, _ = run(tmp_path, model)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert state_of(again) == state_of(uninterrupted[1])
+    with pytest.raises(ZeroDivisionError):
+        run(None, validate=lambda _: 1 / 0)
+    other, _ = run(None, seed=4)
+    assert state_of(other) != state_of(model)
+
+
+def test_a_model_that_was_asleep_is_woken(uninterrupted):
+    model, _ = run(None, small(1, dropout=0.3).eval())
+    assert model.training
+    assert state_of(model) == state_of(uninterrupted[1])
+
+
+def test_a_finished_run_is_read_from_its_folder(uninterrupted):
+    folder, model, history, _ = uninterrupted
+
+    def never(*_):
+        raise AssertionError("there is nothing left to do")
+
+    other = small(5, dropout=0.3)
+    assert run(folder, other, never, never)[1] == history
+    assert state_of(other) == state_of(model)
+
+
+def test_a_run_of_another_configuration_is_not_gone_on_with(uninterrupted):
+    with pytest.raises(ValueError, match=r"checkpoint\.pt was made with steps = 5, not 6$"):
+        run(uninterrupted[0], steps=6)
+
+
+class Interrupted(BaseException):
+    """What stops a run, as Ctrl-C does."""
+
+
+@pytest.mark.parametrize("at", range(1, 11))
+def test_a_run_interrupted_at_any_batch_goes_on_as_if_it_had_not_been(at, tmp_path, uninterrupted):
+    count = itertools.count(1)
+
+    def stopping(epoch):
+        for batch in batches_of(epoch):
+            if next(count) == at:
+                raise Interrupted
+            yield batch
+
+    with pytest.raises(Interrupted):
+        run(tmp_path, batches=stopping)
+    saved = (tmp_path / "checkpoint.pt").exists()
+    assert saved == (at > 4)
+    model, history = run(tmp_path, small(at if saved else 1, dropout=0.3))
+    assert left(tmp_path, model, history) == uninterrupted[3]
+
+
+@pytest.mark.parametrize("at", [1, 3, 4, 6, 7, 8, 10])
+def test_a_model_interrupted_inside_a_step_can_go_on_itself(at, tmp_path, uninterrupted):
+    model, count = small(1, dropout=0.3), itertools.count(1)
+    start = copy.deepcopy(model.state_dict())
+
+    def stop(_gradient):
+        if next(count) == at:
+            raise Interrupted
+
+    handle = model.source_embeddings.tokens.weight.register_hook(stop)  # its gradient is the last to be known
+    with pytest.raises(Interrupted):
+        run(tmp_path, model)
+    handle.remove()
+    if not (tmp_path / "checkpoint.pt").exists():
+        model.load_state_dict(start)
+    model, history = run(tmp_path, model)
+    assert left(tmp_path, model, history) == uninterrupted[3]
+
+
+def test_a_run_interrupted_while_it_is_validated_goes_on(tmp_path, uninterrupted):
+    for _ in range(2):
+        count = itertools.count()
+
+        def validate(model, count=count):
+            if next(count) == 1:
+                raise Interrupted
+            return validation(model)
+
+        with pytest.raises(Interrupted):
+            run(tmp_path, validate=validate)
+    model, history = run(tmp_path)
+    assert left(tmp_path, model, history) == uninterrupted[3]
+
+
+def test_an_interrupted_run_leaves_no_thread(tmp_path):
+    threads = threading.active_count()
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, validate=lambda _: 1 / 0)
+    assert threading.active_count() == threads
+
+
+def test_figures_may_be_numbers_of_any_library(tmp_path):
+    def validate(_):
+        return {"loss": np.float64(1.5), "least": np.float32(2), "share": torch.tensor(0.5), "count": np.int64(3)}
+
+    def none(_):
+        raise AssertionError("there is nothing left to do")
+
+    _, history = run(tmp_path, validate=validate)
+    assert run(tmp_path, validate=none)[1] == history
+    assert history[0]["validation_share"] == 0.5
+    (log, *_) = csv.DictReader((tmp_path / "log.csv").open(newline=""))
+    assert [log[f"validation_{name}"] for name in ("loss", "least", "share", "count")] == ["1.5", "2.0", "0.5", "3.0"]
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_an_empty_epoch_is_named(epoch):
+    with pytest.raises(ValueError, match=rf"^epoch {epoch} has 0 batches, of which 0 have been taken$"):
+        run(None, batches=lambda n: batches_of(n) if n < epoch else [])
+
+
+def test_precision_is_passed_on():
+    seen = []
+    model = small()
+    model.register_forward_hook(lambda _m, _i, output: seen.append(output.dtype))
+    config = TrainingConfig(**(RUN | {"steps": 2}))
+    half = types.SimpleNamespace(dtype=torch.bfloat16)
+    train(
+        model,
+        batches_of,
+        config,
+        lambda _: {"loss": 1},
+        precision=lambda: torch.autocast("cpu", half.dtype),
+        progress=False,
+    )
+    assert seen == [torch.bfloat16] * 4
+
+
+def test_a_run_is_silent_when_told(capfd, tmp_path):
+    run(tmp_path)
+    assert capfd.readouterr() == ("", "")
+    config = TrainingConfig(**RUN)
+    train(small(), batches_of, config, lambda _: {"loss": 1.25})
+    out, err = capfd.readouterr()
+    assert not out
+    assert "5/5" in err
+    assert "validation loss 1.250" in err
+
+
+# runs that are killed or have no space, in processes of their own
+
+WORKER = r"""
+import json, os, random, resource, runpy, signal, sys, time, traceback
+from pathlib import Path
+
+import torch
+
+torch.set_num_threads(1)
+case = runpy.run_path(sys.argv[1], run_name="case")
+base = Path(sys.argv[2])
+run, left, Clock = case["run"], case["left"], case["Clock"]
+
+
+def child(folder, before=lambda: None):
+    Clock.now += 100
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        before()
+        model, history = run(folder)
+        (folder / "digest").write_text(left(folder, model, history))
+        os._exit(0)
+    except BaseException as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        (folder / "error").write_text(f"{type(error).__mro__}: {error}")
+        os._exit(1)
+
+
+def ended(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def new(name):
+    folder = base / name
+    folder.mkdir()
+    return folder
+
+
+def digest(folder):
+    file = folder / "digest"
+    return file.read_text() if file.exists() else (folder / "error").read_text()
+
+
+def killing(nth):
+    calls = [0]
+
+    def watch(owner, name):
+        real = getattr(owner, name)
+
+        def call(*arguments, **keywords):
+            calls[0] += 1
+            if calls[0] == nth:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **keywords)
+
+        setattr(owner, name, call)
+
+    watch(os, "fsync")
+    watch(Path, "replace")
+
+
+parameter = torch.nn.Parameter(torch.zeros(1))
+parameter.grad = torch.ones(1)
+torch.optim.Adam([parameter]).step()  # which imports more of PyTorch, once for all children
+report = {}
+start = time.perf_counter()
+folder = new("whole")
+assert ended(child(folder)) == 0, digest(folder)
+whole, report["whole"] = time.perf_counter() - start, digest(folder)
+
+# at each call to the disk
+report["at"] = []
+for nth in (3, 6, *range(7, 13)):  # model, log and checkpoint are synchronised and replaced, twice
+    folder = new(f"at{nth}")
+    assert ended(child(folder, lambda nth=nth: killing(nth))) == -signal.SIGKILL
+    ended(child(folder))
+    report["at"].append(digest(folder))
+
+# at any moment
+drawn = random.Random(0)
+report["killed"], report["kills"] = [], 0
+for n in range(2):
+    folder = new(f"killed{n}")
+    for attempt in range(1, 100):
+        pid = child(folder)
+        time.sleep(drawn.uniform(0, whole * attempt / 2))
+        os.kill(pid, signal.SIGKILL)
+        if ended(pid) == 0:
+            break
+        report["kills"] += 1
+    report["killed"].append(digest(folder))
+
+# the disk is full
+report["full"] = []
+for size in (2_000, (base / "whole" / "model.safetensors").stat().st_size + 2_000):
+    folder = new(f"full{size}")
+    ended(child(folder, lambda: killing(9)))  # the first checkpoint is there
+    before = (folder / "checkpoint.pt").read_bytes()
+    for file in folder.glob(".*"):
+        file.unlink()
+    (folder / "error").touch()
+    files = {file.name for file in folder.iterdir()}
+    ended(child(folder, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))))
+    kept = (folder / "checkpoint.pt").read_bytes() == before
+    more = sorted({file.name for file in folder.iterdir()} - files)
+    error = (folder / "error").read_text()
+    ended(child(folder))
+    report["full"].append([size, kept, more, error, digest(folder)])
+print(json.dumps(report))
+"""
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """What has become of runs that were killed, or out of space; in processes of their own."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", WORKER, __file__, tmp_path_factory.mktemp("killed")]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_runs_in_other_processes_are_the_same(killed, uninterrupted):
+    assert killed["whole"] == uninterrupted[3]
+
+
+def test_a_run_killed_at_any_call_to_the_disk_goes_on(killed):
+    assert len(killed["at"]) == 8
+    assert set(killed["at"]) == {killed["whole"]}
+
+
+def test_a_run_killed_at_any_moment_goes_on(killed):
+    assert killed["kills"] >= 2
+    assert set(killed["killed"]) == {killed["whole"]}
+
+
+def test_a_full_disk_is_named_and_leaves_the_last_checkpoint(killed):
+    for size, kept, more, error, result in killed["full"]:
+        assert kept, size
+        assert more == [], size
+        assert "OSError" in error, (size, error)
+        assert "File too large" in error, (size, error)
+        assert result == killed["whole"], size
