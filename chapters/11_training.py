@@ -32,9 +32,9 @@ transformer_map(built=11)
 # *forty two*, a model has to look at the second word first. That is small enough to train here, and just hard enough to
 # be a task for attention.
 #
-# A **corpus** comes in three parts. The model learns from the first. By the second, *validation*, you choose: when to
-# stop, which settings to use. By the third, *test*, nothing is ever chosen: it says how good the result is. A number
-# that is in two parts would be an answer the model has seen, so no number is.
+# A **corpus** comes in three parts. The model learns from the first. With the second, *validation*, you choose: when to
+# stop, which settings to use. With the third, *test*, nothing is ever chosen: it says how good the result is. If a
+# number were in two parts, the model would be judged by an answer it has seen, so each is in one only.
 
 # %% tags=["export"] module="corpora"
 from dataclasses import dataclass
@@ -153,7 +153,8 @@ print(train_pairs[0])
 #
 # ## What should be small?
 #
-# **By hand.** Four tokens, and a target of two, *b c*, then padding. The model gives these probabilities:
+# **By hand.** A vocabulary of four tokens, and a target of two, *b c*, then padding. The model gives these
+# probabilities:
 #
 # | target | a | b | c | d | minus logarithm of the right one |
 # |---|---|---|---|---|---|
@@ -221,8 +222,8 @@ by_hand = -(0.925 * np.log(0.7) + 3 * 0.025 * np.log(0.1))
 assert np.isclose(smooth, by_hand) and np.isclose(by_hand, 0.503, atol=5e-4)
 
 # %% [markdown]
-# **Predict first.** How small can the smoothed loss become? A model that gives *b* a probability of 0.999, is that
-# better than one that gives it 0.925?
+# **Predict first.** How small can the smoothed loss become? Is a model that gives *b* a probability of 0.999 better
+# than one that gives it 0.925?
 
 # %% tags=["nbval-check-output"]
 for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
@@ -420,8 +421,8 @@ for name, scale in [
 # %% [markdown]
 # Divided by 12, all targets together, the two gradients add up to the one of the whole batch. A mean of means is
 # another direction: there a word of the short sentence counts three times as much as one of the long. A plain sum of
-# means, with no division by the number of batches, is also more than twice as long. (Adam and clipping, which look at
-# the length, partly hide that. Plain descent would step too far.)
+# means, with no division by the number of batches, is also more than twice as long. (Adam divides the length out and
+# clipping limits it, so both partly hide that.)
 #
 # ### Break it: the mean of means
 #
@@ -526,9 +527,8 @@ def take_step(
 
 
 # %% [markdown]
-# (`TrainingConfig` is all that fixes a run, apart from model and data. It will be kept with the run.) A gradient with
-# one entry that is infinite, or *not a number*, has no length, and clipping would divide every other entry by it. So
-# that is an error, raised while nothing has changed yet.
+# (The configuration will be kept with the run.) A gradient with one entry that is infinite, or *not a number*, has no
+# length, and clipping would divide every other entry by it. So that is an error, raised while nothing has changed yet.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -571,9 +571,10 @@ def evaluate(
 ) -> dict[str, float]:
     """How well a model predicts targets, given the true ones before each.
 
-    "loss" is in nats a token, without smoothing; "accuracy" the share of tokens
-    that score highest, "exact" that of the sentences all of whose tokens do, which
-    are those that greedy generation gets right (if marks never score highest).
+    "loss" is in nats a token, without smoothing; "accuracy" the share of places
+    where the right token scores highest, "exact" the share of sentences in which it
+    always does. Those are the ones that greedy generation gets right, if padding
+    and begin never score highest.
     """
     training, device = model.training, next(model.parameters()).device
     model.eval()
@@ -644,8 +645,8 @@ def pair_batches(
 # %% [markdown]
 # Now the loop: draw batches, take a step, and every so often validate, note and save. Batches, device and precision (in
 # how many bits it computes, chapter 15) are passed in, so that later chapters can pass others. What it keeps in its
-# folder, and how it goes on from there, is the second half of this chapter. The functions for that are folded here;
-# open them when you get there.
+# folder, and how it goes on from there, is the last part of this chapter. The functions for that are folded here; open
+# them when you get there.
 
 # %% tags=["export", "hide-input"] module="training"
 import io
@@ -985,8 +986,8 @@ plt.show()
 # decoder has seen.) Going down, the dark cell moves to the right, and where units and tens meet, it crosses. Nobody
 # told the model that *zwei* is *two*.
 #
-# One picture proves little, so count. For each German part with an English word of its own, does the largest weight
-# stand there? Beside it a rule that knows no words, the diagonal.
+# One picture proves little, so count. For each German part with an English word of its own, where both occur just once,
+# does the largest weight stand there? Beside it a rule that knows no words, the diagonal.
 
 # %%
 german_words = "eins zwei drei vier fünf sechs sieben acht neun zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig hundert tausend"
@@ -1016,9 +1017,9 @@ assert np.mean(hits) > 0.9 and np.mean(diagonal) < 0.5
 #
 # ## What was needed?
 #
-# Recipes for training are handed on, and few who follow them have tried without. So a program trained this chapter's
-# model with nine recipes and three seeds each. Each differs from the chapter's in what its name says; the two with few
-# numbers, 1,000 of them, stop at step 300.
+# Recipes for training are handed on, and few who follow them have tried doing without. So a program trained this
+# chapter's model with nine recipes and three seeds each. Each differs from the chapter's in what its name says; the two
+# with few numbers, 1,000 of them, stop at step 300.
 #
 # **Predict first.** Which matters most here: warm-up, the way the rate falls, or label smoothing?
 
@@ -1087,15 +1088,16 @@ plt.show()
 # without it. In larger models the loss may never fall at all.)
 #
 # **The schedule.** One over the root reaches 99 percent as soon as the line does. But it does not stay there: in the
-# last 200 steps it falls back to between 93 and 99 percent, since its steps are still four tenths of the longest. The
-# line ends with steps of nearly nothing, so it settles. The paper's own schedule, with its 4,000 steps of warm-up, is
-# at step 600 only 15 percent of the way up. It was made for 100,000 steps. So what matters most here is that the
-# schedule fits the length of the run. (That is also what speaks for one over the root: it need not know the length.)
+# last 200 steps the three runs fall back to 94, 98 and 96 percent, since its steps are still four tenths of the
+# longest. The line ends with steps of nearly nothing, so it settles. The paper's own schedule, with its 4,000 steps of
+# warm-up, is at step 600 only 15 percent of the way up. It was made for 100,000 steps. So what matters most here is
+# that the schedule fits the length of the run. (That is also what speaks for one over the root: it need not know the
+# length.)
 #
 # **Label smoothing.** A model that does what is asked gives the right token $0.9 + 0.1 / 334 = 0.9003$, and then its
-# perplexity is $1 / 0.9003 = 1.111$. That is what was measured. More numbers right there are not, neither with all
-# 20,000 to learn from nor with few, where the model makes mistakes with it and without it. The paper found that it
-# helps translation. There several words may be right, and certainty is out of place; a number has one name.
+# perplexity is $1 / 0.9003 = 1.111$. That is what was measured. It does not get more numbers right, either with all
+# 20,000 to learn from or with few, where the model makes mistakes with it and without it. The paper found that it helps
+# translation. There several words may be right, and certainty is out of place; a number has one name.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1114,7 +1116,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Return to the rate of step 1, the safest there is",
-        "With warm-up the rate of step 1 is small because Adam knows nothing yet. It does know something now, unless it was thrown away.",
+        "With warm-up the rate of step 1 is small because Adam knows nothing yet. It does know something now, and so small a rate would teach the model little.",
     ),
 )
 
@@ -1136,7 +1138,7 @@ quiz.one_choice(
 # The schedule is not on the list, as it is a function of the step. Nor is the order of the sentences, which follows
 # from seed and epoch. What can be computed again need not be kept.
 #
-# Now stop a run that saves every 20 steps, in the middle of step 51.
+# Now stop a run that saves every 20 steps, as step 51 asks for its batch.
 
 # %%
 import tempfile
@@ -1234,10 +1236,10 @@ assert shares[190][0] == shares[190][1] > 0.85 and shares[191][1] < 0.8
 assert min(kept for kept, _ in shares.values()) > 0.8
 
 # %% [markdown]
-# One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves *every*
-# parameter by the whole rate, which has long been warmed up. With the memory kept, most parameters move by far less, in
-# directions averaged over many batches. Ten steps later the damage is still there. At the end of a long run little of
-# it may be seen. But the claim was *as if it had never stopped*.
+# One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
+# parameter that has a gradient by the whole rate, which has long been warmed up. With the memory kept, most parameters
+# move by far less, in directions averaged over many batches. Ten steps later the damage is still there. At the end of a
+# long run little of it may be seen. But the claim was *as if it had never stopped*.
 #
 # ## Exercises
 #
@@ -1453,7 +1455,7 @@ verdict
 # Minus the logarithm of the probability that the model gave to the right word, averaged over all real words: that is
 # what training makes small. Adam steps by what the latest gradients agree on, the schedule says how far, and several
 # batches make one step if every word counts once. And whoever keeps the parameters, Adam's means, the random state, the
-# place in the data and the history can stop at any moment and lose nothing.
+# place in the data and the history can stop at any moment, and loses only the time since the last save.
 #
 # **Sources.** Adam: [Kingma and Ba (2015)](https://arxiv.org/abs/1412.6980). Label smoothing: [Szegedy and others
 # (2016)](https://arxiv.org/abs/1512.00567). The schedule, and label smoothing for translation: [Vaswani and others

@@ -10,7 +10,7 @@
 #
 # A trained model says what is likely to come next. That is not a sentence yet. At the end of this chapter there are
 # three ways to get one: taking the best word each time, following several drafts at once, and drawing lots. And there
-# is a memory that saves the model from computing everything again at each word.
+# is a cache that saves the model from computing everything again at each word.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
 # learnt something. It takes about 40 minutes to read, and 40 more for the exercises.
@@ -28,9 +28,10 @@ transformer_map(built=12)
 # ## One word at a time
 #
 # Writing is a loop. Feed the begin token, get a score for every token of the vocabulary, choose one, feed that, and so
-# on until the end token is chosen. What the loop needs of a model is little: sentences in progress that take a
-# **step**, a token in and scores out, and of which one can **select** some. So we ask for no more than that, and the
-# same loop serves a transformer, the recurrent networks of chapter 13, and a table of nine tokens.
+# on until the end token is chosen. The loop needs only two things: a **step**, which takes a token of each sentence and
+# returns scores, and a way to **select** some of the sentences. So we ask for no more than that (a `Protocol` lists
+# methods; any class that has them will do), and the same loop serves a transformer, the recurrent networks of chapter
+# 13, and a table of nine tokens.
 #
 # When a sentence has ended it leaves the batch. Otherwise the model would go on computing for it until the last one is
 # done.
@@ -88,7 +89,7 @@ def generate(
     if max_length < 1:
         raise ValueError(f"max_length must be positive, not {max_length}")
     written: list[list[int]] = [[] for _ in range(len(state))]
-    still = written
+    still = written  # the same lists: what one is given, both have
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
         logits = read(state, tokens)
@@ -192,7 +193,7 @@ assert spoken(best_words) == "a cup"
 # The function keeps the `beam` likeliest beginnings of each sentence; to the loop these are rows like any others, and
 # `select` makes several rows of one. It looks at twice as many continuations, since up to half of them may be ends,
 # which do not go on. And an end counts only among the best `beam`: a poor one, taken early, could win by being short. A
-# sentence is done when as many drafts have ended and no draft that goes on can become better than the best of them,
+# sentence is done when `beam` drafts have ended and no draft that goes on can become better than the best of them,
 # however cheap its further words.
 
 # %% tags=["export"] module="generation"
@@ -433,7 +434,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 #
 # ### What it saves, and what it costs
 #
-# The other way needs a class too. It keeps the tokens and computes the rest anew.
+# Recomputing needs a class too. It keeps the tokens and computes the rest anew.
 
 # %%
 import time
@@ -514,8 +515,8 @@ plt.show()
 # each step costs nearly the same (not quite: it attends to all keys so far). The price is memory that grows with every
 # token: two vectors for each layer. Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
 # $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each token of each draft of each sentence. For models with many
-# layers and texts of many pages, this memory can fill a GPU before the parameters do; chapter 17 shows how newer models
-# make it smaller.
+# layers and texts of many pages, this can need more room on a GPU than the parameters; chapter 17 shows how newer
+# models make it smaller.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -541,8 +542,7 @@ quiz.number(
 # ## Is the search right?
 #
 # Now the check from above. A small transformer with four words to choose from, sentences of at most five tokens with
-# the end: 341 of them, and each can be scored by teacher forcing. A beam that is wide enough for all beginnings must
-# find the same as trying all.
+# the end: 341 of them, and each can be scored by teacher forcing.
 
 # %%
 from itertools import product
@@ -580,9 +580,9 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# With 2,000 drafts nothing is ever dropped, and the list is the complete one, in its order and with its scores. Greedy,
-# a beam of one, begins with another word than the best sentence does, and cannot come back. Here two drafts are enough.
-# For a real model the sentences are too many to list, but [Stahlberg and Byrne
+# With 2,000 drafts nothing is ever dropped, and the list is the complete one: its first ten in their order, and all its
+# scores. A beam of one begins, as greedy does, with another word than the best sentence, and cannot come back. Here two
+# drafts are enough. For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator by a cleverer search: for
 # more than half of the sources it was the *empty* sentence, and a beam missed it. So a narrow beam does not only save
 # work. It stays near what reads well.
@@ -655,17 +655,18 @@ assert np.all(np.array(shares["greedy, not counting"]) < np.array(forced) - 0.05
 
 # %% [markdown]
 # A column for each seed. Greedy writes as many right as teacher forcing has said it would: up to its first mistake it
-# has seen only the right words ([chapter 11](11_training.ipynb#how-good-is-it)). A beam of one is greedy. Not counting
-# loses many, and from outside that looks like a model that has not been trained enough.
+# has seen only the right words ([chapter 11](11_training.ipynb#how-good-is-it)). A beam of one agrees with it here. (It
+# may differ: where the best token is the end, it can look further for a better score.) Not counting loses many, and
+# from outside that looks like a model that has not been trained enough.
 #
 # Four drafts instead of one gain from one to seven points, for four times as many rows.
 #
 # ## Drawing lots
 #
-# A translation should be one of the likeliest sentences. A story should not: likely text tends to be dull, and to
-# repeat itself. Then **draw** each word by its probability. Three knobs say how freely. The **temperature** divides the
-# scores before the softmax ([chapter 3](03_softmax.ipynb#temperature)). **Top-k** keeps the $k$ likeliest words.
-# **Top-p** keeps as few as are needed for a share $p$ of the probability.
+# In a translation, likely words are what is wanted. In a story they are not: likely text tends to be dull, and to
+# repeat itself. Then **draw** each word by its probability, which is called sampling. Three knobs say how freely. The
+# **temperature** divides the scores before the softmax ([chapter 3](03_softmax.ipynb#temperature)). **Top-k** keeps the
+# $k$ likeliest words. **Top-p**, or nucleus sampling, keeps as few as are needed for a share $p$ of the probability.
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
@@ -869,7 +870,7 @@ verdict
 #
 # *Medium, 15 minutes.* Given the sums of logarithms of $K$ drafts, an array $(K,)$, and for each draft the logarithms
 # of what may follow, $(K, V)$, return the $K$ best continuations, the best first, as a list of pairs (draft, token). No
-# two sums are equal, and no token is special here.
+# two totals are equal, and no token is special here.
 
 
 # %% tags=["exercise"]
@@ -933,9 +934,9 @@ verdict
 # %% [markdown]
 # ### Exercise 3: The newest word
 #
-# *Medium, 10 minutes.* One head of a decoder takes a step. Given are the new token's query, key and value, $(d,)$ each,
-# and the keys and values that were kept, $(t, d)$ each, where $t$ may be 0. Return what the new token receives, $(d,)$.
-# In NumPy.
+# *Medium, 10 minutes.* One head of the decoder's self-attention takes a step, with scores divided by $\sqrt d$. You get
+# the new token's query, key and value, $(d,)$ each, and the keys and values that were kept, $(t, d)$ each, where $t$
+# may be 0. Return what the new token receives, $(d,)$. In NumPy.
 
 
 # %% tags=["exercise"]
@@ -1014,4 +1015,4 @@ verdict
 # (2023)](https://arxiv.org/abs/2211.05102).
 #
 # **Next.** Everything on the map is built. Part III puts it to work: chapter 13 translates whole sentences, measures
-# how well, and sets the networks that came before beside it.
+# how well, and compares it with the networks that came before.

@@ -64,7 +64,7 @@ def generate(
     if max_length < 1:
         raise ValueError(f"max_length must be positive, not {max_length}")
     written: list[list[int]] = [[] for _ in range(len(state))]
-    still = written
+    still = written  # the same lists: what one is given, both have
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
         logits = read(state, tokens)

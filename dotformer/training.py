@@ -191,9 +191,10 @@ def evaluate(
 ) -> dict[str, float]:
     """How well a model predicts targets, given the true ones before each.
 
-    "loss" is in nats a token, without smoothing; "accuracy" the share of tokens
-    that score highest, "exact" that of the sentences all of whose tokens do, which
-    are those that greedy generation gets right (if marks never score highest).
+    "loss" is in nats a token, without smoothing; "accuracy" the share of places
+    where the right token scores highest, "exact" the share of sentences in which it
+    always does. Those are the ones that greedy generation gets right, if padding
+    and begin never score highest.
 
     Defined in chapter 11, "How good is it?".
     """
