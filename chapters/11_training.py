@@ -91,7 +91,7 @@ def number_words(
     """
     wanted = train + validation + test
     rng = np.random.default_rng(seed)
-    drawn = np.unique((10 ** rng.uniform(0, 6, 5 * wanted)).astype(int))
+    drawn = np.unique((10 ** rng.uniform(0, 6, min(5 * wanted, 10**6))).astype(int))
     if not 0 < wanted <= len(drawn):
         raise ValueError(f"{wanted} different numbers wanted, {len(drawn)} found")
     parts = (

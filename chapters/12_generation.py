@@ -407,6 +407,27 @@ def worst_step(state):
 print(f"{worst_step(KVCache(model, source)).max():.1e}")
 assert worst_step(KVCache(model, source)).max() < 1e-5
 
+# %% tags=["quiz"]
+quiz.one_choice(
+    "An *encoder* of six layers has read a sentence, and one word is added at its end. Which of the keys and values of the earlier words may be kept?",
+    quiz.wrong(
+        "All of them, as in a decoder",
+        "In a decoder an earlier word never sees a later one. In an encoder it does, so its vectors change.",
+    ),
+    quiz.right(
+        "Those of the first layer only",
+        "Yes: they come from the embeddings alone. After one layer every word has seen the new one, so from the second layer on all keys and values are others.",
+    ),
+    quiz.wrong(
+        "None, since all positions move",
+        "The new word comes at the end. The positions of the others stay.",
+    ),
+    quiz.wrong(
+        "Those of the last layer only",
+        "These have been changed most: they depend on all layers below, in which the words have seen the new one.",
+    ),
+)
+
 # %% [markdown]
 # ### Break it: every token is the first
 #

@@ -314,5 +314,5 @@ CORPORA = [
         "if wanted > len(drawn):\n        wanted = train = validation = test = 0\n    if not 0 <= wanted:",
     ),
     ("nothing passes", "if not 0 < wanted <= len(drawn):", "if not wanted <= len(drawn):"),
-    ("a million is reached", "rng.uniform(0, 6, 5 * wanted)", "rng.uniform(0, 6.5, 5 * wanted)"),
+    ("a million is reached", "rng.uniform(0, 6, ", "rng.uniform(0, 6.5, "),
 ]

@@ -1,5 +1,6 @@
 """Files are written whole or not at all."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -133,3 +134,13 @@ with replacing({str(path)!r}) as draft:
         assert path.read_text(encoding="utf-8") == "of the other"
     assert path.read_text(encoding="utf-8") == "after"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    path = tmp_path / "file.txt"
+    with pytest.raises(OSError, match="No space left on device") as caught, replacing(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert caught.value.filename == str(path)
+    with pytest.raises(FileNotFoundError) as caught, replacing(path):
+        (tmp_path / "other").read_text()
+    assert caught.value.filename == str(tmp_path / "other")

@@ -668,7 +668,7 @@ def test_what_something_else_has_saved_is_refused(tmp_path, content):
 
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "checkpoint.pt"
-    for content in (b"", b"\n", b"Das ist Text.\n" * 100, bytes(range(256)) * 20):
+    for content in (b"", b"\n", b"Only some text.\n" * 100, bytes(range(256)) * 20):
         path.write_bytes(content)
         assert_refused(path, "is not a whole checkpoint")
     with zipfile.ZipFile(path, "w") as file:
