@@ -267,7 +267,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk names none
+        if error.errno and not error.filename:  # a full disk names none
+            error.filename = str(path)
         raise
     finally:
         draft.unlink(missing_ok=True)
