@@ -13,7 +13,7 @@ from literate.chapter import Cell, Chapter, Definition, Import
 from literate.names import Book, Export
 from literate.project import PACKAGE, ChapterError, ProjectError, read_text, remove_leftovers, short_diff, write_text
 
-BY_HAND = {"__init__.py", "__main__.py"}
+BY_HAND = {"__init__.py", "__main__.py", "runs.py"}
 TANGLED = '"""Tangled from '
 TITLE_WIDTH = 54  # what a line as wide as a page's column has room for, beside the words around it
 

@@ -1,0 +1,154 @@
+"""Tangled from chapters/13_translation.py.
+
+Never edited by hand: edit the chapter, then `make tangle`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import torch
+from sacrebleu.metrics import BLEU
+from torch import nn
+
+from dotformer.corpora import Pair
+from dotformer.generation import KVCache, beam_search
+from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
+from dotformer.tokens import BPETokenizer, pad_batch, token_batches
+from dotformer.transformer import Transformer, TransformerConfig
+
+
+def kinds() -> dict[str, tuple[type, type, type]]:
+    """For each kind of model: its configuration, itself, and its state in writing.
+
+    Defined in chapter 13, "Captions of pictures".
+    """
+    return {
+        "transformer": (TransformerConfig, Transformer, KVCache),
+        "recurrent": (RecurrentConfig, RecurrentSeq2Seq, RecurrentState),
+    }
+
+
+class Translator:
+    """A model and its two tokenizers: text in, text out.
+
+    `kind` is "transformer" or "recurrent", and `shape` the model's configuration
+    without the sizes of the vocabularies, which are the tokenizers'. Raises ValueError
+    for another kind or a shape that does not belong to it.
+
+    Defined in chapter 13, "Captions of pictures".
+    """
+
+    def __init__(
+        self, source: BPETokenizer, target: BPETokenizer, kind: str, shape: dict
+    ) -> None:
+        if kind not in kinds():
+            raise ValueError(
+                f"kind must be one of {', '.join(kinds())}, not {kind!r}"
+            )
+        config, model, self.state = kinds()[kind]
+        unknown = shape.keys() - config.__dataclass_fields__.keys()
+        if unknown:
+            raise ValueError(f"a {kind} has no {', '.join(sorted(unknown))}")
+        self.source, self.target, self.kind, self.shape = (
+            source,
+            target,
+            kind,
+            shape,
+        )
+        self.model: nn.Module = model(config(len(source), len(target), **shape))
+
+    def numbered(self, pairs: Iterable[Pair]) -> list[tuple[list[int], list[int]]]:
+        """Source tokens, and target tokens between marks, of each pair."""
+        return [
+            (
+                self.source.encode(f" {p.source}"),
+                self.target.encode(f" {p.target}", True),
+            )
+            for p in pairs
+        ]
+
+    @property
+    def longest(self) -> int:
+        """How many tokens a text may have."""
+        return getattr(self.model.config, "max_length", 1024)
+
+    def tokens(self, text: str) -> list[int]:
+        """Source tokens of a text, none if it is nothing but space.
+
+        Raises ValueError when they are too many; a text that is far too long is
+        not even cut up, because that takes the square of its longest word.
+        """
+        text, symbols = text.strip(), self.source.symbols
+        few = len(text.encode()) <= self.longest * max(len(s) for s in symbols)
+        tokens = self.source.encode(f" {text}") if text and few else []
+        if not few or len(tokens) > self.longest:
+            raise ValueError(f"more than the {self.longest} tokens that fit")
+        return tokens
+
+    @torch.no_grad()
+    def translate(
+        self,
+        texts: Sequence[str],
+        beam: int = 4,
+        alpha: float = 0.6,
+        max_tokens: int = 4096,
+    ) -> list[str]:
+        """The best hypothesis for each text, at most 50 tokens longer than it.
+
+        Batches have at most `max_tokens` places, drafts included. A text of nothing but
+        space gives "". Raises ValueError for one that is too long.
+        """
+        rows = [self.tokens(text) for text in texts]
+        real = [n for n, row in enumerate(rows) if row]
+        places = max(max_tokens // beam, self.longest)
+        results = [""] * len(texts)
+        device = next(self.model.parameters()).device
+        self.model.eval()
+        for batch in token_batches([len(rows[n]) for n in real], places):
+            chosen = [real[n] for n in batch]
+            source = pad_batch([rows[n] for n in chosen], self.source.pad_id).to(
+                device
+            )
+            length = min(source.shape[1] + 50, self.longest)
+            found = beam_search(self.state(self.model, source), length, beam, alpha)
+            for n, hypotheses in zip(chosen, found, strict=True):
+                results[n] = self.target.decode(hypotheses[0].tokens).strip()
+        return results
+
+
+def bleu(
+    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False
+) -> tuple[float, str]:
+    """Corpus BLEU from 0 to 100, and the signature that says how it was counted.
+
+    Texts are as people write them: sacreBLEU cuts them itself. Raises ValueError when
+    there are not equally many. After Papineni and others (2002) and Post (2018).
+
+    Defined in chapter 13, "How good is a translation?".
+    """
+    if len(hypotheses) != len(references) or not hypotheses:
+        raise ValueError(
+            f"{len(hypotheses)} hypotheses for {len(references)} references"
+        )
+    metric = BLEU(lowercase=lowercase, force=True)  # it would warn of " ."
+    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return score, str(metric.get_signature())
+
+
+def exact_match(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> float:
+    """The share of sources whose hypothesis equals one of their targets.
+
+    A source with several targets is several pairs, with a hypothesis each, and counts
+    once.
+
+    Defined in chapter 13, "How good is a translation?".
+    """
+    targets = defaultdict(set)
+    for pair in pairs:
+        targets[pair.source].add(pair.target)
+    answers = {
+        pair.source: text for pair, text in zip(pairs, hypotheses, strict=True)
+    }
+    return sum(text in targets[source] for source, text in answers.items()) / len(
+        answers
+    )
