@@ -1,30 +1,13 @@
 """Tests for german.py: properties of the corpus, agreement, and known pairs."""
 
-import ast
-import re
-import sys
-import types
 from collections import Counter
-from pathlib import Path
 from random import Random
 
-import dotformer.corpora as printed
 import pytest
 
+from dotformer import german as de
+from dotformer.corpora import grammar
 
-def tangled():
-    """The cells of german.py as the modules that they are tangled into."""
-    text = Path(__file__).with_name("german.py").read_text(encoding="utf-8")
-    cells = re.split(r"^# %% (.*)$", text, flags=re.M)[1:]
-    german, corpora = types.ModuleType("dotformer.german"), types.ModuleType("c")
-    sys.modules["dotformer.german"] = german
-    corpora.Pair, corpora.Corpus = printed.Pair, printed.Corpus
-    for head, code in zip(cells[::2], cells[1::2], strict=True):
-        exec(code, vars(german if 'module="german"' in head else corpora))
-    return german, corpora.grammar
-
-
-de, grammar = tangled()
 CONJUNCTIONS = {
     "that": "dass",
     "because": "weil",
@@ -62,15 +45,6 @@ def english(phrase):
 def links(phrase):
     place = {word: s for s, word in enumerate(phrase.english)}
     return {(t, place[x]) for t, (_, xs) in enumerate(phrase.german) for x in xs}
-
-
-def test_only_imports_and_documented_definitions():
-    for node in ast.parse(
-        Path(__file__).with_name("german.py").read_text(encoding="utf-8")
-    ).body:
-        defined = isinstance(node, ast.FunctionDef | ast.ClassDef)
-        assert defined or isinstance(node, ast.Import | ast.ImportFrom)
-        assert not defined or ast.get_docstring(node)
 
 
 def test_sizes_and_disjoint_splits(corpus, pairs):
