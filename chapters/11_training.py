@@ -29,8 +29,8 @@ transformer_map(built=11)
 # ## Something to learn
 #
 # German says its numbers crosswise. 42 is *zweiundvierzig*, two-and-forty: the units come before the tens. To translate
-# *forty two*, a model has to look at the second word first. That is small enough to train here, and just hard enough to
-# be a task for attention.
+# *forty two*, a model has to look at the second word first. That is small enough to train here, and hard enough to be a
+# task for attention.
 #
 # A **corpus** comes in three parts. The model learns from the first. With the second, *validation*, you choose: when to
 # stop, which settings to use. With the third, *test*, nothing is ever chosen: it says how good the result is. If a
@@ -986,8 +986,8 @@ plt.show()
 # decoder has seen.) Going down, the dark cell moves to the right, and where units and tens meet, it crosses. Nobody
 # told the model that *zwei* is *two*.
 #
-# One picture proves little, so count. For each German part with an English word of its own, where both occur just once,
-# does the largest weight stand there? Beside it a rule that knows no words, the diagonal.
+# One picture proves little, so count. For each German part with an English word of its own, where both occur once, does
+# the largest weight stand there? Beside it a rule that knows no words, the diagonal.
 
 # %%
 german_words = "eins zwei drei vier fünf sechs sieben acht neun zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig hundert tausend"
