@@ -29,8 +29,8 @@ transformer_map(built=11)
 # ## Something to learn
 #
 # German says its numbers crosswise. 42 is *zweiundvierzig*, two-and-forty: the units come before the tens. To translate
-# *forty two*, a model has to look at the second word first. That is small enough to train here, and just hard enough to
-# be a task for attention.
+# *forty two*, a model has to look at the second word first. That is small enough to train here, and hard enough to be a
+# task for attention.
 #
 # A **corpus** comes in three parts. The model learns from the first. With the second, *validation*, you choose: when to
 # stop, which settings to use. With the third, *test*, nothing is ever chosen: it says how good the result is. If a
@@ -986,8 +986,8 @@ plt.show()
 # decoder has seen.) Going down, the dark cell moves to the right, and where units and tens meet, it crosses. Nobody
 # told the model that *zwei* is *two*.
 #
-# One picture proves little, so count. For each German part with an English word of its own, where both occur just once,
-# does the largest weight stand there? Beside it a rule that knows no words, the diagonal.
+# One picture proves little, so count. For each German part with an English word of its own, where both occur once, does
+# the largest weight stand there? Beside it a rule that knows no words, the diagonal.
 
 # %%
 german_words = "eins zwei drei vier fünf sechs sieben acht neun zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig hundert tausend"
@@ -1065,11 +1065,11 @@ assert all(r["validation_exact"][-1] < 0.9 for r in runs["the paper's"])
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a recipe, in two panels. Left, with the double rate: with warm-up the curves rise at once and pass 99 percent between steps 275 and 400; without it they rise later, between 425 and 525. Right: with a linear schedule the curves stay at the top once they are there; with one over the root they reach it as soon, but keep dropping by a few percent; with the paper's schedule they have only begun to rise at step 400 and end between 66 and 84 percent."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 3.2), sharey=True)
 shown = [
-    (0, "double rate", plots.BLUE, "warm-up", (150, 0.93, "right")),
+    (0, "double rate", plots.BLUE, "warm-up", (8, 0.9, "left")),
     (0, "double rate, no warm-up", plots.RED, "none", (330, 0.45, "left")),
-    (1, "the chapter's", plots.BLUE, "linear", (95, 0.62, "right")),
+    (1, "the chapter's", plots.BLUE, "linear", (12, 0.8, "left")),
     (1, "1/sqrt", plots.GOLD, "1/sqrt", (330, 0.86, "left")),
-    (1, "the paper's", plots.RED, "the paper's", (440, 0.2, "left")),
+    (1, "the paper's", plots.RED, "the paper's", (385, 0.1, "right")),
 ]
 for panel, name, color, text, (x, y, side) in shown:
     for run in runs[name]:
