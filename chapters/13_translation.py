@@ -20,7 +20,8 @@
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter puts it to work."}}
 from functools import partial
 
-from classroom import checks, plots, transformer_map
+import matplotlib.pyplot as plt
+from classroom import checks, plots, quiz, transformer_map
 
 plots.book_style()
 transformer_map(built=13)
@@ -565,8 +566,9 @@ class AdditiveAttention(nn.Module):
 
 
 # %% tags=["export"] module="recurrent"
-from dotformer.decoder import padding_mask
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from dotformer.decoder import padding_mask
 
 
 class RecurrentSeq2Seq(nn.Module):
@@ -813,9 +815,10 @@ import hashlib
 import os
 import urllib.request
 
-from dotformer.files import replacing
 from platformdirs import user_cache_path
 from tqdm import tqdm
+
+from dotformer.files import replacing
 
 
 def multi30k_address(name: str) -> str:
@@ -923,11 +926,12 @@ def multi30k(source: str = "en", target: str = "de") -> Corpus:
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch import nn
+
 from dotformer.corpora import Pair
 from dotformer.generation import KVCache, beam_search
 from dotformer.tokens import BPETokenizer, pad_batch, token_batches
 from dotformer.transformer import Transformer, TransformerConfig
-from torch import nn
 
 
 def kinds() -> dict[str, tuple[type, type, type]]:
@@ -1200,4 +1204,112 @@ verdict
 # %% [markdown]
 # `&` of two counters takes the smaller count of each, which is the clipping.
 #
-# TODO(13) exercise 2: brevity penalty of a test set; exercise 3: alignment accuracy.
+# ### Exercise 2: Too short
+#
+# *Easy, 10 minutes.* Given the lengths of all hypotheses and of all references of a test set, two lists of whole
+# numbers, return the brevity penalty of the *set*: lengths are added before anything is divided, and what is long
+# enough has the penalty 1.
+
+
+# %% tags=["exercise"]
+def brevity(hypothesis_lengths, reference_lengths):
+    """The brevity penalty of a test set, above 0 and at most 1."""
+    ...
+
+
+# %% tags=["check"]
+def penalty(c, r):
+    return float(min(1.0, np.exp(1 - r / c)))
+
+
+check_brevity = partial(
+    checks.check,
+    reference=lambda c, r: penalty(sum(c), sum(r)),
+    cases=[([5], [7]), ([3, 9], [5, 9]), ([9, 2], [5, 5]), ([8, 8], [6, 6])],
+    mistakes={
+        "lengths are added first; this is the mean of the sentences' penalties": lambda c, r: (
+            float(np.mean([penalty(*pair) for pair in zip(c, r, strict=True)]))
+        ),
+        "a text that is too long is not punished, and not rewarded": lambda c, r: (
+            float(np.exp(1 - sum(r) / sum(c)))
+        ),
+        "it is e to the power of 1 - r/c, not of 1 - c/r": lambda c, r: float(
+            min(1.0, np.exp(1 - sum(c) / sum(r)))
+        ),
+        "this is the plain ratio": lambda c, r: min(1.0, sum(c) / sum(r)),
+    },
+)
+check_brevity(brevity)
+
+
+# %% tags=["solution"]
+def brevity(hypothesis_lengths, reference_lengths):
+    written, wanted = sum(hypothesis_lengths), sum(reference_lengths)
+    return 1.0 if written >= wanted else float(np.exp(1 - wanted / written))
+
+
+verdict = check_brevity(brevity)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 3: Does it point at the right word?
+#
+# *Medium, 15 minutes.* Given attention weights, an array $(T, S)$, and a gold alignment, a list of pairs (target,
+# source), return the share of target words whose largest weight stands on *one* of the source words they belong to.
+# Target words that belong to none do not count.
+
+
+# %% tags=["exercise"]
+def alignment_accuracy(weights, gold):
+    """The share of aligned target words that attend most to a word of theirs."""
+    ...
+
+
+# %% tags=["check"]
+def pointing(weights, gold, every=False, axis=1):
+    best = weights.argmax(axis=axis)
+    targets = range(len(weights)) if every else sorted({t for t, _ in gold})
+    return float(np.mean([(t, best[t]) in gold for t in targets]))
+
+
+def per_pair(weights, gold):
+    return float(np.mean([weights[t].argmax() == s for t, s in gold]))
+
+
+some_weights = np.random.default_rng(0).dirichlet(np.ones(5), size=5)
+check_alignment = partial(
+    checks.check,
+    reference=pointing,
+    cases=[
+        (some_weights, [(0, 2), (1, 0), (1, 4), (2, 2), (4, 1), (4, 3)]),
+        (some_weights[:3], [(t, s) for t in (0, 2) for s in range(5)]),
+        (np.eye(4)[:, ::-1], [(0, 3), (0, 2), (1, 1), (3, 0)]),
+    ],
+    mistakes={
+        "a target word with two source words counts once, and either will do": per_pair,
+        "target words without a source word do not count": lambda w, g: pointing(
+            w, g, every=True
+        ),
+        "rows are targets: look for the largest weight of each row": lambda w, g: (
+            float(
+                np.mean(
+                    [(w[:, s].argmax(), s) in g for s in sorted({s for _, s in g})]
+                )
+            )
+        ),
+    },
+)
+check_alignment(alignment_accuracy)
+
+
+# %% tags=["solution"]
+def alignment_accuracy(weights, gold):
+    best = weights.argmax(axis=1)
+    hits = {t: (t, best[t]) in gold for t, _ in gold}
+    return float(np.mean(list(hits.values())))
+
+
+verdict = check_alignment(alignment_accuracy)
+assert verdict.passed, verdict
+verdict
