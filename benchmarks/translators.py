@@ -1,13 +1,14 @@
 """The transformer beside four recurrent models, on the corpora of chapters 11 and 13: `python -m benchmarks.translators`.
 
-Each learns the same pairs in the same batches for the same number of steps, and has about as many parameters. Each kind
-gets the best of the same few rates, chosen on validation. Then several seeds, and accuracy over length: trained on the
+Each learns the same pairs in the same batches for the same number of steps, and has about as many parameters. Each
+kind gets the best of the same few rates, chosen on validation. Then several seeds, and accuracy over length: trained on the
 shorter half of the sentences, tested on all. Writes book/measurements/translators.json.
 """
 
 from functools import partial
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from benchmarks.results import save
@@ -43,6 +44,7 @@ def words(pair: Pair) -> int:
 def run(corpus: Corpus, model: str, steps: int, rate: float, seed: int) -> tuple[Translator, dict[str, Any]]:
     """Train one model: its validations, and its test."""
     sides = (BPETokenizer.train((f" {pair[side]}" for pair in corpus.train), 10_000) for side in (0, 1))
+    torch.manual_seed(seed)
     translator = Translator(*sides, *MODELS[model])
     learn, held_out, test = map(translator.numbered, (corpus.train, corpus.validation, corpus.test))
     config = TrainingConfig(steps=steps, rate=rate, warmup=100, every=steps // 12, seed=seed)
