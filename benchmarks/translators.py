@@ -1,8 +1,8 @@
-"""The transformer beside four recurrent models, on the corpora of chapters 11 and 13: `python -m benchmarks.translators`.
+"""The transformer beside four recurrent models, on two corpora of the book: `python -m benchmarks.translators`.
 
 Each learns the same pairs in the same batches for the same number of steps, and has about as many parameters. Each
-kind gets the best of the same few rates, chosen on validation. Then several seeds, and accuracy over length: trained on the
-shorter half of the sentences, tested on all. Writes book/measurements/translators.json.
+kind gets the best of the same few rates, chosen on validation. Then several seeds, and accuracy over length: trained
+on the shorter half of the sentences, tested on all. Writes book/measurements/translators.json.
 """
 
 from functools import partial
