@@ -413,7 +413,7 @@ def test_no_network(fails, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     path = config(tmp_path, '[data]\ncorpus = "multi30k"\n')
-    assert "name it in DOTFORMER_DATA" in fails("train", path, "--output", tmp_path / "run")
+    assert "name that in DOTFORMER_DATA" in fails("train", path, "--output", tmp_path / "run")
     assert not [p for p in tmp_path.rglob("*.gz*") if p.is_file()]
     monkeypatch.setenv("DOTFORMER_DATA", str(tmp_path))
     assert "train.en.gz is not there" in fails("train", path, "--output", tmp_path / "run")
