@@ -417,6 +417,7 @@ for name, scale in [
     )
     print(f"{name:30} {away:5.0%} away, {length:.2f} times as long")
     assert (away < 1e-12) == name.startswith("sum, divided")
+assert length > 2  # of the last one
 
 # %% [markdown]
 # Divided by 12, all targets together, the two gradients add up to the one of the whole batch. A mean of means is
@@ -1057,7 +1058,12 @@ for name, seeds in runs.items():
     )
 
 # %% tags=["hide-input"]
-assert max(reached("double rate")) < min(reached("double rate, no warm-up"))
+warm, cold = reached("double rate"), reached("double rate, no warm-up")
+assert (min(warm), max(warm), min(cold), max(cold)) == (275, 400, 425, 525)
+assert np.allclose(sorted(lowest("1/sqrt")), [0.94, 0.96, 0.98], atol=0.005)
+for name, perplexity in [("the chapter's", 1.111), ("no smoothing", 1.0)]:
+    losses = [run["test"]["loss"] for run in runs[name]]
+    assert np.isclose(np.exp(np.mean(losses)), perplexity, atol=1e-3)
 assert max(reached("1/sqrt")) <= 300 and max(reached("no warm-up")) <= 300
 assert max(lowest("1/sqrt")) < 0.985 and min(lowest("the chapter's")) > 0.99
 assert all(r["validation_exact"][-1] < 0.9 for r in runs["the paper's"])

@@ -673,6 +673,7 @@ for name, row in shares.items():
 assert np.allclose(shares["greedy"], forced, atol=0.005)
 assert np.allclose(shares["greedy"], shares["beam 1"], atol=0.005)
 assert np.all(np.array(shares["greedy, not counting"]) < np.array(forced) - 0.05)
+assert 0.005 < np.mean(shares["beam 4"]) - np.mean(shares["greedy"]) < 0.15
 
 # %% [markdown]
 # A column for each seed. Greedy writes as many right as teacher forcing has said it would: up to its first mistake it
@@ -680,7 +681,7 @@ assert np.all(np.array(shares["greedy, not counting"]) < np.array(forced) - 0.05
 # may differ: where the best token is the end, it can look further for a better score.) Not counting loses many, and
 # from outside that looks like a model that has not been trained enough.
 #
-# Four drafts instead of one gain from one to seven points, for four times as many rows.
+# Four drafts instead of one gain a few points on average, for four times as many rows.
 #
 # ## Drawing lots
 #
@@ -762,7 +763,7 @@ assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
 
 # %% [markdown]
 # A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences drawn
-# from the table, 35 in a hundred are *the tea*, where 36 are expected.
+# from the table, *the tea* and *a cup* are about as many as they should be, 36 and 20 in a hundred.
 #
 # **Predict first.** How many numbers does the first of the three models translate exactly if it draws its words?
 
@@ -780,12 +781,15 @@ for options in (
     )
     shares[str(options)] = exact(written)
     print(f"{options or 'as they are'!s:22} {shares[str(options)]:.1%}")
-assert shares["{}"] < shares["{'temperature': 0.5}"] < shares["greedy"][0] + 0.05
+assert (
+    shares["{}"] < 0.12
+    and shares["{}"] < shares["{'temperature': 0.5}"] < shares["greedy"][0] + 0.05
+)
 
 # %% [markdown]
-# Fewer than one in ten. If each of eight words is drawn right with a probability of 0.73, all eight are right in 8
-# cases of a hundred, for $0.73^8 = 0.08$. Taking the unlikely words away helps, and the colder, the closer to greedy.
-# Drawing lots is for texts of which many are good, not for those of which one is right.
+# Hardly one in ten. If each of eight words is drawn right with a probability of 0.73, all eight are right in 8 cases of
+# a hundred, for $0.73^8 = 0.08$. Taking the unlikely words away helps, and the colder, the closer to greedy. Drawing
+# lots is for texts of which many are good, not for those of which one is right.
 
 # %% tags=["quiz"]
 quiz.one_choice(
