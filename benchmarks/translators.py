@@ -13,12 +13,11 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.results import save
-from dotformer.attention import record_weights
 from dotformer.corpora import Corpus, Pair, grammar, number_words
 from dotformer.generation import greedy
 from dotformer.tokens import BPETokenizer, pad_batch
 from dotformer.training import TrainingConfig, evaluate, pair_batches, train
-from dotformer.translation import Translator
+from dotformer.translation import Translator, on_target
 
 SEEDS = range(3)
 RATES = (1e-3, 3e-3, 6e-3)
@@ -58,30 +57,19 @@ def run(corpus: Corpus, model: str, steps: int, rate: float, seed: int) -> tuple
     return translator, found | {"points_right": points_right(translator, corpus.test)}
 
 
-@torch.no_grad()
 def points_right(translator: Translator, pairs: list[Pair]) -> list[list[float]]:
     """For each layer, and in it for each head, the share of aligned target words that attend most to a word of theirs.
 
     Nothing without attention or gold alignments. Several heads are followed by their mean.
     """
-    shape, hits = translator.shape, []
-    if not pairs[0].alignment or not shape.get("attention", True):
+    if not pairs[0].alignment or not translator.shape.get("attention", True):
         return []
-    for pair, (source, target) in zip(pairs, translator.numbered(pairs), strict=True):
-        rows = torch.tensor([source]), torch.tensor([target])
-        if translator.kind == "recurrent":
-            weights = translator.model.attend(*rows)[1][None]
-        else:
-            with record_weights(translator.model) as seen:
-                translator.model(*rows)
-            layers = range(shape["num_decoder_layers"])
-            weights = torch.cat([seen[f"decoder.layers.{n}.cross_attention"] for n in layers])
+    hits = []
+    for pair in pairs:
+        weights = translator.attention(pair)[:, :, :-1]
         if weights.shape[1] > 1:
-            weights = torch.cat([weights, weights.mean(dim=1, keepdim=True)], dim=1)  # (layers, heads + 1, T, S)
-        gold = torch.zeros(weights.shape[2:], dtype=torch.bool)
-        gold[tuple(zip(*pair.alignment, strict=True))] = True
-        aligned = gold.any(dim=1)
-        hits.append(gold.gather(1, weights.argmax(dim=-1).flatten(0, 1).T)[aligned].T.unflatten(0, weights.shape[:2]))
+            weights = torch.cat([weights, weights.mean(dim=1, keepdim=True)], dim=1)
+        hits.append(on_target(weights, pair.alignment))
     return torch.cat(hits, dim=-1).double().mean(dim=-1).tolist()
 
 

@@ -118,7 +118,7 @@ def grammar(
 def decompressed(path: str | Path, data: bytes) -> bytes:
     """What gzip packed. Raises ValueError, which names the `path`, when it is damaged.
 
-    Defined in chapter 13, "Texts of your own".
+    Defined in chapter 13, "Real words, real sentences".
     """
     try:
         return gzip.decompress(data)
@@ -131,7 +131,7 @@ def text_lines(path: str | Path) -> list[str]:
 
     Raises ValueError for a line that is not UTF-8, and OSError when it cannot be read.
 
-    Defined in chapter 13, "Texts of your own".
+    Defined in chapter 13, "Real words, real sentences".
     """
     data = Path(path).read_bytes()
     if Path(path).suffix == ".gz":
@@ -154,7 +154,7 @@ def parallel(source: str | Path, target: str | Path) -> list[Pair]:
     Raises ValueError when the files differ in length, hold nothing, or are not UTF-8,
     and when a line is empty.
 
-    Defined in chapter 13, "Texts of your own".
+    Defined in chapter 13, "Real words, real sentences".
     """
     sides = text_lines(source), text_lines(target)
     if len(sides[0]) != len(sides[1]) or not sides[0]:
@@ -175,7 +175,7 @@ def cmudict(validation: int = 2000, test: int = 12_000, seed: int = 0) -> Corpus
     all in the same part of the corpus; `validation` and `test` count words. Raises
     ValueError when they leave none. After the CMU pronouncing dictionary.
 
-    Defined in chapter 13, "From spelling to sound".
+    Defined in chapter 13, "Real words, real sentences".
     """
     words = {
         word: sorted({" ".join(p.strip("012") for p in way) for way in ways})
@@ -203,7 +203,7 @@ def cmudict(validation: int = 2000, test: int = 12_000, seed: int = 0) -> Corpus
 def multi30k_address(name: str) -> str:
     """Where a file of Multi30k can be downloaded.
 
-    Defined in chapter 13, "Captions of pictures".
+    Defined in chapter 13, "Real words, real sentences".
     """
     folder = (
         "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
@@ -214,7 +214,7 @@ def multi30k_address(name: str) -> str:
 def multi30k_sums() -> dict[str, str]:
     """The SHA-256 of each text of Multi30k, uncompressed.
 
-    Defined in chapter 13, "Captions of pictures".
+    Defined in chapter 13, "Real words, real sentences".
     """
     return {
         "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
@@ -236,7 +236,7 @@ def multi30k_file(name: str) -> Path:
     in the user's cache. Raises ValueError for a file that is another, and OSError, with
     what to do, when it is not there and cannot be had.
 
-    Defined in chapter 13, "Captions of pictures".
+    Defined in chapter 13, "Real words, real sentences".
     """
     given = os.environ.get("DOTFORMER_DATA")
     folder = Path(given) if given else user_cache_path("dotformer") / "multi30k"
@@ -264,7 +264,7 @@ def multi30k_file(name: str) -> Path:
 def check_multi30k(name: str, path: Path, data: bytes) -> None:
     """Raise ValueError when compressed `data` is not that file of Multi30k.
 
-    Defined in chapter 13, "Captions of pictures".
+    Defined in chapter 13, "Real words, real sentences".
     """
     if (
         hashlib.sha256(decompressed(path, data)).hexdigest()
@@ -276,7 +276,7 @@ def check_multi30k(name: str, path: Path, data: bytes) -> None:
 def download(address: str, path: Path) -> None:
     """Fetch a file, with a progress bar. Raises OSError when that fails.
 
-    Defined in chapter 13, "Captions of pictures".
+    Defined in chapter 13, "Real words, real sentences".
     """
     with (
         urllib.request.urlopen(address, timeout=30) as answer,
@@ -301,7 +301,7 @@ def multi30k(source: str = "en", target: str = "de") -> Corpus:
     For non-commercial research and education. Raises ValueError for another language;
     for files that cannot be had, see `multi30k_file`. After Elliott and others (2016).
 
-    Defined in chapter 13, "Captions of pictures".
+    Defined in chapter 13, "Real words, real sentences".
     """
     if {source, target} - {"en", "de", "fr"} or source == target:
         raise ValueError(

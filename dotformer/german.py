@@ -225,6 +225,30 @@ class Clause(dict[str, Phrase]):
     """
 
 
+def arrange(clause: Clause, first: str = "subject", opening: str = "") -> Phrase:
+    """One tree in two orders: the parts of a clause in English and in German.
+
+    The `first` is the same. Then comes the subject, in German the finite verb. But
+    that verb ends a clause which a conjunction opens, in one word with its prefix.
+
+    Defined in chapter 13, "German by rules".
+    """
+    english = "subject finite not end prefix pronoun dat acc new place time clause"
+    german = "finite subject pronoun dat time acc not place new end prefix clause"
+    if opening:
+        german = german.removeprefix("finite") + " finite"
+
+    def put(order: str) -> Phrase:
+        names = dict.fromkeys([first, *order.split()])  # each once
+        return join(*(clause[name] for name in names if name in clause))
+
+    words = put(german).german
+    if opening and "prefix" in clause:
+        (prefix, _), (verb, links) = words[-2:]
+        words[-2:] = [(prefix + verb, links)]
+    return Phrase(put(english).english, words)
+
+
 def agree(noun: Noun, forms: tuple[str, ...]) -> Phrase:
     """Of the forms with I, he and we, English and German, those for the subject.
 
@@ -257,30 +281,6 @@ def conjugate(verb: Verb, tense: str, noun: Noun) -> Clause:
     text = " ".join([*["to"] * (tense == "want"), base, *particle])
     end = leaf(text, "".join([*prefix, infinitive]))
     return Clause({"finite": finite, "not": Phrase([], no), "end": end})
-
-
-def arrange(clause: Clause, first: str = "subject", opening: str = "") -> Phrase:
-    """One tree in two orders: the parts of a clause in English and in German.
-
-    The `first` is the same. Then comes the subject, in German the finite verb. But
-    that verb ends a clause which a conjunction opens, in one word with its prefix.
-
-    Defined in chapter 13, "German by rules".
-    """
-    english = "subject finite not end prefix pronoun dat acc new place time clause"
-    german = "finite subject pronoun dat time acc not place new end prefix clause"
-    if opening:
-        german = german.removeprefix("finite") + " finite"
-
-    def put(order: str) -> Phrase:
-        names = dict.fromkeys([first, *order.split()])  # each once
-        return join(*(clause[name] for name in names if name in clause))
-
-    words = put(german).german
-    if opening and "prefix" in clause:
-        (prefix, _), (verb, links) = words[-2:]
-        words[-2:] = [(prefix + verb, links)]
-    return Phrase(put(english).english, words)
 
 
 def attach(main: Clause, word: str, side: Clause, front: bool = False) -> Phrase:

@@ -13,6 +13,33 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from dotformer.decoder import padding_mask
 
 
+class AdditiveAttention(nn.Module):
+    """Attention whose scores are v · tanh(W_s state + W_h memory).
+
+    After Bahdanau, Cho and Bengio (2015), section A.1.2.
+
+    Defined in chapter 13, "What came before".
+    """
+
+    def __init__(self, d_model: int, d_memory: int) -> None:
+        super().__init__()
+        self.w_s = nn.Linear(d_model, d_model, bias=False)
+        self.w_h = nn.Linear(d_memory, d_model, bias=False)
+        self.v = nn.Linear(d_model, 1, bias=False)
+
+    def forward(
+        self, state: Tensor, memory: Tensor, keys: Tensor, real: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Blend the memory (B, S, 2D) for each state (B, D): context (B, 2D).
+
+        `keys` (B, S, D) are `w_h(memory)`, computed once for all steps, and `real`
+        (B, S) is False for padding. Also returns the weights (B, S).
+        """
+        scores = self.v(torch.tanh(self.w_s(state)[:, None] + keys)).squeeze(-1)
+        weights = scores.masked_fill(~real, -math.inf).softmax(dim=-1)
+        return (weights[:, None] @ memory).squeeze(1), weights
+
+
 @dataclass(frozen=True)
 class RecurrentConfig:
     """All that fixes a recurrent model's shape; vectors are `d_model` wide.
@@ -56,33 +83,6 @@ class RecurrentConfig:
             raise ValueError(
                 f"a shared table needs vocabularies of one size, not {sizes}"
             )
-
-
-class AdditiveAttention(nn.Module):
-    """Attention whose scores are v · tanh(W_s state + W_h memory).
-
-    After Bahdanau, Cho and Bengio (2015), section A.1.2.
-
-    Defined in chapter 13, "What came before".
-    """
-
-    def __init__(self, d_model: int, d_memory: int) -> None:
-        super().__init__()
-        self.w_s = nn.Linear(d_model, d_model, bias=False)
-        self.w_h = nn.Linear(d_memory, d_model, bias=False)
-        self.v = nn.Linear(d_model, 1, bias=False)
-
-    def forward(
-        self, state: Tensor, memory: Tensor, keys: Tensor, real: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Blend the memory (B, S, 2D) for each state (B, D): context (B, 2D).
-
-        `keys` (B, S, D) are `w_h(memory)`, computed once for all steps, and `real`
-        (B, S) is False for padding. Also returns the weights (B, S).
-        """
-        scores = self.v(torch.tanh(self.w_s(state)[:, None] + keys)).squeeze(-1)
-        weights = scores.masked_fill(~real, -math.inf).softmax(dim=-1)
-        return (weights[:, None] @ memory).squeeze(1), weights
 
 
 class RecurrentSeq2Seq(nn.Module):
@@ -200,7 +200,7 @@ class RecurrentSeq2Seq(nn.Module):
 class RecurrentState:
     """A decoder on its way: its source (B, S), encoded, and its state.
 
-    Defined in chapter 13, "What came before".
+    Defined in chapter 13, "One door for both".
     """
 
     def __init__(self, model: RecurrentSeq2Seq, source: Tensor) -> None:

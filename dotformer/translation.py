@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from sacrebleu.metrics import BLEU
-from torch import nn
+from torch import Tensor, nn
 
+from dotformer.attention import record_weights
 from dotformer.corpora import Pair
 from dotformer.generation import KVCache, beam_search
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
@@ -20,7 +21,7 @@ from dotformer.transformer import Transformer, TransformerConfig
 def kinds() -> dict[str, tuple[type, type, type]]:
     """For each kind of model: its configuration, itself, and its state in writing.
 
-    Defined in chapter 13, "Captions of pictures".
+    Defined in chapter 13, "One door for both".
     """
     return {
         "transformer": (TransformerConfig, Transformer, KVCache),
@@ -35,7 +36,7 @@ class Translator:
     without the sizes of the vocabularies, which are the tokenizers'. Raises ValueError
     for another kind or a shape that does not belong to it.
 
-    Defined in chapter 13, "Captions of pictures".
+    Defined in chapter 13, "One door for both".
     """
 
     def __init__(
@@ -66,6 +67,35 @@ class Translator:
             )
             for p in pairs
         ]
+
+    @torch.no_grad()
+    def attention(self, pair: Pair) -> Tensor:
+        """How it looks at the source while it is given the target: (layers, H, T, S).
+
+        Row t has the weights with which target t is predicted, the last row those for
+        the end. Raises ValueError for a model without attention.
+        """
+        [(source, target)] = self.numbered([pair])
+        device = next(self.model.parameters()).device
+        rows = (
+            torch.tensor([source], device=device),
+            torch.tensor([target[:-1]], device=device),
+        )
+        self.model.eval()
+        with record_weights(self.model) as seen:
+            weights = (
+                self.model.attend(*rows)[1]
+                if self.kind == "recurrent"
+                else self.model(*rows)
+            )
+        if weights is None:
+            raise ValueError("a recurrent model without attention has no weights")
+        crossing = [
+            layer
+            for name, layer in seen.items()
+            if name.endswith("cross_attention")
+        ]
+        return torch.cat(crossing) if crossing else weights[None]
 
     @property
     def longest(self) -> int:
@@ -114,6 +144,21 @@ class Translator:
             for n, hypotheses in zip(chosen, found, strict=True):
                 results[n] = self.target.decode(hypotheses[0].tokens).strip()
         return results
+
+
+def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
+    """Whether each aligned target word looks most at a word that it renders.
+
+    `weights` are (..., T, S), and `alignment` has pairs (target word, source word).
+    Returns booleans (..., N) for the N target words that are aligned, in order.
+
+    Defined in chapter 13, "Does attention say which word came from which?".
+    """
+    gold = torch.zeros(weights.shape[-2:], dtype=torch.bool)
+    gold[tuple(zip(*alignment, strict=True))] = True
+    best = weights.argmax(dim=-1, keepdim=True).cpu()
+    hits = gold.expand(weights.shape).gather(-1, best).squeeze(-1)
+    return hits[..., gold.any(dim=1)]
 
 
 def bleu(

@@ -16,8 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dotformer.__main__ import arriving, main
-from dotformer.runs import Run
+from dotformer.command_line.commands import arriving, main
+from dotformer.command_line.runs import Run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DATA = '[data]\ncorpus = "number_words"\ntrain = 300\nvalidation = 20\ntest = 20\n'
@@ -122,6 +122,8 @@ def test_train_kill_train_evaluate_translate(tmp_path, call):
     assert "case:mixed" in measured["bleu_signature"] and "tok:13a" in measured["bleu_signature"]
     assert "case:lc" in measured["bleu_lowercase_signature"]
     assert [row["step"] for row in found["curve"]] == list(range(4, 64, 4))
+    examples = found["examples"]
+    assert len(examples) == 10 and all(example["reference"] and "source" in example for example in examples)
     assert found["config"]["training"]["steps"] == 60 and found["versions"]["torch"] and found["machine"]["cores"]
     code, out, error = call("translate", tmp_path / "killed", given=b"forty two\n\n  \nseven")
     lines = out.split("\n")
