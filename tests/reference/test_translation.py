@@ -1,5 +1,7 @@
 """translation beside beam search on one text at a time, BLEU counted by hand, and sacreBLEU's own command."""
 
+import inspect
+import itertools
 import json
 import math
 import subprocess
@@ -17,17 +19,25 @@ from dotformer.generation import KVCache, beam_search
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
 from dotformer.tokens import BPETokenizer, pad_batch
 from dotformer.transformer import Transformer, TransformerConfig
-from dotformer.translation import Translator, bleu, exact_match, kinds
+from dotformer.translation import Translator, bleu, exact_match, kinds, on_target
+from tests.reference.strategies import assert_close
 
 ENGLISH = ["the dog sees the cat", "the cat sleeps", "a bird sings", "he reads", "the old man sings", "my cat sings"]
-GERMAN = ["der Hund sieht die Katze", "die Katze schläft", "ein Vogel singt", "er liest", "der Alte singt", "sie singt"]
+GERMAN = [
+    "der Hund sieht die Katze",
+    "die Katze schläft",
+    "ein Vogel singt",
+    "er liest",
+    "der Alte singt",
+    "meine Katze singt",
+]
 PAIRS = [Pair(*pair) for pair in zip(ENGLISH, GERMAN, strict=True)]
 SHAPES = {
     "transformer": {
-        **{"d_model": 16, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "d_ff": 16},
-        **{"max_length": 16, "tie_output": False, "dropout": 0.5},
+        **{"d_model": 32, "num_heads": 4, "num_encoder_layers": 1, "num_decoder_layers": 1, "d_ff": 64},
+        **{"max_length": 32, "tie_output": False},
     },
-    "recurrent": {"d_model": 8, "tie_output": False, "dropout": 0.5},
+    "recurrent": {"d_model": 32},
 }
 TEXTS = ["the cat", "he", "  the old dog sings\n", "a bird", "cats", "", "man", "the dog", "\u3000\t", "a bird"]
 every_kind = pytest.mark.parametrize("kind", ["transformer", "recurrent"])
@@ -40,22 +50,18 @@ def tokenizers():
     return tuple(BPETokenizer.train(side, size) for side, size in zip(sides, (275, 285), strict=True))
 
 
-def random_translator(tokenizers, kind, **changes):
-    """Parameters in float64 with which different texts are translated differently."""
-    torch.manual_seed(1)
-    translator = Translator(*tokenizers, kind, SHAPES[kind] | changes)
-    with torch.no_grad():
-        for parameter in translator.model.double().parameters():
-            parameter.normal_(0, 0.7)
-    return translator
+@pytest.fixture
+def recurrent(tokenizers):
+    """A small translator as it starts."""
+    return Translator(*tokenizers, "recurrent", {"d_model": 4})
 
 
-def alone(translator, text, beam=4, alpha=0.6):
+def alone(translator, text):
     """What beam search writes for a text that is in no batch."""
     tokens, model = translator.source.encode(f" {text.strip()}"), translator.model.eval()
     with torch.no_grad():
         state = kinds()[translator.kind][2](model, torch.tensor([tokens]))
-        found = beam_search(state, min(len(tokens) + 50, translator.longest), beam, alpha)
+        found = beam_search(state, min(len(tokens) + 50, translator.longest))
     return translator.target.decode(found[0][0].tokens).strip()
 
 
@@ -96,6 +102,22 @@ class Written:
 
     def select(self, rows):
         self.answers = [self.answers[n] for n in rows.tolist()]
+
+
+class Transitions:
+    """A state in which what follows depends on the last token alone, by the logarithm of its share."""
+
+    def __init__(self, logs, count):
+        self.logs, self.count = logs, count
+
+    def __len__(self):
+        return self.count
+
+    def step(self, tokens):
+        return self.logs[tokens]
+
+    def select(self, rows):
+        self.count = len(rows)
 
 
 # a translator
@@ -191,10 +213,14 @@ def test_a_text_may_have_as_many_tokens_as_the_model_has_places():
         recurrent.tokens("a" * 1024)
 
 
-@pytest.mark.parametrize("text", ["ab" * 500_000, "a" + " " * 10**6 + "b", "ab, " * 300_000, "abab" * 4 + "a", "\xe4" * 9])
+@pytest.mark.parametrize(
+    "text",
+    ["ab" * 500_000, f"a{' ' * 10**6}b", "ab, " * 300_000, "abab" * 4 + "a", "\xe4" * 9],
+    ids=["one word", "space", "words", "by a letter", "not in letters, but in bytes"],
+)
 def test_a_text_far_too_long_is_refused_before_it_is_cut_up(text, monkeypatch):
     translator = symbols(4)
-    monkeypatch.setattr(translator.source, "encode", lambda *_: pytest.fail("it was cut up"))
+    monkeypatch.setattr(translator.source, "encode", lambda text: [3] if text == " a" else pytest.fail("it was cut up"))
     start = time.perf_counter()
     with pytest.raises(ValueError, match=r"^more than the 4 tokens that fit$"):
         translator.tokens(text)
@@ -206,128 +232,147 @@ def test_a_text_far_too_long_is_refused_before_it_is_cut_up(text, monkeypatch):
 # translations
 
 
-@every_kind
-def test_each_text_is_translated_as_if_alone_whatever_the_batches(tokenizers, kind):
-    translator = random_translator(tokenizers, kind, **({"max_length": 12} if kind == "transformer" else {}))
-    expected = [alone(translator, text) if text.strip() else "" for text in TEXTS]
-    assert len(set(expected)) == len(TEXTS) - 2  # one is there twice, two are nothing
-    assert translator.translate(TEXTS) == expected
-    assert translator.translate(TEXTS, max_tokens=1) == expected
-    assert translator.translate(tuple(TEXTS[::-1]), max_tokens=40) == expected[::-1]
-    for text, answer in zip(TEXTS, expected, strict=True):
-        assert translator.translate([text]) == [answer]
+def test_drafts_and_the_taste_for_length_are_those_of_beam_search(recurrent):
+    shares = torch.zeros(285, 285)
+    a, b, c, d, e = recurrent.target.encode("abcde")
+    shares[1, a], shares[1, b], shares[b, 2] = 0.6, 0.4, 1.0
+    shares[a, c], shares[a, 2], shares[a, a], shares[c, d], shares[d, e], shares[e, 2] = 0.4, 0.3, 0.3, 1.0, 1.0, 1.0
+    recurrent.state = lambda _, source: Transitions(shares.log(), len(source))
+    assert recurrent.translate(["he"], 1) == ["acde"]  # at first a is likelier
+    assert recurrent.translate(["he"], 2) == ["b"]  # 0.4 > 0.6 · 0.4
+    assert recurrent.translate(["he", "the dog"], beam=2, alpha=3.0) == ["acde", "acde"]
+    assert recurrent.translate(["he"]) == ["b"]
+    defaults = [parameter.default for parameter in inspect.signature(Translator.translate).parameters.values()]
+    assert defaults[2:] == [4, 0.6, 4096]
 
 
-@every_kind
-def test_drafts_and_the_taste_for_length_are_those_of_beam_search(tokenizers, kind):
-    translator, text = random_translator(tokenizers, kind), "the cat sees"
-    ways = [(1, 0.6), (2, 0.0), (4, 0.6), (4, 3.0)]
-    expected = [alone(translator, text, *way) for way in ways]
-    assert [translator.translate([text], *way)[0] for way in ways] == expected
-    assert translator.translate([text], alpha=3.0, beam=4) == expected[-1:]
-    assert translator.translate([text]) == [expected[2]]
-    assert len(set(expected)) > 1
+def test_what_is_written_is_decoded_without_space_around_it_in_the_order_of_the_texts(recurrent):
+    Echo(recurrent)
+    assert recurrent.translate(TEXTS) == [text.strip().upper() for text in TEXTS]
+    assert recurrent.translate(TEXTS, 1, max_tokens=8) == [text.strip().upper() for text in TEXTS]
 
 
-def test_what_is_written_is_decoded_without_space_around_it_in_the_order_of_the_texts(tokenizers):
-    translator = random_translator(tokenizers, "recurrent")
-    Echo(translator)
-    assert translator.translate(TEXTS) == [text.strip().upper() for text in TEXTS]
-    assert translator.translate(TEXTS, 1, max_tokens=8) == [text.strip().upper() for text in TEXTS]
-
-
-def test_without_a_word_the_model_is_not_asked(tokenizers):
-    translator = random_translator(tokenizers, "transformer")
-    echo = Echo(translator)
-    assert translator.translate([]) == []
-    assert translator.translate(["", "  ", "\n"]) == ["", "", ""]
-    with pytest.raises(ValueError, match="more than the 16 tokens"):
-        translator.translate(["he", "reads" * 9])
+def test_without_a_word_the_model_is_not_asked(recurrent):
+    echo = Echo(recurrent)
+    assert recurrent.translate([]) == []
+    assert recurrent.translate(["", "  ", "\n"]) == ["", "", ""]
+    with pytest.raises(ValueError, match="more than the 1024 tokens"):
+        recurrent.translate(["he", "reads" * 999])
     assert not echo.sources
 
 
-@pytest.mark.parametrize(("beam", "max_tokens"), [(1, 24), (2, 48), (4, 100), (4, 4096), (5, 1000)])
-def test_a_batch_with_its_drafts_has_at_most_so_many_places(tokenizers, beam, max_tokens):
-    translator = random_translator(tokenizers, "recurrent")
-    echo, texts = Echo(translator), TEXTS * 7
-    lengths = [len(translator.tokens(text)) for text in texts]
+@pytest.mark.parametrize(("beam", "max_tokens"), [(1, 24), (2, 48), (4, 100), (4, 4000), (5, 1000)])
+def test_a_batch_with_its_drafts_has_at_most_so_many_places(recurrent, beam, max_tokens):
+    echo, texts = Echo(recurrent), TEXTS * 7
+    lengths = [len(recurrent.tokens(text)) for text in texts]
     assert max(lengths) * beam <= max_tokens < 1024 * beam
-    assert translator.translate(texts, beam, max_tokens=max_tokens) == [text.strip().upper() for text in texts]
+    assert recurrent.translate(texts, beam, max_tokens=max_tokens) == [text.strip().upper() for text in texts]
     places = [beam * source.numel() for source in echo.sources]
     assert max(places) <= max_tokens
     assert sum(len(source) for source in echo.sources) == sum(length > 0 for length in lengths)
     assert max(len(source) for source in echo.sources) > 1
 
 
-def test_a_text_that_is_longer_than_a_batch_is_a_batch(tokenizers):
-    translator = random_translator(tokenizers, "recurrent")
-    echo = Echo(translator)
-    assert translator.translate(["the cat", "the dog"], max_tokens=3) == ["THE CAT", "THE DOG"]
+def test_a_text_that_is_longer_than_a_batch_is_a_batch(recurrent):
+    echo = Echo(recurrent)
+    assert recurrent.translate(["the cat", "my cat"], max_tokens=3) == ["THE CAT", "MY CAT"]
     assert [len(source) for source in echo.sources] == [1, 1]
 
 
-def test_a_text_may_become_50_tokens_longer_whatever_is_translated_beside_it(tokenizers):
-    translator = random_translator(tokenizers, "recurrent")
-    Echo(translator, stuck="z")
-    texts = ["he", "the old man sings", "xyz", "the dog"]
-    lengths = [len(translator.tokens(text)) for text in texts]
-    assert len(set(lengths)) == 4
-    assert translator.translate(texts[1:2]) == ["z" * (lengths[1] + 50)]
-    assert translator.translate(texts) == ["z" * (length + 50) for length in lengths]
-    bounded = random_translator(tokenizers, "transformer")
+def test_a_text_may_become_50_tokens_longer_whatever_is_translated_beside_it(tokenizers, recurrent):
+    Echo(recurrent, stuck="z")
+    texts = ["he", "the old man sings", "xyz", "a bird"]
+    lengths = [len(recurrent.tokens(text)) for text in texts]
+    assert len(set(lengths)) > 2
+    assert recurrent.translate(texts[:1]) == ["z" * (lengths[0] + 50)]
+    assert recurrent.translate(texts) == ["z" * (length + 50) for length in lengths]
+    bounded = Translator(*tokenizers, "transformer", SHAPES["transformer"])
     Echo(bounded, stuck="z")
-    assert bounded.translate(texts) == ["z" * 16] * 4
+    assert bounded.translate(texts) == ["z" * 32] * 4
 
 
 @every_kind
 def test_a_translation_leaves_chance_and_gradients_as_they_are(tokenizers, kind):
-    translator = random_translator(tokenizers, kind)
-    before = torch.get_rng_state()
-    assert all(translator.translate(["he", "the cat", "a bird"], max_tokens=20))
+    translator = Translator(*tokenizers, kind, SHAPES[kind])
+    before, texts = torch.get_rng_state(), ["he", "the cat", "a bird"]
+    assert len(translator.translate(texts, max_tokens=20)) == 3
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.is_grad_enabled()
     with torch.no_grad():
-        assert translator.translate(["he"])[0]
+        assert len(translator.translate(texts)) == 3
         assert not torch.is_grad_enabled()
     assert all(parameter.grad is None and parameter.requires_grad for parameter in translator.model.parameters())
 
 
 @every_kind
 def test_nothing_is_dropped_and_no_gradient_is_kept_while_translating(tokenizers, kind):
-    translator = random_translator(tokenizers, kind)
+    translator = Translator(*tokenizers, kind, SHAPES[kind] | {"dropout": 0.5})
     expected = alone(translator, "the cat")
     translator.model.train()
     assert translator.translate(["the cat"]) == [expected]
     echo = Echo(translator)
     translator.model.train()
     assert translator.translate(["the cat", "he"], max_tokens=1) == ["THE CAT", "HE"]
-    assert echo.modes == [(False, False)] * 2
+    assert set(echo.modes) == {(False, False)}
 
 
-@every_kind
 @pytest.mark.parametrize("beam", [0, -1])
-def test_no_drafts_are_named(tokenizers, kind, beam):
+def test_no_drafts_are_named(recurrent, beam):
     with pytest.raises(ValueError, match=rf"^beam and max_length must be positive .* not {beam}, "):
-        random_translator(tokenizers, kind).translate(["he"], beam=beam)
+        recurrent.translate(["he"], beam=beam)
 
 
-@every_kind
-def test_pairs_learned_by_heart_are_translated(tokenizers, kind):
-    torch.manual_seed(0)
-    changes = {"dropout": 0.0, "tie_output": True} | ({"d_model": 32} if kind == "recurrent" else {"max_length": 32})
-    translator = Translator(*tokenizers, kind, SHAPES[kind] | changes)
-    source, target = (pad_batch(side, 0) for side in zip(*translator.numbered(PAIRS), strict=True))
-    optimizer = torch.optim.Adam(translator.model.parameters(), lr=0.02)
-    for _ in range(60):
-        logits = translator.model(source, target[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=0)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    answers = translator.translate(ENGLISH)
-    assert answers == GERMAN
-    assert exact_match(answers, PAIRS) == 1
-    assert bleu(answers, GERMAN)[0] == pytest.approx(100)
+# where it looks
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_transformer_looks_by_the_heads_of_its_cross_attention(tokenizers, layers):
+    shape = SHAPES["transformer"] | {"num_decoder_layers": layers, "dropout": 0.5}
+    translator, seen = Translator(*tokenizers, "transformer", shape), []
+    translator.model.double()
+    for layer in translator.model.decoder.layers:
+        layer.cross_attention.register_forward_hook(lambda module, inputs, _: seen.append((module, *inputs[:2])))
+    weights = translator.attention(PAIRS[0])
+    source, target = translator.numbered(PAIRS[:1])[0]
+    assert weights.shape == (layers, 4, len(target) - 1, len(source))
+    assert len(seen) == layers
+    for (module, query, key), looked in zip(seen, weights, strict=True):
+        q, k = (x[0].unflatten(-1, (4, 8)).transpose(0, 1) for x in (module.w_q(query), module.w_k(key)))
+        assert_close(looked, (q @ k.transpose(1, 2) / math.sqrt(8)).softmax(dim=-1).detach())
+    asked = []
+    translator.model.register_forward_pre_hook(lambda _, inputs: asked.append([row.tolist() for row in inputs]))
+    translator.attention(PAIRS[0])
+    assert asked == [[[source], [target[:-1]]]]
+
+
+def test_a_recurrent_model_looks_by_its_attention(tokenizers):
+    translator = Translator(*tokenizers, "recurrent", {"d_model": 8, "num_layers": 2, "dropout": 0.5})
+    weights = translator.attention(PAIRS[2])
+    source, target = translator.numbered(PAIRS[2:3])[0]
+    assert weights.shape == (1, 1, len(target) - 1, len(source))
+    expected = translator.model.eval().attend(torch.tensor([source]), torch.tensor([target[:-1]]))[1]
+    assert torch.equal(weights[0], expected.detach())
+    assert not weights.requires_grad
+    blind = Translator(*tokenizers, "recurrent", {"d_model": 8, "attention": False})
+    with pytest.raises(ValueError, match="^a recurrent model without attention has no weights$"):
+        blind.attention(PAIRS[0])
+
+
+@pytest.mark.parametrize("axes", [(), (3,), (2, 4)], ids=str)
+@pytest.mark.parametrize(
+    "alignment", [(), ((2, 1),), ((0, 0), (0, 3), (1, 2), (3, 1), (3, 2), (3, 4)), ((4, 0), (1, 1))]
+)
+def test_a_hit_is_an_aligned_word_that_looks_most_where_it_belongs(axes, alignment):
+    weights = torch.rand((*axes, 6, 5), generator=torch.Generator().manual_seed(0)).softmax(dim=-1)
+    hits = on_target(weights, iter(alignment))
+    rows = sorted({t for t, _ in alignment})
+    assert hits.shape == (*axes, len(rows))
+    assert hits.dtype == torch.bool
+    for place in itertools.product(*map(range, axes)):
+        best = [max(range(5), key=weights[place][t].__getitem__) for t in rows]
+        assert hits[place].tolist() == [(t, s) in alignment for t, s in zip(rows, best, strict=True)]
+    sure = torch.eye(5).expand(2, 5, 5)
+    assert on_target(sure, [(1, 1), (3, 3), (3, 2), (4, 0)]).tolist() == [[True, True, False]] * 2
 
 
 # BLEU
@@ -370,8 +415,8 @@ def test_bleu_counts_pieces_of_one_to_four_words(seed, more):
     score, _ = bleu(hypotheses, references)
     assert 10 < score < 95
     assert score == pytest.approx(by_hand(hypotheses, references), rel=1e-9)
-    assert score != pytest.approx(sum(bleu(*([t] for t in pair))[0] for pair in zip(*drafts(seed, more), strict=True)) / 8)
-    assert score != pytest.approx(bleu(references, hypotheses)[0])
+    each = [bleu([hypothesis], [reference])[0] for hypothesis, reference in zip(hypotheses, references, strict=True)]
+    assert abs(score - sum(each) / 8) > 0.1
 
 
 def test_bleu_of_words_on_paper():
@@ -459,3 +504,42 @@ def test_each_source_counts_once_and_any_of_its_targets_is_right(hypotheses, sou
 def test_an_exact_match_of_nothing_or_of_other_numbers_is_refused(hypotheses, pairs):
     with pytest.raises(ValueError, match=r"\S"):
         exact_match(["B"] * hypotheses, SOUNDS[:pairs])
+
+
+# all of it
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def learned(tokenizers, request):
+    """A translator of each kind that has learned PAIRS by heart, in float64."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        translator = Translator(*tokenizers, request.param, SHAPES[request.param])
+        source, target = (pad_batch(side, 0) for side in zip(*translator.numbered(PAIRS), strict=True))
+        optimizer = torch.optim.Adam(translator.model.parameters(), lr=0.02)
+        for _ in range(50):
+            logits = translator.model(source, target[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=0)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    translator.model.double()
+    return translator
+
+
+def test_pairs_learned_by_heart_are_translated(learned):
+    answers = learned.translate(ENGLISH)
+    assert answers == GERMAN
+    assert exact_match(answers, PAIRS) == 1
+    assert bleu(answers, GERMAN)[0] == pytest.approx(100)
+
+
+def test_each_text_is_translated_as_if_alone_whatever_the_batches(learned):
+    texts = [*TEXTS, *ENGLISH]
+    expected = [alone(learned, text) if text.strip() else "" for text in texts]
+    assert len(set(expected)) > 6
+    assert learned.translate(texts) == expected
+    assert learned.translate(texts, max_tokens=1) == expected
+    assert learned.translate(tuple(texts[::-1]), max_tokens=60) == expected[::-1]
+    for text, answer in zip(texts, expected, strict=True):
+        assert learned.translate([text]) == [answer]
