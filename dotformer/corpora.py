@@ -3,13 +3,16 @@
 Never edited by hand: edit the chapter, then `make tangle`.
 """
 
+import codecs
 import gzip
 import hashlib
 import os
 import re
+import shutil
 import urllib.request
 import zlib
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -116,7 +119,7 @@ def grammar(
 
 
 def decompressed(path: str | Path, data: bytes) -> bytes:
-    """What gzip packed. Raises ValueError, which names the `path`, when it is damaged.
+    """What gzip packed. Raises ValueError, with the `path`, when it is damaged.
 
     Defined in chapter 13, "Real words, real sentences".
     """
@@ -129,13 +132,14 @@ def decompressed(path: str | Path, data: bytes) -> bytes:
 def text_lines(path: str | Path) -> list[str]:
     """The lines of a text file, stripped; it may be compressed with gzip.
 
-    Raises ValueError for a line that is not UTF-8, and OSError when it cannot be read.
+    Raises ValueError for a line that is not UTF-8, OSError when it cannot be read.
 
     Defined in chapter 13, "Real words, real sentences".
     """
     data = Path(path).read_bytes()
     if Path(path).suffix == ".gz":
         data = decompressed(path, data)
+    data = data.removeprefix(codecs.BOM_UTF8)
     lines = data.removesuffix(b"\n").split(b"\n") if data else []
     decoded = []
     for n, line in enumerate(lines, 1):
@@ -149,18 +153,18 @@ def text_lines(path: str | Path) -> list[str]:
 
 
 def parallel(source: str | Path, target: str | Path) -> list[Pair]:
-    """Pairs from two text files, in which lines of the same number belong together.
+    """Pairs from two text files whose lines of the same number belong together.
 
-    Raises ValueError when the files differ in length, hold nothing, or are not UTF-8,
-    and when a line is empty.
+    Raises ValueError when the files differ in length, hold nothing, or are not
+    UTF-8, and when a line is empty.
 
     Defined in chapter 13, "Real words, real sentences".
     """
     sides = text_lines(source), text_lines(target)
     if len(sides[0]) != len(sides[1]) or not sides[0]:
         raise ValueError(
-            f"{source} has {len(sides[0])} lines and {target} {len(sides[1])}: they must"
-            " have equally many, and some"
+            f"{source} has {len(sides[0])} lines and {target} {len(sides[1])}: they"
+            " must have equally many, and some"
         )
     for path, lines in zip((source, target), sides, strict=True):
         if "" in lines:
@@ -171,8 +175,8 @@ def parallel(source: str | Path, target: str | Path) -> list[Pair]:
 def cmudict(validation: int = 2000, test: int = 12_000, seed: int = 0) -> Corpus:
     """English words, letter by letter, and how they sound, without stress.
 
-    "tea" gives "t e a" and "T IY". A word with several pronunciations is as many pairs,
-    all in the same part of the corpus; `validation` and `test` count words. Raises
+    "tea" gives "t e a" and "T IY". A word with several pronunciations is as many
+    pairs, all in the same part; `validation` and `test` count words. Raises
     ValueError when they leave none. After the CMU pronouncing dictionary.
 
     Defined in chapter 13, "Real words, real sentences".
@@ -216,25 +220,28 @@ def multi30k_sums() -> dict[str, str]:
 
     Defined in chapter 13, "Real words, real sentences".
     """
-    return {
-        "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
-        "train.de": "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
-        "train.fr": "5925a3c18f1587b6b54b87743106e6e8ab93618edb6f65d19eac0621f853a10d",
-        "val.en": "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227",
-        "val.de": "660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660",
-        "val.fr": "5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc",
-        "test_2016_flickr.en": "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
-        "test_2016_flickr.de": "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16",
-        "test_2016_flickr.fr": "cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6",
-    }
+    sums = """
+        460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6
+        2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72
+        5925a3c18f1587b6b54b87743106e6e8ab93618edb6f65d19eac0621f853a10d
+        1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227
+        660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660
+        5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc
+        399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182
+        4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16
+        cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6
+    """
+    parts = ("train", "val", "test_2016_flickr")
+    names = [f"{part}.{x}" for part in parts for x in ("en", "de", "fr")]
+    return dict(zip(names, sums.split(), strict=True))
 
 
 def multi30k_file(name: str) -> Path:
-    """Where a file of Multi30k lies, such as "train.en"; downloaded if it is nowhere.
+    """Where a file of Multi30k lies, such as "train.en"; downloaded if need be.
 
-    Looked for as `name`.gz in the folder that DOTFORMER_DATA names, if it is set, else
-    in the user's cache. Raises ValueError for a file that is another, and OSError, with
-    what to do, when it is not there and cannot be had.
+    Looked for as `name`.gz in the folder that DOTFORMER_DATA names, if it is set,
+    else in the user's cache. Raises ValueError for a file that is another, and
+    OSError, with what to do, when it is not there and cannot be had.
 
     Defined in chapter 13, "Real words, real sentences".
     """
@@ -246,16 +253,16 @@ def multi30k_file(name: str) -> Path:
             raise FileNotFoundError(
                 f"DOTFORMER_DATA is set, but {path} is not there"
             )
-        folder.mkdir(parents=True, exist_ok=True)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             with replacing(path) as draft:
                 download(multi30k_address(name), draft)
                 check_multi30k(name, path, draft.read_bytes())
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             raise OSError(
-                f"{name} could not be downloaded ({error}). Where there is no network,"
-                f" put {multi30k_address(name)} into a folder and name that in"
-                " DOTFORMER_DATA"
+                f"{name} could not be downloaded ({error}). Where there is no"
+                f" network, put {multi30k_address(name)} into a folder and name"
+                " that in DOTFORMER_DATA"
             ) from error
     check_multi30k(name, path, path.read_bytes())
     return path
@@ -274,38 +281,37 @@ def check_multi30k(name: str, path: Path, data: bytes) -> None:
 
 
 def download(address: str, path: Path) -> None:
-    """Fetch a file, with a progress bar. Raises OSError when that fails.
+    """Fetch a file, with a progress bar. Raises OSError or HTTPException.
 
     Defined in chapter 13, "Real words, real sentences".
     """
+    name = address.rpartition("/")[2]
     with (
         urllib.request.urlopen(address, timeout=30) as answer,
         path.open("wb") as file,
     ):
         size = int(answer.headers.get("Content-Length", 0)) or None
-        with tqdm(
-            total=size,
-            unit="B",
-            unit_scale=True,
-            desc=address.rpartition("/")[2],
-            disable=None,
-        ) as bar:
-            while chunk := answer.read(65_536):
-                file.write(chunk)
-                bar.update(len(chunk))
+        with tqdm.wrapattr(
+            file, "write", total=size, desc=name, disable=None
+        ) as shown:
+            shutil.copyfileobj(answer, shown)
+        if size and file.tell() < size:
+            raise OSError(f"{address} ended after {file.tell()} of {size} bytes")
 
 
 def multi30k(source: str = "en", target: str = "de") -> Corpus:
-    """Captions of 31,014 pictures in English, German and French, two of them paired.
+    """Captions of 31,014 pictures in two of English, German and French.
 
-    For non-commercial research and education. Raises ValueError for another language;
-    for files that cannot be had, see `multi30k_file`. After Elliott and others (2016).
+    For non-commercial research and education. Raises ValueError for another
+    language; for files that cannot be had, see `multi30k_file`. After Elliott and
+    others (2016).
 
     Defined in chapter 13, "Real words, real sentences".
     """
     if {source, target} - {"en", "de", "fr"} or source == target:
         raise ValueError(
-            f"source and target must be two of en, de and fr, not {source}, {target}"
+            "source and target must be two of en, de and fr,"
+            f" not {source}, {target}"
         )
     return Corpus(
         *(

@@ -31,7 +31,7 @@ class Phrase(NamedTuple):
 
 
 def leaf(english: str, german: str) -> Phrase:
-    """Word for word from the right; the first German word renders what is left.
+    """Word for word from the right; the first German word renders all the rest.
 
     Defined in chapter 13, "German by rules".
     """
@@ -228,8 +228,9 @@ class Clause(dict[str, Phrase]):
 def arrange(clause: Clause, first: str = "subject", opening: str = "") -> Phrase:
     """One tree in two orders: the parts of a clause in English and in German.
 
-    The `first` is the same. Then comes the subject, in German the finite verb. But
-    that verb ends a clause which a conjunction opens, in one word with its prefix.
+    The part called `first` comes first in both. In German the finite verb follows,
+    but in a clause that a conjunction opens it comes last, in one word with its
+    prefix.
 
     Defined in chapter 13, "German by rules".
     """

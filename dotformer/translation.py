@@ -14,7 +14,7 @@ from dotformer.attention import record_weights
 from dotformer.corpora import Pair
 from dotformer.generation import KVCache, beam_search
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
-from dotformer.tokens import BPETokenizer, pad_batch, token_batches
+from dotformer.tokens import BPETokenizer
 from dotformer.transformer import Transformer, TransformerConfig
 
 
@@ -33,8 +33,8 @@ class Translator:
     """A model and its two tokenizers: text in, text out.
 
     `kind` is "transformer" or "recurrent", and `shape` the model's configuration
-    without the sizes of the vocabularies, which are the tokenizers'. Raises ValueError
-    for another kind or a shape that does not belong to it.
+    without the sizes of the vocabularies, which are the tokenizers'. Raises
+    ValueError for another kind or a shape that does not belong to it.
 
     Defined in chapter 13, "One door for both".
     """
@@ -47,7 +47,12 @@ class Translator:
                 f"kind must be one of {', '.join(kinds())}, not {kind!r}"
             )
         config, model, self.state = kinds()[kind]
-        unknown = shape.keys() - config.__dataclass_fields__.keys()
+        ours = {
+            "source_vocab_size",
+            "target_vocab_size",
+            "pad_id",
+        }  # the tokenizers'
+        unknown = shape.keys() - (config.__dataclass_fields__.keys() - ours)
         if unknown:
             raise ValueError(f"a {kind} has no {', '.join(sorted(unknown))}")
         self.source, self.target, self.kind, self.shape = (
@@ -70,10 +75,10 @@ class Translator:
 
     @torch.no_grad()
     def attention(self, pair: Pair) -> Tensor:
-        """How it looks at the source while it is given the target: (layers, H, T, S).
+        """How it looks at the source, given the target: weights (layers, H, T, S).
 
-        Row t has the weights with which target t is predicted, the last row those for
-        the end. Raises ValueError for a model without attention.
+        Row t has the weights with which target t is predicted, the last row those
+        for the end. Raises ValueError for a model without attention.
         """
         [(source, target)] = self.numbered([pair])
         device = next(self.model.parameters()).device
@@ -125,24 +130,26 @@ class Translator:
     ) -> list[str]:
         """The best hypothesis for each text, at most 50 tokens longer than it.
 
-        Batches have at most `max_tokens` places, drafts included. A text of nothing but
-        space gives "". Raises ValueError for one that is too long.
+        Batches have at most `max_tokens` places, drafts included. A text of nothing
+        but space gives "". Raises ValueError for one that is too long.
         """
         rows = [self.tokens(text) for text in texts]
-        real = [n for n, row in enumerate(rows) if row]
-        places = max(max_tokens // beam, self.longest)
         results = [""] * len(texts)
+        alike = defaultdict(list)  # numbers of texts by length: nothing is padded
+        for n, row in enumerate(rows):
+            alike[len(row)].append(n)
         device = next(self.model.parameters()).device
         self.model.eval()
-        for batch in token_batches([len(rows[n]) for n in real], places):
-            chosen = [real[n] for n in batch]
-            source = pad_batch([rows[n] for n in chosen], self.source.pad_id).to(
-                device
-            )
-            length = min(source.shape[1] + 50, self.longest)
-            found = beam_search(self.state(self.model, source), length, beam, alpha)
-            for n, hypotheses in zip(chosen, found, strict=True):
-                results[n] = self.target.decode(hypotheses[0].tokens).strip()
+        for size in sorted(alike.keys() - {0}):
+            fit = max(1, max_tokens // (max(beam, 1) * size))
+            for start in range(0, len(alike[size]), fit):
+                chosen = alike[size][start : start + fit]
+                source = torch.tensor([rows[n] for n in chosen], device=device)
+                length = min(size + 50, self.longest)
+                state = self.state(self.model, source)
+                found = beam_search(state, length, beam, alpha)
+                for n, hypotheses in zip(chosen, found, strict=True):
+                    results[n] = self.target.decode(hypotheses[0].tokens).strip()
         return results
 
 
@@ -155,7 +162,8 @@ def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
     Defined in chapter 13, "Does attention say which word came from which?".
     """
     gold = torch.zeros(weights.shape[-2:], dtype=torch.bool)
-    gold[tuple(zip(*alignment, strict=True))] = True
+    for place in alignment:
+        gold[place] = True
     best = weights.argmax(dim=-1, keepdim=True).cpu()
     hits = gold.expand(weights.shape).gather(-1, best).squeeze(-1)
     return hits[..., gold.any(dim=1)]
@@ -166,8 +174,8 @@ def bleu(
 ) -> tuple[float, str]:
     """Corpus BLEU from 0 to 100, and the signature that says how it was counted.
 
-    Texts are as people write them: sacreBLEU cuts them itself. Raises ValueError when
-    there are not equally many. After Papineni and others (2002) and Post (2018).
+    Texts are as people write them: sacreBLEU cuts them itself. Raises ValueError
+    when there are not equally many. After Papineni and others (2002), Post (2018).
 
     Defined in chapter 13, "How good is a translation?".
     """
@@ -183,11 +191,13 @@ def bleu(
 def exact_match(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> float:
     """The share of sources whose hypothesis equals one of their targets.
 
-    A source with several targets is several pairs, with a hypothesis each, and counts
-    once.
+    A source with several targets is several pairs, with a hypothesis each, and
+    counts once. Raises ValueError when there are none, or not equally many.
 
     Defined in chapter 13, "How good is a translation?".
     """
+    if not pairs:
+        raise ValueError("no pairs to compare with")
     targets = defaultdict(set)
     for pair in pairs:
         targets[pair.source].add(pair.target)

@@ -216,7 +216,7 @@ def test_usage(fails, arguments):
     ("text", "said"),
     [
         ("steps = 3", "there is no section [steps]"),
-        ("[modle]\n", "there is no section [modle]"),
+        ("[mode]\n", "there is no section [mode]"),
         ("[data]\nsize = 3", "[data] has no key size; there are corpus, train"),
         ('[data]\ncorpus = "wmt"', "[data] corpus must be one of number_words"),
         ('[data]\ncorpus = ["grammar"]', "[data] corpus must be one of number_words"),

@@ -47,116 +47,6 @@ def links(phrase):
     return {(t, place[x]) for t, (_, xs) in enumerate(phrase.german) for x in xs}
 
 
-def test_sizes_and_disjoint_splits(corpus, pairs):
-    sizes = len(corpus.train), len(corpus.validation), len(corpus.test)
-    assert sizes == (20_000, 500, 500)
-    assert len({pair.source for pair in pairs}) == 21_000
-
-
-def test_same_seed_same_corpus():
-    assert grammar(50, 5, 5, seed=3) == grammar(50, 5, 5, seed=3)
-    assert grammar(50, 5, 5, seed=3) != grammar(50, 5, 5, seed=4)
-
-
-def test_translation_is_a_function():
-    sampler, seen = de.Sampler(Random(5)), {}
-    for _ in range(40_000):
-        source, *rest = sampler.pair()
-        assert seen.setdefault(source, rest) == rest
-    assert len(seen) > 25_000
-
-
-def test_alignment_covers_each_german_word(pairs):
-    for source, target, alignment in pairs:
-        words, others = target.split(), source.split()
-        assert {t for t, _ in alignment} == set(range(len(words)))
-        assert {s for _, s in alignment} == set(range(len(others)))
-        assert len(set(alignment)) == len(alignment)
-        assert alignment == tuple(sorted(alignment))
-
-
-def test_each_word_is_aligned_with_what_it_can_render(pairs):
-    exact = {y: x for x, y in CONJUNCTIONS.items()}
-    exact |= {
-        "Anna": "Anna",
-        "Paul": "Paul",
-        ".": ".",
-        "ich": "I",
-        "heute": "today",
-    }
-    exact |= {"Hund": "dog", "gegessen": "eaten", "schläft": "sleeps", "mir": "me"}
-    for source, target, alignment in pairs:
-        words, others = target.split(), source.split()
-        for t, s in alignment:
-            assert exact.get(words[t], others[s]) == others[s]
-            assert words[t] != "im" or others[s] in ("in", "the")
-            assert words[t] != "nicht" or others[s] in ("not", "cannot")
-            assert words[t] != "," or others[s] in (",", *CONJUNCTIONS)
-
-
-def test_one_space_one_full_stop_and_lengths(pairs):
-    for source, target, _ in pairs:
-        for text in (source, target):
-            words = text.split()
-            assert text == " ".join(words) and words.index(".") == len(words) - 1
-            assert 3 <= len(words) <= 22
-
-
-def test_each_word_occurs_often_enough(corpus):
-    for side in ("source", "target"):
-        counts = Counter(
-            word for pair in corpus.train for word in getattr(pair, side).split()
-        )
-        assert min(counts.values()) >= 30, counts.most_common()[-9:]
-
-
-def test_capitals(pairs):
-    nouns = {x.german[0] for x in de.lexicon().nouns if len(x.german) == 1}
-    nouns |= {"Kindern", "Morgen", "Abend", "Tag"}
-    for source, target, _ in pairs:
-        for word in target.split():
-            assert word[0].islower() == (word not in nouns) or word in ",."
-        for word in source.split():
-            assert word[0].islower() or word in ("I", "Anna", "Paul", ",", ".")
-
-
-def test_verb_last_in_each_subordinate_clause_and_commas(pairs):
-    lexicon = de.lexicon()
-    prefixes = {x for verb in lexicon.verbs for x in verb.german[3:]}
-    finite = {x for forms in lexicon.forms.values() for x in forms[3:]}
-    for verb in lexicon.verbs:
-        infinitive, third, _, *prefix = verb.german
-        for form in (infinitive[:-1], third, infinitive):
-            finite.add("".join([*prefix, form]))
-    for source, target, _ in pairs:
-        words = target.split()
-        opening = [x for x in words if x in CONJUNCTIONS.values()]
-        assert len(opening) == words.count(",") <= 1
-        if not opening:
-            assert "," not in source
-            continue
-        fronted = words[0] == opening[0]
-        assert (source.count(",") == 1) == fronted
-        last = words[words.index(",") - 1] if fronted else words[-2]
-        assert last in finite and last not in prefixes, target
-        assert words[words.index(",") + 1] == opening[0] or fronted
-
-
-def test_verb_second_after_a_fronted_time_or_clause(pairs):
-    lexicon = de.lexicon()
-    finite = {x for forms in lexicon.forms.values() for x in forms[3:]}
-    for verb in lexicon.verbs:
-        infinitive, third, *_ = verb.german
-        finite |= {infinitive[:-1], third, infinitive}
-    for source, target, _ in pairs:
-        first, words = source.split()[0], target.split()
-        second = {"today": 1, "tomorrow": 1, "every": 2, "in": 2}.get(first)
-        if words[0] in ("weil", "obwohl", "wenn"):
-            second = words.index(",") + 1
-        if second:
-            assert words[second] in finite, target
-
-
 @pytest.mark.parametrize(
     ("noun", "word", "cases"),
     [
@@ -171,10 +61,7 @@ def test_verb_second_after_a_fronted_time_or_clause(pairs):
     ],
 )
 def test_agreement(noun, word, cases):
-    phrases = [
-        de.noun_phrase(named(noun), case, word, "old")
-        for case in ("nom", "acc", "dat")
-    ]
+    phrases = [de.noun_phrase(named(noun), case, word, "old") for case in ("nom", "acc", "dat")]
     assert [german(phrase) for phrase in phrases] == cases
     assert english(phrases[0]).split()[-2:] == ["old", noun]
 
@@ -213,9 +100,7 @@ def test_what_stands_for_a_noun(noun, pair):
 
 def test_an_before_a_vowel():
     assert english(de.noun_phrase(named("apple"), "acc", "a")) == "an apple"
-    assert (
-        english(de.noun_phrase(named("apple"), "acc", "a", "big")) == "a big apple"
-    )
+    assert english(de.noun_phrase(named("apple"), "acc", "a", "big")) == "a big apple"
     assert english(de.noun_phrase(named("man"), "acc", "a", "old")) == "an old man"
 
 
@@ -283,6 +168,19 @@ def test_one_tree_two_orders(tense, first, opening, pair):
     assert (english(phrase), german(phrase)) == pair
 
 
+@pytest.mark.parametrize("sizes", [(-1, 5, 5), (5, -1, 5), (5, 5, -1), (0, 0, 0)])
+def test_sizes_that_make_no_corpus(sizes):
+    with pytest.raises(ValueError, match=r"leave no|0 different"):
+        grammar(*sizes)
+
+
+def test_more_than_can_be_found(monkeypatch):
+    pair = de.Sampler(Random(0)).pair()
+    monkeypatch.setattr(de.Sampler, "pair", lambda self: pair)
+    with pytest.raises(ValueError, match="2 different sentences wanted, 1 found"):
+        grammar(2, 0, 0)
+
+
 KNOWN = """
 Paul has called him . | Paul hat ihn angerufen . | 0-0 1-1 2-3 3-2 4-4
 today he has not sung . | heute hat er nicht gesungen . | 0-0 1-2 2-1 3-3 4-4 5-5
@@ -308,14 +206,109 @@ def test_known_translations_and_alignments(pairs):
         assert found[source] == [target, tuple(expected)]
 
 
-@pytest.mark.parametrize("sizes", [(-1, 5, 5), (5, -1, 5), (5, 5, -1), (0, 0, 0)])
-def test_sizes_that_make_no_corpus(sizes):
-    with pytest.raises(ValueError, match=r"leave no|0 different"):
-        grammar(*sizes)
+def test_sizes_and_disjoint_splits(corpus, pairs):
+    sizes = len(corpus.train), len(corpus.validation), len(corpus.test)
+    assert sizes == (20_000, 500, 500)
+    assert len({pair.source for pair in pairs}) == 21_000
 
 
-def test_more_than_can_be_found(monkeypatch):
-    pair = de.Sampler(Random(0)).pair()
-    monkeypatch.setattr(de.Sampler, "pair", lambda self: pair)
-    with pytest.raises(ValueError, match="2 different sentences wanted, 1 found"):
-        grammar(2, 0, 0)
+def test_alignment_covers_each_german_word(pairs):
+    for source, target, alignment in pairs:
+        words, others = target.split(), source.split()
+        assert {t for t, _ in alignment} == set(range(len(words)))
+        assert {s for _, s in alignment} == set(range(len(others)))
+        assert len(set(alignment)) == len(alignment)
+        assert alignment == tuple(sorted(alignment))
+
+
+def test_each_word_is_aligned_with_what_it_can_render(pairs):
+    exact = {y: x for x, y in CONJUNCTIONS.items()}
+    exact |= {
+        "Anna": "Anna",
+        "Paul": "Paul",
+        ".": ".",
+        "ich": "I",
+        "heute": "today",
+    }
+    exact |= {"Hund": "dog", "gegessen": "eaten", "schläft": "sleeps", "mir": "me"}
+    for source, target, alignment in pairs:
+        words, others = target.split(), source.split()
+        for t, s in alignment:
+            assert exact.get(words[t], others[s]) == others[s]
+            assert words[t] != "im" or others[s] in ("in", "the")
+            assert words[t] != "nicht" or others[s] in ("not", "cannot")
+            assert words[t] != "," or others[s] in (",", *CONJUNCTIONS)
+
+
+def test_one_space_one_full_stop_and_lengths(pairs):
+    for source, target, _ in pairs:
+        for text in (source, target):
+            words = text.split()
+            assert text == " ".join(words) and words.index(".") == len(words) - 1
+            assert 3 <= len(words) <= 22
+
+
+def test_each_word_occurs_often_enough(corpus):
+    for side in ("source", "target"):
+        counts = Counter(word for pair in corpus.train for word in getattr(pair, side).split())
+        assert min(counts.values()) >= 30, counts.most_common()[-9:]
+
+
+def test_capitals(pairs):
+    nouns = {x.german[0] for x in de.lexicon().nouns if len(x.german) == 1}
+    nouns |= {"Kindern", "Morgen", "Abend", "Tag"}
+    for source, target, _ in pairs:
+        for word in target.split():
+            assert word[0].islower() == (word not in nouns) or word in ",."
+        for word in source.split():
+            assert word[0].islower() or word in ("I", "Anna", "Paul", ",", ".")
+
+
+def test_verb_last_in_each_subordinate_clause_and_commas(pairs):
+    lexicon = de.lexicon()
+    prefixes = {x for verb in lexicon.verbs for x in verb.german[3:]}
+    finite = {x for forms in lexicon.forms.values() for x in forms[3:]}
+    for verb in lexicon.verbs:
+        infinitive, third, _, *prefix = verb.german
+        for form in (infinitive[:-1], third, infinitive):
+            finite.add("".join([*prefix, form]))
+    for source, target, _ in pairs:
+        words = target.split()
+        opening = [x for x in words if x in CONJUNCTIONS.values()]
+        assert len(opening) == words.count(",") <= 1
+        if not opening:
+            assert "," not in source
+            continue
+        fronted = words[0] == opening[0]
+        assert (source.count(",") == 1) == fronted
+        last = words[words.index(",") - 1] if fronted else words[-2]
+        assert last in finite and last not in prefixes, target
+        assert words[words.index(",") + 1] == opening[0] or fronted
+
+
+def test_verb_second_after_a_fronted_time_or_clause(pairs):
+    lexicon = de.lexicon()
+    finite = {x for forms in lexicon.forms.values() for x in forms[3:]}
+    for verb in lexicon.verbs:
+        infinitive, third, *_ = verb.german
+        finite |= {infinitive[:-1], third, infinitive}
+    for source, target, _ in pairs:
+        first, words = source.split()[0], target.split()
+        second = {"today": 1, "tomorrow": 1, "every": 2, "in": 2}.get(first)
+        if words[0] in ("weil", "obwohl", "wenn"):
+            second = words.index(",") + 1
+        if second:
+            assert words[second] in finite, target
+
+
+def test_same_seed_same_corpus():
+    assert grammar(50, 5, 5, seed=3) == grammar(50, 5, 5, seed=3)
+    assert grammar(50, 5, 5, seed=3) != grammar(50, 5, 5, seed=4)
+
+
+def test_translation_is_a_function():
+    sampler, seen = de.Sampler(Random(5)), {}
+    for _ in range(40_000):
+        source, *rest = sampler.pair()
+        assert seen.setdefault(source, rest) == rest
+    assert len(seen) > 25_000
