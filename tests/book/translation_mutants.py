@@ -67,7 +67,6 @@ FILES_OF_TEXT = [
     ("the archive is compared, not the text", "hashlib.sha256(decompressed(path, data))", "hashlib.sha256(data)"),
     ("a folder of one's own is filled", "if given:\n", "if False:\n"),
     ("it waits for ever", "timeout=30", "timeout=None"),
-    ("one piece is a file", "while (chunk := answer.read(65536)):", "if (chunk := answer.read(65536)):"),
 ]
 
 ORDER = "'finite subject pronoun dat time acc not place new end prefix clause'"
