@@ -1854,7 +1854,7 @@ def multi30k(source: str = "en", target: str = "de") -> Corpus:
 # ```
 #
 # Stop the first at any moment, with Ctrl-C or the power switch, and the same command goes on from the last checkpoint
-# ([chapter 11](11_training.ipynb#stop-anywhere-go-on-exactly)). For texts of your own, write a configuration with
+# ([chapter 11](11_training.ipynb#stop-halfway)). For texts of your own, write a configuration with
 # `corpus = "parallel"` and the names of your files; `--help` lists all keys. The models below were trained by
 # `configs/multi30k-en-de.toml` and its neighbours, which is two hours on one core of a CPU.
 #
