@@ -813,7 +813,7 @@ class RecurrentState:
 # tokens, searches with a beam, and joins the pieces; texts of one length go together, so that no answer depends on its
 # neighbours. The rest checks what comes in, and `attention` will be needed below.
 
-# %% tags=["export"] module="translation"
+# %% tags=["export", "hide-input"] module="translation"
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -850,20 +850,13 @@ class Translator:
                 f"kind must be one of {', '.join(kinds())}, not {kind!r}"
             )
         config, model, self.state = kinds()[kind]
-        ours = {
-            "source_vocab_size",
-            "target_vocab_size",
-            "pad_id",
-        }  # the tokenizers'
+        # what the tokenizers fix
+        ours = {"source_vocab_size", "target_vocab_size", "pad_id"}
         unknown = shape.keys() - (config.__dataclass_fields__.keys() - ours)
         if unknown:
             raise ValueError(f"a {kind} has no {', '.join(sorted(unknown))}")
-        self.source, self.target, self.kind, self.shape = (
-            source,
-            target,
-            kind,
-            shape,
-        )
+        self.source, self.target = source, target
+        self.kind, self.shape = kind, shape
         self.model: nn.Module = model(config(len(source), len(target), **shape))
 
     def numbered(self, pairs: Iterable[Pair]) -> list[tuple[list[int], list[int]]]:
@@ -885,25 +878,17 @@ class Translator:
         """
         [(source, target)] = self.numbered([pair])
         device = next(self.model.parameters()).device
-        rows = (
-            torch.tensor([source], device=device),
-            torch.tensor([target[:-1]], device=device),
-        )
+        rows = [torch.tensor([row], device=device) for row in (source, target[:-1])]
         self.model.eval()
         with record_weights(self.model) as seen:
+            recurrent = self.kind == "recurrent"
             weights = (
-                self.model.attend(*rows)[1]
-                if self.kind == "recurrent"
-                else self.model(*rows)
+                self.model.attend(*rows)[1] if recurrent else self.model(*rows)
             )
         if weights is None:
             raise ValueError("a recurrent model without attention has no weights")
-        crossing = [
-            layer
-            for name, layer in seen.items()
-            if name.endswith("cross_attention")
-        ]
-        return torch.cat(crossing) if crossing else weights[None]
+        layers = [seen[name] for name in seen if name.endswith("cross_attention")]
+        return torch.cat(layers) if layers else weights[None]
 
     @property
     def longest(self) -> int:
@@ -960,8 +945,8 @@ class Translator:
 # ## The same words, the same steps
 #
 # Five models of 0.25 to 0.32 million parameters: a transformer, and LSTM and GRU with and without attention. All get
-# the same batches, optimizer and rate, and 900 steps, nearly four times through the corpus. Each word is one token, and
-# a sentence counts if greedy writing gets every word of it right.
+# the same batches, optimizer and rate, and 900 steps. Each word is one token, and a sentence counts if greedy writing
+# gets every word of it right.
 #
 # **Predict first.** What share of 500 unseen sentences does each get right: the transformer, a recurrent network with
 # attention, one without?
@@ -1031,7 +1016,10 @@ for name, (_, history) in trained.items():
     steps = [row["step"] for row in history]
     shares = [row["validation_exact"] for row in history]
     axes.plot(steps, shares, color=colors[name])
-    axes.text(915, shares[-1], name, color=colors[name], va="center")
+    apart_from = {"gru, no attention": 0.02, "lstm, no attention": -0.03}.get(
+        name, 0
+    )
+    axes.text(915, shares[-1] + apart_from, name, color=colors[name], va="center")
 axes.set(xlabel="step", ylabel="sentences right", xlim=(0, 900), ylim=(-0.03, 1.03))
 plt.show()
 
@@ -1041,14 +1029,11 @@ long = [pair for pair in corpus.test if len(pair.target.split()) >= 12]
 
 
 def share_right(translator, pairs):
-    return evaluate(translator.model, pair_batches(translator.numbered(pairs)))[
-        "exact"
-    ]
+    batches = pair_batches(translator.numbered(pairs))
+    return evaluate(translator.model, batches)["exact"]
 
 
-right = {
-    name: share_right(model, corpus.test) for name, (model, _) in trained.items()
-}
+right = {name: share_right(t, corpus.test) for name, (t, _) in trained.items()}
 print(f"{'':29}all {len(corpus.test)}   {len(short)} short   {len(long)} long")
 for name, (translator, _) in trained.items():
     size = sum(p.numel() for p in translator.model.parameters())
@@ -1059,10 +1044,6 @@ assert 0.6 < right["gru, attention"] < 0.9 and 0.1 < right["lstm, attention"] < 
 assert right["lstm, no attention"] < right["gru, no attention"] < 0.2
 assert share_right(trained["gru, no attention"][0], short) > 0.12
 assert share_right(trained["gru, no attention"][0], long) < 0.05
-a_pass = pair_batches(
-    trained["transformer"][0].numbered(corpus.train), max_tokens=1024
-)
-assert 3.5 < 900 / len(list(a_pass)) < 4
 
 # %% [markdown]
 # The transformer gets all but 3 of 500. With attention the GRU gets 78 percent, without it 9; and what it lacks
@@ -1078,19 +1059,16 @@ translations = {
     for name in ("transformer", "gru, attention")
 }
 for name, texts in translations.items():
-    wrong = [
-        (p, t) for p, t in zip(corpus.test, texts, strict=True) if p.target != t
-    ]
-    print(f"{name}: {len(wrong)} wrong")
-    for pair, text in wrong[:3]:
-        print(
-            f"    {pair.source}\n        wrong  {text}\n        right  {pair.target}"
-        )
+    answers = zip(corpus.test, texts, strict=True)
+    wrong = [(pair, text) for pair, text in answers if pair.target != text]
+    print(f"{name}: {len(wrong)} wrong, the shortest of them")
+    for pair, text in sorted(wrong, key=lambda one: len(one[0].target))[:3]:
+        print(f"{pair.source}\n    wrong  {text}\n    right  {pair.target}")
 
 # %% [markdown]
-# (These were written with beam 4, so the counts differ a little from the table.) Five of the six shown are errors of
-# agreement: *helfen* and *geben* want the dative, and a cat is *sie*, since *Katze* is feminine. Such a word depends on
-# another, which may stand far away. In the sixth, the transformer has invented parents.
+# (These were written with beam 4, so the counts differ a little from the table.) Four of the six shown have the wrong
+# case: *helfen* and *geben* want the dative, *anrufen* does not. Such a word depends on another, which may stand far
+# away. In the other two, the transformer has invented parents, and the GRU *has* tired where it should *be* tired.
 #
 # ### Break it: a baseline that nobody tuned
 #
@@ -1114,23 +1092,16 @@ def tested(task, name):
     return sorted(run["test"]["exact"] for run in found[task][name]["runs"])
 
 
-print(" " * 20 + "grammar: rate, three seeds     numbers: rate, three seeds")
-rates = set()
+print(" " * 20 + "grammar: rate, three seeds      numbers: rate, three seeds")
 for name in models:
     line = f"{name:19}"
     for task in ("grammar", "numbers"):
         rate = found[task][name]["runs"][0]["rate"]
-        rates.add((task, rate))
         line += f" {rate:.3f} " + " ".join(f"{x:6.1%}" for x in tested(task, name))
+        line += " " * 4
     print(line)
-assert ("grammar", 0.006) in rates and len(
-    {r for t, r in rates if t == "grammar"}
-) == 1
-assert (
-    tested("grammar", "gru, attention")[0]
-    > 0.96
-    < tested("grammar", "transformer")[0]
-)
+assert all(found["grammar"][name]["runs"][0]["rate"] == 0.006 for name in models)
+assert tested("grammar", "gru, attention")[0] > 0.96
 assert tested("grammar", "gru, no attention")[2] < 0.7
 assert tested("grammar", "lstm, no attention")[2] < 0.05
 
@@ -1140,8 +1111,8 @@ assert tested("grammar", "lstm, no attention")[2] < 0.05
 # remains is attention. Without it the GRU gets between 42 and 68 percent, the LSTM hardly any; with the numbers it is
 # the same. On this task it is attention that makes a translator, not what is built around it.
 #
-# So why did transformers replace recurrent networks? Here are two reasons that this race cannot show: training needs no
-# loop over words, and real sentences are harder than these. We come back to the second at the end.
+# So why did transformers replace recurrent networks? One reason cannot be seen in a race over equal steps: to train
+# them takes no loop over words, so they can be larger, and read more, in the same time.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1188,13 +1159,13 @@ for axes, (task, title) in zip(
         )
         shares = [counts[0][length] / counts[1][length] for length in shown]
         axes.plot(shown, shares, ".-", color=colors[name])
-        if task == "grammar" and name != "lstm, attention":
-            at = {"transformer": (11.1, 0.9), "gru, attention": (13.3, 0.45)}
-            x, y = at.get(name, (3.2, 0.62 if name[0] == "g" else 0.25))
-            axes.text(x, y, name, color=colors[name])
+        if task == "numbers":
+            nudge = {"transformer": -0.06, "lstm, attention": 0.06}.get(name, 0)
+            axes.text(
+                11.3, shares[-1] + nudge, name, color=colors[name], va="center"
+            )
     axes.axvline(found[task]["trained_up_to"] + 0.5, color=plots.GREY, ls=":")
     axes.set(title=title, xlabel="words in the translation", ylim=(-0.03, 1.03))
-panels[1].text(6.2, 0.87, "lstm, attention", color=colors["lstm, attention"])
 panels[0].set_ylabel("right")
 figure.tight_layout()
 plt.show()
@@ -1333,10 +1304,10 @@ for (word, looked_at), count in misses.most_common(8):
     print(f"{count:4} times, for {word!r} at {looked_at!r}")
 
 # %% [markdown]
-# Some of these have a reason. Who wants to write *der* must know whether the noun is masculine, and the model looks at
-# *man*; the grammar's link says *the*. Is *man* really where it reads that? A weight does not say so, but one can try.
-# Let the encoder read the sentence, and once more with *woman* for *man*. Then take the first memory, exchange the
-# state above a *single* word for the second one's, and ask the decoder for the first German word.
+# Some of these have a reason. To write *der* one must know that the noun is masculine, and the model looks at *man*;
+# the grammar's link says *the*. Is *man* really where it reads that? A weight does not say so, but one can try. Let the
+# encoder read the sentence, and once more with *woman* for *man*. Then, in what it made of the first, exchange the
+# state above a *single* word for the same one of the second, and ask the decoder for the first German word.
 #
 # **Predict first.** With *woman*, the sentence begins with *die*. For which of the eight words does the exchange turn
 # *der* into *die*?

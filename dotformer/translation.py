@@ -47,20 +47,13 @@ class Translator:
                 f"kind must be one of {', '.join(kinds())}, not {kind!r}"
             )
         config, model, self.state = kinds()[kind]
-        ours = {
-            "source_vocab_size",
-            "target_vocab_size",
-            "pad_id",
-        }  # the tokenizers'
+        # what the tokenizers fix
+        ours = {"source_vocab_size", "target_vocab_size", "pad_id"}
         unknown = shape.keys() - (config.__dataclass_fields__.keys() - ours)
         if unknown:
             raise ValueError(f"a {kind} has no {', '.join(sorted(unknown))}")
-        self.source, self.target, self.kind, self.shape = (
-            source,
-            target,
-            kind,
-            shape,
-        )
+        self.source, self.target = source, target
+        self.kind, self.shape = kind, shape
         self.model: nn.Module = model(config(len(source), len(target), **shape))
 
     def numbered(self, pairs: Iterable[Pair]) -> list[tuple[list[int], list[int]]]:
@@ -82,25 +75,17 @@ class Translator:
         """
         [(source, target)] = self.numbered([pair])
         device = next(self.model.parameters()).device
-        rows = (
-            torch.tensor([source], device=device),
-            torch.tensor([target[:-1]], device=device),
-        )
+        rows = [torch.tensor([row], device=device) for row in (source, target[:-1])]
         self.model.eval()
         with record_weights(self.model) as seen:
+            recurrent = self.kind == "recurrent"
             weights = (
-                self.model.attend(*rows)[1]
-                if self.kind == "recurrent"
-                else self.model(*rows)
+                self.model.attend(*rows)[1] if recurrent else self.model(*rows)
             )
         if weights is None:
             raise ValueError("a recurrent model without attention has no weights")
-        crossing = [
-            layer
-            for name, layer in seen.items()
-            if name.endswith("cross_attention")
-        ]
-        return torch.cat(crossing) if crossing else weights[None]
+        layers = [seen[name] for name in seen if name.endswith("cross_attention")]
+        return torch.cat(layers) if layers else weights[None]
 
     @property
     def longest(self) -> int:

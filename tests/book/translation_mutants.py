@@ -28,7 +28,7 @@ TRANSLATION = [
     ("the number of drafts is fixed", "length, beam, alpha)", "length, 4, alpha)"),
     ("the last draft for the best", "hypotheses[0]", "hypotheses[-1]"),
     ("space around a translation stays", ".decode(hypotheses[0].tokens).strip()", ".decode(hypotheses[0].tokens)"),
-    ("it looks one word late", "[target[:-1]]", "[target[1:]]"),
+    ("it looks one word late", "(source, target[:-1])", "(source, target[1:])"),
     ("it looks at itself", "endswith('cross_attention')", "endswith('self_attention')"),
     (
         "the mean of sentences' BLEU",
