@@ -91,7 +91,7 @@ class RecurrentSeq2Seq(nn.Module):
     The encoder's last states, through a learned map, start the decoder. With
     attention its previous state asks for a context, which enters the next step,
     after Bahdanau, Cho and Bengio (2015). Without, that start is all it gets, after
-    Sutskever, Vinyals and Le (2014), who reverse the source; here nothing does.
+    Sutskever, Vinyals and Le (2014), who reverse the source; we do not.
 
     Defined in chapter 13, "What came before".
     """
@@ -151,7 +151,7 @@ class RecurrentSeq2Seq(nn.Module):
         """Go on from what `encode` or `decode` returned, through target (B, T).
 
         Returns logits (B, T, V), attention's weights (B, T, S) or None, and the
-        state behind the last target. Raises ValueError when rows are missing.
+        state after the last target. Raises ValueError when rows are missing.
         """
         if target.shape[:-1] != state.shape[2:3]:
             raise ValueError(
