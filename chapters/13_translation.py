@@ -449,8 +449,8 @@ def grammar(
 
     A synchronous grammar: each pair is one tree, put in order twice. All English
     sentences differ, and each has one translation. Each German word is aligned with
-    the English words that it renders, a comma that only German has with the conjunction.
-    After Lewis and Stearns (1968).
+    the English words that it renders; a comma that only German has, with the
+    conjunction. After Lewis and Stearns (1968).
 
     Raises ValueError when that many different sentences are not found.
     """
@@ -1169,18 +1169,17 @@ for axes, (task, lengths) in zip(
             )
     axes.axvline(found[task]["trained_up_to"] + 0.5, color=plots.GREY, ls=":")
     axes.set(title=task, xlabel="words in the translation", ylim=(-0.03, 1.03))
+    axes.set_xticks(lengths[1::3])
 panels[0].set_ylabel("right")
 figure.tight_layout()
 plt.show()
 
 # %%
 for name in list(models)[:3]:
-    grammar_13, numbers_10 = (
-        share_at("grammar", name, 13),
-        share_at("numbers", name, 10, 11),
-    )
+    thirteen = share_at("grammar", name, 13)
+    longest = share_at("numbers", name, 10, 11)
     print(
-        f"{name:16} grammar, 13 words {grammar_13:4.0%}   numbers, 10 and 11 words {numbers_10:4.0%}"
+        f"{name:16} grammar, 13 words {thirteen:4.0%}   numbers, 10 or 11 {longest:4.0%}"
     )
 limit = found["grammar"]["trained_up_to"]
 for name, longer in (("up to", False), ("over", True)):
@@ -1876,8 +1875,8 @@ plt.show()
 # %%
 for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
     print(example["source"])
-    print("    wrote      ", example["translation"])
-    print("    reference  ", example["reference"])
+    print("    wrote  ", example["translation"])
+    print("    wanted ", example["reference"])
 
 # %% [markdown]
 # The first is as good as its reference, and has understood the misspelt *starring*. The fourth is right, and its

@@ -101,8 +101,8 @@ def grammar(
 
     A synchronous grammar: each pair is one tree, put in order twice. All English
     sentences differ, and each has one translation. Each German word is aligned with
-    the English words that it renders, a comma that only German has with the conjunction.
-    After Lewis and Stearns (1968).
+    the English words that it renders; a comma that only German has, with the
+    conjunction. After Lewis and Stearns (1968).
 
     Raises ValueError when that many different sentences are not found.
 
