@@ -14,7 +14,7 @@
 # that it has never seen.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
-# 40 minutes to read, with a good place to pause after the first trained model, and 35 more for the exercises.
+# 50 minutes to read, with a good place to pause after the first trained model, and 35 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
 from functools import partial

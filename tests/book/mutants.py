@@ -5,20 +5,26 @@ They are planted into code written out by `ast.unparse`, so that comments and li
 
 from dataclasses import dataclass
 
+from tests.book.recurrent_mutants import RECURRENT
 from tests.book.torch_mutants import TORCH
 from tests.book.training_mutants import CORPORA, GENERATION, TRAINING
+from tests.book.translation_mutants import FILES_OF_TEXT, GERMAN, TRANSLATION
 
 AS_IT_IS = "without a defect"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One defect: in `module` of the package, the piece of code `right`, found exactly once, becomes `wrong`."""
+    """One defect: in `module` of the package, the piece of code `right`, found exactly once, becomes `wrong`.
+
+    `tests` is the reference tests' file, where it has not the module's name.
+    """
 
     name: str
     module: str
     right: str
     wrong: str
+    tests: str = ""
 
     @property
     def key(self) -> str:
@@ -340,5 +346,9 @@ DEFECTS = {
     "corpora": CORPORA,
     "training": TRAINING,
     "generation": GENERATION,
+    "german": GERMAN,
+    "recurrent": RECURRENT,
+    "translation": TRANSLATION,
 }
 MUTANTS = [Mutant(name, module, right, wrong) for module, defects in DEFECTS.items() for name, right, wrong in defects]
+MUTANTS += [Mutant(name, "corpora", right, wrong, "parallel") for name, right, wrong in FILES_OF_TEXT]

@@ -29,7 +29,7 @@ def reference_tests(*paths: str) -> int:
 def planted(mutant: Mutant) -> int:
     """Pytest's exit code on the module's own tests with one mutant planted; -1 if it is not found exactly once.
 
-    Its own are the file that has its name and, in by_hand, what all functions there must do.
+    Its own are the file that has its name, or that the mutant names, and, in by_hand, what all functions there must do.
     """
     path = Path("dotformer", *mutant.module.split(".")).with_suffix(".py")
     source = path.read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ def planted(mutant: Mutant) -> int:
         return -1
     path.write_text(code.replace(mutant.right, mutant.wrong), encoding="utf-8")
     try:
-        name = NAMESAKES.get(mutant.module, mutant.module.rpartition(".")[2])
+        name = mutant.tests or NAMESAKES.get(mutant.module, mutant.module.rpartition(".")[2])
         shared = ["tests/reference/test_inputs.py"] if mutant.module.startswith("by_hand.") else []
         return reference_tests(f"tests/reference/test_{name}.py", *shared)
     finally:

@@ -1,0 +1,1 @@
+"""The command line: files, configurations and errors around what the chapters define. Written by hand."""

@@ -1,0 +1,216 @@
+"""The commands train, translate and evaluate."""
+
+import argparse
+import csv
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import torch
+from torch import Tensor
+
+from dotformer.command_line.runs import Run, write_json
+from dotformer.training import evaluate, pair_batches, train
+from dotformer.translation import bleu, exact_match
+
+SHOWN = 10  # translations that --save keeps
+CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default; an error names what there is.
+
+  [data]      corpus = "number_words", "grammar", "cmudict", "multi30k" or "parallel", and the arguments of that
+              function in dotformer.corpora; parallel: train, validation, test = ["SOURCE", "TARGET"], text files
+              with a sentence a line, named from where CONFIG.toml lies
+  [tokens]    vocab_size = 10000, shared = false (one tokenizer for both sides)
+  [model]     kind = "transformer" or "recurrent", and the fields of TransformerConfig or RecurrentConfig
+  [training]  max_tokens = 4096 (places in a batch), and the fields of TrainingConfig
+
+The folder will hold config.json, source.json and target.json (the tokenizers), model.safetensors (the parameters when
+the validation loss was lowest), log.csv, tensorboard/, and checkpoint.pt, from which the same command goes on."""
+
+
+def device_named(name: str) -> str:
+    """That device, or for "auto" the fastest. ValueError when it is not there."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    name = next(n for n in there if there[n]) if name == "auto" else name
+    if not there[name]:
+        raise ValueError(f"there is no {name} here: choose another --device")
+    return name
+
+
+def train_command(args: argparse.Namespace) -> None:
+    """Train, or go on where the checkpoint is."""
+    device, run = device_named(args.device), Run.begin(args.config, args.output or Path("runs", args.config.stem))
+    say = (lambda _: None) if args.quiet else partial(print, flush=True)
+    translator, config, folder = run.translator(), run.training, run.folder
+    model, reached = translator.model, run.reached(translator.model)
+    if reached >= config.steps:
+        return say(f"{folder} is finished: all {config.steps:,} steps are done")
+    pairs, held_out = run.numbered(translator, "train"), run.numbered(translator, "validation")
+    run.save(translator)
+    say(f"{len(pairs):,} pairs, {sum(map(Tensor.numel, model.parameters())):,} parameters, on {device}, in {folder}")
+    say(f"going on after step {reached:,} of {config.steps:,}" if reached else f"{config.steps:,} steps to go")
+    batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
+    validate = partial(evaluate, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
+    progress = not args.quiet and sys.stderr.isatty()
+    history = train(model, batches, config, validate, folder, device, progress=progress)
+    best = min(history, key=lambda row: row["validation_loss"])
+    say(f"finished; the lowest validation loss was {best['validation_loss']:.3f}, after step {best['step']:,}")
+
+
+def arriving(stream: BinaryIO, longest: int = 1 << 20) -> Iterator[list[bytes]]:
+    """Lines as they arrive, those that are there together; the last may be one with no end in `longest` bytes."""
+    rest = b""
+    while len(rest) <= longest and (data := stream.read1(8192)):
+        *lines, rest = (rest + data).split(b"\n")
+        yield lines
+    if rest:
+        yield [rest]
+
+
+def translate_command(args: argparse.Namespace) -> None:
+    """Translate standard input, line by line, as it arrives."""
+    if sys.stdin is None or sys.stdout is None:
+        raise OSError("standard input or output is closed")
+    translator, number = Run.load(args.folder).trained(device_named(args.device)), 0
+    sys.stdout.reconfigure(encoding="utf-8")
+    for lines in arriving(sys.stdin.buffer):
+        texts, problem = [], None
+        for line in lines:
+            number += 1
+            try:
+                text = line.decode()
+                translator.tokens(text)
+            except ValueError as error:
+                problem = f"standard input, line {number}: {error}"
+                break
+            texts.append(text)
+        for answer in translator.translate(texts, args.beam, args.alpha):
+            print(*answer.splitlines())
+        sys.stdout.flush()
+        if problem:
+            raise ValueError(problem)
+
+
+def evaluate_command(args: argparse.Namespace) -> None:
+    """Measure a model, print what was found, and save it if that is wanted."""
+    device, run = device_named(args.device), Run.load(args.folder)
+    translator = run.trained(device)
+    numbered, pairs = run.numbered(translator, args.part), getattr(run.corpus, args.part)
+    start, sources = time.perf_counter(), list(dict.fromkeys(pair.source for pair in pairs))
+    translations = translator.translate(sources, args.beam, args.alpha)
+    answers = dict(zip(sources, translations, strict=True))
+    answers, targets = [answers[pair.source] for pair in pairs], [pair.target for pair in pairs]
+    found = {"part": args.part, "sources": len(sources), "pairs": len(pairs), "beam": args.beam, "alpha": args.alpha}
+    found["exact_match"] = exact_match(answers, pairs)
+    for name, lowercase in (("bleu", False), ("bleu_lowercase", True)):
+        found[name], found[f"{name}_signature"] = bleu(answers, targets, lowercase)
+    figures = evaluate(translator.model, pair_batches(numbered, max_tokens=run.training.max_tokens))
+    found |= {name: figures[name] for name in ("loss", "accuracy")}  # of the next token, given the true ones
+    found["parameters"] = sum(map(Tensor.numel, translator.model.parameters()))
+    found |= {"device": device, "seconds": time.perf_counter() - start}
+    for name, value in found.items():
+        print(f"{name.replace('_', ' '):<26}{round(value, 4) if isinstance(value, float) else value}")
+    if args.save:
+        rows = zip(pairs[:SHOWN], answers[:SHOWN], strict=True)
+        examples = [{"source": pair.source, "reference": pair.target, "translation": answer} for pair, answer in rows]
+        with (run.folder / "log.csv").open(newline="") as file:
+            curve = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+        machine = {"system": platform.platform(), "processor": platform.processor() or platform.machine()}
+        machine |= {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
+        machine |= {"accelerator": torch.cuda.get_device_name()} if device == "cuda" else {}
+        versions = {name: version(name) for name in ("torch", "numpy", "safetensors", "sacrebleu")}
+        versions |= {"python": platform.python_version()}
+        write_json(
+            args.save,
+            {"measured": found, "config": run.config, "curve": curve, "examples": examples}
+            | {"machine": machine, "versions": versions},
+        )
+
+
+class Parser(argparse.ArgumentParser):
+    """Its errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"dotformer: {message} ({self.prog} --help tells more)\n")
+
+
+def beam(text: str) -> int:
+    """An argument that is a number of drafts."""
+    if not 1 <= int(text) <= 100:
+        raise ValueError
+    return int(text)
+
+
+def alpha(text: str) -> float:
+    """An argument that is an exponent."""
+    if not 0 <= float(text) <= 100:
+        raise ValueError
+    return float(text)
+
+
+def parser() -> Parser:
+    """What can be said on the command line."""
+    begin = "Begin with: python -m dotformer train configs/number_words.toml"
+    top = Parser(prog="python -m dotformer", description="Train a transformer, and translate with it.", epilog=begin)
+    commands = top.add_subparsers(title="commands", metavar="COMMAND")
+
+    def command(run: Callable[[argparse.Namespace], None], short: str, more: str) -> Parser:
+        raw = argparse.RawDescriptionHelpFormatter
+        name = run.__name__.partition("_")[0]
+        made = commands.add_parser(name, help=short, description=f"{short}.", epilog=more, formatter_class=raw)
+        made.set_defaults(run=run)
+        made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="where to compute;"
+                          " auto: cuda if it is there, else mps, else cpu")  # fmt: skip
+        return made
+
+    made = command(train_command, "Train a model as a configuration says, or go on", CONFIG_HELP)
+    made.add_argument("config", type=Path, metavar="CONFIG.toml", help="what to train, as configs/number_words.toml")
+    made.add_argument("--output", type=Path, metavar="FOLDER", help="where to keep it (default: runs/CONFIG)")
+    made.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    for run, short, more in (
+        (translate_command, "Translate standard input to standard output, line by line", "Example:\n  "
+         "echo forty two | python -m dotformer translate runs/number_words"),
+        (evaluate_command, "Measure a model on data that it has not learnt from", "Example:\n  "
+         "python -m dotformer evaluate runs/number_words --save results.json"),
+    ):  # fmt: skip
+        made = command(run, short, more)
+        made.add_argument("folder", type=Path, metavar="FOLDER", help="where train has kept the model")
+        made.add_argument("--beam", type=beam, default=4, help="drafts to keep, 1 to 100 (default: 4)")
+        made.add_argument("--alpha", type=alpha, default=0.6, help="how much length is favoured (default: 0.6)")
+    made.add_argument("--part", choices=("test", "validation"), default="test", help="of the corpus (default: test)")
+    made.add_argument("--save", type=Path, metavar="FILE.json", help="write it all, with configuration and curve")
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command. Returns the exit code; what goes wrong is one line on standard error."""
+    args = parser().parse_args(arguments)
+    if "run" not in args:
+        parser().print_help()
+        return 0
+    code, message = 0, ""
+    try:
+        args.run(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code, message = 130, "stopped" + "; the same command goes on from the last checkpoint" * ("config" in args)
+    except BrokenPipeError:
+        code = 141  # as if killed by SIGPIPE, like every filter
+    except (OSError, ValueError, FloatingPointError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise  # a mistake of ours
+        code, message = 1, " ".join(str(error).split()) or "not enough memory"
+        if isinstance(error, OSError) and error.strerror:
+            message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if message:
+        print(f"dotformer: {message}", file=sys.stderr)  # only here, where a progress bar has been closed
+    try:
+        sys.stdout.flush()
+    except OSError:  # nobody listens, or the disk is full: do not try again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code

@@ -1,0 +1,194 @@
+"""Tangled from chapters/13_translation.py.
+
+Never edited by hand: edit the chapter, then `make tangle`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import torch
+from sacrebleu.metrics import BLEU
+from torch import Tensor, nn
+
+from dotformer.attention import record_weights
+from dotformer.corpora import Pair
+from dotformer.generation import KVCache, beam_search
+from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
+from dotformer.tokens import BPETokenizer
+from dotformer.transformer import Transformer, TransformerConfig
+
+
+def kinds() -> dict[str, tuple[type, type, type]]:
+    """For each kind of model: its configuration, itself, and its state in writing.
+
+    Defined in chapter 13, "One door for both".
+    """
+    return {
+        "transformer": (TransformerConfig, Transformer, KVCache),
+        "recurrent": (RecurrentConfig, RecurrentSeq2Seq, RecurrentState),
+    }
+
+
+class Translator:
+    """A model and its two tokenizers: text in, text out.
+
+    `kind` is "transformer" or "recurrent", and `shape` the model's configuration
+    without the sizes of the vocabularies, which are the tokenizers'. Raises
+    ValueError for another kind or a shape that does not belong to it.
+
+    Defined in chapter 13, "One door for both".
+    """
+
+    def __init__(
+        self, source: BPETokenizer, target: BPETokenizer, kind: str, shape: dict
+    ) -> None:
+        if kind not in kinds():
+            raise ValueError(
+                f"kind must be one of {', '.join(kinds())}, not {kind!r}"
+            )
+        config, model, self.state = kinds()[kind]
+        # what the tokenizers fix
+        ours = {"source_vocab_size", "target_vocab_size", "pad_id"}
+        unknown = shape.keys() - (config.__dataclass_fields__.keys() - ours)
+        if unknown:
+            raise ValueError(f"a {kind} has no {', '.join(sorted(unknown))}")
+        self.source, self.target = source, target
+        self.kind, self.shape = kind, shape
+        self.model: nn.Module = model(config(len(source), len(target), **shape))
+
+    def numbered(self, pairs: Iterable[Pair]) -> list[tuple[list[int], list[int]]]:
+        """Source tokens, and target tokens between marks, of each pair."""
+        return [
+            (
+                self.source.encode(f" {p.source}"),
+                self.target.encode(f" {p.target}", True),
+            )
+            for p in pairs
+        ]
+
+    @torch.no_grad()
+    def attention(self, pair: Pair) -> Tensor:
+        """How it looks at the source, given the target: weights (layers, H, T, S).
+
+        Row t has the weights with which target t is predicted, the last row those
+        for the end. Raises ValueError for a model without attention.
+        """
+        [(source, target)] = self.numbered([pair])
+        device = next(self.model.parameters()).device
+        rows = [torch.tensor([row], device=device) for row in (source, target[:-1])]
+        self.model.eval()
+        with record_weights(self.model) as seen:
+            recurrent = self.kind == "recurrent"
+            weights = (
+                self.model.attend(*rows)[1] if recurrent else self.model(*rows)
+            )
+        if weights is None:
+            raise ValueError("a recurrent model without attention has no weights")
+        layers = [seen[name] for name in seen if name.endswith("cross_attention")]
+        return torch.cat(layers) if layers else weights[None]
+
+    @property
+    def longest(self) -> int:
+        """How many tokens a text may have."""
+        return getattr(self.model.config, "max_length", 1024)
+
+    def tokens(self, text: str) -> list[int]:
+        """Source tokens of a text, none if it is nothing but space.
+
+        Raises ValueError when they are too many; a text that is far too long is
+        not even cut up, because that takes the square of its longest word.
+        """
+        text, symbols = text.strip(), self.source.symbols
+        few = len(text.encode()) <= self.longest * max(len(s) for s in symbols)
+        tokens = self.source.encode(f" {text}") if text and few else []
+        if not few or len(tokens) > self.longest:
+            raise ValueError(f"more than the {self.longest} tokens that fit")
+        return tokens
+
+    @torch.no_grad()
+    def translate(
+        self,
+        texts: Sequence[str],
+        beam: int = 4,
+        alpha: float = 0.6,
+        max_tokens: int = 4096,
+    ) -> list[str]:
+        """The best hypothesis for each text, at most 50 tokens longer than it.
+
+        Batches have at most `max_tokens` places, drafts included. A text of nothing
+        but space gives "". Raises ValueError for one that is too long.
+        """
+        rows = [self.tokens(text) for text in texts]
+        results = [""] * len(texts)
+        alike = defaultdict(list)  # numbers of texts by length: nothing is padded
+        for n, row in enumerate(rows):
+            alike[len(row)].append(n)
+        device = next(self.model.parameters()).device
+        self.model.eval()
+        for size in sorted(alike.keys() - {0}):
+            fit = max(1, max_tokens // (max(beam, 1) * size))
+            for start in range(0, len(alike[size]), fit):
+                chosen = alike[size][start : start + fit]
+                source = torch.tensor([rows[n] for n in chosen], device=device)
+                length = min(size + 50, self.longest)
+                state = self.state(self.model, source)
+                found = beam_search(state, length, beam, alpha)
+                for n, hypotheses in zip(chosen, found, strict=True):
+                    results[n] = self.target.decode(hypotheses[0].tokens).strip()
+        return results
+
+
+def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
+    """Whether each aligned target word looks most at a word that it renders.
+
+    `weights` are (..., T, S), and `alignment` has pairs (target word, source word).
+    Returns booleans (..., N) for the N target words that are aligned, in order.
+
+    Defined in chapter 13, "Does attention say which word came from which?".
+    """
+    gold = torch.zeros(weights.shape[-2:], dtype=torch.bool)
+    for place in alignment:
+        gold[place] = True
+    best = weights.argmax(dim=-1, keepdim=True).cpu()
+    hits = gold.expand(weights.shape).gather(-1, best).squeeze(-1)
+    return hits[..., gold.any(dim=1)]
+
+
+def bleu(
+    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False
+) -> tuple[float, str]:
+    """Corpus BLEU from 0 to 100, and the signature that says how it was counted.
+
+    Texts are as people write them: sacreBLEU cuts them itself. Raises ValueError
+    when there are not equally many. After Papineni and others (2002), Post (2018).
+
+    Defined in chapter 13, "How good is a translation?".
+    """
+    if len(hypotheses) != len(references) or not hypotheses:
+        raise ValueError(
+            f"{len(hypotheses)} hypotheses for {len(references)} references"
+        )
+    metric = BLEU(lowercase=lowercase, force=True)  # it would warn of " ."
+    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return score, str(metric.get_signature())
+
+
+def exact_match(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> float:
+    """The share of sources whose hypothesis equals one of their targets.
+
+    A source with several targets is several pairs, with a hypothesis each, and
+    counts once. Raises ValueError when there are none, or not equally many.
+
+    Defined in chapter 13, "How good is a translation?".
+    """
+    if not pairs:
+        raise ValueError("no pairs to compare with")
+    targets = defaultdict(set)
+    for pair in pairs:
+        targets[pair.source].add(pair.target)
+    answers = {
+        pair.source: text for pair, text in zip(pairs, hypotheses, strict=True)
+    }
+    return sum(text in targets[source] for source, text in answers.items()) / len(
+        answers
+    )

@@ -1,0 +1,314 @@
+"""Tests for german.py: properties of the corpus, agreement, and known pairs."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from dotformer import german as de
+from dotformer.corpora import grammar
+
+CONJUNCTIONS = {
+    "that": "dass",
+    "because": "weil",
+    "although": "obwohl",
+    "when": "wenn",
+}
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return grammar()
+
+
+@pytest.fixture(scope="module")
+def pairs(corpus):
+    return corpus.train + corpus.validation + corpus.test
+
+
+def named(english):
+    return next(x for x in de.lexicon().nouns if x.english[0] == english)
+
+
+def verb(english):
+    return next(x for x in de.lexicon().verbs if x.english[0] == english)
+
+
+def german(phrase):
+    return " ".join(word for word, _ in phrase.german)
+
+
+def english(phrase):
+    return " ".join(word.text for word in phrase.english)
+
+
+def links(phrase):
+    place = {word: s for s, word in enumerate(phrase.english)}
+    return {(t, place[x]) for t, (_, xs) in enumerate(phrase.german) for x in xs}
+
+
+@pytest.mark.parametrize(
+    ("noun", "word", "cases"),
+    [
+        ("man", "the", ["der alte Mann", "den alten Mann", "dem alten Mann"]),
+        ("man", "a", ["ein alter Mann", "einen alten Mann", "einem alten Mann"]),
+        ("cat", "the", ["die alte Katze", "die alte Katze", "der alten Katze"]),
+        ("cat", "my", ["meine alte Katze"] * 2 + ["meiner alten Katze"]),
+        ("house", "the", ["das alte Haus", "das alte Haus", "dem alten Haus"]),
+        ("house", "his", ["sein altes Haus"] * 2 + ["seinem alten Haus"]),
+        ("parents", "her", ["ihre alten Eltern"] * 2 + ["ihren alten Eltern"]),
+        ("children", "the", ["die alten Kinder"] * 2 + ["den alten Kindern"]),
+    ],
+)
+def test_agreement(noun, word, cases):
+    phrases = [de.noun_phrase(named(noun), case, word, "old") for case in ("nom", "acc", "dat")]
+    assert [german(phrase) for phrase in phrases] == cases
+    assert english(phrases[0]).split()[-2:] == ["old", noun]
+
+
+@pytest.mark.parametrize(
+    ("pronoun", "cases"),
+    [
+        ("I", "ich mich mir"),
+        ("we", "wir uns uns"),
+        ("he", "er ihn ihm"),
+        ("she", "sie sie ihr"),
+        ("they", "sie sie ihnen"),
+    ],
+)
+def test_pronouns(pronoun, cases):
+    phrases = [de.noun_phrase(named(pronoun), x) for x in ("nom", "acc", "dat")]
+    assert " ".join(german(phrase) for phrase in phrases) == cases
+
+
+@pytest.mark.parametrize(
+    ("noun", "pair"),
+    [
+        ("dog", ("it", "er")),
+        ("cat", ("it", "sie")),
+        ("kitten", ("it", "es")),
+        ("flowers", ("they", "sie")),
+        ("Paul", ("he", "er")),
+        ("mother", ("she", "sie")),
+        ("I", ("I", "ich")),
+    ],
+)
+def test_what_stands_for_a_noun(noun, pair):
+    phrase = de.pronoun(named(noun))
+    assert (english(phrase), german(phrase)) == pair
+
+
+def test_an_before_a_vowel():
+    assert english(de.noun_phrase(named("apple"), "acc", "a")) == "an apple"
+    assert english(de.noun_phrase(named("apple"), "acc", "a", "big")) == "a big apple"
+    assert english(de.noun_phrase(named("man"), "acc", "a", "old")) == "an old man"
+
+
+@pytest.mark.parametrize(
+    ("noun", "word", "text", "alignment"),
+    [
+        ("garden", "in the", "im Garten", {(0, 0), (0, 1), (1, 2)}),
+        ("kitchen", "in the", "in der Küche", {(0, 0), (1, 1), (2, 2)}),
+        ("table", "under my", "unter meinem Tisch", {(0, 0), (1, 1), (2, 2)}),
+    ],
+)
+def test_places(noun, word, text, alignment):
+    phrase = de.noun_phrase(named(noun), "dat", word)
+    assert german(phrase) == text and links(phrase) == alignment
+
+
+@pytest.mark.parametrize(
+    ("subject", "tense", "finite", "rest"),
+    [
+        ("I", "present", ("open", "mache"), ("", "auf")),
+        ("he", "present", ("opens", "macht"), ("", "auf")),
+        ("they", "present", ("open", "machen"), ("", "auf")),
+        ("he", "have", ("has", "hat"), ("opened", "aufgemacht")),
+        ("I", "must", ("must", "muss"), ("open", "aufmachen")),
+        ("we", "can", ("can", "können"), ("open", "aufmachen")),
+        ("she", "cannot", ("cannot", "kann"), ("open", "aufmachen")),
+        ("she", "want", ("wants", "will"), ("to open", "aufmachen")),
+    ],
+)
+def test_conjugation(subject, tense, finite, rest):
+    parts = de.conjugate(verb("open"), tense, named(subject))
+    assert (english(parts["finite"]), german(parts["finite"])) == finite
+    end = parts["prefix" if tense == "present" else "end"]
+    assert (english(end), german(end)) == rest
+
+
+@pytest.mark.parametrize(
+    ("tense", "first", "opening", "pair"),
+    [
+        ("present", "subject", "", ("he cleans up today", "er räumt heute auf")),
+        ("present", "time", "", ("today he cleans up", "heute räumt er auf")),
+        ("present", "subject", "when", ("he cleans up today", "er heute aufräumt")),
+        ("must", "time", "", ("today he must clean up", "heute muss er aufräumen")),
+        (
+            "can",
+            "subject",
+            "when",
+            ("he can clean up today", "er heute aufräumen kann"),
+        ),
+        (
+            "have",
+            "subject",
+            "",
+            ("he has cleaned up today", "er hat heute aufgeräumt"),
+        ),
+    ],
+)
+def test_one_tree_two_orders(tense, first, opening, pair):
+    clause = de.Clause(
+        de.conjugate(verb("clean"), tense, named("he")),
+        subject=de.noun_phrase(named("he"), "nom"),
+        time=de.leaf("today", "heute"),
+    )
+    phrase = de.arrange(clause, first, opening)
+    assert (english(phrase), german(phrase)) == pair
+
+
+@pytest.mark.parametrize("sizes", [(-1, 5, 5), (5, -1, 5), (5, 5, -1), (0, 0, 0)])
+def test_sizes_that_make_no_corpus(sizes):
+    with pytest.raises(ValueError, match=r"leave no|0 different"):
+        grammar(*sizes)
+
+
+def test_more_than_can_be_found(monkeypatch):
+    pair = de.Sampler(Random(0)).pair()
+    monkeypatch.setattr(de.Sampler, "pair", lambda self: pair)
+    with pytest.raises(ValueError, match="2 different sentences wanted, 1 found"):
+        grammar(2, 0, 0)
+
+
+KNOWN = """
+Paul has called him . | Paul hat ihn angerufen . | 0-0 1-1 2-3 3-2 4-4
+today he has not sung . | heute hat er nicht gesungen . | 0-0 1-2 2-1 3-3 4-4 5-5
+the man gives me a suitcase . | der Mann gibt mir einen Koffer . | 0-0 1-1 2-2 3-3 4-4 5-5 6-6
+her dog sleeps because it is tired . | ihr Hund schläft , weil er müde ist . | 0-0 1-1 2-2 3-3 4-3 5-4 6-6 7-5 8-7
+I buy a lamp because it is cheap . | ich kaufe eine Lampe , weil sie billig ist . | 0-0 1-1 2-2 3-3 4-4 5-4 6-5 7-7 8-6 9-8
+he wants to help her because she is sick . | er will ihr helfen , weil sie krank ist . | 0-0 1-1 2-4 3-2 3-3 4-5 5-5 6-6 7-8 8-7 9-9
+the apple is under my new table . | der Apfel ist unter meinem neuen Tisch . | 0-0 1-1 2-2 3-3 4-4 5-5 6-6 7-7
+my dog cannot sleep because it is sick . | mein Hund kann nicht schlafen , weil er krank ist . | 0-0 1-1 2-2 3-2 4-3 5-4 6-4 7-5 8-7 9-6 10-8
+my sister looks for a pear in the park every day . | meine Schwester sucht jeden Tag im Park eine Birne . | 0-0 1-1 2-2 2-3 3-9 4-10 5-6 5-7 6-8 7-4 8-5 9-11
+because it is sick , his dog cannot sleep . | weil er krank ist , kann sein Hund nicht schlafen . | 0-0 1-1 2-3 3-2 4-4 5-7 6-5 7-6 8-7 9-8 10-9
+I call a woman when Paul opens my window . | ich rufe eine Frau an , wenn Paul mein Fenster aufmacht . | 0-0 1-1 2-2 3-3 4-1 5-4 6-4 7-5 8-7 9-8 10-6 11-9
+her father thinks that she must close her door . | ihr Vater glaubt , dass sie ihre Tür zumachen muss . | 0-0 1-1 2-2 3-3 4-3 5-4 6-7 7-8 8-6 9-5 10-9
+when he sees a kitten , she invites me . | wenn er ein Kätzchen sieht , lädt sie mich ein . | 0-0 1-1 2-3 3-4 4-2 5-5 6-7 7-6 8-8 9-7 10-9
+"""  # noqa: E501
+
+
+def test_known_translations_and_alignments(pairs):
+    found = {source: rest for source, *rest in pairs}
+    for line in filter(None, KNOWN.split("\n")):
+        source, target, alignment = line.split(" | ")
+        expected = [tuple(map(int, link.split("-"))) for link in alignment.split()]
+        assert found[source] == [target, tuple(expected)]
+
+
+def test_sizes_and_disjoint_splits(corpus, pairs):
+    sizes = len(corpus.train), len(corpus.validation), len(corpus.test)
+    assert sizes == (20_000, 500, 500)
+    assert len({pair.source for pair in pairs}) == 21_000
+
+
+def test_alignment_covers_each_german_word(pairs):
+    for source, target, alignment in pairs:
+        words, others = target.split(), source.split()
+        assert {t for t, _ in alignment} == set(range(len(words)))
+        assert {s for _, s in alignment} == set(range(len(others)))
+        assert len(set(alignment)) == len(alignment)
+        assert alignment == tuple(sorted(alignment))
+
+
+def test_each_word_is_aligned_with_what_it_can_render(pairs):
+    exact = {y: x for x, y in CONJUNCTIONS.items()}
+    exact |= {
+        "Anna": "Anna",
+        "Paul": "Paul",
+        ".": ".",
+        "ich": "I",
+        "heute": "today",
+    }
+    exact |= {"Hund": "dog", "gegessen": "eaten", "schläft": "sleeps", "mir": "me"}
+    for source, target, alignment in pairs:
+        words, others = target.split(), source.split()
+        for t, s in alignment:
+            assert exact.get(words[t], others[s]) == others[s]
+            assert words[t] != "im" or others[s] in ("in", "the")
+            assert words[t] != "nicht" or others[s] in ("not", "cannot")
+            assert words[t] != "," or others[s] in (",", *CONJUNCTIONS)
+
+
+def test_one_space_one_full_stop_and_lengths(pairs):
+    for source, target, _ in pairs:
+        for text in (source, target):
+            words = text.split()
+            assert text == " ".join(words) and words.index(".") == len(words) - 1
+            assert 3 <= len(words) <= 22
+
+
+def test_each_word_occurs_often_enough(corpus):
+    for side in ("source", "target"):
+        counts = Counter(word for pair in corpus.train for word in getattr(pair, side).split())
+        assert min(counts.values()) >= 30, counts.most_common()[-9:]
+
+
+def test_capitals(pairs):
+    nouns = {x.german[0] for x in de.lexicon().nouns if len(x.german) == 1}
+    nouns |= {"Kindern", "Morgen", "Abend", "Tag"}
+    for source, target, _ in pairs:
+        for word in target.split():
+            assert word[0].islower() == (word not in nouns) or word in ",."
+        for word in source.split():
+            assert word[0].islower() or word in ("I", "Anna", "Paul", ",", ".")
+
+
+def test_verb_last_in_each_subordinate_clause_and_commas(pairs):
+    lexicon = de.lexicon()
+    prefixes = {x for verb in lexicon.verbs for x in verb.german[3:]}
+    finite = {x for forms in lexicon.forms.values() for x in forms[3:]}
+    for verb in lexicon.verbs:
+        infinitive, third, _, *prefix = verb.german
+        for form in (infinitive[:-1], third, infinitive):
+            finite.add("".join([*prefix, form]))
+    for source, target, _ in pairs:
+        words = target.split()
+        opening = [x for x in words if x in CONJUNCTIONS.values()]
+        assert len(opening) == words.count(",") <= 1
+        if not opening:
+            assert "," not in source
+            continue
+        fronted = words[0] == opening[0]
+        assert (source.count(",") == 1) == fronted
+        last = words[words.index(",") - 1] if fronted else words[-2]
+        assert last in finite and last not in prefixes, target
+        assert words[words.index(",") + 1] == opening[0] or fronted
+
+
+def test_verb_second_after_a_fronted_time_or_clause(pairs):
+    lexicon = de.lexicon()
+    finite = {x for forms in lexicon.forms.values() for x in forms[3:]}
+    for verb in lexicon.verbs:
+        infinitive, third, *_ = verb.german
+        finite |= {infinitive[:-1], third, infinitive}
+    for source, target, _ in pairs:
+        first, words = source.split()[0], target.split()
+        second = {"today": 1, "tomorrow": 1, "every": 2, "in": 2}.get(first)
+        if words[0] in ("weil", "obwohl", "wenn"):
+            second = words.index(",") + 1
+        if second:
+            assert words[second] in finite, target
+
+
+def test_same_seed_same_corpus():
+    assert grammar(50, 5, 5, seed=3) == grammar(50, 5, 5, seed=3)
+    assert grammar(50, 5, 5, seed=3) != grammar(50, 5, 5, seed=4)
+
+
+def test_translation_is_a_function():
+    sampler, seen = de.Sampler(Random(5)), {}
+    for _ in range(40_000):
+        source, *rest = sampler.pair()
+        assert seen.setdefault(source, rest) == rest
+    assert len(seen) > 25_000
