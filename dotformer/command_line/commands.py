@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -208,7 +209,8 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, OSError) and error.strerror:
             message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if message:
-        print(f"dotformer: {message}", file=sys.stderr)  # only here, where a progress bar has been closed
+        with suppress(OSError):  # a disk so full that nobody can be told
+            print(f"dotformer: {message}", file=sys.stderr)  # only here, where a progress bar has been closed
     try:
         sys.stdout.flush()
     except OSError:  # nobody listens, or the disk is full: do not try again at exit

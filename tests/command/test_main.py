@@ -427,7 +427,7 @@ def test_a_full_disk(fails, call, tmp_path):
     path, run = config(tmp_path), tmp_path / "run"
     (tmp_path / "old.json").write_text("old")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for limit in (100, 10_000, 60_000):  # config.json, model.safetensors, checkpoint.pt do not fit
+    for limit in (500, 10_000, 60_000):  # config.json, model.safetensors, checkpoint.pt do not fit
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
             error = fails("train", path, "--output", run, "--quiet")
