@@ -17,8 +17,10 @@ def save(name: str, measured: dict[str, Any]) -> None:
     measured |= {
         "machine": f"{processor}, {torch.get_num_threads()} thread, Python {platform.python_version()}",
         "torch": torch.__version__,
-        "date": date.today().isoformat(),
     }
+    if torch.cuda.is_available():
+        measured["accelerator"] = torch.cuda.get_device_name()
+    measured["date"] = date.today().isoformat()
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / f"{name}.json"
     path.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_model
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.tensorboard import SummaryWriter
@@ -154,12 +154,14 @@ def take_step(
     rate: float,
     config: TrainingConfig,
     precision: Callable[[], AbstractContextManager] = nullcontext,
+    criterion: Callable[..., tuple[Tensor, int]] = cross_entropy,
 ) -> tuple[float, int]:
     """One step on the gradient of several batches, as if they were one.
 
-    Returns the summed loss and the number of real targets. Raises ValueError when
-    there is none, and FloatingPointError when the gradient is not finite; nothing
-    has changed then.
+    The model runs inside `precision()`; `criterion` is `cross_entropy`, or another
+    program that computes it. Returns the summed loss and the number of real
+    targets. Raises ValueError when there is none, and FloatingPointError when the
+    gradient is not finite; nothing has changed then.
 
     Defined in chapter 11, "Break it: the mean of means".
     """
@@ -171,7 +173,7 @@ def take_step(
     for source, target in batches:
         with precision():
             logits = model(source, target[:, :-1])
-        loss, _ = cross_entropy(logits, target[:, 1:], pad, config.smoothing)
+        loss, _ = criterion(logits, target[:, 1:], pad, config.smoothing)
         (loss / tokens).backward()
         summed += loss.detach()
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
@@ -341,11 +343,20 @@ def load_checkpoint(
 def save_parameters(path: str | Path, model: nn.Module) -> None:
     """Write a model's parameters, and nothing that could run; all or nothing.
 
+    A parameter with several names is written once, under the first of them.
+
     Defined in chapter 11, "The loop".
     """
+    state = model.state_dict(keep_vars=True)
+    names = {id(tensor): name for name, tensor in reversed(state.items())}
+    parameters = {
+        # on a GPU, those of a recurrent layer are slices of one array
+        name: state[name].detach().clone(memory_format=torch.contiguous_format)
+        for name in names.values()
+    }
     with replacing(path) as draft:
         try:
-            save_model(model, str(draft))
+            save_file(parameters, draft)
         except SafetensorError as error:
             raise OSError(f"{path}: {error}") from error
 

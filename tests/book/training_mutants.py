@@ -35,8 +35,8 @@ TRAINING = [
     ),
     (
         "begin is foretold",
-        "loss, _ = cross_entropy(logits, target[:, 1:]",
-        "loss, _ = cross_entropy(logits, target[:, :-1]",
+        "loss, _ = criterion(logits, target[:, 1:]",
+        "loss, _ = criterion(logits, target[:, :-1]",
     ),
     ("not divided by the tokens", "(loss / tokens).backward()", "loss.backward()"),
     (

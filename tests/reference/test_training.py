@@ -39,6 +39,7 @@ from dotformer.training import (
     noam_rate,
     pair_batches,
     save_checkpoint,
+    save_parameters,
     stream,
     take_step,
     train,
@@ -870,6 +871,20 @@ def test_the_best_model_is_kept(tmp_path):
     assert state_of(kept) != state_of(model)
     for name, tensor in kept.state_dict().items():
         assert torch.equal(tensor, models[1][name])
+
+
+def test_parameters_are_kept_when_they_are_slices_of_one_array(tmp_path):
+    """As a recurrent layer's are on a GPU."""
+    layer = nn.LSTM(3, 4)
+    flat = torch.cat([parameter.detach().flatten() for parameter in layer.parameters()])
+    slices = flat.split([parameter.numel() for parameter in layer.parameters()])
+    for parameter, part in zip(layer.parameters(), slices, strict=True):
+        parameter.data = part.view_as(parameter)
+    assert len({parameter.untyped_storage().data_ptr() for parameter in layer.parameters()}) == 1
+    save_parameters(tmp_path / "layer.safetensors", layer)
+    kept = load_file(tmp_path / "layer.safetensors")
+    assert kept.keys() == layer.state_dict().keys()
+    assert all(torch.equal(kept[name], parameter) for name, parameter in layer.named_parameters())
 
 
 def test_a_loss_that_was_not_finite_once_does_not_hide_the_best_model(tmp_path):
