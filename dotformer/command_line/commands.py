@@ -7,7 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
+from dotformer.devices import product_precision, what_to_shrink
 from dotformer.training import evaluate, pair_batches, train
 from dotformer.translation import bleu, exact_match
 
@@ -28,7 +29,8 @@ CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default
               with a sentence a line, named from where CONFIG.toml lies
   [tokens]    vocab_size = 10000, shared = false (one tokenizer for both sides)
   [model]     kind = "transformer" or "recurrent", and the fields of TransformerConfig or RecurrentConfig
-  [training]  max_tokens = 4096 (places in a batch), and the fields of TrainingConfig
+  [training]  max_tokens = 4096 (places in a batch), precision = "float32", "tf32" or "bfloat16" (of products), and the
+              fields of TrainingConfig
 
 The folder will hold config.json, source.json and target.json (the tokenizers), model.safetensors (the parameters when
 the validation loss was lowest), log.csv, tensorboard/, and checkpoint.pt, from which the same command goes on."""
@@ -58,7 +60,14 @@ def train_command(args: argparse.Namespace) -> None:
     batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
     validate = partial(evaluate, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
     progress = not args.quiet and sys.stderr.isatty()
-    history = train(model, batches, config, validate, folder, device, progress=progress)
+    half = partial(torch.autocast, device, torch.bfloat16) if config.precision == "bfloat16" else nullcontext
+    with product_precision("highest" if config.precision == "float32" else "high"):
+        try:
+            history = train(model, batches, config, validate, folder, device, half, progress)
+        except torch.OutOfMemoryError as error:
+            largest = max(batches(0), key=lambda batch: sum(map(Tensor.numel, batch)))
+            there = torch.cuda.get_device_properties(device).total_memory if device == "cuda" else 0
+            raise MemoryError(what_to_shrink(model, *largest, there) if there else str(error)) from error
     best = min(history, key=lambda row: row["validation_loss"])
     say(f"finished; the lowest validation loss was {best['validation_loss']:.3f}, after step {best['step']:,}")
 

@@ -38,9 +38,10 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Training(TrainingConfig):
-    """A training, with the number of places in a batch."""
+    """A training, with the number of places in a batch, and how it is computed: see `PRECISIONS`."""
 
     max_tokens: int = 4096
+    precision: str = "float32"
 
 
 CORPORA = {name: getattr(corpora, name) for name in ("number_words", "grammar", "cmudict", "multi30k")}
@@ -50,6 +51,7 @@ SECTIONS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # the key th
     "model": ("kind", {kind: parts[0] for kind, parts in kinds().items()}),
     "training": ("", {"": Training}),
 }
+PRECISIONS = ("float32", "tf32", "bfloat16")  # of products; parameters are float32, and float16 would need a loss scale
 OURS = ("source_vocab_size", "target_vocab_size", "pad_id")  # what the tokenizers fix
 PARTS, SIDES = ("train", "validation", "test"), ("source", "target")
 FILES = ("source.json", "target.json", "model.safetensors", "log.csv", "checkpoint.pt")
@@ -116,6 +118,9 @@ class Run:
                 self.training = Training(**self.config["training"])
                 if self.training.max_tokens < 1 or self.training.seed < 0:
                     raise ValueError("max_tokens must be positive and seed not negative")
+                if self.training.precision not in PRECISIONS:
+                    there = ", ".join(PRECISIONS)
+                    raise ValueError(f"precision must be one of {there}, not {self.training.precision!r}")
         if data["corpus"] == "parallel":
             data |= {part: [str((path.parent / name).absolute()) for name in data[part]] for part in PARTS}
         self.longest = min(model.get("max_length", self.training.max_tokens), self.training.max_tokens)

@@ -5,6 +5,7 @@ They are planted into code written out by `ast.unparse`, so that comments and li
 
 from dataclasses import dataclass
 
+from tests.book.devices_mutants import BLOCKS, DEVICES, LADDER
 from tests.book.recurrent_mutants import RECURRENT
 from tests.book.torch_mutants import TORCH
 from tests.book.training_mutants import CORPORA, GENERATION, TRAINING
@@ -342,6 +343,7 @@ DEFECTS = {
     "by_hand.positions": POSITIONS,
     "by_hand.multihead": MULTIHEAD,
     "by_hand.gradients": GRADIENTS,
+    "by_hand.blocks": BLOCKS,
     **TORCH,
     "corpora": CORPORA,
     "training": TRAINING,
@@ -349,6 +351,8 @@ DEFECTS = {
     "german": GERMAN,
     "recurrent": RECURRENT,
     "translation": TRANSLATION,
+    "devices": DEVICES,
+    "ladder": LADDER,
 }
 MUTANTS = [Mutant(name, module, right, wrong) for module, defects in DEFECTS.items() for name, right, wrong in defects]
 MUTANTS += [Mutant(name, "corpora", right, wrong, "parallel") for name, right, wrong in FILES_OF_TEXT]

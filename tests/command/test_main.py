@@ -10,12 +10,15 @@ import subprocess
 import sys
 import time
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from dotformer import training
+from dotformer.command_line import commands
 from dotformer.command_line.commands import arriving, main
 from dotformer.command_line.runs import Run
 
@@ -243,6 +246,12 @@ def test_usage(fails, arguments):
         ("[training]\nsteps = 10\nwarmup = 20", "[training] step must be"),
         ("[training]\nmax_tokens = 0", "[training] max_tokens"),
         ("[training]\nseed = -1", "[training] max_tokens must be positive and seed not negative"),
+        (
+            '[training]\nprecision = "float16"',
+            "[training] precision must be one of float32, tf32, bfloat16, not 'float16'",
+        ),
+        ('[training]\nprecision = "BFLOAT16"', "[training] precision must be one of float32, tf32, bfloat16, not 'BF"),
+        ("[training]\nprecision = 16", "[training] precision must be a text in quotes, not 16"),
         (f"[training]\nseed = {2**63}", "[training] seed must be a whole number"),
         ("steps = = 3", "tiny.toml: "),
         ("[training]\nsteps = 1\nsteps = 2", "tiny.toml: "),
@@ -407,6 +416,107 @@ def test_not_enough_memory(fails, trained, monkeypatch):
 
     monkeypatch.setattr("dotformer.translation.Translator.translate", translate)
     assert "CUDA out of memory. Tried" in fails("translate", trained, given=b"one\n")
+
+
+def test_precision_is_that_of_the_products(tmp_path, call, monkeypatch):
+    """Each run as a whole and in two parts: the parameters it keeps, and how products were rounded."""
+    kept, roundings, take = {}, [], training.take_step
+
+    def watched(model, *arguments):
+        roundings.append((torch.get_float32_matmul_precision(), {p.dtype for p in model.parameters()}))
+        if len(roundings) == 7 and halted:
+            raise KeyboardInterrupt
+        return take(model, *arguments)
+
+    monkeypatch.setattr("dotformer.training.take_step", watched)
+    before = torch.get_float32_matmul_precision()
+    for precision, rounding in (("float32", "highest"), ("tf32", "high"), ("bfloat16", "high")):
+        path = config(tmp_path, training=TRAINING + f'precision = "{precision}"\n')
+        for halted in (False, True):
+            roundings.clear()
+            folder = tmp_path / f"{precision}{halted}"
+            code = call("train", path, "--output", folder, "--quiet")[0]
+            assert code == (130 if halted else 0)
+            assert set(map(str, roundings)) == {str((rounding, {torch.float32}))}
+            if halted:
+                assert len(roundings) == 7 and call("train", path, "--output", folder, "--quiet") == (0, "", "")
+                assert len(roundings) == 7 + 4  # from the checkpoint after step 4
+            kept[precision, halted] = load_file(folder / "model.safetensors")
+        whole, parts = (kept[precision, halted] for halted in (False, True))
+        assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert torch.get_float32_matmul_precision() == before
+    name = "output.weight" if "output.weight" in whole else next(iter(whole))
+    assert not torch.equal(kept["float32", False][name], kept["bfloat16", False][name])
+    torch.testing.assert_close(kept["float32", False][name], kept["bfloat16", False][name], rtol=0.1, atol=0.02)
+    assert all(tensor.dtype == torch.float32 for tensor in whole.values())
+
+
+def test_without_more_a_run_is_in_float32(tmp_path, trained, fails):
+    assert json.loads((trained / "config.json").read_text())["training"]["precision"] == "float32"
+    path = config(tmp_path, training=TRAINING + 'precision = "bfloat16"\n')
+    assert "[training] precision = 'float32', not 'bfloat16'" in fails("train", path, "--output", trained)
+
+
+OUT = "CUDA out of memory.\nTried to allocate 3 GiB"
+
+
+def out_of_memory_after(monkeypatch, steps):
+    """Let the device be full after some steps."""
+    take, made = training.take_step, []
+
+    def full(*arguments):
+        made.append(1)
+        if len(made) > steps:
+            raise torch.OutOfMemoryError(OUT)
+        return take(*arguments)
+
+    monkeypatch.setattr("dotformer.training.take_step", full)
+
+
+def test_training_without_enough_memory(fails, call, tmp_path, monkeypatch):
+    path, run = config(tmp_path), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        out_of_memory_after(patch, 6)
+        assert "CUDA out of memory. Tried to allocate 3 GiB" in fails("train", path, "--output", run, "--device", "cpu")
+    assert "after step 4" in call("train", path, "--output", run)[1]
+
+
+def test_training_without_enough_memory_on_a_gpu(fails, tmp_path, monkeypatch):
+    path, run, asked, train = config(tmp_path), tmp_path / "run", [], commands.train
+    before = torch.get_float32_matmul_precision()
+
+    def shrink(model, source, target, available):
+        asked.append((source.shape, target.shape, available, torch.is_grad_enabled()))
+        return f"{available} bytes; a batch of 3 fits"
+
+    def on_the_cpu(model, batches, config, validate, folder, device, *rest):
+        assert device == "cuda"
+        return train(model, batches, config, validate, folder, "cpu", *rest)
+
+    properties = types.SimpleNamespace(total_memory=1000, total_mem=1000)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: properties)
+    monkeypatch.setattr(commands, "what_to_shrink", shrink)
+    monkeypatch.setattr(commands, "train", on_the_cpu)
+    out_of_memory_after(monkeypatch, 6)
+    assert fails("train", path, "--output", run) == "dotformer: 1000 bytes; a batch of 3 fits\n"
+    [(source, target, available, grad)] = asked
+    assert source[0] == target[0] and max(source.numel(), target.numel()) <= 512 and available == 1000 and grad
+    assert (run / "checkpoint.pt").exists() and torch.get_float32_matmul_precision() == before
+    monkeypatch.undo()
+    assert Run.load(run).reached(Run.load(run).translator().model) == 4
+
+
+def test_what_it_says_on_a_gpu_that_is_full(fails, tmp_path, monkeypatch):
+    """With the advice itself, for a device on which nothing fits, and for one on which a smaller batch does."""
+    path, train = config(tmp_path), commands.train
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(commands, "train", lambda m, b, c, v, f, device, *rest: train(m, b, c, v, f, "cpu", *rest))
+    out_of_memory_after(monkeypatch, 0)
+    for total, said in ((100_000, "; a smaller model is needed"), (2_000_000, " fits (max_tokens = ")):
+        properties = types.SimpleNamespace(total_memory=total)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_, found=properties: found)
+        assert said in fails("train", path, "--output", tmp_path / f"run{total}")
 
 
 def test_no_network(fails, tmp_path, monkeypatch):

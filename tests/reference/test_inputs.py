@@ -31,6 +31,7 @@ ARGUMENTS = {
     "attention.checked_mask": (np.tri(4, dtype=bool), (2, 4, 4)),
     "attention.scaled_dot_product_attention": (reals(4, 3), reals(4, 3), reals(4, 2), np.tri(4, dtype=bool)),
     "attention.self_attention": (reals(4, 3), reals(3, 2), reals(3, 2), reals(3, 5), np.tri(4, dtype=bool)),
+    "blocks.blockwise_attention": (reals(4, 3), reals(5, 3), reals(5, 2), 2),
     "gradients.attention_gradients": (*[reals(4, 3)] * 2, reals(4, 2), reals(4, 2), np.tri(4, dtype=bool)),
     "multihead.merge_heads": (reals(2, 4, 3),),
     "multihead.multi_head_attention": (*[reals(4, 6)] * 3, *[reals(6, 6)] * 4, 2, np.tri(4, dtype=bool)),

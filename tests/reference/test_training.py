@@ -448,6 +448,25 @@ def test_each_forward_pass_runs_in_the_precision_that_is_asked_for():
     assert results[0] == pytest.approx(results[1], rel=0.02)
 
 
+def test_another_program_may_compute_the_loss():
+    seen = []
+
+    def twice(logits, targets, pad_id, smoothing):
+        seen.append((targets.tolist(), pad_id, smoothing))
+        loss, count = cross_entropy(logits, targets, pad_id, smoothing)
+        return 2 * loss, count
+
+    batches, config = [batch_of(drawn(3, seed)) for seed in range(2)], TrainingConfig(clip=1e9, smoothing=0.2)
+    found = []
+    for options in ({}, {"criterion": twice}):
+        model = small()
+        summed, tokens = take_step(model, torch.optim.SGD(model.parameters()), batches, 0.1, config, **options)
+        found.append((summed, tokens, torch.cat([p.grad.flatten() for p in model.parameters()])))
+    assert found[1][:2] == (pytest.approx(2 * found[0][0]), found[0][1])
+    assert_close(found[1][2], 2 * found[0][2], 1e-5)
+    assert seen == [(target[:, 1:].tolist(), 0, 0.2) for _, target in batches]
+
+
 # evaluation
 
 

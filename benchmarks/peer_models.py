@@ -1,0 +1,253 @@
+"""The book's models as other libraries build them, with the same parameters: what benchmarks/peers.py measures."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import BertModel, GenerationConfig, LogitsProcessorList, MarianConfig, MarianMTModel
+from transformers.utils import logging
+from x_transformers.x_transformers import Attention
+
+from dotformer.attention import MultiHeadAttention
+from dotformer.generation import KVCache
+from dotformer.pretrained import minilm_files
+from dotformer.transformer import Transformer
+
+PAD, BEGIN, END = 0, 1, 2
+TO_TORCH = {  # parts of our parameters' names -> of those in nn.Transformer; the first that fits is the one
+    "encoder": {"attention_add_norm.norm": "norm1", "feed_forward_add_norm.norm": "norm2", "attention": "self_attn"},
+    "decoder": {
+        "self_attention_add_norm.norm": "norm1",
+        "cross_attention_add_norm.norm": "norm2",
+        "feed_forward_add_norm.norm": "norm3",
+        "self_attention": "self_attn",
+        "cross_attention": "multihead_attn",
+    },
+    "both": {"feed_forward.expand": "linear1", "feed_forward.contract": "linear2", "w_o": "out_proj"},
+}
+TO_MARIAN = {  # the same for Marian
+    "encoder": {"attention_add_norm.norm": "self_attn_layer_norm", "attention": "self_attn"},
+    "decoder": {
+        "self_attention_add_norm.norm": "self_attn_layer_norm",
+        "cross_attention_add_norm.norm": "encoder_attn_layer_norm",
+        "self_attention": "self_attn",
+        "cross_attention": "encoder_attn",
+    },
+    "both": {
+        **{"feed_forward_add_norm.norm": "final_layer_norm", "feed_forward.expand": "fc1"},
+        **{"feed_forward.contract": "fc2", "w_q": "q_proj", "w_k": "k_proj", "w_v": "v_proj", "w_o": "out_proj"},
+    },
+}
+
+
+def renamed(model: Transformer, names: dict[str, dict[str, str]]) -> dict[str, Tensor]:
+    """The parameters of a model's two stacks, under other names."""
+    found = {}
+    for stack in ("encoder", "decoder"):
+        for name, values in getattr(model, stack).state_dict(prefix=f"{stack}.").items():
+            for old, new in (names[stack] | names["both"]).items():
+                name = name.replace(f".{old}.", f".{new}.")
+            found[name] = values
+    return found
+
+
+def parameters(model: nn.Module) -> int:
+    """How many numbers a model learns."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+class TorchTransformer(nn.Module):
+    """nn.Transformer between embeddings, positions and a tied output: the same function as a model of ours.
+
+    That has one table for both sides, and ReLU; nn.Transformer's final norms are left out, as in the paper.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        c = model.config
+        options = (c.d_model, c.num_heads, c.d_ff, c.dropout, c.activation)
+        encoder = nn.TransformerEncoderLayer(*options, batch_first=True)
+        decoder = nn.TransformerDecoderLayer(*options, batch_first=True)
+        self.stacks = nn.Transformer(
+            *(c.d_model, c.num_heads),
+            custom_encoder=nn.TransformerEncoder(encoder, c.num_encoder_layers, enable_nested_tensor=False),
+            custom_decoder=nn.TransformerDecoder(decoder, c.num_decoder_layers),
+            batch_first=True,
+        )
+        state = renamed(model, TO_TORCH)
+        for name in [name for name in state if ".w_q." in name]:
+            parts = [state.pop(name.replace("w_q", part)) for part in ("w_q", "w_k", "w_v")]
+            state[name.replace("w_q.", "in_proj_")] = torch.cat(parts)
+        self.stacks.load_state_dict(state)
+        self.tokens = nn.Embedding.from_pretrained(model.output.weight.detach().clone(), freeze=False)
+        self.register_buffer("positions", model.target_embeddings.positions.table.clone())
+        self.dropout = nn.Dropout(c.dropout)
+        self.pad_id, self.scale = c.pad_id, c.d_model**0.5
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, T) to vectors (B, T, D)."""
+        return self.dropout(self.tokens(tokens) * self.scale + self.positions[: tokens.shape[1]])
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits (B, T, V) for source (B, S) and target (B, T)."""
+        future = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=target.device).triu(1)
+        padding = source == self.pad_id
+        x = self.stacks(
+            *(self.embed(source), self.embed(target)),
+            tgt_mask=future,
+            src_key_padding_mask=padding,
+            tgt_key_padding_mask=target == self.pad_id,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=True,
+        )
+        return F.linear(x, self.tokens.weight)
+
+
+class Marian(nn.Module):
+    """MarianMTModel of `transformers`: the same function as a model of ours that has one table and uses ReLU."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        c = model.config
+        self.pad_id = c.pad_id
+        self.model = MarianMTModel(
+            MarianConfig(
+                vocab_size=c.target_vocab_size,
+                max_position_embeddings=c.max_length,
+                d_model=c.d_model,
+                encoder_layers=c.num_encoder_layers,
+                decoder_layers=c.num_decoder_layers,
+                encoder_attention_heads=c.num_heads,
+                decoder_attention_heads=c.num_heads,
+                encoder_ffn_dim=c.d_ff,
+                decoder_ffn_dim=c.d_ff,
+                activation_function=c.activation,
+                dropout=c.dropout,
+                attention_dropout=c.dropout,
+                activation_dropout=c.dropout,
+                scale_embedding=True,
+                pad_token_id=c.pad_id,
+                decoder_start_token_id=BEGIN,
+                eos_token_id=None,
+                forced_eos_token_id=None,
+            )
+        )
+        state = renamed(model, TO_MARIAN)
+        for side in ("encoder", "decoder"):  # Marian has sines and cosines in another order
+            embeddings = model.source_embeddings if side == "encoder" else model.target_embeddings
+            state[f"{side}.embed_positions.weight"] = embeddings.positions.table
+        for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
+            state[f"{name}.weight"] = model.output.weight
+        self.model.model.load_state_dict(state)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits (B, T, V) for source (B, S) and target (B, T)."""
+        return self.model(
+            input_ids=source,
+            attention_mask=source != self.pad_id,
+            decoder_input_ids=target,
+            decoder_attention_mask=target != self.pad_id,
+            use_cache=False,
+        ).logits
+
+    def write(self, source: Tensor, ends: "Ends", beam: int) -> list[list[int]]:
+        """The likeliest tokens found for each source, with a cache."""
+        self.model.final_logits_bias = ends.bias[None]
+        config = GenerationConfig(
+            max_new_tokens=int(ends.lengths.max()) + ends.early,
+            num_beams=beam,
+            do_sample=False,
+            pad_token_id=self.pad_id,
+            decoder_start_token_id=BEGIN,
+            eos_token_id=END if ends.early else None,
+        )
+        mask, beams = (source != self.pad_id).long(), ends.lengths.repeat_interleave(beam)
+        rule = [lambda tokens, scores: ends(scores, tokens.shape[1], beams)] if ends.early else []
+        found = self.model.generate(
+            source, attention_mask=mask, generation_config=config, logits_processor=LogitsProcessorList(rule)
+        )
+        return [[token for token in row if token not in (self.pad_id, END)] for row in found[:, 1:].tolist()]
+
+
+class Ends:
+    """A rule for logits (N, V): sentence n ends after `lengths[n]` tokens, and padding and begin are never written.
+
+    Without `early`, no end is written either: all go on for as long as the longest.
+    """
+
+    def __init__(self, lengths: Tensor, vocab_size: int, early: bool) -> None:
+        self.lengths = lengths if early else lengths.amax().expand(len(lengths))
+        self.early = early
+        self.bias = torch.zeros(vocab_size, device=lengths.device)
+        self.bias[[PAD, BEGIN, END]] = -math.inf
+        self.last = torch.full((vocab_size,), -math.inf, device=lengths.device)
+        self.last[END] = 0
+
+    def __call__(self, logits: Tensor, place: int, lengths: Tensor) -> Tensor:
+        """The logits (N, V) of token `place`, from 1, in sentences that end after `lengths` (N,); `bias` is in them."""
+        return torch.where((lengths < place)[:, None], self.last, logits) if self.early else logits
+
+
+class Ending(KVCache):
+    """Sentences that a transformer is writing, until they end by a rule."""
+
+    def __init__(self, model: Transformer, source: Tensor, ends: Ends) -> None:
+        super().__init__(model, source)
+        self.ends, self.lengths = ends, ends.lengths
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """As `KVCache.step`."""
+        return self.ends(super().step(tokens) + self.ends.bias, self.length, self.lengths)
+
+    def select(self, rows: Tensor) -> None:
+        """As `KVCache.select`."""
+        super().select(rows)
+        self.lengths = self.lengths[rows.to(self.lengths.device)]
+
+
+def bert() -> BertModel:
+    """The published weights of all-MiniLM-L6-v2 in the code of `transformers`."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    folder = minilm_files()["model.safetensors"].parent
+    return BertModel.from_pretrained(folder, add_pooling_layer=False, local_files_only=True).eval()
+
+
+def torch_attention(ours: MultiHeadAttention) -> nn.MultiheadAttention:
+    """nn.MultiheadAttention with the weights of ours, which has no biases."""
+    theirs = nn.MultiheadAttention(ours.d_model, ours.num_heads, bias=False, batch_first=True)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([ours.w_q.weight, ours.w_k.weight, ours.w_v.weight]))
+        theirs.out_proj.weight.copy_(ours.w_o.weight)
+    return theirs
+
+
+def x_attention(ours: MultiHeadAttention, causal: bool, flash: bool) -> Attention:
+    """The attention of `x-transformers` with the weights of ours, which has no biases."""
+    width = ours.d_model // ours.num_heads
+    theirs = Attention(ours.d_model, dim_head=width, heads=ours.num_heads, causal=causal, flash=flash)
+    names = {"to_q": "w_q", "to_k": "w_k", "to_v": "w_v", "to_out": "w_o"}
+    theirs.load_state_dict({f"{name}.weight": getattr(ours, own).weight for name, own in names.items()})
+    return theirs
+
+
+class LSTMs(nn.Module):
+    """Embeddings, an LSTM in both directions, an LSTM that its first direction starts, a tied output: no more.
+
+    No peer that computes the same, but what the library's cells cost without all that `RecurrentSeq2Seq` adds.
+    """
+
+    def __init__(self, vocab_size: int, d_model: int, dropout: float) -> None:
+        super().__init__()
+        self.source = nn.Embedding(vocab_size, d_model)
+        self.target = nn.Embedding(vocab_size, d_model)
+        self.encoder = nn.LSTM(d_model, d_model, batch_first=True, bidirectional=True)
+        self.decoder = nn.LSTM(d_model, d_model, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits (B, T, V) for source (B, S) and target (B, T)."""
+        _, (hidden, cell) = self.encoder(self.dropout(self.source(source)))
+        x, _ = self.decoder(self.dropout(self.target(target)), (hidden[:1], cell[:1]))
+        return F.linear(self.dropout(x), self.target.weight)

@@ -1,0 +1,281 @@
+"""The book's models beside those of other libraries: `python -m benchmarks.peers [--device cuda] [--quick]`.
+
+Training steps, encoding, generation, attention and recurrent layers, timed in turns with the same shapes and data. All
+that should compute the same is first checked to: parameters are copied. Takes some 5 minutes of two cores, or 3 of a
+GPU, and writes book/measurements/peers-cpu.json or peers-cuda.json; `--quick` measures tiny models and writes nothing.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.peer_models import (
+    Ending,
+    Ends,
+    LSTMs,
+    Marian,
+    TorchTransformer,
+    bert,
+    parameters,
+    torch_attention,
+    x_attention,
+)
+from benchmarks.results import save
+from benchmarks.timing import difference, in_turns, summary
+from dotformer.attention import MultiHeadAttention
+from dotformer.decoder import causal_mask
+from dotformer.generation import beam_search, greedy
+from dotformer.pretrained import load_minilm
+from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq
+from dotformer.training import TrainingConfig, cross_entropy, take_step
+from dotformer.transformer import Transformer, TransformerConfig
+
+Measurement = dict[str, Any]
+Sizes = dict[str, list[tuple[int, ...]]]
+
+TRAINING: Sizes = {  # d_model, heads, layers on each side, d_ff, tokens in the table, sentences, tokens in each
+    "cpu": [
+        (64, 4, 2, 256, 1000, 64, 24),
+        (128, 4, 2, 512, 6000, 64, 24),
+        (256, 8, 4, 1024, 6000, 32, 24),
+        (512, 8, 6, 2048, 8000, 8, 24),
+    ],
+    "cuda": [(128, 4, 2, 512, 6000, 64, 24), (512, 8, 6, 2048, 37_000, 128, 32), (512, 8, 6, 2048, 37_000, 512, 48)],
+    "quick": [(16, 2, 1, 32, 50, 3, 6)],
+}
+ENCODING: Sizes = {"cpu": [(1, 32), (32, 32)], "cuda": [(1, 32), (256, 64)], "quick": [(2, 8)]}  # sentences, tokens
+WRITING = [(1, 24, 1, 0), (32, 24, 1, 0), (1, 24, 4, 0), (32, 24, 4, 0), (32, 24, 1, 1), (32, 24, 4, 1)]
+GENERATION: Sizes = {  # as in TRAINING, then the beam, and whether sentences end early
+    "cpu": [(128, 4, 2, 512, 6000, *rest) for rest in WRITING],
+    "cuda": [(512, 8, 6, 2048, 37_000, *rest) for rest in WRITING],
+    "quick": [(16, 2, 1, 32, 50, 3, 6, beam, early) for beam in (1, 4) for early in (0, 1)],
+}
+ATTENTION: Sizes = {  # d_model, heads, sentences, tokens in each, causal or not
+    "cpu": [(256, 4, 2048 // n, n, causal) for causal in (0, 1) for n in (64, 256, 1024)],
+    "cuda": [(512, 8, 32_768 // n, n, causal) for causal in (0, 1) for n in (64, 1024, 4096)],
+    "quick": [(16, 2, 2, 5, causal) for causal in (0, 1)],
+}
+RECURRENT: Sizes = {  # d_model, tokens in the table, sentences, tokens in each
+    "cpu": [(128, 6000, 64, 24), (256, 6000, 64, 24)],
+    "cuda": [(256, 6000, 256, 24)],
+    "quick": [(16, 50, 3, 6)],
+}
+
+
+def sentences(batch: int, length: int, vocab_size: int, device: torch.device) -> Tensor:
+    """Random tokens (B, S) from 3 up, padded with 0: the first sentence is `length` long, no other below a third."""
+    tokens = torch.randint(3, vocab_size, (batch, length))
+    lengths = torch.randint(max(1, length // 3), length + 1, (batch, 1))
+    lengths[0] = length
+    return tokens.masked_fill(torch.arange(length) >= lengths, 0).to(device)
+
+
+def written(batch: int, length: int, vocab_size: int, device: torch.device) -> Tensor:
+    """The same with the mark that begins a sentence (1) in front: (B, T + 1)."""
+    return nn.functional.pad(sentences(batch, length, vocab_size, device), (1, 0), value=1)
+
+
+def model_of(size: Sequence[int], device: torch.device, dropout: float) -> Transformer:
+    """A transformer of ours, with one table for source, target and output."""
+    d_model, heads, layers, d_ff, vocab_size, *_ = size
+    shape = {"d_model": d_model, "num_heads": heads, "d_ff": d_ff, "dropout": dropout, "share_embeddings": True}
+    config = TransformerConfig(
+        vocab_size, vocab_size, num_encoder_layers=layers, num_decoder_layers=layers, max_length=64, **shape
+    )
+    return Transformer(config).to(device)
+
+
+def told(size: Sequence[int]) -> str:
+    """The size of a transformer and its batch, in words."""
+    d_model, _, layers, d_ff, vocab_size, batch, length, *_ = size
+    return f"D {d_model}, {layers}+{layers} layers, d_ff {d_ff}, V {vocab_size}, batch {batch} × {length}"
+
+
+def step_of(model: nn.Module, source: Tensor, target: Tensor) -> Callable[[], object]:
+    """A training step of a model, on a GPU in bfloat16 where that suffices."""
+    learnt = [p for p in model.train().parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(learnt, betas=(0.9, 0.98), eps=1e-9)
+    precision = partial(torch.autocast, "cuda", torch.bfloat16) if source.is_cuda else nullcontext
+    return lambda: take_step(model, optimizer, [(source, target)], 1e-4, TrainingConfig(), precision)
+
+
+def training(size: tuple[int, ...], device: torch.device, **budget: Any) -> Measurement:
+    """A step: forward, smoothed cross-entropy, backward, clipping, Adam. Checks logits and gradients first."""
+    *_, vocab_size, batch, length = size
+    ours = model_of(size, device, dropout=0.1)
+    models = {"dotformer": ours, "torch": TorchTransformer(ours), "transformers": Marian(ours)}
+    source, target = sentences(batch, length, vocab_size, device), written(batch, length, vocab_size, device)
+    logits, gradients = {}, {}
+    for name, model in models.items():
+        found = model.to(device).eval()(source, target[:, :-1])
+        cross_entropy(found, target[:, 1:], smoothing=0.1)[0].backward()
+        logits[name] = found.detach()[target[:, :-1] != 0]
+        gradients[name] = next(p.grad for p in model.parameters() if p.shape == (vocab_size, size[0]))
+    apart = max(difference(logits, 1e-4), difference(gradients, 1e-4))
+    del logits, gradients
+    times = in_turns({name: step_of(model, source, target) for name, model in models.items()}, device, **budget)
+    counts = {name: parameters(model) for name, model in models.items()}
+    return {"what": "training step", "size": told(size), "parameters": counts, "difference": apart, "times": times}
+
+
+def encoding(size: tuple[int, ...], device: torch.device, **budget: Any) -> Measurement:
+    """A published encoder over sentences of random pieces. Checks its vectors first."""
+    batch, length = size
+    ours, theirs = load_minilm().to(device), bert().to(device)
+    tokens = sentences(batch, length, 30_000, device)
+    real = tokens != 0
+    mask, number = real[:, None, None], real.long()
+    contenders = {
+        "dotformer": torch.no_grad()(lambda: ours(tokens, mask)),
+        "transformers": torch.no_grad()(lambda: theirs(tokens, attention_mask=number).last_hidden_state),
+    }
+    apart = difference({name: run()[real] for name, run in contenders.items()}, 1e-4)
+    counts = {"dotformer": parameters(ours), "transformers": parameters(theirs)}
+    said = f"MiniLM, batch {batch} × {length}"
+    times = in_turns(contenders, device, **budget)
+    return {"what": "encoding", "size": said, "parameters": counts, "difference": apart, "times": times}
+
+
+def generation(size: tuple[int, ...], device: torch.device, **budget: Any) -> Measurement:
+    """Writing with a cache: as many tokens as the longest source has or, `early`, as each source has.
+
+    Checks that both write the same tokens.
+    """
+    *_, vocab_size, batch, length, beam, early = size
+    ours = model_of(size, device, dropout=0.0).eval()
+    with (
+        torch.no_grad()
+    ):  # what has learnt nothing repeats itself; so places count for more here, and choices are clear
+        ours.output.weight *= 0.1
+        ours.decoder.layers[-1].feed_forward_add_norm.norm.weight *= 50
+        ours.target_embeddings.positions.table.normal_(std=2)
+    theirs = Marian(ours).to(device).eval()
+    source = sentences(batch, length, vocab_size, device)
+    ends = Ends((source != 0).sum(dim=1), vocab_size, bool(early))
+
+    def write() -> list[list[int]]:
+        state, longest = Ending(ours, source, ends), length + early
+        if beam == 1:
+            return greedy(state, longest)
+        return [best[0].tokens for best in beam_search(state, longest, beam)]
+
+    contenders = {"dotformer": write, "transformers": lambda: theirs.write(source, ends, beam)}
+    tokens = {name: run() for name, run in contenders.items()}
+    if [len(row) for row in tokens["dotformer"]] != ends.lengths.tolist():
+        raise ValueError("sentences of other lengths were written than were asked for")
+    if tokens["dotformer"] != tokens["transformers"]:
+        raise ValueError(f"two models with the same parameters wrote different tokens, with beam {beam}")
+    counts = {"dotformer": parameters(ours), "transformers": parameters(theirs)}
+    what = "greedy" if beam == 1 else f"beam {beam}"
+    said = f"generation, {what}, " + ("each to its own length" if early else "all to one length")
+    different = len({token for row in tokens["dotformer"] for token in row})
+    times = in_turns(contenders, device, **budget)
+    return {"what": said, "size": told(size), "parameters": counts, "different_tokens": different, "times": times}
+
+
+def attention(size: tuple[int, ...], device: torch.device, **budget: Any) -> Measurement:
+    """Forward and backward through self-attention alone, on a GPU in bfloat16. Checks output and gradient first."""
+    d_model, heads, batch, length, causal = size
+    ours = MultiHeadAttention(d_model, heads, bias=False)
+    layers = {
+        "dotformer": ours,
+        "torch": torch_attention(ours),
+        "x-transformers, flash": x_attention(ours, bool(causal), flash=True),
+        "x-transformers": x_attention(ours, bool(causal), flash=False),
+    }
+    mask = causal_mask(length, device) if causal else None
+    hidden = {"attn_mask": ~mask, "is_causal": True} if causal else {}
+    calls = {
+        "dotformer": lambda layer, x: layer(x, x, x, mask)[0],
+        "torch": lambda layer, x: layer(x, x, x, need_weights=False, **hidden)[0],
+    }
+
+    def turn(name: str, x: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+        layers[name].zero_grad()
+        x.grad = None
+        output = calls.get(name, lambda layer, x: layer(x))(layers[name], x)
+        output.backward(after)
+        return output.detach(), x.grad
+
+    x = torch.randn(batch, length, d_model, device=device, requires_grad=True)
+    after = torch.randn(batch, length, d_model, device=device)
+    found = {name: turn(name, x, after) for name, layer in layers.items() if layer.to(device)}
+    apart = max(difference({name: pair[n] for name, pair in found.items()}, 1e-4) for n in (0, 1))
+    del found
+    if device.type == "cuda":
+        for layer in layers.values():
+            layer.bfloat16()
+        x, after = x.detach().bfloat16().requires_grad_(), after.bfloat16()
+    times = in_turns({name: partial(turn, name, x, after) for name in layers}, device, **budget)
+    counts = {name: parameters(layer) for name, layer in layers.items()}
+    said = f"D {d_model}, {heads} heads, batch {batch} × {length}"
+    what = "attention, causal" if causal else "attention"
+    return {"what": what, "size": said, "parameters": counts, "difference": apart, "times": times}
+
+
+def recurrent(size: tuple[int, ...], device: torch.device, **budget: Any) -> Measurement:
+    """A training step of the recurrent models beside one of the library's cells alone, which compute something else."""
+    d_model, vocab_size, batch, length = size
+    models: dict[str, nn.Module] = {
+        f"dotformer, {name}": RecurrentSeq2Seq(
+            RecurrentConfig(vocab_size, vocab_size, d_model, attention=name == "attention")
+        )
+        for name in ("no attention", "attention")
+    }
+    models["nn.LSTM alone"] = LSTMs(vocab_size, d_model, dropout=0.1)
+    source, target = sentences(batch, length, vocab_size, device), written(batch, length, vocab_size, device)
+    for name, model in models.items():
+        if model.to(device)(source, target).shape != (*target.shape, vocab_size):
+            raise ValueError(f"{name} does not score every token")
+    times = in_turns({name: step_of(model, source, target) for name, model in models.items()}, device, **budget)
+    counts = {name: parameters(model) for name, model in models.items()}
+    said = f"D {d_model}, V {vocab_size}, batch {batch} × {length}"
+    return {"what": "recurrent training step", "size": said, "parameters": counts, "times": times}
+
+
+def measure(device: torch.device, quick: bool = False) -> Iterator[Measurement]:
+    """One measurement after the other, the times in place as a summary."""
+    kind = "quick" if quick else device.type
+    budget = {"seconds": 0.0, "warm_up": 0, "least": 1} if quick else {"seconds": 8.0 if kind == "cpu" else 3.0}
+    plans = ((training, TRAINING), (encoding, ENCODING), (generation, GENERATION), (attention, ATTENTION))
+    for run, sizes in (*plans, (recurrent, RECURRENT)):
+        for size in sizes[kind]:
+            torch.manual_seed(0)
+            found = run(size, device, **budget)
+            times = found.pop("times")
+            yield found | {"rounds": len(next(iter(times.values()))), "contenders": summary(times)}
+
+
+def table(found: Measurement) -> str:
+    """A measurement as lines: each contender with its median, quartiles and ratio to the fastest peer."""
+    lines = [f"{found['what']}: {found['size']}", f"  {'':24}{'ms':>9}  {'quartiles':>17}  {'ratio':>6}  quartiles"]
+    for name, row in found["contenders"].items():
+        ends, around = ("{:.4g} – {:.4g}".format(*row[key]) for key in ("quartiles", "ratio_quartiles"))
+        count = f"{found['parameters'][name]:,}"
+        lines.append(f"  {name:24}{row['ms']:9.4g}  {ends:>17}  {row['ratio']:6.2f}  {around:15}  {count} parameters")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure on a device, print a table, and save what was found."""
+    parser = argparse.ArgumentParser(prog="benchmarks.peers")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if there is one")
+    parser.add_argument("--quick", action="store_true", help="tiny models, one round, nothing saved")
+    options = parser.parse_args(arguments)
+    auto = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(auto if options.device == "auto" else options.device)
+    measurements = []
+    for found in measure(device, options.quick):
+        measurements.append(found)
+        print(table(found), flush=True)
+    if not options.quick:
+        save(f"peers-{device.type}", {"threads": torch.get_num_threads(), "measurements": measurements})
+
+
+if __name__ == "__main__":
+    main()

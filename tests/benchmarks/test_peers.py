@@ -1,0 +1,124 @@
+"""The comparison with other libraries: that it times in turns, reckons right, and lets no unequal contender in."""
+
+import time
+
+import pytest
+import torch
+
+from benchmarks import peers
+from benchmarks.peer_models import Marian, TorchTransformer
+from benchmarks.timing import difference, in_turns, summary
+
+CPU = torch.device("cpu")
+PEERS = {
+    "training step": {"torch", "transformers"},
+    "encoding": {"transformers"},
+    "generation, greedy, all to one length": {"transformers"},
+    "generation, greedy, each to its own length": {"transformers"},
+    "generation, beam 4, all to one length": {"transformers"},
+    "generation, beam 4, each to its own length": {"transformers"},
+    "attention": {"torch", "x-transformers", "x-transformers, flash"},
+    "attention, causal": {"torch", "x-transformers", "x-transformers, flash"},
+    "recurrent training step": {"nn.LSTM alone"},
+}
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return {found["what"]: found for found in peers.measure(CPU, quick=True)}
+
+
+def test_every_row_is_there(measured):
+    assert measured.keys() == PEERS.keys()
+    for what, found in measured.items():
+        ours = {"no attention", "attention"} if what.startswith("recurrent") else {""}
+        ours = {f"dotformer, {name}" if name else "dotformer" for name in ours}
+        assert found["contenders"].keys() == PEERS[what] | ours
+        for name, row in found["contenders"].items():
+            assert row["ms"] > 0 and row["quartiles"] == [row["ms"]] * 2
+            assert f"  {name:24}" in peers.table(found)
+
+
+def test_ratios_are_to_the_fastest_peer(measured):
+    for found in measured.values():
+        rows = found["contenders"]
+        fastest = min((row for name, row in rows.items() if not name.startswith("dotformer")), key=lambda r: r["ms"])
+        assert fastest["ratio"] == 1
+        for row in rows.values():
+            assert row["ratio"] == pytest.approx(row["ms"] / fastest["ms"], rel=2e-3)
+
+
+def test_peers_have_as_many_parameters_and_compute_the_same(measured):
+    for what, found in measured.items():
+        if not what.startswith("recurrent"):
+            assert len(set(found["parameters"].values())) == 1, what
+            assert "generation" in what or 0 <= found["difference"] < 1e-5, what
+
+
+def test_both_write_the_same_tokens_and_more_than_one(measured):
+    for what, found in measured.items():
+        assert "generation" not in what or found["different_tokens"] > 2, what  # unequal ones would have raised
+
+
+@pytest.mark.parametrize("peer", [TorchTransformer, Marian])
+def test_a_peer_that_computes_something_else_is_not_timed(peer, monkeypatch):
+    def wrong(self, source, target):
+        return forward(self, source, target) * 1.01
+
+    forward = peer.forward
+    monkeypatch.setattr(peer, "forward", wrong)
+    with pytest.raises(ValueError, match="transformers differs" if peer is Marian else "torch differs"):
+        peers.training(peers.TRAINING["quick"][0], CPU, seconds=0)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_peer_that_writes_something_else_is_not_timed(beam, monkeypatch):
+    write = Marian.write
+    monkeypatch.setattr(Marian, "write", lambda *arguments: [row[::-1] for row in write(*arguments)])
+    with pytest.raises(ValueError, match="different tokens"):
+        peers.generation((16, 2, 1, 32, 50, 3, 6, beam, 0), CPU, seconds=0)
+
+
+def test_contenders_take_turns_and_each_begins_as_often():
+    turns = []
+    contenders = {name: lambda name=name: turns.append(name) for name in "abc"}
+    times = in_turns(contenders, CPU, seconds=0, warm_up=1, least=3)
+    assert "".join(turns) == "abc" + "bca" + "cab" + "abc"
+    assert {len(taken) for taken in times.values()} == {3}
+
+
+def test_rounds_go_on_for_the_time_that_there_is():
+    start = time.perf_counter()
+    times = in_turns({"a": lambda: time.sleep(0.01)}, CPU, seconds=0.2, warm_up=1, least=1)
+    assert 0.2 < time.perf_counter() - start < 2 and len(times["a"]) > 2
+
+
+def test_a_summary_of_known_times():
+    found = summary({"dotformer": [1, 3, 2], "slow": [4, 4, 4], "fast": [2, 2, 2]})
+    assert found["dotformer"] == {"ms": 2000, "quartiles": [1500, 2500], "ratio": 1, "ratio_quartiles": [0.75, 1.25]}
+    assert found["slow"]["ratio"] == 2
+    assert found["fast"]["ratio"] == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "says"), [([1.0, 2.1], "^b differs by 5"), ([1.0], r"^b has shape \(1,\), not \(2,\)")]
+)
+def test_outputs_that_differ_are_named(other, says):
+    with pytest.raises(ValueError, match=says):
+        difference({"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(other)}, 1e-3)
+    nothing = torch.tensor([1.0, torch.nan])
+    with pytest.raises(ValueError, match=r"^b differs by nan"):
+        difference({"a": torch.tensor([1.0, 2.0]), "b": nothing}, 1e-3)
+
+
+def test_the_quick_command_prints_a_table_and_saves_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(peers, "save", lambda *_: pytest.fail("saved"))
+    monkeypatch.setattr(peers, "measure", lambda *_: iter([example()]))
+    peers.main(["--device", "cpu", "--quick"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "attention: small" and lines[2].split()[:2] == ["dotformer", "2000"]
+
+
+def example():
+    rows = summary({"dotformer": [1, 3, 2], "torch": [2, 2, 2]})
+    return {"what": "attention", "size": "small", "parameters": {"dotformer": 1000, "torch": 1000}, "contenders": rows}

@@ -1,0 +1,376 @@
+"""ladder: rungs that compute the same, that say so, and what they cost by a clock that is wound by hand."""
+
+import contextlib
+import itertools
+import statistics
+import types
+from dataclasses import asdict, replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.exc import BackendCompilerFailed
+from torch.nn import functional as F
+
+from dotformer import ladder
+from dotformer.attention import MultiHeadAttention
+from dotformer.devices import Checkpointed, PaddedOutput, kept_for_backward, step_operations
+from dotformer.ladder import Setup, Workload, climb, feed, in_a_row, measure, rungs, set_up, setups, trainer
+from dotformer.training import TrainingConfig, cross_entropy, take_step
+from dotformer.transformer import TransformerConfig
+
+MODEL = TransformerConfig(40, 50, 16, 2, 2, 1, 32, 0.0, max_length=24)
+WORK = Workload(MODEL, pairs=3, length=12)
+EXACT = {name: change for name, change in rungs().items() if name not in ("bf16", "compile")}
+
+
+# what is computed
+
+
+def test_dropout_is_refused():
+    with pytest.raises(ValueError, match=r"^dropout must be 0, not 0.1$"):
+        Workload(TransformerConfig(9, 9), 1, 1)
+
+
+@pytest.mark.parametrize("sizes", [(9, 5), (5, 9)])
+def test_tokens_are_real_ones_of_both_sides(sizes):
+    work = Workload(TransformerConfig(*sizes, dropout=0.0), 200, 3)
+    pairs = work.tokens()
+    assert [tuple(map(len, pair)) for pair in pairs] == [(3, 4)] * 200
+    assert {token for pair in pairs for side in pair for token in side} == {3, 4}
+    assert pairs == work.tokens() != replace(work, seed=1).tokens()
+    assert work.tokens(3) == pairs * 3
+    assert len({(*source, *target) for source, target in pairs}) > 90
+
+
+def test_the_seed_fixes_parameters_and_nothing_else():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    models = [work.fresh("cpu").state_dict() for work in (WORK, WORK, replace(WORK, seed=1))]
+    WORK.tokens()
+    assert torch.equal(torch.get_rng_state(), before)
+    one, same, other = (torch.cat([t.flatten() for t in model.values()]) for model in models)
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
+# the ways
+
+
+def test_each_rung_adds_to_the_ones_before():
+    found = setups({"a": {}, "b": {"batch": 2, "feed": "made"}, "c": {"compiled": True}, "d": {"batch": 1}})
+    assert found == {
+        "a": Setup(),
+        "b": Setup(batch=2, feed="made"),
+        "c": Setup(batch=2, feed="made", compiled=True),
+        "d": Setup(feed="made", compiled=True),
+    }
+    assert list(found) == list("abcd")
+
+
+def test_the_ladder_changes_one_thing_a_rung():
+    ways = list(setups(rungs()).values())
+    assert ways[0] == Setup() == Setup("float32", False, False, False, 1, 1, "held", False)
+    changes = [
+        {name for name, value in asdict(b).items() if value != asdict(a)[name]} for a, b in itertools.pairwise(ways)
+    ]
+    assert [sorted(names) for names in changes] == [
+        ["precision"],
+        ["precision"],
+        ["fused_attention"],
+        ["compiled"],
+        ["fused_optimizer"],
+        ["vocabulary_multiple"],
+        ["batch"],
+        ["feed"],
+        ["feed"],
+        ["checkpointing", "feed"],  # beside the larger batch, which is held as well
+    ]
+    assert ways[-1] == replace(setups(rungs())["larger batch"], checkpointing=True)
+    assert rungs() is not rungs() and rungs() == rungs()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_is_fused_or_written_out(monkeypatch, fused):
+    calls, attend = [], F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *given: (calls.append(1), attend(*given))[1])
+    model = set_up(WORK.fresh("cpu"), Setup(fused_attention=fused))
+    weights = []
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.register_forward_hook(lambda _m, _i, output: weights.append(output[1]))
+    model(torch.tensor([[3, 4, 0]]), torch.tensor([[3, 4]]))
+    attentions = 2 + 2 * 1
+    assert len(calls) == (attentions if fused else 0)
+    assert [found is None for found in weights] == [fused] * attentions
+
+
+def test_layers_are_compiled_and_nothing_else(monkeypatch):
+    seen = []
+    monkeypatch.setattr(nn.Module, "compile", lambda module: seen.append(module))
+    model = WORK.fresh("cpu")
+    layers = [*model.encoder.layers, *model.decoder.layers]
+    assert set_up(model, Setup()) is model and seen == []
+    set_up(model, Setup(compiled=True, checkpointing=True))
+    assert seen == layers
+
+
+def test_layers_are_computed_twice():
+    model = WORK.fresh("cpu")
+    layers = [*model.encoder.layers, *model.decoder.layers]
+    names = [id(p) for p in model.parameters()]
+    set_up(model, Setup(checkpointing=True))
+    wrapped = [*model.encoder.layers, *model.decoder.layers]
+    assert all(isinstance(layer, Checkpointed) for layer in wrapped)
+    assert [layer.layer for layer in wrapped] == layers
+    assert [id(p) for p in model.parameters()] == names
+
+
+@pytest.mark.parametrize("multiple", [1, 64])
+def test_rows_are_padded(multiple):
+    model = set_up(WORK.fresh("cpu"), Setup(vocabulary_multiple=multiple))
+    assert isinstance(model.output, PaddedOutput) == (multiple > 1)
+    assert multiple == 1 or model.output.rows == 14
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("way", ["held", "made", "ahead"])
+def test_batches_hold_all_pairs_each_time(way, batch):
+    batches = feed(WORK, Setup(feed=way, batch=batch), "cpu")
+    found = list(itertools.islice(batches, 3))
+    expected = sorted(WORK.tokens() * batch)
+    for source, target in found:
+        assert (source.shape, target.shape) == ((3 * batch, 12), (3 * batch, 13))
+        assert sorted(zip(source.tolist(), target.tolist(), strict=True)) == expected
+    assert (found[0] is found[2]) == (way == "held")
+    batches.close()
+
+
+def test_epochs_follow_each_other_without_end():
+    batches = in_a_row(lambda epoch: [epoch] * (epoch % 3 + 1), 9)
+    assert list(itertools.islice(batches, 7)) == [0, 1, 1, 2, 2, 2, 3]
+
+
+def test_another_process_makes_only_what_is_made_ahead(monkeypatch):
+    asked = []
+    monkeypatch.setattr(ladder, "made_ahead", lambda batches, pin: asked.append(pin) or batches)
+    for way, pins in (("held", []), ("made", []), ("ahead", [False])):
+        next(feed(WORK, Setup(feed=way), "cpu"))
+        assert asked == pins
+
+
+def test_what_is_made_ahead_is_what_is_made_between_steps():
+    both = [feed(WORK, Setup(feed=way), "cpu") for way in ("made", "ahead")]
+    for one, other in itertools.islice(zip(*both, strict=True), 3):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+# a step
+
+
+@pytest.mark.parametrize(
+    ("precision", "rounding", "dtype"),
+    [
+        ("float32", "highest", torch.float32),
+        ("tf32", "high", torch.float32),
+        ("bfloat16", "high", torch.bfloat16),
+        ("float16", "high", torch.float16),
+    ],
+)
+def test_a_step_is_made_in_the_precision_of_its_rung(monkeypatch, precision, rounding, dtype):
+    seen = []
+
+    def taken(model, optimizer, batches, rate, config, half, criterion):
+        with half():
+            product = torch.ones(2, 2) @ torch.ones(2, 2)
+        seen.extend((torch.get_float32_matmul_precision(), product.dtype, rate, criterion, config.clip))
+        [group] = optimizer.param_groups
+        seen.extend((type(optimizer), bool(group["fused"]), group["weight_decay"], len(batches)))
+        return 3.0, 4
+
+    monkeypatch.setattr(ladder, "take_step", taken)
+    step, model = trainer(WORK, Setup(precision, fused_optimizer=precision == "tf32"), "cpu")
+    before = torch.get_float32_matmul_precision()
+    assert step((None, None)) == (3.0, 4) and torch.get_float32_matmul_precision() == before
+    assert seen[:5] == [rounding, dtype, 0.0, cross_entropy, 1e9]
+    assert seen[5:] == [torch.optim.AdamW, precision == "tf32", 0.0, 1]
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+def test_all_steps_find_the_same_model():
+    step, model = trainer(WORK, Setup(fused_optimizer=True), "cpu")
+    batch = next(feed(WORK, Setup(), "cpu"))
+    before = [p.detach().clone() for p in model.parameters()]
+    found = [step(batch) for _ in range(3)]
+    assert found[0] == found[1] == found[2] and found[0][1] == 3 * 12
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+
+
+def test_a_step_is_that_of_a_training():
+    model = WORK.fresh("cpu")
+    batch = next(feed(WORK, Setup(), "cpu"))
+    optimizer = torch.optim.SGD(model.parameters())
+    loss, targets = take_step(model, optimizer, [batch], 0.0, TrainingConfig(clip=1e9))
+    found = measure(WORK, Setup(), steps=2)
+    assert found["loss"] == pytest.approx(loss / targets, rel=1e-6)
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+    torch.testing.assert_close(found["gradient"], gradient, rtol=1e-5, atol=1e-7)
+
+
+# what it costs
+
+
+def test_costs_by_a_clock_wound_by_hand(monkeypatch):
+    seconds = [50.0, 70.0, 4.0, 1.0, 3.0, 2.0, 8.0]  # the first two do not count
+    ticks = iter(itertools.accumulate(s for n in seconds for s in (1.0, n)))
+    monkeypatch.setattr(ladder, "time", types.SimpleNamespace(perf_counter=lambda: next(ticks)))
+    found = measure(WORK, Setup(batch=2), steps=5)
+    assert next(ticks, None) is None
+    assert found["first_step"] == 50.0
+    assert found["seconds"] == statistics.quantiles([4.0, 1.0, 3.0, 2.0, 8.0], n=4)
+    assert found["tokens_per_second"] == 2 * (3 * 2 * 12) / 3.0
+    assert found["operations_per_second"] == sum(step_operations(MODEL, 6, 12, 12).values()) / 3.0
+
+
+def test_a_gpu_is_asked_for_its_memory(monkeypatch):
+    events = []
+    model = WORK.fresh("cpu")
+
+    def step(batch):
+        events.append(batch)
+        model(*batch).sum().backward()
+        return 6.0, 4
+
+    rows = torch.tensor([[3, 4]])
+    monkeypatch.setattr(ladder, "trainer", lambda *_: (step, model))
+    monkeypatch.setattr(ladder, "feed", lambda *_: itertools.repeat((rows, rows)))
+    monkeypatch.setattr(ladder, "synchronize", lambda device: events.append(device))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda *_: events.append("reset"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda *_: (events.append("asked"), 12345)[1])
+    monkeypatch.setattr(ladder, "kept_for_backward", lambda _: pytest.fail("that would take time"))
+    found = measure(WORK, Setup(), "cuda", 2)
+    assert (found["memory"], found["loss"]) == (12345, 1.5)
+    assert events == ["reset", *["cuda", (rows, rows), "cuda"] * 4, "asked"]
+
+
+def test_elsewhere_memory_is_counted():
+    found = measure(WORK, Setup(), steps=2)
+    step, model = trainer(WORK, Setup(), "cpu")
+    with kept_for_backward(model) as kept:
+        step(next(feed(WORK, Setup(), "cpu")))
+    assert found["memory"] == 16 * sum(p.numel() for p in model.parameters()) + sum(kept.values())
+
+
+@pytest.fixture(scope="module")
+def climbed():
+    """A ladder without the rungs that need a compiler, or round."""
+    return {row["name"]: row for row in climb(WORK, EXACT, steps=2)}
+
+
+def test_all_rungs_compute_the_same(climbed):
+    assert list(climbed) == list(EXACT)
+    assert climbed["float32"]["loss_error"] == climbed["float32"]["gradient_error"] == 0
+    for row in climbed.values():
+        assert "error" not in row and "gradient" not in row
+        assert row["loss_error"] < 1e-6 and row["gradient_error"] < 1e-6
+
+
+def test_fused_attention_and_checkpointing_need_less_memory(climbed):
+    assert climbed["fused attention"]["memory"] < climbed["tf32"]["memory"]
+    assert climbed["checkpointing"]["memory"] < 0.8 * climbed["larger batch"]["memory"]
+    assert climbed["larger batch"]["memory"] > climbed["padded vocabulary"]["memory"]
+
+
+def test_half_the_digits_are_off_by_some_percent():
+    _, bf16 = climb(WORK, {"float32": {}, "bf16": {"precision": "bfloat16"}}, steps=2)
+    assert 1e-3 < bf16["gradient_error"] < 0.1 and 0 < bf16["loss_error"] < 1e-2
+
+
+class Shifted(PaddedOutput):
+    """What cuts off the wrong end."""
+
+    def forward(self, x):
+        return super().forward(x).roll(1, -1)
+
+
+def test_a_rung_that_computes_something_else_is_seen(monkeypatch):
+    monkeypatch.setattr(ladder, "PaddedOutput", Shifted)
+    one, wrong, after = climb(
+        WORK, {"one": {}, "wrong": {"vocabulary_multiple": 64}, "after": {"fused_optimizer": True}}, steps=2
+    )
+    assert one["gradient_error"] == 0 and wrong["gradient_error"] > 0.1 and wrong["loss_error"] > 1e-3
+    assert wrong["gradient_error"] == pytest.approx(after["gradient_error"])
+
+
+def test_errors_are_relative_to_the_first_rung(monkeypatch):
+    rows = iter([(2.0, [3.0, 4.0]), (2.5, [3.0, 4.5]), (1.0, [0.0, 0.0])])
+
+    def measured(*_):
+        loss, gradient = next(rows)
+        return {"loss": loss, "gradient": torch.tensor(gradient)}
+
+    monkeypatch.setattr(ladder, "measure", measured)
+    found = list(climb(WORK, {"a": {}, "b": {}, "c": {}}))
+    assert [(row["name"], row["loss_error"], row["gradient_error"]) for row in found] == [
+        ("a", 0.0, 0.0),
+        ("b", 0.25, pytest.approx(0.1)),
+        ("c", 0.5, 1.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (torch.OutOfMemoryError("\nCUDA out of memory. Tried\nmore"), "CUDA out of memory. Tried"),
+        (BackendCompilerFailed("inductor", RuntimeError("no g++"), None), None),
+    ],
+)
+def test_a_rung_that_cannot_run_says_so_and_the_others_go_on(monkeypatch, error, says):
+    measured = []
+
+    def fails(workload, setup, device, steps):
+        measured.append((setup.batch, device, steps))
+        if setup.batch == 2:
+            raise error
+        return measure(workload, setup, device, steps)
+
+    monkeypatch.setattr(ladder, "measure", fails)
+    found = list(climb(WORK, {"one": {}, "large": {"batch": 2}, "again": {"batch": 1}}, "cpu", 2))
+    assert measured == [(1, "cpu", 2), (2, "cpu", 2), (1, "cpu", 2)]
+    assert found[1].keys() == {"name", "error"} and found[1]["name"] == "large"
+    assert found[1]["error"] and "\n" not in found[1]["error"] and says in (None, found[1]["error"])
+    assert found[2]["gradient_error"] == 0
+
+
+def test_another_error_is_not_hidden(monkeypatch):
+    def fails(*_):
+        raise TypeError("a mistake of ours")
+
+    monkeypatch.setattr(ladder, "measure", fails)
+    with pytest.raises(TypeError, match="mistake"):
+        list(climb(WORK, {"one": {}}))
+
+
+def test_compiled_rungs_compute_the_same(monkeypatch):
+    """With PyTorch's own tracer, and no compiler behind it, which would take half a minute."""
+    compiled, whole = torch.compile, []
+
+    def traced(function, **options):
+        whole.append(function)
+        return compiled(function, backend="eager", **options)
+
+    monkeypatch.setattr(torch, "compile", traced)
+    small = Workload(TransformerConfig(9, 9, 8, 2, 1, 1, 16, 0.0, max_length=12), 2, 3)
+    with contextlib.ExitStack() as stack:
+        stack.callback(torch._dynamo.reset)
+        one, other = climb(small, {"one": {}, "compiled": {"compiled": True}}, steps=2)
+    assert cross_entropy in whole and len(whole) == 3
+    assert other["gradient_error"] < 1e-6 and other["loss_error"] < 1e-6
+    assert one["memory"] <= other["memory"] < 1.1 * one["memory"]
+
+
+def test_the_book_and_its_benchmark_may_leave_rungs_out():
+    assert setups({}) == {} and list(climb(WORK, {})) == []
+    chosen = {name: rungs()[name] for name in ("float32", "checkpointing")}
+    assert setups(chosen)["checkpointing"] == Setup(checkpointing=True)
+    assert partial(measure, steps=2)(WORK, setups(chosen)["checkpointing"])["memory"] > 0
