@@ -13,7 +13,7 @@ OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
 # With PIP_EXTRA_INDEX_URL set, pip looks for PyTorch there too (a smaller build, for machines with no GPU).
 
-.PHONY: help venv book test lab serve weave tangle index lint format lock bench clean
+.PHONY: help venv book test lab serve weave tangle index lint format lock bench costs clean
 .DELETE_ON_ERROR:
 
 help: ## list what can be made
@@ -91,7 +91,11 @@ lock: ## choose the newest versions and write requirements.txt
 	mv requirements.tmp requirements.txt
 	rm -rf _build/lock
 
-bench: venv ## measure what building and testing cost, against the targets
+bench: venv ## time the book's code beside other libraries, and write the page that shows it
+	$(RUN) benchmarks.peers
+	$(RUN) benchmarks.comparison
+
+costs: venv ## measure what building and testing cost, against the targets
 	$(RUN) benchmarks.build
 
 clean: ## remove what was built (keeps .venv)

@@ -1,4 +1,4 @@
-"""What building and testing the book costs, beside its targets: `make bench`. Exits with 1 if a target is missed."""
+"""What building and testing the book costs, beside its targets: `make costs`. Exits with 1 if a target is missed."""
 
 import re
 import shutil

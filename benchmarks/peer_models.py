@@ -1,6 +1,7 @@
 """The book's models as other libraries build them, with the same parameters: what benchmarks/peers.py measures."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -204,6 +205,28 @@ class Ending(KVCache):
         """As `KVCache.select`."""
         super().select(rows)
         self.lengths = self.lengths[rows.to(self.lengths.device)]
+
+
+def products_alone(ours: Transformer, rows: int, steps: int) -> Callable[[], None]:
+    """Only the matrix products that writing with a cache takes, one after the other, always of the same vectors.
+
+    Left out are those of the encoder and of the memory's keys and values, which are needed once.
+    """
+    once = {
+        linear for layer in ours.decoder.layers for linear in (layer.cross_attention.w_k, layer.cross_attention.w_v)
+    }
+    parts = [*ours.decoder.modules(), ours.output]
+    linears = [part for part in parts if isinstance(part, nn.Linear) and part not in once]
+    device = ours.output.weight.device
+    vectors = {width: torch.randn(rows, width, device=device) for width in {part.in_features for part in linears}}
+
+    @torch.no_grad()
+    def run() -> None:
+        for _ in range(steps):
+            for linear in linears:
+                linear(vectors[linear.in_features])
+
+    return run
 
 
 def bert() -> BertModel:

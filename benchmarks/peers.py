@@ -22,6 +22,7 @@ from benchmarks.peer_models import (
     TorchTransformer,
     bert,
     parameters,
+    products_alone,
     torch_attention,
     x_attention,
 )
@@ -171,6 +172,8 @@ def generation(size: tuple[int, ...], device: torch.device, **budget: Any) -> Me
     if tokens["dotformer"] != tokens["transformers"]:
         raise ValueError(f"two models with the same parameters wrote different tokens, with beam {beam}")
     counts = {"dotformer": parameters(ours), "transformers": parameters(theirs)}
+    if not early:
+        contenders["dotformer, products alone"] = products_alone(ours, batch * beam, length)
     what = "greedy" if beam == 1 else f"beam {beam}"
     said = f"generation, {what}, " + ("each to its own length" if early else "all to one length")
     different = len({token for row in tokens["dotformer"] for token in row})
@@ -256,8 +259,9 @@ def table(found: Measurement) -> str:
     lines = [f"{found['what']}: {found['size']}", f"  {'':24}{'ms':>9}  {'quartiles':>17}  {'ratio':>6}  quartiles"]
     for name, row in found["contenders"].items():
         ends, around = ("{:.4g} – {:.4g}".format(*row[key]) for key in ("quartiles", "ratio_quartiles"))
-        count = f"{found['parameters'][name]:,}"
-        lines.append(f"  {name:24}{row['ms']:9.4g}  {ends:>17}  {row['ratio']:6.2f}  {around:15}  {count} parameters")
+        lines.append(f"  {name:24}{row['ms']:9.4g}  {ends:>17}  {row['ratio']:6.2f}  {around:15}")
+        if name in found["parameters"]:
+            lines[-1] += f"  {found['parameters'][name]:,} parameters"
     return "\n".join(lines)
 
 
@@ -274,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measurements.append(found)
         print(table(found), flush=True)
     if not options.quick:
-        save(f"peers-{device.type}", {"threads": torch.get_num_threads(), "measurements": measurements})
+        save(f"peers-{device.type}", {"measurements": measurements})
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 Each learns the same pairs in the same batches for the same number of steps, and has about as many parameters. Each
 kind gets the best of the same few rates, chosen on validation. Then several seeds, how often attention points at the
 word that the grammar knows to be meant, and accuracy over length: trained on the shorter half of the sentences, tested
-on all. Takes an hour of two cores and writes book/measurements/translators.json.
+on all. Takes an hour of two cores and writes book/measurements/translators.json. Behind the command may stand the
+names of corpora (grammar, numbers): only these are measured again, the others stay as they are in that file.
 """
 
+import sys
 from functools import partial
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.results import save
+from classroom.measured import measured
 from dotformer.corpora import Corpus, Pair, grammar, number_words
 from dotformer.generation import greedy
 from dotformer.tokens import BPETokenizer, pad_batch
@@ -89,8 +92,10 @@ def over_length(translator: Translator, pairs: list[Pair]) -> dict[int, list[int
 
 def main() -> None:
     """Run all of it and save what it found."""
-    corpora, found = {"numbers": number_words(), "grammar": grammar()}, {}
-    for name, corpus in corpora.items():
+    corpora = {"numbers": number_words, "grammar": grammar}
+    found = measured("translators")["found"] if sys.argv[1:] else {}
+    for name in sys.argv[1:] or corpora:
+        corpus = corpora[name]()
         middle = sorted(map(words, corpus.train))[len(corpus.train) // 2]
         short = Corpus(*([p for p in part if words(p) <= middle] for part in (corpus.train, corpus.validation)), [])
         short = Corpus(short.train, short.validation, corpus.test)

@@ -469,7 +469,7 @@ class Transformer(nn.Module):
         self,
         target: Tensor,
         memory: Tensor,
-        memory_mask: Tensor,
+        memory_mask: Tensor | None,
         cache: Cache | None = None,
     ) -> Tensor:
         """Logits (B, T, V): row t scores what may follow targets 0 to t (B, T).
@@ -481,10 +481,11 @@ class Transformer(nn.Module):
                 f"source and target differ in number: memory {tuple(memory.shape)},"
                 f" target {tuple(target.shape)}"
             )
-        start = 0 if cache is None else cache.length
-        real = padding_mask(target, self.config.pad_id)
-        real = F.pad(real, (start, 0), value=True)  # what is in the cache is real
-        mask = causal_mask(start + target.shape[1], target.device)[start:] & real
+        start, mask = 0 if cache is None else cache.length, None
+        if start == 0 or target.shape[1] > 1:  # one more sees all that is cached
+            real = padding_mask(target, self.config.pad_id)
+            real = F.pad(real, (start, 0), value=True)  # what is cached is real
+            mask = causal_mask(real.shape[-1], target.device)[start:] & real
         x = self.target_embeddings(target, start)
         x = self.decoder(x, memory, mask, memory_mask, cache)
         return self.output(x)

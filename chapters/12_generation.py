@@ -66,7 +66,7 @@ def read(state: Decoding, tokens: Tensor) -> Tensor:
     """
     logits = state.step(tokens)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
-    if logits.isnan().any():
+    if logits.amax(dim=-1).isnan().any():
         raise FloatingPointError("the model's scores are not numbers (NaN)")
     return logits
 
@@ -191,9 +191,9 @@ assert spoken(best_words) == "a cup"
 # drafts that win.
 #
 # The function keeps the `beam` likeliest beginnings of each sentence; to the loop these are rows like any others, and
-# `select` makes several rows of one. It looks at twice as many continuations, since up to half of them may be ends,
-# which do not go on. And an end counts only among the best `beam`: a poor one, taken early, could win by being short. A
-# sentence is done when `beam` drafts have ended and no draft that goes on can become better than the best of them,
+# `select` makes several rows of one. Of each draft it looks at one continuation more than `beam`, since one may be the
+# end, which does not go on. And an end counts only among the best `beam`: a poor one, taken early, could win by being
+# short. A sentence is done when `beam` drafts have ended and no draft that goes on can become better than the best of them,
 # however cheap its further words.
 
 # %% tags=["export"] module="generation"
@@ -243,33 +243,34 @@ def beam_search(
     tokens = torch.full((len(state),), begin)
     for length in range(1, max_length + 1):
         logs = read(state, tokens).log_softmax(dim=-1)
-        logs = logs.masked_fill(logs.isnan(), -math.inf)  # where nothing may follow
         logs[:, [pad, begin]] = -math.inf
-        penalty, row, rows, going = length_penalty(length, alpha), 0, [], []
+        best = logs.topk(min(beam + 1, logs.shape[1]))  # of each draft
+        likely, places = best.values.tolist(), best.indices.tolist()
+        penalty, first, rows, going = length_penalty(length, alpha), 0, [], []
         for done, live in waiting:
-            scores = logs.new_tensor([hypothesis.score for hypothesis in live])
-            totals = logs[row : row + len(live)] + scores[:, None]
-            best, places = totals.flatten().topk(min(2 * beam, totals.numel()))
+            ways = [
+                (draft.score + log, row, token)
+                for row, draft in enumerate(live, first)
+                for log, token in zip(likely[row], places[row], strict=True)
+                if log > -math.inf
+            ]
+            ways.sort(key=lambda way: way[0], reverse=True)
             longer = []
-            for rank, (total, place) in enumerate(
-                zip(best.tolist(), places.tolist(), strict=True)
-            ):
-                n, token = divmod(place, logs.shape[1])
-                if total == -math.inf:
-                    break
+            for rank, (total, row, token) in enumerate(ways):
+                written = live[row - first].tokens
                 if token != end:
-                    longer.append((row + n, [*live[n].tokens, token], total))
+                    longer.append((row, [*written, token], total))
                 elif rank < beam:
-                    done.append(Hypothesis(live[n].tokens, total / penalty))
-            row += len(live)
+                    done.append(Hypothesis(written, total / penalty))
+                if len(longer) == beam:
+                    break
+            first += len(live)
             bound = (
                 longer[0][2] / length_penalty(max_length, alpha) if longer else 0
             )
             if longer and (len(done) < beam or bound > max(h.score for h in done)):
-                rows += [n for n, _, _ in longer[:beam]]
-                going.append(
-                    (done, [Hypothesis(t, s) for _, t, s in longer[:beam]])
-                )
+                rows += [row for row, _, _ in longer]
+                going.append((done, [Hypothesis(t, s) for _, t, s in longer]))
         waiting = going
         if not waiting:
             break
@@ -328,9 +329,13 @@ class KVCache:
         if model.training:
             raise ValueError("the model is in training mode: call model.eval()")
         self.model = model
-        self.memory, self.memory_mask = model.encode(source)
+        self.memory, mask = model.encode(source)
+        unmasked = source.device.type == "cpu" and mask.all()  # a GPU would wait
+        self.memory_mask = None if unmasked else mask
+        self.source = torch.arange(len(source))  # of each row
         self.length = 0
-        self.kept: dict[MultiHeadAttention, tuple[Tensor, Tensor]] = {}
+        self.read: dict[MultiHeadAttention, tuple[Tensor, Tensor]] = {}
+        self.written: dict[MultiHeadAttention, tuple[Tensor, Tensor]] = {}
 
     def __len__(self) -> int:
         """How many sentences are being written."""
@@ -340,17 +345,17 @@ class KVCache:
         self, attention: MultiHeadAttention, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Keys and values to attend to: the memory's once, new tokens' added."""
-        kept = self.kept.get(attention)
-        if kept is None:
-            kept = attention.project(key, value)
-        elif key is not self.memory:  # self-attention
-            new = attention.project(key, value)
-            kept = (
-                torch.cat([kept[0], new[0]], -2),
-                torch.cat([kept[1], new[1]], -2),
-            )
-        self.kept[attention] = kept
-        return kept
+        if key is self.memory:  # cross-attention
+            if attention not in self.read:
+                self.read[attention] = attention.project(key, value)
+            return self.read[attention]
+        keys, values = attention.project(key, value)
+        if attention in self.written:
+            old_keys, old_values = self.written[attention]
+            keys = torch.cat([old_keys, keys], dim=-2)
+            values = torch.cat([old_values, values], dim=-2)
+        self.written[attention] = keys, values
+        return keys, values
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> Tensor:
@@ -362,9 +367,20 @@ class KVCache:
 
     def select(self, rows: Tensor) -> None:
         """Keep these sentences, in this order; one may be there several times."""
-        self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]
-        for attention, (key, value) in self.kept.items():
-            self.kept[attention] = key[rows], value[rows]
+        before, self.source = self.source, self.source[rows.cpu()]
+        rows = rows.to(self.memory.device)
+        changing = [self.written]
+        if not torch.equal(before, self.source):  # else drafts of one sentence swap
+            changing.append(self.read)
+            self.memory = self.memory.index_select(0, rows)
+            if self.memory_mask is not None:
+                self.memory_mask = self.memory_mask.index_select(0, rows)
+        for kept in changing:
+            for attention, (keys, values) in kept.items():
+                kept[attention] = (
+                    keys.index_select(0, rows),
+                    values.index_select(0, rows),
+                )
 
 
 # %% [markdown]
@@ -493,7 +509,8 @@ def seconds(state, length):
 
 
 def kept_bytes(cache):
-    return sum(tensor.nbytes for pair in cache.kept.values() for tensor in pair)
+    pairs = [*cache.read.values(), *cache.written.values()]
+    return sum(tensor.nbytes for pair in pairs for tensor in pair)
 
 
 source = torch.randint(3, 100, (4, 20))

@@ -142,7 +142,7 @@ def lexicon() -> Lexicon:
         on under   | the my   | old new | table Tisch m | bed Bett n
     """)
     verbs = table("""
-        sleep slept     | schlafen schläft geschlafen || human animal place | tired
+        sleep slept | schlafen schläft geschlafen || human animal place | tired sick
         work worked     | arbeiten arbeitet gearbeitet || human place |
         sing sung       | singen singt gesungen    || human place | happy
         read read       | lesen liest gelesen      | acc text | human place | +good
@@ -189,8 +189,8 @@ def lexicon() -> Lexicon:
 
 
 # %% [markdown]
-# What stands before a German noun agrees with it in gender, number and case: *der Hund*, *den Hund*, *dem Hund*; *ein
-# alter Hund*, *der alte Hund*. That is folded too.
+# What stands before a German noun agrees with it in gender, number and case: *der Hund*, *den Hund*, *dem Hund*. And an
+# adjective has one ending behind *der*, another behind *ein*: *der alte Hund*, *ein alter Hund*. That is folded too.
 
 
 # %% tags=["export", "hide-input"] module="german"
@@ -237,9 +237,10 @@ def pronoun(noun: Noun) -> Phrase:
 # %% [markdown]
 # And this is where the order is made. `arrange` takes the parts of a clause and returns them in both orders. Four words
 # of grammar are enough to read it. The *finite* verb is the one that agrees with its subject (*she **has** slept*). A
-# *prefix* is the part of a German verb that comes off. *Dative* and *accusative* are the cases of the one to whom
-# something is given and of what is given. (`end` is what is left of the verb, and `new` a noun with *a*.) The two lines
-# that begin with `english` and `german` say most of what the languages disagree about.
+# *prefix* is the part of a German verb that comes off. When something is given to someone, the someone is in the
+# *dative* and the something in the *accusative*. (`end` is what is left of the verb, and `new` a noun with *a*, for
+# German puts news late.) The two lines that begin with `english` and `german` say most of what the languages disagree
+# about.
 
 
 # %% tags=["export"] module="german"
@@ -369,7 +370,7 @@ class Sampler:
         tenses = {"thing": "are", "animal": "are present have"}
         options = "are present present present have have can must want"
         tense = self.choice(tenses.get(who, options).split())
-        noun, _, subject = self.noun(who, "nom", a=tense == "have")
+        noun, kind, subject = self.noun(who, "nom", a=tense == "have")
         placed = who == "thing" or self.choice([True, False])
         if tense == "are":
             part, states = "end", ["tired", "sick", "hungry", "happy"]
@@ -381,7 +382,7 @@ class Sampler:
             words = {"human": "in", "animal": "in under"}.get(who, "on under")
             word = self.choice(words.split())
             clause[part] = self.noun(word, "dat", word)[2]
-        negated = tense in ("are", "have") and "new" not in clause
+        negated = tense in ("are", "have") and "new" not in {kind, *clause}
         if negated and self.choice([True, False, False]):
             clause["not"] = leaf("not", "nicht")
         if self.choice([True, False]):
@@ -472,7 +473,9 @@ corpus = grammar()
 for pair in corpus.test[:4]:
     print(pair.source, "\n    " + pair.target)
 apart = next(
-    p for p in corpus.test if "call" in p.source and p.target.endswith(" an .")
+    p
+    for p in corpus.test
+    if p.source.endswith("in the morning .") and p.target.endswith(" auf .")
 )
 print(f"\n{apart.source}\n    {apart.target}")
 for t, word in enumerate(apart.target.split()):
@@ -488,27 +491,28 @@ print(f"{len(two_clauses) / len(everything):.0%} have a second clause")
 assert 0.5 < len(two_clauses) / len(everything) < 0.54
 
 # %% [markdown]
-# *rufen* and *an* both render *call*: the verb has come apart, with *sie* and *die Kinder* inside. *am* renders two
-# words. And half of all sentences have a second clause, in which the verb goes to the end.
+# *macht* and *auf* both render *opens*: the verb has come apart, with *am Morgen* and *die Tür* inside, and these two
+# have changed places. *am* renders two words. And half of all sentences have a second clause, one that a conjunction
+# opens and a verb ends.
 
 # %% tags=["quiz"]
 links = {}
 for t, s in apart.alignment:
     links.setdefault(t, set()).add(s)
 quiz.number(
-    "A lazy translator says: the first German word renders the first English word, the second the second, and so on. For how many of the 8 German words of *am Morgen rufen sie die Kinder an .* is that true? Where a word renders two, either counts.",
+    "A lazy translator says: the first German word renders the first English word, the second the second, and so on. For how many of the 9 German words of *ihre Mutter macht am Morgen die Tür auf .* is that true? Where a word renders two, either counts.",
     sum(t in sources for t, sources in links.items()),
     tolerance=0.1,
-    feedback="Yes: *am*, *sie* and the full stop. *am* renders two words, so the next is shifted by one, until the verb has gone to the other side of its subject.",
+    feedback="Yes: *ihre*, *Mutter*, *macht* and the full stop. Between them German says when before what, and puts the other half of the verb at the end.",
     mistakes=[
-        (2, "*am* counts: one of the two words that it renders is the first."),
+        (3, "The full stop counts too: it is the ninth word on both sides."),
         (
-            8,
-            "Then no word would cross another. *rufen* comes before *sie*, *call* after *they*.",
+            9,
+            "Then no word would cross another. *am Morgen* comes before *die Tür*, *in the morning* behind *the door*.",
         ),
         (
-            4,
-            "Which is the fourth? *Morgen* is the second word, and *morning* the third.",
+            5,
+            "Which is the fifth? *auf* renders *opens*, but it is the eighth word, and *opens* the third.",
         ),
     ],
     otherwise="Number the words of both sentences. A German word counts if the English word with its number is among those it renders.",
@@ -810,8 +814,8 @@ class RecurrentState:
 
 # %% [markdown]
 # And a `Translator` is either kind of model with its two tokenizers: text in, text out. `translate` cuts texts into
-# tokens, searches with a beam, and joins the pieces; texts of one length go together, so that no answer depends on its
-# neighbours. The rest checks what comes in, and `attention` will be needed below.
+# tokens, searches with a beam, and joins the pieces. (It takes texts of one length together: without padding, what is
+# written for one cannot depend on the others.) The rest checks what comes in, and `attention` will be needed below.
 
 # %% tags=["export", "hide-input"] module="translation"
 from collections import defaultdict
@@ -1003,7 +1007,7 @@ trained["lstm, attention"] = learn(*models["lstm, attention"])
 for name in ("gru, no attention", "lstm, no attention"):
     trained[name] = learn(*models[name])
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Five curves over 900 steps, the share of held-out sentences that are right. The transformer rises first and reaches 0.99. The GRU with attention rises later, to about 0.75, the LSTM with attention to about 0.2. Without attention the GRU stays below 0.1 and the LSTM at 0."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Five curves over 900 steps, the share of held-out sentences that are right. The transformer rises first and reaches 0.99. The GRU with attention rises later, to about 0.8, the LSTM with attention to about 0.35. Without attention the GRU stays near 0.05 and the LSTM at 0."}}
 colors = dict(
     zip(
         models,
@@ -1042,16 +1046,16 @@ for name, (translator, _) in trained.items():
 assert right["transformer"] >= 0.985
 assert 0.6 < right["gru, attention"] < 0.9 and 0.1 < right["lstm, attention"] < 0.4
 assert right["lstm, no attention"] < right["gru, no attention"] < 0.2
-assert share_right(trained["gru, no attention"][0], short) > 0.12
-assert share_right(trained["gru, no attention"][0], long) < 0.05
+assert share_right(trained["gru, no attention"][0], short) > 0.1
+assert share_right(trained["gru, no attention"][0], long) < 0.01
 
 # %% [markdown]
-# The transformer gets all but 3 of 500. With attention the GRU gets 78 percent, without it 9, and of the long sentences
-# 1. All do worse with long sentences, but a state of fixed size, through which everything must pass, would have this
-# effect. Its size is not all that counts: the LSTM without attention hands over 160 numbers, the GRU 96, and the LSTM
-# does worse.
+# The transformer gets all but 5 of 500. With attention the GRU gets 79 percent, without it 5, and of the long sentences
+# none. All do worse with long sentences. A state of fixed size, through which everything must pass, would have that
+# effect. But it cannot be all: the LSTM with attention, which may look back, falls as well, and without attention the
+# LSTM hands over 160 numbers, the GRU 96, and the LSTM does worse.
 #
-# What does the better of the recurrent ones get wrong?
+# What do the transformer and the better of the others get wrong?
 
 # %% tags=["nbval-check-output"]
 translations = {  # with beam 4, so that the counts differ a little from the table
@@ -1066,10 +1070,10 @@ for name, texts in translations.items():
         print(f"{pair.source}\n    wrong  {text}\n    right  {pair.target}")
 
 # %% [markdown]
-# Four of the six shown have the wrong case (*ihren* for *ihrem*, *alte* for *alten*, *ihr* for *ihrem*, *ihr* for
-# *sie*): *helfen* and *geben* want the dative, *anrufen* does not. Such a word depends on another, which may stand far
-# away. In the other two, the transformer has written *Eltern* twice, and the GRU *has* tired where it should *be*
-# tired.
+# The transformer's are near misses. *alte* should be *alten*, since *geben* puts the old woman into the dative. Of two
+# words *her* side by side one is lost. And *klein*, small, has moved from the cat to the apple. The GRU writes another
+# verb: it helps instead of inviting, sleeps instead of working, and helps again where it should call. It has learnt
+# where a verb stands, and not yet which.
 #
 # ### Break it: a baseline that nobody tuned
 #
@@ -1107,17 +1111,18 @@ assert tested("grammar", "gru, no attention")[2] < 0.7
 assert tested("grammar", "lstm, no attention")[2] < 0.05
 
 # %% [markdown]
-# For the grammar all five choose the highest rate, 0.006. With it the GRU with attention draws level with the
-# transformer in two of three seeds, and the LSTM comes close. (0.006 is the end of the list; a still higher rate might
-# help them more.) What remains is attention. Without it the GRU gets between 42 and 68 percent, the LSTM hardly any;
-# with the numbers it is the same. In so few steps, attention matters more than what is built around it.
+# For the grammar all five choose the highest rate, 0.006. One rate for all would have been fair here, had it only been
+# this one; the transformer alone did well with the other. With 0.006 the GRU with attention is within three points of
+# the transformer, ahead of it with one seed, and the LSTM comes close. (It is the end of the list; a still higher rate
+# might help them more.) What remains is attention. Without it the GRU gets between 30 and 57 percent, the LSTM hardly
+# any; with the numbers it is the same. In so few steps, attention matters more than what is built around it.
 #
 # So why did transformers replace recurrent networks? One reason cannot be seen in a race over equal steps: training
 # them needs no loop over words, so they can be larger, and read more, in the same time.
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "You read: *our model gets 99.4 percent, a GRU with attention 78 percent*. Which question would have exposed the first table above?",
+    "You read: *our model gets 99 percent, a GRU with attention 79 percent*. Which question would have exposed the first table above?",
     quiz.wrong(
         "How many parameters each has",
         "A good question. But here they had about equally many, and the comparison was unfair all the same.",
@@ -1128,11 +1133,11 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Whether there were several seeds",
-        "In the last table the seeds of this GRU lie within four points of each other. A gap of twenty has another reason.",
+        "Always a good question. But three seeds at a rate that suits one of the two models are the same unfair comparison, three times.",
     ),
     quiz.wrong(
         "Whether 500 test sentences are enough",
-        "For 99 against 78 they are. A larger test set repeats the unfair comparison more precisely.",
+        "For 99 against 79 they are. A larger test set repeats the unfair comparison more precisely.",
     ),
 )
 
@@ -1146,7 +1151,7 @@ quiz.one_choice(
 # positions that it has never seen. Which does better on what is longer than all it has learnt?
 
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels, share right over the length of the translation, with a dotted line at the longest that was learnt. In the grammar all models with attention are near 1 up to the line at 10 words and fall behind it, the transformer fastest, to 0.1 at 14 words, the GRU to 0.3; all are near 0 at 16. Of the numbers up to 9 words all with attention are above 0.9; at 11 the GRU with attention is still at 1, transformer and LSTM at 0.8. Without attention the curves lie lower, for the LSTM near 0."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels, share right over the length of the translation, with a dotted line at the longest that was learnt. In the grammar the transformer and the GRU with attention are near 1 up to the line at 10 words, the LSTM with attention a little lower. Beyond it all three fall, to 0.3 or less at 13 words, and are near 0 at 15. Of the numbers up to 9 words all with attention are above 0.9; at 11 the GRU with attention is still at 1, transformer and LSTM at 0.8. Without attention the curves lie lower, for the LSTM near 0."}}
 def share_at(task, name, *lengths):
     """The share right of all sentences of these lengths, three seeds together."""
     counted = found[task][name]["over_length"]
@@ -1192,11 +1197,11 @@ assert share_at("numbers", "gru, attention", 10, 11) == 1.0
 assert 0.7 < share_at("numbers", "transformer", 10, 11) < 0.8
 
 # %% [markdown]
-# None goes far. The transformer falls first, and of the GRU's sentences with 13 words about half are still right. But
-# sentences longer than 10 words are also *other* sentences: most have a second clause, and few of the short ones do.
-# The numbers are the cleaner trial. There the GRU with attention makes no mistake with the two lengths that it has not
-# learnt, and the transformer gets nearly one in four wrong. (Its positions are sinusoids. Chapter 17 tries some that do
-# better.)
+# In the grammar none goes far. Two words beyond the line half of the sentences are wrong, or more, three words beyond
+# it most are; the GRU keeps three in ten, the others one in seven. But sentences longer than 10 words are also *other*
+# sentences: most have a second clause, and few of the short ones do. The numbers are the cleaner trial. There the GRU
+# with attention makes no mistake with the two lengths that it has not learnt, and the transformer gets more than one in
+# five wrong. (Its positions are sinusoids. Chapter 17 tries some that do better.)
 #
 # ## Does attention say which word came from which?
 #
@@ -1221,8 +1226,9 @@ def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
 
 
 # %% [markdown]
-# The weights that count are those with which the word is *predicted*: row $t$ belongs to target $t$, although the token
-# that stands there is the one before. The measure to beat is the diagonal.
+# The weights that count are those with which the word is *predicted*. In *die Tür auf*, *auf* is written when *Tür* has
+# been read, with the weights in the row of *Tür*. So row $t$ belongs to target $t$, although the token that stands
+# there is the one before. The measure to beat is the diagonal.
 #
 # **Predict first.** The transformer has two layers with four heads each. Which layer points better? And does the GRU,
 # which has one look per word, point better or worse?
@@ -1253,13 +1259,15 @@ for n in range(2):
     print(f"layer {n + 1}: heads {heads}   their mean {by_layer[n]:.0%}")
 print(f"gru: {by_gru:.0%}   diagonal: {straight:.0%}")
 assert (
-    by_layer[0] < straight < by_gru and by_layer[1] > 0.8 and 0.5 < straight < 0.6
+    by_layer[0] < straight + 0.05 < by_gru
+    and by_layer[1] > 0.8
+    and 0.5 < straight < 0.6
 )
 
 # %% [markdown]
-# The last layer points, and the first does worse than the diagonal. The GRU's one look is about as good as the last
-# layer's mean, and yet 22 percent of its sentences are wrong, and less than 1 percent of the transformer's: to point at
-# the right word is not the same as to know what to write. And with other seeds and their best rates?
+# The last layer points, and the first does no better than the diagonal. The GRU's one look is about as good as the last
+# layer's mean, and yet it gets 21 percent of the sentences wrong, and the transformer 1: to point at the right word is
+# not the same as to know what to write. And with other seeds and their best rates?
 
 # %%
 for name in ("transformer", "gru, attention", "lstm, attention"):
@@ -1268,15 +1276,14 @@ for name in ("transformer", "gru, attention", "lstm, attention"):
         print(
             f"{name:16} looks right {points:.0%}   sentences right {run['test']['exact']:.1%}"
         )
-        low, high = {"t": (0.89, 0.93), "g": (0.93, 0.99), "l": (0.37, 0.79)}[
-            name[0]
-        ]
-        assert low < points < high and run["test"]["exact"] > 0.9
+        low, high = (0.55, 0.72) if name[0] == "l" else (0.88, 0.96)
+        assert low < points < high and run["test"]["exact"] > 0.94
 
 # %% [markdown]
-# The GRU looks right more often than the transformer. And look at the LSTMs: one of them looks at a right word for 38
-# percent of the words, less often than the diagonal, and gets 93 percent of the sentences right. Its reader has passed
-# every word in both directions, so what it needs of a word may be found beside it.
+# Transformer and GRU look right equally often. But see the LSTMs: they look at a right word for 56 to 71 percent of the
+# words, not much more than the diagonal, and get 95 to 99 percent of the sentences right. So a look elsewhere need not
+# miss. The reader has passed every word in both directions, and some of it may be left beside it. Why one model uses
+# that and another does not, we do not know.
 #
 # Look at the sentence whose verb comes apart.
 
@@ -1287,21 +1294,24 @@ movable.heads(
     asking,
     keys=apart.source.split(),
     layer=1,
-    token=asking.index("Kinder"),
+    token=asking.index("Tür"),
     caption="Each word on the left has just been read by the decoder, which looks for the next one.",
 )
 
 # %%
 most = transformer.attention(apart)[1].argmax(dim=-1)  # of layer 2: (heads, rows)
-call = apart.source.split().index("call")
-for word in ("rufen", "an"):
-    heads = (most[:, apart.target.split().index(word)] == call).sum().item()
-    print(f"to write {word!r}, {heads} heads of layer 2 look at 'call'")
-    assert heads >= 3
+looks = {}
+for word in ("macht", "auf"):
+    row = most[:, apart.target.split().index(word)]
+    looks[word] = [apart.source.split()[place] for place in row]
+    print(f"to write {word!r:7} the heads of layer 2 look at", *looks[word])
+assert looks["macht"] == ["opens"] * 4 and sorted(looks["auf"]) == [*"...", "opens"]
 
 # %% [markdown]
-# In layer 2, all four heads look at *call* to write *rufen*, and three of them look there again to write *an* (choose
-# `Kinder`, which is what has been read by then). The verb has come apart, and both halves find their way back.
+# In layer 2 all four heads look at *opens* to write *macht*. To write *auf* one of them does, and three look at the
+# full stop (choose `Tür`, which is what has been read by then). Both would make sense: *opens* says which half of the
+# verb is missing, the full stop that nothing else comes before it. But that is a story about a picture, and nobody has
+# tested it.
 #
 # ### What the measure does not know
 #
@@ -1316,15 +1326,17 @@ for pair in corpus.test:
     for t, hit in zip(aligned, hits.tolist(), strict=True):
         if not hit:
             misses[words[t], pair.source.split()[weights[t].argmax()]] += 1
-for (word, looked_at), count in misses.most_common(8):
-    print(f"{count:4} times, for {word!r} at {looked_at!r}")
+commonest = [pair for pair, _ in misses.most_common(8)]
+for word, looked_at in [*commonest, ("der", "man")]:
+    print(f"{misses[word, looked_at]:4} times, for {word!r} at {looked_at!r}")
 
 # %% [markdown]
-# (*will* is wants, *weil* because, *wenn* when.) Some of these have a reason. To write *der* one must know that the
-# noun is masculine, and the model looks at *man*; the grammar's link says *the*. Is *man* really where it reads that? A
-# weight does not say so, but one can try. Let the encoder read the sentence, and once more with *woman* for *man*.
-# Then, in what it made of the first, exchange the state above a *single* word for the same one of the second, and ask
-# the decoder for the first German word.
+# (*obwohl* is although, *sagt* says, *dass* that.) Some of these have a reason. The comma behind a clause in front is
+# linked with the English one, and the model looks at the *because* or *when* that made it necessary. And to write *der*
+# one must know that the noun is masculine: six times the model looks at *man*, where the grammar's link says *the*. Is
+# *man* really where it reads that? A weight does not say so, but one can try. Let the encoder read the sentence, and
+# once more with *woman* for *man*. Then, in what it made of the first, exchange the state above a *single* word for the
+# same one of the second, and ask the decoder for the first German word.
 #
 # **Predict first.** With *woman*, the sentence begins with *die*. For which of the eight words does the exchange turn
 # *der* into *die*?
@@ -1359,15 +1371,13 @@ for place, word in enumerate(words):
     print(f"{word:18} der {exchanged[word][0]:.2f}   die {exchanged[word][1]:.2f}")
 assert exchanged["man"][0] < 0.15 and exchanged["man"][1] > 0.6
 assert 0.2 < exchanged["the"][0] < 0.7
-assert all(
-    exchanged[word][0] > 0.85 for word in words if word not in ("the", "man")
-)
+assert all(exchanged[word][0] > 0.8 for word in words if word not in ("the", "man"))
 
 # %% [markdown]
-# In this sentence the state above *man* decides, the one above *the* helps, and no other single one matters. So a look
-# at *man* need not be a mistake: the gold alignment says which words *render* each other, and the decoder must also
-# know what the rendering depends on. We have tested none of the other lines. Why *weil* should look at the full stop,
-# we do not know.
+# In this sentence the state above *man* decides, the one above *the* helps, and no other single one matters. (What
+# *der* and *die* leave over goes to other beginnings.) So a look at *man* need not be a mistake: the gold alignment
+# says which words *render* each other, and the decoder must also know what the rendering depends on. We have tested
+# none of the other lines. Why *obwohl* should look at the full stop, we do not know.
 #
 # Is a layer that does not point useless, then? Switch the cross-attention of a layer off, by setting its last matrix to
 # zero.
@@ -1385,9 +1395,9 @@ print("right without the cross-attention of layer 1, of layer 2:", without)
 assert without[1] < 0.05 < 0.4 < without[0] < 0.85
 
 # %% [markdown]
-# With layer 2's switched off, no sentence is right. With layer 1's, which points worse than the diagonal, a third of
-# them fail. This model relies on both, and the share of right looks tells only how one of them is used ([chapter
-# 8](08_encoder.ipynb#do-attention-maps-explain-predictions) has more such trials).
+# With layer 2's switched off, no sentence is right. With layer 1's, which points no better than the diagonal, nearly a
+# third of them fail. This model relies on both, and the share of right looks tells only how one of them is used
+# ([chapter 8](08_encoder.ipynb#do-attention-maps-explain-predictions) has more such trials).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1431,12 +1441,13 @@ quiz.one_choice(
 # **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$. A
 # piece counts at most as often as it occurs in the reference; otherwise every single word of *die die die* would be
 # found. So far the missing end has cost nothing. So a text of $c$ words that is shorter than its reference of $r$ words
-# is multiplied by the **brevity penalty** $e^{1 - r/c}$, here $e^{1 - 7/5} = 0.670$. Together that is 0.448, or 44.8,
-# as one says.
+# is multiplied by the **brevity penalty** $e^{1 - r/c}$, here $e^{1 - 7/5} = 0.670$. Together that is 0.448; scores
+# are given in hundredths, 44.8.
 #
 # For a test set the pieces of all sentences are counted together before anything is divided. And what is a word?
 # *Katze.* with its full stop, or without? Every answer gives other figures. So do not count BLEU with code of your own:
-# [sacreBLEU](https://github.com/mjpost/sacrebleu) always cuts in the same way, and says how in a **signature**.
+# [sacreBLEU](https://github.com/mjpost/sacrebleu) cuts by the same rules for everyone who does not
+# ask for others, and says which in a **signature**.
 
 # %% tags=["export"] module="translation"
 from sacrebleu.metrics import BLEU
@@ -1593,12 +1604,13 @@ assert opposite > 55 and 0 < order - exchange < 3 and paraphrase < exchange
 #
 # BLEU counts pieces and knows no meaning, so it cannot tell whether one sentence is right. Over a thousand sentences,
 # accidents like these partly even out; the habits of a system do not. A large difference means something, a small one
-# needs a test.
+# needs a test. (Three of the four sentences have no piece of four words in common with the reference. A geometric mean
+# would be 0; sacreBLEU counts such a share as a small one, which is the smoothing of its signature.)
 #
 # ## Real words, real sentences
 #
-# Three sources of text that was not made by rules. The functions that read them are folded: they are about files, and
-# about what can be wrong with files. `parallel` takes any two text files whose lines belong together.
+# Now text that was not made by rules. The functions that read it are folded: they deal with files, and with what can be
+# wrong with them. `parallel` takes any two text files whose lines belong together.
 
 # %% tags=["export", "hide-input"] module="corpora"
 import codecs
@@ -1894,9 +1906,9 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 # %% [markdown]
 # The first is as good as its reference, and renders *starring* as the *staring* that was meant. The fourth is right,
 # and its reference has a capital too many, which costs points where case counts. In the second the grass has lost its
-# *lush* and its dative (*grünem*), and the dog is a *Terron Terrier*; in the last stands a *Digousine*, which is no
-# German word. Both are pieced together from tokens, for words that the model has hardly seen. The third is fluent and
-# wrong. The girl *drives with a stick in front of a shot*.
+# *lush* and its dative (*grünem*), and the dog is a *Terron Terrier*; the last has a *Digousine*, which is no German
+# word. Both are pieced together from tokens, for words that the model has hardly seen. The third says something else:
+# *the girl drives with a stick in front of a shot*.
 #
 # And where does the model look? Here is the first of them. Its tokens are pieces of words, and nobody has aligned them.
 
@@ -1922,15 +1934,15 @@ for word, looks in zip(sentence["target"], weights[1].argmax(-1).T, strict=False
 assert agreed == [" Mann", " Hut", " starrt", " etwas"]
 
 # %% [markdown]
-# For four of the ten tokens all four heads of the second layer look at the same place, and it is the right one: *man* for
-# *Mann*, *hat* for *Hut*, *star* for *starrt*, *something* for *etwas*. (In the figure, choose the token *before*: `Hut`
-# shows how *starrt* is written.) For nouns and verbs that is nearly an alignment. For *mit*, *einem* and *auf*, which
-# stand for no one word, each head has its own view.
+# For four of the ten tokens all four heads of the second layer look at the same place, and it is the right one: *man*
+# for *Mann*, *hat* for *Hut*, *star* for *starrt*, *something* for *etwas*. (In the figure, choose the token *before*:
+# `Hut` shows how *starrt* is written.) For *mit*, *einem* and *auf* the heads look at different places, although *in*,
+# *an* and *at* are there to be found. One sentence shows how to read such a picture, and no more.
 #
 # ## And how is that said?
 #
-# `configs/cmudict.toml` learns from 112,000 words of the pronouncing dictionary, letter by letter. Of 12,000 words that it
-# has never seen, how many does it pronounce as the dictionary does?
+# `configs/cmudict.toml` learns from 112,000 words of the pronouncing dictionary, with 118,687 pronunciations, letter by
+# letter. Of 12,000 words that it has never seen, how many does it pronounce as the dictionary does?
 
 # %%
 spoken = measured("cmudict")
@@ -1957,8 +1969,9 @@ assert 0.26 < wrong < 0.29
 # ## And the models it replaced?
 #
 # On the grammar a recurrent model with attention was level, once its rate had been chosen for it. Captions are another
-# matter: real words, and thousands of them. So three counterparts, each with as many parameters, got what the
-# transformer got: four rates for 2,000 steps each, and then the two best of these for 9,000.
+# matter: real words, and thousands of them. So three counterparts, each with about as many parameters, got what the
+# transformer got: four rates for 2,000 steps each, and then the two best of these for 9,000, with a warm-up and a
+# decline of their own.
 #
 # **Predict first.** In what order do the four stand after 2,000 steps? And after 9,000?
 
@@ -1971,11 +1984,14 @@ for (kind, steps), one in sorted(
     best.items(), key=lambda pair: (pair[0][1], pair[1]["validation_loss"][-1])
 ):
     print(
-        f"{steps:>5} steps  {kind:18} rate {one['rate']:<6} loss {one['validation_loss'][-1]:.2f}",
+        f"{steps:>5} steps  {kind:17} {one['parameters'] / 1e6:.2f} M parameters",
+        f" rate {one['rate']:<6} loss {one['validation_loss'][-1]:.2f}",
         f"BLEU {one['bleu']:.1f}" if "bleu" in one else "",
     )
 loss = {key: one["validation_loss"][-1] for key, one in best.items()}
 kinds = ("transformer", "gru, attention", "lstm, attention", "gru, no attention")
+print(f"(all scores: {best['transformer', 9000]['signature']})")
+assert len({one["signature"] for one in runs if "bleu" in one}) == 1
 assert loss[kinds[1], 2000] < loss[kinds[2], 2000] < loss[kinds[0], 2000]
 assert [round(best[kind, 9000]["bleu"], 1) for kind in kinds] == [
     39.2,
@@ -1996,12 +2012,13 @@ axes.set(xlabel="step", ylabel="validation loss, nats a token", ylim=(1.4, 4))
 plt.show()
 
 # %% [markdown]
-# In runs of 2,000 steps both recurrent models with attention end *ahead*. In runs of 9,000 the transformer does, by 1.4
-# points of BLEU, and half a point above what its own rate of 0.0025 has made of it above. Whoever stops early can publish
-# either order; so can whoever gives all of them one rate, as at 0.01 the transformer gets 37.0. And our order is not the
-# last word. Each number comes from one seed, and the recurrent models did best at the highest rate that we tried, so a
-# higher one may suit them better still. One thing is beyond doubt: twelve points lie between the GRU with attention and
-# the one without.
+# In runs of 2,000 steps both recurrent models with attention end *ahead*. In runs of 9,000 steps the transformer ends
+# ahead, by 1.4 points of BLEU. (It also ends half a point above the 38.7 of its configuration, which has a rate of
+# 0.0025.) Whoever compares short runs can publish the other order; so can whoever gives all of them the rate of 0.01,
+# at which the transformer gets 37.0. And our order is not the last word. 1.4 points are few enough to need a test, and
+# more seeds than our one; and the recurrent models did best at the highest rate that we tried, so a higher one may suit
+# them better still. Between the GRU with attention and the one without lie twelve points, and no such doubt is as large
+# as that.
 
 # %%
 at_high_rate = next(
@@ -2153,7 +2170,7 @@ verdict
 # ## In one breath
 #
 # A translator reads one sentence and writes another, word by word, each time looking back at what it has read. Where
-# the truth is known, one can measure that the last layer looks mostly at the words being rendered, and sometimes at
+# the truth is known, one can measure how often a layer looks at the words being rendered; at times it looks at
 # what their rendering depends on. Where it is not known, BLEU counts pieces shared with one good answer, and two scores
 # can be compared only if they were counted alike.
 #

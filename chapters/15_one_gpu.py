@@ -9,8 +9,8 @@
 # # 15. Where does the time go?
 #
 # Training is one step, made a hundred thousand times. At the end of this chapter you know how much work is in that step,
-# how fast your machine could do it, where the rest of the time goes, and which changes win it back. They stand in a
-# ladder that runs on whatever machine you have, and that checks on each rung that the model still computes the same.
+# how fast your machine could do it, where the rest of the time goes, and which changes win it back. You try
+# them one on top of the other, like the rungs of a ladder, and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
 # 50 minutes to read, and 25 more for the exercises. No GPU is needed: what is said about GPUs can be tried on one, by
@@ -48,10 +48,11 @@ assert counter.get_total_flops() == 2 * 2 * 3 * 4 == 48
 
 # %% [markdown]
 # So a projection of $T$ tokens from width $D$ to width $D$ takes $2 T D^2$ operations. The scores of $T$ queries and
-# $S$ keys take $2 T S D$ (all heads together), and blending the values as many again. And the backward pass? A product
-# has two factors, and the gradient of each is a product of the same size ([chapter
-# 7](07_learning.ipynb#one-answer-one-complaint)). So the way back takes twice as much as the way forth, and a step three
-# times the forward pass.
+# $S$ keys take $2 T S D$ (all heads together), and blending the values takes as many again. And the backward pass? A
+# product has two factors, and the gradient of each is a product of the same size ([chapter
+# 7](07_learning.ipynb#one-answer-one-complaint)). So the backward pass takes twice the work of the forward pass, and a
+# step three times as much. The function counts multiplications first, and at the end multiplies by 3, for the step, and
+# by 2, for the additions.
 
 # %% tags=["export"] module="devices"
 from dotformer.transformer import TransformerConfig
@@ -129,7 +130,8 @@ assert abs(sum(work.values()) / rule - 1) < 0.1
 
 # %% [markdown]
 # Ten million million operations, for one step. The last line is a rule of thumb: six operations for each parameter and
-# each target token, because each is multiplied and added once forward and twice back. It is right to a few percent here,
+# each token of the target, because each parameter is multiplied and added once forward and twice back. (An embedding
+# that is only looked up should not be counted. This one is also the output matrix.) It is right to a few percent here,
 # and says nothing of the scores, which are a small part at this length.
 
 # %% tags=["quiz"]
@@ -157,9 +159,9 @@ quiz.number(
 # ## How fast could it be?
 #
 # A machine has two speeds. It computes so many operations a second, and it moves so many bytes a second between memory
-# and the place where it computes. Whichever takes longer decides. Measure both: the first with a matrix product, the second with
-# a copy. (A GPU is handed its work and reports back later, so the clock has to wait for it, with `synchronize`. Without
-# that one measures how fast work can be handed over.)
+# and the place where it computes. Whichever takes longer decides. Measure both: the first with a matrix product, the
+# second with a copy. (A GPU is handed its work and reports back later, so the clock has to wait for it, with
+# `synchronize`. Otherwise one measures how fast work can be handed over.)
 
 # %% tags=["export"] module="devices"
 import time
@@ -217,12 +219,15 @@ print(f"{bytes_per_second / 1e9:,.0f} thousand million bytes a second")
 print(f"{ridge:.1f} operations for each byte")
 
 # %% [markdown]
-# The last number, called the **ridge**, is the one to remember. Work that does fewer operations for each byte waits for memory, and no faster
-# arithmetic will help it. Adding two tables reads 8 bytes and writes 4 for a single operation: a twelfth of an operation
-# a byte, far below. A product of two tables of $n$ rows and $n$ columns reads and writes $12 n^2$ bytes for $2 n^3$
-# operations: $n / 6$ a byte. So small products wait, and large ones compute.
+# The last number, called the **ridge**, is the one to remember. Work that does fewer operations for each byte waits for
+# memory, and no faster arithmetic will help it. Adding two tables reads 8 bytes and writes 4 for a single operation: a
+# twelfth of an operation a byte, far below. A product of two tables of $n$ rows and $n$ columns reads and writes $12
+# n^2$ bytes for $2 n^3$ operations: $n / 6$ a byte. So small products wait, and large ones compute. On a GPU the ridge
+# is much higher. NVIDIA gives an H100 989 million million operations a second with numbers of 16 bits, and 3.35 million
+# million bytes: 295 operations for each byte. (With 16 bits a product has $n / 3$.)
 #
-# **Predict first.** Draw speed against operations for each byte. Which two lines can no work rise above?
+# **Predict first.** Draw speed against operations for each byte. Which two lines can work not rise above, if all its
+# bytes come from memory?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Operations a second over operations for each byte, both logarithmic. A roof rises in a straight line and then is flat. The sum of two tables lies on the rising part, at its left end. Products of small tables lie below the rising part or on it, products of large tables near the flat part."}}
 sizes = (8, 16, 32, 64, 128, 256, 512)
@@ -273,7 +278,8 @@ quiz.one_choice(
 # The small model's step has a known number of operations, and the machine does so many a second. Their quotient is the
 # time the step would take if it were nothing but products at full speed.
 #
-# **Predict first.** What share of the real time is that? And what is the rest?
+# **Predict first.** What share of the real time is that? And what is the rest? (`costliest` lets PyTorch's profiler watch
+# a step, and adds up the time that each operation itself takes, without what it calls.)
 
 # %% tags=["export", "hide-input"] module="devices"
 import os
@@ -345,10 +351,12 @@ for name, cost in costliest(step, device):
 assert least < 1.1 * seconds
 
 # %% [markdown]
-# `mm` and `addmm` are matrix products, without and with a bias, and take about half of the time. Below them stands what
-# moves many bytes for little arithmetic: the gradient of the softmax over 6,001 scores, sums, the optimiser's update of
-# every parameter. Apart from attention's products we have counted none of it, and yet it takes time. Much more is too
-# small to be listed, and adds up.
+# At full speed the products would take less than half of the step. They do take more than that, as `mm` and `addmm`,
+# products without and with a bias: they are smaller than the one that was measured, and small products wait. Below them
+# stands what moves many bytes for little arithmetic: the softmax over 6,001 scores and its gradient, sums, zeros to
+# begin a gradient with (`fill_`). Apart from attention's products we have counted none of it, and yet it takes time.
+# Much more is too small to be listed, and adds up. Most of the optimiser is among that; its line is what Python takes
+# to go through the parameters.
 #
 # ## A ladder
 #
@@ -365,12 +373,13 @@ assert least < 1.1 * seconds
 # | fused AdamW | one program updates all parameters | fewer starts |
 # | padded vocabulary | 6,001 rows become 6,016 = 94 · 64 | rows that the circuits can take evenly |
 # | larger batch | 4 times as many pairs | larger products |
-# | batches made between steps | pairs are cut and padded on the way | it is slower: so far one batch was kept |
+# | batches made between steps | pairs are cut and padded on the way | it is slower, and real: so far all steps had one batch, made before |
 # | batches made ahead | by another process, meanwhile | the device need not wait |
 # | checkpointing | the inside of each layer is not kept, but computed again | it is slower, and needs less memory |
 #
 # Dropout is off, because two programs would drop different entries. The learning rate is 0, so that every step finds the
-# same model. The program is folded below; what it times is `take_step` of [chapter 11](11_training.ipynb).
+# same model. The larger batch has the same pairs four times, and the scores of the padded rows are cut off before the
+# softmax. The program is folded below; what it times is `take_step` of [chapter 11](11_training.ipynb).
 #
 # **Predict first.** Which rungs go down on your machine?
 
@@ -768,23 +777,45 @@ assert all(row["gradient_error"] < 0.05 for row in whole.values())
 assert whole["fused attention"]["memory"] < whole["bf16"]["memory"]
 
 # %% [markdown]
-# Read the last column first. With 32 bits the gradients agree to the digits shown. With 16 they differ by three percent,
-# from rounding, and no later rung adds to that. So the table compares like with like.
+# Tokens are those of both sides. Memory is what the model and the optimiser keep, and what is kept for the backward pass.
 #
-# Then the speeds. They belong to the machine that wove this page, one core of a CPU; yours will differ, and ten percent
-# come and go from run to run. tf32 does nothing here, since it belongs to certain GPUs. bf16 gains, since this processor
-# has circuits for it. On one that has none it goes *down*, because every product is converted first. (It saves little
-# memory here: most of that is the float32 parameters with their gradients and means, and the scores, which become float32
-# again for the loss.) Fused attention goes *down*: at 24 tokens there is little to save by not writing the table, and its
-# program turns out to be slower than two products and a softmax. Compiling gains, and has cost many seconds before its
-# first step. The rungs below it move by no more than chance, up to the last: one core has no idle circuits that a larger
-# batch could fill, and making batches takes no time to speak of. Checkpointing is slower and needs less, as promised.
+# Read the last column first. tf32 changes nothing on this machine. With numbers of 16 bits the gradients differ by three
+# percent, from rounding, and no later rung moves that. So the table compares like with like.
+#
+# Then the speeds. They belong to the machine that wove this page, one core of a CPU; yours will differ, and differences
+# of fifteen percent come and go. tf32 does nothing here, since it belongs to certain GPUs. bf16 gains, since this
+# processor has circuits for it. On one that has none it goes *down*, because every product is converted first. (It
+# saves little memory: most of that is the float32 parameters with their gradients and means, and the scores, which
+# become float32 again for the loss.) Compiling gains, and has cost many seconds before its first step. What follows it
+# is of the size of chance: one core has few idle circuits that a larger batch could fill, and making batches takes no
+# time to speak of. Checkpointing is slower and needs less, as promised.
+#
+# But why does fused attention go *down*? Time one attention alone, forward and back.
+
+# %%
+attention = MultiHeadAttention(128, 4).to(device)
+x = torch.randn(16, 24, 128, device=device)
+alone = {}
+for kind in (torch.float32, torch.bfloat16):
+    for way in ("written out", "fused"):
+
+        def there_and_back(kind=kind, way=way):
+            with torch.autocast(x.device.type, kind, enabled=kind != torch.float32):
+                output, _ = attention(x, x, x, need_weights=way == "written out")
+            output.float().sum().backward()
+
+        alone[kind, way] = median(time_of(there_and_back, device, 20))
+        print(f"{kind!s:15} {way:12}{1000 * alone[kind, way]:6.2f} ms")
 
 # %% [markdown]
+# With 32 bits there is little between them at 24 tokens: the table is small, and not writing it saves little. With 16
+# bits PyTorch's fused program for CPUs is the slower one. Such things change from one version to the next, so measure
+# before you believe a list of what is fast, this one too.
+#
 # ## Fewer digits
 #
-# A float32 has 1 bit for the sign, 8 for the size (a power of two) and 23 for the digits. The shorter kinds take bits
-# away, and they take them from different ends.
+# A float32 has 1 bit for the sign, 8 for the size (a power of two) and 23 for the digits. The shorter kinds have
+# fewer: bfloat16 gives up digits only, float16 some of both.
 
 # %% tags=["nbval-check-output"]
 bits = {"float32": (8, 23), "bfloat16": (8, 7), "float16": (5, 10)}
@@ -812,8 +843,9 @@ for name in bits:
 assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 
 # %% [markdown]
-# Infinity, where the truth is 102,400. One such score makes a softmax of *not a number*, and from there it spreads to
-# everything. And at the other end:
+# Infinity, where the truth is 102,400. One such score turns the softmax into *not a number*, and from there it spreads
+# to everything. (So `torch.autocast` leaves to float32 what is likely to overflow, such as the softmax and the loss.)
+# And at the other end:
 
 # %% tags=["nbval-check-output"]
 gradient = torch.tensor([1e-4, 1e-6, 1e-8])
@@ -829,10 +861,11 @@ assert torch.isinf((gradient * 2**40).half())[0]
 
 # %% [markdown]
 # float16 has lost the smallest gradient: it is 0, and what depended on it learns nothing. Hence the **loss scale**.
-# Multiply the loss by $2^{16}$ before the backward pass, and all gradients are 65,536 times as large. Divide them again,
-# in float32, before the step. With too large a scale some are infinite, as in the last row: then skip the step, and halve
-# the scale. PyTorch's `GradScaler` does all this. bfloat16 needs none of it, because it reaches as far as float32. That
-# is why one trains with it, although it has fewer digits.
+# Multiply the loss by $2^{16}$ before the backward pass, and all gradients are 65,536 times as large. Divide them
+# again, in float32, before the step. With too large a scale some are infinite, as in the last row: then skip the step,
+# and halve the scale. PyTorch's `GradScaler` does all this. (It rescues gradients. Against scores that overflow it does
+# nothing.) bfloat16 needs none of it, because it reaches as far as float32. That is why one trains with it, although it
+# has fewer digits.
 #
 # What about the digits? They matter where something small is added to something large, and training does that with every
 # step.
@@ -905,7 +938,7 @@ quiz.one_choice(
 # Yet what we want are $T$ blends. Nobody asked for a table.
 #
 # The obstacle is the softmax. A weight is $e^{s_j}$ divided by the sum over *all* keys, so one seems to need all scores
-# before the first weight. And since $e^{s}$ overflows, one subtracts the largest score first, which again needs all of
+# before the first weight. And since $e^{s}$ can overflow, one subtracts the largest score first, which again needs all of
 # them.
 #
 # Now suppose the keys come in blocks, and we keep three things about those we have seen: the best score so far, $b$;
@@ -992,10 +1025,11 @@ for block in (1, 7, 128, 300):
     assert error < 1e-12
 
 # %% [markdown]
-# That is what `F.scaled_dot_product_attention` does, in one program for the GPU. A block of keys and values is brought
+# That is what `F.scaled_dot_product_attention` does where it can, in one program. A block of keys and values is brought
 # to the fast memory next to the arithmetic, used for a block of queries, and forgotten, and no weight ever travels to
-# the large memory. (The name to look for is *FlashAttention*.) For the backward pass the weights are needed again. They
-# are computed again, from the queries, the keys, and two numbers kept for each query, $b$ and $z$.
+# the large memory. (The name to look for is *FlashAttention*. For cases that it cannot do, PyTorch has another way,
+# which writes the table out.) For the backward pass the weights are needed again. They are computed again, from the
+# queries, the keys, and one number kept for each query, $b + \ln z$.
 #
 # ### Is fused attention an approximation?
 #
@@ -1057,8 +1091,8 @@ assert kept_bytes["fused", 1024] < 9 * kept_bytes["fused", 128]
 # %% [markdown]
 # Every query meets every key either way, so the time grows with the square. The memory need not. Written out, part of
 # it grows with the square and part in proportion: 33 times, between 8 and 64. Fused, all of it grows in proportion. On
-# a CPU the two curves of time lie near each other for long, because its caches hold the table. A GPU's do not, and
-# there the fused one is reported to be several times as fast ([Dao and others 2022](https://arxiv.org/abs/2205.14135)).
+# a CPU the two curves of time lie near each other for long: its ridge is low, and a table costs little to move beside
+# what it costs to compute. On a GPU the fused one is reported to be several times as fast ([Dao and others 2022](https://arxiv.org/abs/2205.14135)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1080,9 +1114,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## What if it does not fit?
 #
-# A step holds four things in memory: the parameters, a gradient for each, the two running means that Adam keeps for each,
-# and what the forward pass leaves for the backward pass. The first three are 16 bytes for each parameter, however large
-# the batch is. The fourth grows with the batch and the length.
+# A step holds four things in memory: the parameters, a gradient for each, the two running means that Adam keeps for
+# each, and what the forward pass leaves for the backward pass, to which the loss adds its own tables. The first three
+# are 16 bytes for each parameter, however large the batch is. The fourth grows with the batch and the length.
 
 # %% tags=["export", "hide-input"] module="devices"
 from dotformer.training import cross_entropy
@@ -1142,14 +1176,16 @@ assert state == 16 * parameters
 
 # %% [markdown]
 # The base model itself takes a gigabyte, and the paper's batch more than 20, most of it for the logits: 37,000 numbers
-# for each target, as scores, as logarithms of shares, and as the gradients of both. So for this model it is usually the
-# batch that is too large. With billions of parameters it can be the model. And if a single pair does not fit, sentences
-# must be shorter. On a GPU `python -m dotformer train` prints such a line when memory runs out.
+# for each target, as scores, as logarithms of shares, and as the gradients of both. (The batch that fits leaves a tenth
+# of the memory free for the rest.) So for this model it is usually the batch that is too large. With billions of
+# parameters it can be the model. And if a single pair does not fit, sentences must be shorter. On a GPU `python -m
+# dotformer train` prints such a line when memory runs out.
 #
 # Two ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
 # 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: **checkpointing** keeps only what goes into each
-# layer, and computes the layer again when the backward pass needs its inside. That is one more forward pass, a third more
-# work. The last rung of the ladder does it: less memory, fewer tokens a second, the same gradient.
+# layer, and computes the layer again when the backward pass needs its inside. That is one more forward pass through the
+# layers: a third more work for them, and none for the output product. The last rung of the ladder does it: less memory,
+# fewer tokens a second, the same gradient. Here it is once more with 32 bits and nothing compiled.
 
 # %%
 setup = Setup(fused_attention=True, batch=4)
@@ -1168,7 +1204,8 @@ quiz.several_choices(
         "The gradient is the same, if the loss is divided by the targets of both halves together.",
     ),
     quiz.right(
-        "Checkpointing", "It keeps less of the 14 GB, and computes a third more."
+        "Checkpointing",
+        "It keeps less of the 14 GB, and computes the layers twice.",
     ),
     quiz.wrong(
         "An optimiser without means, such as plain gradient descent",
@@ -1176,7 +1213,7 @@ quiz.several_choices(
     ),
     quiz.wrong(
         "Half the learning rate",
-        "Nothing becomes smaller in memory by a smaller number in it.",
+        "A rate changes the numbers in a table, not how many there are.",
     ),
 )
 
@@ -1242,7 +1279,7 @@ verdict
 
 # %% [markdown]
 # Nothing in it asks which half came first, nor that there are two. So the keys of a very long text can lie on many
-# devices, and three things a query are all they need to exchange.
+# devices, and all that these exchange is three things for each query.
 #
 # ### Exercise 2: The floor
 #

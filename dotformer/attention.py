@@ -48,11 +48,13 @@ def scores_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
     fits = min(query.ndim, key.ndim, value.ndim) > 1 and query.shape[-1] > 0
     fits = fits and query.shape[-1] == key.shape[-1]
     fits = fits and key.shape[-2] == value.shape[-2]
-    try:
-        leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-        torch.broadcast_shapes(leading, value.shape[:-2])
-    except RuntimeError:
-        fits = False
+    leading = query.shape[:-2]
+    if not leading == key.shape[:-2] == value.shape[:-2]:
+        try:
+            leading = torch.broadcast_shapes(leading, key.shape[:-2])
+            torch.broadcast_shapes(leading, value.shape[:-2])
+        except RuntimeError:
+            fits = False
     if not fits:
         raise ValueError(
             "query and key need equal widths, key and value equally many rows, and"

@@ -123,7 +123,7 @@ def lexicon() -> Lexicon:
         on under   | the my   | old new | table Tisch m | bed Bett n
     """)
     verbs = table("""
-        sleep slept     | schlafen schläft geschlafen || human animal place | tired
+        sleep slept | schlafen schläft geschlafen || human animal place | tired sick
         work worked     | arbeiten arbeitet gearbeitet || human place |
         sing sung       | singen singt gesungen    || human place | happy
         read read       | lesen liest gelesen      | acc text | human place | +good
@@ -349,7 +349,7 @@ class Sampler:
         tenses = {"thing": "are", "animal": "are present have"}
         options = "are present present present have have can must want"
         tense = self.choice(tenses.get(who, options).split())
-        noun, _, subject = self.noun(who, "nom", a=tense == "have")
+        noun, kind, subject = self.noun(who, "nom", a=tense == "have")
         placed = who == "thing" or self.choice([True, False])
         if tense == "are":
             part, states = "end", ["tired", "sick", "hungry", "happy"]
@@ -361,7 +361,7 @@ class Sampler:
             words = {"human": "in", "animal": "in under"}.get(who, "on under")
             word = self.choice(words.split())
             clause[part] = self.noun(word, "dat", word)[2]
-        negated = tense in ("are", "have") and "new" not in clause
+        negated = tense in ("are", "have") and "new" not in {kind, *clause}
         if negated and self.choice([True, False, False]):
             clause["not"] = leaf("not", "nicht")
         if self.choice([True, False]):

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from benchmarks import peers
-from benchmarks.peer_models import Marian, TorchTransformer
+from benchmarks.peer_models import Marian, TorchTransformer, products_alone
 from benchmarks.timing import difference, in_turns, summary
+from dotformer.generation import KVCache
 
 CPU = torch.device("cpu")
 PEERS = {
@@ -32,6 +33,7 @@ def test_every_row_is_there(measured):
     assert measured.keys() == PEERS.keys()
     for what, found in measured.items():
         ours = {"no attention", "attention"} if what.startswith("recurrent") else {""}
+        ours |= {"products alone"} if what.endswith("one length") else set()
         ours = {f"dotformer, {name}" if name else "dotformer" for name in ours}
         assert found["contenders"].keys() == PEERS[what] | ours
         for name, row in found["contenders"].items():
@@ -51,7 +53,8 @@ def test_ratios_are_to_the_fastest_peer(measured):
 def test_peers_have_as_many_parameters_and_compute_the_same(measured):
     for what, found in measured.items():
         if not what.startswith("recurrent"):
-            assert len(set(found["parameters"].values())) == 1, what
+            counts = list(found["parameters"].values())
+            assert len(counts) > 1 and len(set(counts)) == 1, what
             assert "generation" in what or 0 <= found["difference"] < 1e-5, what
 
 
@@ -69,6 +72,25 @@ def test_a_peer_that_computes_something_else_is_not_timed(peer, monkeypatch):
     monkeypatch.setattr(peer, "forward", wrong)
     with pytest.raises(ValueError, match="transformers differs" if peer is Marian else "torch differs"):
         peers.training(peers.TRAINING["quick"][0], CPU, seconds=0)
+
+
+def test_products_alone_are_those_that_writing_takes(monkeypatch):
+    """Counted at both: a step multiplies with every matrix of the decoder but those of the memory's keys and values."""
+    ours = peers.model_of((16, 2, 3, 32, 50), CPU, dropout=0.0).eval()
+    source, shapes, linear = torch.full((2, 5), 7), [], torch.nn.functional.linear
+
+    def counting(x, weight, bias=None):
+        shapes.append((x.numel() // x.shape[-1], *weight.shape))
+        return linear(x, weight, bias)
+
+    state = KVCache(ours, source)
+    state.step(torch.tensor([1, 1]))
+    monkeypatch.setattr(torch.nn.functional, "linear", counting)
+    state.step(torch.tensor([3, 4]))
+    stepped = sorted(shapes)
+    shapes.clear()
+    products_alone(ours, rows=2, steps=2)()
+    assert len(stepped) == 3 * 8 + 1 and sorted(shapes) == sorted(stepped * 2)
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -251,18 +251,19 @@ DECODER = [
     ),
 ]
 
-MASK = "mask = causal_mask(start + target.shape[1], target.device)[start:] & real"
+MASK = "mask = causal_mask(real.shape[-1], target.device)[start:] & real"
 
 TRANSFORMER = [
     (
         "the causal mask is dropped in eval",
         MASK,
-        "mask = (causal_mask(start + target.shape[1], target.device)[start:] if self.training else True) & real",
+        "mask = (causal_mask(real.shape[-1], target.device)[start:] if self.training else True) & real",
     ),
     ("causal or padding, one is enough", MASK, MASK.replace("&", "|")),
     ("padding of targets is attended to", MASK, MASK.replace(" & real", "")),
     ("a cache is not seen", "(start, 0), value=True)", "(start, 0), value=False)"),
     ("a cache is not counted", "else cache.length", "else 0"),
+    ("several tokens at once see their future", "if start == 0 or target.shape[1] > 1:", "if start == 0:"),
     ("every target stands at the start", "self.target_embeddings(target, start)", "self.target_embeddings(target)"),
     ("a cache is not passed on", "memory, mask, memory_mask, cache)", "memory, mask, memory_mask)"),
     (

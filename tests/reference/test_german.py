@@ -1,5 +1,6 @@
 """Tests for german.py: properties of the corpus, agreement, and known pairs."""
 
+import re
 from collections import Counter
 from random import Random
 
@@ -184,14 +185,14 @@ def test_more_than_can_be_found(monkeypatch):
 KNOWN = """
 Paul has called him . | Paul hat ihn angerufen . | 0-0 1-1 2-3 3-2 4-4
 today he has not sung . | heute hat er nicht gesungen . | 0-0 1-2 2-1 3-3 4-4 5-5
-the man gives me a suitcase . | der Mann gibt mir einen Koffer . | 0-0 1-1 2-2 3-3 4-4 5-5 6-6
+the children want to give him a pear . | die Kinder wollen ihm eine Birne geben . | 0-0 1-1 2-2 3-5 4-6 5-7 6-3 6-4 7-8
 her dog sleeps because it is tired . | ihr Hund schläft , weil er müde ist . | 0-0 1-1 2-2 3-3 4-3 5-4 6-6 7-5 8-7
-I buy a lamp because it is cheap . | ich kaufe eine Lampe , weil sie billig ist . | 0-0 1-1 2-2 3-3 4-4 5-4 6-5 7-7 8-6 9-8
+I want to buy a lamp because it is cheap . | ich will eine Lampe kaufen , weil sie billig ist . | 0-0 1-1 2-4 3-5 4-2 4-3 5-6 6-6 7-7 8-9 9-8 10-10
 he wants to help her because she is sick . | er will ihr helfen , weil sie krank ist . | 0-0 1-1 2-4 3-2 3-3 4-5 5-5 6-6 7-8 8-7 9-9
 the apple is under my new table . | der Apfel ist unter meinem neuen Tisch . | 0-0 1-1 2-2 3-3 4-4 5-5 6-6 7-7
-my dog cannot sleep because it is sick . | mein Hund kann nicht schlafen , weil er krank ist . | 0-0 1-1 2-2 3-2 4-3 5-4 6-4 7-5 8-7 9-6 10-8
+Anna cannot work because she is sick . | Anna kann nicht arbeiten , weil sie krank ist . | 0-0 1-1 2-1 3-2 4-3 5-3 6-4 7-6 8-5 9-7
 my sister looks for a pear in the park every day . | meine Schwester sucht jeden Tag im Park eine Birne . | 0-0 1-1 2-2 2-3 3-9 4-10 5-6 5-7 6-8 7-4 8-5 9-11
-because it is sick , his dog cannot sleep . | weil er krank ist , kann sein Hund nicht schlafen . | 0-0 1-1 2-3 3-2 4-4 5-7 6-5 7-6 8-7 9-8 10-9
+because it is sick , his dog wants to sleep . | weil er krank ist , will sein Hund schlafen . | 0-0 1-1 2-3 3-2 4-4 5-7 6-5 7-6 8-8 8-9 9-10
 I call a woman when Paul opens my window . | ich rufe eine Frau an , wenn Paul mein Fenster aufmacht . | 0-0 1-1 2-2 3-3 4-1 5-4 6-4 7-5 8-7 9-8 10-6 11-9
 her father thinks that she must close her door . | ihr Vater glaubt , dass sie ihre Tür zumachen muss . | 0-0 1-1 2-2 3-3 4-3 5-4 6-7 7-8 8-6 9-5 10-9
 when he sees a kitten , she invites me . | wenn er ein Kätzchen sieht , lädt sie mich ein . | 0-0 1-1 2-3 3-4 4-2 5-5 6-7 7-6 8-8 9-7 10-9
@@ -252,6 +253,15 @@ def test_each_word_occurs_often_enough(corpus):
     for side in ("source", "target"):
         counts = Counter(word for pair in corpus.train for word in getattr(pair, side).split())
         assert min(counts.values()) >= 30, counts.most_common()[-9:]
+
+
+def test_nobody_in_particular_is_said_not_to_have_done_something(pairs):
+    assert not [source for source, *_ in pairs if re.search(r"\ban? (\w+ )?\w+ has not", source)]
+
+
+def test_who_is_sick_wants_to_sleep_because_of_it(pairs):
+    sick = [source for source, *_ in pairs if "sick" in source and "sleep" in source]
+    assert len(sick) > 20 and all("because" in source and "cannot" not in source for source in sick)
 
 
 def test_capitals(pairs):
