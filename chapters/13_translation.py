@@ -523,7 +523,7 @@ quiz.number(
 #
 # Before the transformer, the networks that translated were mostly recurrent ([chapter 1](01_why_attention.ipynb)). One
 # network read the sentence and kept a **state**, a list of numbers of fixed length. Another began with that state and
-# wrote. In 2014 attention was invented to help it: before each word, the writer looks back at *all* states of the
+# wrote. In 2014 attention was invented to help the writer: before each word, it looks back at *all* states of the
 # reader.
 #
 # Its scores are not dot products. The **additive** score of one of those states, a *memory*, is
@@ -1070,10 +1070,10 @@ for name, texts in translations.items():
         print(f"{pair.source}\n    wrong  {text}\n    right  {pair.target}")
 
 # %% [markdown]
-# The transformer's are near misses. *alte* should be *alten*, since *geben* puts the old woman into the dative. Of two
-# words *her* side by side one is lost. And *klein*, small, has moved from the cat to the apple. The GRU writes another
-# verb: it helps instead of inviting, sleeps instead of working, and helps again where it should call. It has learnt
-# where a verb stands, and not yet which.
+# The transformer's three are near misses. *alte* should be *alten*, since *geben* puts the old woman into the dative.
+# Of two words *her* side by side one is lost, and *his* parents become hers. And *klein*, small, is written twice, for
+# the apple too. The GRU writes another verb: it helps instead of inviting, sleeps instead of working, and helps again,
+# a house this time, where it should call. It has learnt where words stand, and not yet which.
 #
 # ### Break it: a baseline that nobody tuned
 #
@@ -1112,13 +1112,14 @@ assert tested("grammar", "lstm, no attention")[2] < 0.05
 
 # %% [markdown]
 # For the grammar all five choose the highest rate, 0.006. One rate for all would have been fair here, had it only been
-# this one; the transformer alone did well with the other. With 0.006 the GRU with attention is within three points of
-# the transformer, ahead of it with one seed, and the LSTM comes close. (It is the end of the list; a still higher rate
-# might help them more.) What remains is attention. Without it the GRU gets between 30 and 57 percent, the LSTM hardly
-# any; with the numbers it is the same. In so few steps, attention matters more than what is built around it.
+# this one; the transformer alone did well with 0.003. With 0.006 the GRU with attention is within three points of the
+# transformer, ahead of it with one seed, and the LSTM comes close. (It is the end of the list; a still higher rate
+# might help them more.) What remains, at these rates, is attention. Without it the GRU gets between 30 and 57 percent,
+# the LSTM hardly any; with the numbers it is the same. In so few steps, attention matters more than what is built
+# around it.
 #
-# So why did transformers replace recurrent networks? One reason cannot be seen in a race over equal steps: training
-# them needs no loop over words, so they can be larger, and read more, in the same time.
+# So why did transformers replace recurrent networks? One reason cannot be seen in a race over equal steps: they train
+# without a loop over words, so they can be larger, and read more, in the same time.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1197,11 +1198,11 @@ assert share_at("numbers", "gru, attention", 10, 11) == 1.0
 assert 0.7 < share_at("numbers", "transformer", 10, 11) < 0.8
 
 # %% [markdown]
-# In the grammar none goes far. Two words beyond the line half of the sentences are wrong, or more, three words beyond
-# it most are; the GRU keeps three in ten, the others one in seven. But sentences longer than 10 words are also *other*
-# sentences: most have a second clause, and few of the short ones do. The numbers are the cleaner trial. There the GRU
-# with attention makes no mistake with the two lengths that it has not learnt, and the transformer gets more than one in
-# five wrong. (Its positions are sinusoids. Chapter 17 tries some that do better.)
+# In the grammar none goes far. Two words beyond the line nearly half of the sentences are wrong, or more. Three words
+# beyond it the GRU gets three in ten right, the others one in seven. But sentences longer than 10 words are also
+# *other* sentences: most have a second clause, and few of the short ones do. The numbers are another trial. There the
+# GRU with attention makes no mistake with the two lengths that it has not learnt; transformer and LSTM get more than
+# one in five wrong. (The transformer's positions are sinusoids. Chapter 17 tries some that do better.)
 #
 # ## Does attention say which word came from which?
 #
@@ -1281,9 +1282,9 @@ for name in ("transformer", "gru, attention", "lstm, attention"):
 
 # %% [markdown]
 # Transformer and GRU look right equally often. But see the LSTMs: they look at a right word for 56 to 71 percent of the
-# words, not much more than the diagonal, and get 95 to 99 percent of the sentences right. So a look elsewhere need not
-# miss. The reader has passed every word in both directions, and some of it may be left beside it. Why one model uses
-# that and another does not, we do not know.
+# words, where the diagonal has 53, and get 95 to 99 percent of the sentences right. So a look elsewhere need not miss.
+# The reader has passed every word in both directions, so the states of its neighbours may hold it too. Whether that is
+# the reason, we do not know.
 #
 # Look at the sentence whose verb comes apart.
 
@@ -1310,8 +1311,7 @@ assert looks["macht"] == ["opens"] * 4 and sorted(looks["auf"]) == [*"...", "ope
 # %% [markdown]
 # In layer 2 all four heads look at *opens* to write *macht*. To write *auf* one of them does, and three look at the
 # full stop (choose `Tür`, which is what has been read by then). Both would make sense: *opens* says which half of the
-# verb is missing, the full stop that nothing else comes before it. But that is a story about a picture, and nobody has
-# tested it.
+# verb is missing, the full stop that only this is left. But that is a story about a picture, and nobody has tested it.
 #
 # ### What the measure does not know
 #
@@ -1331,12 +1331,12 @@ for word, looked_at in [*commonest, ("der", "man")]:
     print(f"{misses[word, looked_at]:4} times, for {word!r} at {looked_at!r}")
 
 # %% [markdown]
-# (*obwohl* is although, *sagt* says, *dass* that.) Some of these have a reason. The comma behind a clause in front is
-# linked with the English one, and the model looks at the *because* or *when* that made it necessary. And to write *der*
-# one must know that the noun is masculine: six times the model looks at *man*, where the grammar's link says *the*. Is
-# *man* really where it reads that? A weight does not say so, but one can try. Let the encoder read the sentence, and
-# once more with *woman* for *man*. Then, in what it made of the first, exchange the state above a *single* word for the
-# same one of the second, and ask the decoder for the first German word.
+# (*obwohl* is although, *sagt* says, *dass* that.) Some of these may have a reason. The comma behind a clause in front
+# is linked with the English one, and the model looks at the *because* or *when* that made it necessary. And to begin
+# with *der* one must know that the noun is masculine: six times the model looks at *man*, where the grammar's link says
+# *the*. Is *man* really where it reads that? A weight does not say so, but one can try. Let the encoder read the
+# sentence, and once more with *woman* for *man*. Then, in what it made of the first, replace the state above *one* word
+# by the second's, and ask the decoder for the first German word.
 #
 # **Predict first.** With *woman*, the sentence begins with *die*. For which of the eight words does the exchange turn
 # *der* into *die*?
@@ -1421,12 +1421,12 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# This is a good place to pause. Up to here everything was known; from here on little is.
+# This is a good place to pause. Up to here the truth was known; from here on it is not.
 #
 # ## How good is a translation?
 #
 # In the grammar a sentence is right or wrong. In real language many translations are right, and the test set has one of
-# them. So one counts how much of it was hit.
+# them. So one counts how much of what was written is in it.
 #
 # **By hand.** The reference is *der Hund sieht die Katze im Garten*, the dog sees the cat in the garden, seven words.
 # The model wrote *ein Hund sieht die Katze*, five. How much of what it wrote is in the reference?
@@ -1566,7 +1566,7 @@ assert scores["rare words as UNK"] > scores["sacreBLEU"] + 1
 assert scores["cut into letters"] > 97
 
 # %% [markdown]
-# The translations are the same, and the score goes from 93 to 98. Letters are easier to hit than words, and a word that
+# The translations are the same, and the score goes from 93 to 97. Letters are easier to hit than words, and a word that
 # both sides have lost counts as found.
 #
 # From outside nothing is wrong with any of these. The signature catches the second and the third. It cannot catch the
@@ -1891,9 +1891,9 @@ plt.show()
 
 # %% [markdown]
 # 38.7 into German, or 39.0 in lower case. A model of this shape is published with 41.0 ([Wu and others
-# 2021](https://arxiv.org/abs/2105.14462)), counted on lower-cased tokens that are not sacreBLEU's. Model, training
-# and counting may each have their share in the two points. Without a signature nobody can tell. Nor does 41.1 into English
-# mean that this direction is easier: the two scores count pieces of different languages.
+# 2021](https://arxiv.org/abs/2105.14462)), counted on lower-cased tokens that are not sacreBLEU's. Model, training and
+# counting may each have their share in the two points. Without a signature nobody can tell how much is the counting.
+# Nor does 41.1 into English mean that this direction is easier: the two scores count pieces of different languages.
 #
 # What does 38.7 look like? Here are the first five short captions of the test set.
 
@@ -1907,8 +1907,8 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 # The first is as good as its reference, and renders *starring* as the *staring* that was meant. The fourth is right,
 # and its reference has a capital too many, which costs points where case counts. In the second the grass has lost its
 # *lush* and its dative (*grünem*), and the dog is a *Terron Terrier*; the last has a *Digousine*, which is no German
-# word. Both are pieced together from tokens, for words that the model has hardly seen. The third says something else:
-# *the girl drives with a stick in front of a shot*.
+# word. Both are pieced together from tokens, for words that the model has hardly seen. The third says something else,
+# *a girl drives with a stick in front of a shot*, and for *in Karateanzug* German would have *im*.
 #
 # And where does the model look? Here is the first of them. Its tokens are pieces of words, and nobody has aligned them.
 
@@ -1936,8 +1936,8 @@ assert agreed == [" Mann", " Hut", " starrt", " etwas"]
 # %% [markdown]
 # For four of the ten tokens all four heads of the second layer look at the same place, and it is the right one: *man*
 # for *Mann*, *hat* for *Hut*, *star* for *starrt*, *something* for *etwas*. (In the figure, choose the token *before*:
-# `Hut` shows how *starrt* is written.) For *mit*, *einem* and *auf* the heads look at different places, although *in*,
-# *an* and *at* are there to be found. One sentence shows how to read such a picture, and no more.
+# `Hut` shows how *starrt* is written.) In the other places they differ, also where there is a counterpart: *in* for
+# *mit*, *an* for *einem*, *at* for *auf*. One sentence shows how to read such a picture, and no more.
 #
 # ## And how is that said?
 #
@@ -1963,15 +1963,15 @@ assert 0.26 < wrong < 0.29
 # A word is right if it is *one* of the dictionary's pronunciations. Others report 33.9 percent wrong for a weighted
 # finite-state model and about 31 for a transformer, and with an older dictionary 24.4 and 20.2 for the same two
 # ([g2p-seq2seq](https://github.com/cmusphinx/g2p-seq2seq)): a score belongs to its dictionary, its split and its way of
-# counting. In the list, *horrific* is wrong by the vowel in its middle, where the dictionary has IH (as in *bit*) and the
-# model AH (as in *but*), and the name *Marienbonn* by two of its vowels.
+# counting. In the list, *horrific* is wrong by the vowel in its middle, where the dictionary has IH (as in *bit*) and
+# the model AH (as in *but*), and the name *Marienbonn* by its vowels, one too many and one wrong.
 #
 # ## And the models it replaced?
 #
-# On the grammar a recurrent model with attention was level, once its rate had been chosen for it. Captions are another
-# matter: real words, and thousands of them. So three counterparts, each with about as many parameters, got what the
-# transformer got: four rates for 2,000 steps each, and then the two best of these for 9,000, with a warm-up and a
-# decline of their own.
+# On the grammar a recurrent model with attention was nearly level, once its rate had been chosen for it. Captions are
+# another matter: real words, and thousands of them. So three counterparts, each with about as many parameters, got what
+# the transformer got: four rates for 2,000 steps each, and then the two best of these for 9,000, each with its own
+# warm-up and decay.
 #
 # **Predict first.** In what order do the four stand after 2,000 steps? And after 9,000?
 
@@ -2017,8 +2017,8 @@ plt.show()
 # 0.0025.) Whoever compares short runs can publish the other order; so can whoever gives all of them the rate of 0.01,
 # at which the transformer gets 37.0. And our order is not the last word. 1.4 points are few enough to need a test, and
 # more seeds than our one; and the recurrent models did best at the highest rate that we tried, so a higher one may suit
-# them better still. Between the GRU with attention and the one without lie twelve points, and no such doubt is as large
-# as that.
+# them better still. Between the GRU with attention and the one without lie twelve points. Some of that may be the rate
+# as well; hardly all of it.
 
 # %%
 at_high_rate = next(

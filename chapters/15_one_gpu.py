@@ -51,8 +51,8 @@ assert counter.get_total_flops() == 2 * 2 * 3 * 4 == 48
 # $S$ keys take $2 T S D$ (all heads together), and blending the values takes as many again. And the backward pass? A
 # product has two factors, and the gradient of each is a product of the same size ([chapter
 # 7](07_learning.ipynb#one-answer-one-complaint)). So the backward pass takes twice the work of the forward pass, and a
-# step three times as much. The function counts multiplications first, and at the end multiplies by 3, for the step, and
-# by 2, for the additions.
+# step takes three times the forward pass. The function counts multiplications first, and at the end multiplies by 3,
+# for the step, and by 2, for the additions.
 
 # %% tags=["export"] module="devices"
 from dotformer.transformer import TransformerConfig
@@ -113,8 +113,8 @@ print(f"counted {counter.get_total_flops():,}, on paper {ours:,}")
 assert counter.get_total_flops() == ours
 
 # %% [markdown]
-# The same, to the last one. Now the paper's base model, with a batch of about 25,000 tokens on each side, as the paper
-# had it: 400 pairs of 64.
+# Equal, to the last operation. Now the paper's base model, with a batch of about 25,000 tokens on each side, as the
+# paper had it: 400 pairs of 64.
 
 # %% tags=["nbval-check-output"]
 base = TransformerConfig(37_000, 37_000, dropout=0.0, share_embeddings=True)
@@ -130,9 +130,10 @@ assert abs(sum(work.values()) / rule - 1) < 0.1
 
 # %% [markdown]
 # Ten million million operations, for one step. The last line is a rule of thumb: six operations for each parameter and
-# each token of the target, because each parameter is multiplied and added once forward and twice back. (An embedding
-# that is only looked up should not be counted. This one is also the output matrix.) It is right to a few percent here,
-# and says nothing of the scores, which are a small part at this length.
+# each token of the target, because each parameter is multiplied and added once forward and twice back. (Source and
+# target have equally many tokens here.) (An embedding that is only looked up should not be counted. This one is also
+# the output matrix.) It is right to a few percent here, and says nothing of the scores, which are a small part at this
+# length.
 
 # %% tags=["quiz"]
 half = step_operations(base, 400, 64, 64)["scores and blends"] / sum(work.values())
@@ -223,10 +224,10 @@ print(f"{ridge:.1f} operations for each byte")
 # memory, and no faster arithmetic will help it. Adding two tables reads 8 bytes and writes 4 for a single operation: a
 # twelfth of an operation a byte, far below. A product of two tables of $n$ rows and $n$ columns reads and writes $12
 # n^2$ bytes for $2 n^3$ operations: $n / 6$ a byte. So small products wait, and large ones compute. On a GPU the ridge
-# is much higher. NVIDIA gives an H100 989 million million operations a second with numbers of 16 bits, and 3.35 million
-# million bytes: 295 operations for each byte. (With 16 bits a product has $n / 3$.)
+# is much higher. NVIDIA gives an H100 (SXM) 989 million million operations a second with numbers of 16 bits, and 3.35
+# million million bytes: 295 operations for each byte. (With 16 bits a product has $n / 3$.)
 #
-# **Predict first.** Draw speed against operations for each byte. Which two lines can work not rise above, if all its
+# **Predict first.** Draw speed against operations for each byte. Above which two lines can no work rise, if all its
 # bytes come from memory?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Operations a second over operations for each byte, both logarithmic. A roof rises in a straight line and then is flat. The sum of two tables lies on the rising part, at its left end. Products of small tables lie below the rising part or on it, products of large tables near the flat part."}}
@@ -352,11 +353,11 @@ assert least < 1.1 * seconds
 
 # %% [markdown]
 # At full speed the products would take less than half of the step. They do take more than that, as `mm` and `addmm`,
-# products without and with a bias: they are smaller than the one that was measured, and small products wait. Below them
-# stands what moves many bytes for little arithmetic: the softmax over 6,001 scores and its gradient, sums, zeros to
-# begin a gradient with (`fill_`). Apart from attention's products we have counted none of it, and yet it takes time.
-# Much more is too small to be listed, and adds up. Most of the optimiser is among that; its line is what Python takes
-# to go through the parameters.
+# products without and with a bias: they are smaller than the one that was measured, and reach less of the speed, as in
+# the figure. Below them stands what moves many bytes for little arithmetic: the gradient of the softmax over 6,001
+# scores, sums, zeros to begin a gradient with (`fill_`). Apart from attention's products we have counted none of it,
+# and yet it takes time. Much more is too small to be listed, and adds up. Most of the optimiser is among that; its line
+# is what Python takes to go through the parameters.
 #
 # ## A ladder
 #
@@ -373,7 +374,7 @@ assert least < 1.1 * seconds
 # | fused AdamW | one program updates all parameters | fewer starts |
 # | padded vocabulary | 6,001 rows become 6,016 = 94 · 64 | rows that the circuits can take evenly |
 # | larger batch | 4 times as many pairs | larger products |
-# | batches made between steps | pairs are cut and padded on the way | it is slower, and real: so far all steps had one batch, made before |
+# | batches made between steps | pairs are cut and padded on the way | slower, but real: so far all steps had one batch, made before |
 # | batches made ahead | by another process, meanwhile | the device need not wait |
 # | checkpointing | the inside of each layer is not kept, but computed again | it is slower, and needs less memory |
 #
@@ -381,7 +382,7 @@ assert least < 1.1 * seconds
 # same model. The larger batch has the same pairs four times, and the scores of the padded rows are cut off before the
 # softmax. The program is folded below; what it times is `take_step` of [chapter 11](11_training.ipynb).
 #
-# **Predict first.** Which rungs go down on your machine?
+# **Predict first.** Which rungs are slower on your machine?
 
 # %% tags=["export", "hide-input"] module="devices"
 from collections.abc import Iterable
@@ -783,12 +784,13 @@ assert whole["fused attention"]["memory"] < whole["bf16"]["memory"]
 # percent, from rounding, and no later rung moves that. So the table compares like with like.
 #
 # Then the speeds. They belong to the machine that wove this page, one core of a CPU; yours will differ, and differences
-# of fifteen percent come and go. tf32 does nothing here, since it belongs to certain GPUs. bf16 gains, since this
-# processor has circuits for it. On one that has none it goes *down*, because every product is converted first. (It
-# saves little memory: most of that is the float32 parameters with their gradients and means, and the scores, which
-# become float32 again for the loss.) Compiling gains, and has cost many seconds before its first step. What follows it
-# is of the size of chance: one core has few idle circuits that a larger batch could fill, and making batches takes no
-# time to speak of. Checkpointing is slower and needs less, as promised.
+# of twenty percent come and go. tf32 does nothing here, since it belongs to certain GPUs; what its line shows is
+# chance. bf16 has gained each time we wove this page, since this processor has circuits for it. On one that has none it
+# goes *down*, because every product is converted first. (It saves little memory: most of that is the float32 parameters
+# with their gradients and means, and the scores, which become float32 again for the loss.) So has compiling, which
+# costs many seconds before its first step. What follows it is of the size of chance: one core has few idle circuits
+# that a larger batch could fill, and making batches takes no time to speak of. Checkpointing is slower and needs less,
+# as promised.
 #
 # But why does fused attention go *down*? Time one attention alone, forward and back.
 
@@ -808,9 +810,9 @@ for kind in (torch.float32, torch.bfloat16):
         print(f"{kind!s:15} {way:12}{1000 * alone[kind, way]:6.2f} ms")
 
 # %% [markdown]
-# With 32 bits there is little between them at 24 tokens: the table is small, and not writing it saves little. With 16
-# bits PyTorch's fused program for CPUs is the slower one. Such things change from one version to the next, so measure
-# before you believe a list of what is fast, this one too.
+# With 32 bits the two are level, as far as chance lets one see. With 16 bits PyTorch's fused program for CPUs takes
+# twice as long or more. Such things change from one version to the next, so measure before you believe a list of what
+# is fast, this one too.
 #
 # ## Fewer digits
 #
@@ -844,8 +846,8 @@ assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 
 # %% [markdown]
 # Infinity, where the truth is 102,400. One such score turns the softmax into *not a number*, and from there it spreads
-# to everything. (So `torch.autocast` leaves to float32 what is likely to overflow, such as the softmax and the loss.)
-# And at the other end:
+# to everything. (`torch.autocast` computes in float32 what is likely to overflow, such as the softmax and the loss. It
+# does not do so for a product like this one.) And at the other end:
 
 # %% tags=["nbval-check-output"]
 gradient = torch.tensor([1e-4, 1e-6, 1e-8])
@@ -908,10 +910,10 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 
 # %% [markdown]
 # The bfloat16 parameter stops on its way. Near 1.5 two neighbouring bfloat16 numbers are 1/128 apart, and a step
-# shorter than half of that rounds to no step at all. From outside nothing is wrong: the loss falls, and then it is flat,
-# as if the model had learnt all it can. So parameters and the optimiser's means stay in float32, and only products are
-# rounded. That is called **mixed precision**, and it is what `torch.autocast` does. `python -m dotformer train` does it
-# where the configuration says `precision = "bfloat16"`.
+# shorter than half of that rounds to no step at all. From outside nothing is wrong: the loss falls, and then it is
+# flat, as if the model had learnt all it can. So parameters stay in float32, and the optimiser's means with them, and
+# only products are rounded. That is called **mixed precision**, and it is what `torch.autocast` does. `python -m
+# dotformer train` does it where the configuration says `precision = "bfloat16"`.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -922,7 +924,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "A loss scale of 65,536",
-        "That rescues gradients too small for float16. bfloat16 reaches as far down as float32, so no gradient was lost.",
+        "That rescues gradients too small for float16. bfloat16 reaches almost as far down as float32, so no gradient was lost.",
     ),
     quiz.wrong(
         "A lower learning rate",
@@ -1089,10 +1091,11 @@ assert kept_bytes["written out", 1024] > 30 * kept_bytes["written out", 128]
 assert kept_bytes["fused", 1024] < 9 * kept_bytes["fused", 128]
 
 # %% [markdown]
-# Every query meets every key either way, so the time grows with the square. The memory need not. Written out, part of
-# it grows with the square and part in proportion: 33 times, between 8 and 64. Fused, all of it grows in proportion. On
-# a CPU the two curves of time lie near each other for long: its ridge is low, and a table costs little to move beside
-# what it costs to compute. On a GPU the fused one is reported to be several times as fast ([Dao and others 2022](https://arxiv.org/abs/2205.14135)).
+# Every query meets every key either way, so the time grows, in the end, with the square. The memory need not. Written
+# out, part of it grows with the square and part in proportion: 33 times, between 8 and 64. Fused, all of it grows in
+# proportion. On a CPU the two curves of time stay close at these lengths: its ridge is low, and a table costs little to
+# move beside what it costs to compute. On a GPU the fused one is reported to be several times as fast ([Dao and others
+# 2022](https://arxiv.org/abs/2205.14135)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1198,18 +1201,18 @@ assert with_it < 0.8 * without
 
 # %% tags=["quiz"]
 quiz.several_choices(
-    "Training runs out of memory. `what_to_shrink` says: the model and Adam need 1 of 8 GB, the batch 14. Which of these help?",
+    "Training runs out of memory. `what_to_shrink` says: the model and Adam need 1 of 8 GB, the batch 10. Which of these help?",
     quiz.right(
         "Half of the batch, twice for each step",
         "The gradient is the same, if the loss is divided by the targets of both halves together.",
     ),
     quiz.right(
         "Checkpointing",
-        "It keeps less of the 14 GB, and computes the layers twice.",
+        "It keeps less of the 10 GB, and computes the layers twice.",
     ),
     quiz.wrong(
         "An optimiser without means, such as plain gradient descent",
-        "The two means are half of the 1 GB. The 14 would be as large as before.",
+        "The two means are half of the 1 GB. The 10 would be as large as before.",
     ),
     quiz.wrong(
         "Half the learning rate",
@@ -1278,8 +1281,8 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# Nothing in it asks which half came first, nor that there are two. So the keys of a very long text can lie on many
-# devices, and all that these exchange is three things for each query.
+# It needs neither an order nor exactly two halves. So the keys of a very long text can lie on many devices, and all
+# that these exchange is three things for each query.
 #
 # ### Exercise 2: The floor
 #
@@ -1332,10 +1335,9 @@ verdict
 # ## In one breath
 #
 # A step is a known number of operations and a known number of bytes, and a machine does so many of each in a second;
-# whichever takes longer is the floor. What lies above it is won back by moving fewer bytes (16 bits, fused attention,
-# compiled programs) and by starting less often, and each such change must leave the gradient as it was, but for rounding.
-# Where memory is
-# short, computing something twice takes the place of keeping it.
+# whichever takes longer is the floor. What lies above it is won back by starting less often; the floor itself sinks
+# where fewer bytes are moved (16 bits, fused attention, compiled programs). Each such change must leave the gradient as
+# it was, but for rounding. Where memory is short, computing something twice takes the place of keeping it.
 #
 # **Sources.** The roofline: [Williams, Waterman and Patterson (2009)](https://doi.org/10.1145/1498765.1498785). Online
 # softmax: [Milakov and Gimelshein (2018)](https://arxiv.org/abs/1805.02867); attention in blocks: [Rabe and Staats
