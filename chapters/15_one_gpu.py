@@ -760,16 +760,17 @@ def climb(
 # %%
 workload = Workload(small, pairs=16, length=24)
 rows, last = [], None
+print(f"{'':26} tokens/s          MB  gradient off by")
 for row in climb(workload, rungs(), device, steps=7):
     rows.append(row)
     if "error" in row:
-        print(f"{row['name']:27} {row['error']}")
+        print(f"{row['name']:26} {row['error']}")
         continue
     speed = row["tokens_per_second"]
     change = f"{speed / last - 1:+5.0%}" if last else ""
     print(
-        f"{row['name']:27}{speed:9,.0f} tokens/s {change:>5}"
-        f"{row['memory'] / 1e6:6.0f} MB   gradient off by {row['gradient_error']:.0e}"
+        f"{row['name']:26}{speed:9,.0f} {change:>5}{row['memory'] / 1e6:6.0f}"
+        f"  {row['gradient_error']:.0e}"
     )
     last = speed
 whole = {row["name"]: row for row in rows if "error" not in row}
