@@ -147,6 +147,14 @@ class TrainingConfig:
         )
 
 
+def alone(number: Tensor) -> Tensor:
+    """The sum of a number over all processes that train, where there is but one.
+
+    Defined in chapter 11, "Break it: the mean of means".
+    """
+    return number
+
+
 def take_step(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -155,18 +163,21 @@ def take_step(
     config: TrainingConfig,
     precision: Callable[[], AbstractContextManager] = nullcontext,
     criterion: Callable[..., tuple[Tensor, int]] = cross_entropy,
+    total: Callable[[Tensor], Tensor] = alone,
 ) -> tuple[float, int]:
     """One step on the gradient of several batches, as if they were one.
 
     The model runs inside `precision()`; `criterion` is `cross_entropy`, or another
-    program that computes it. Returns the summed loss and the number of real
-    targets. Raises ValueError when there is none, and FloatingPointError when the
-    gradient is not finite; nothing has changed then.
+    program that computes it; `total` adds up over all processes (chapter 16).
+    Returns the summed loss and the number of real targets, of all processes. Raises
+    ValueError when there is none, and FloatingPointError when the gradient is not
+    finite; nothing has changed then.
 
     Defined in chapter 11, "Break it: the mean of means".
     """
-    summed, pad = 0.0, config.pad_id
-    tokens = sum(int((target[:, 1:] != pad).sum()) for _, target in batches)
+    summed, pad = torch.zeros(()), config.pad_id
+    own = sum((target[:, 1:] != pad).sum() for _, target in batches)
+    tokens = int(total(torch.as_tensor(own)))
     if not tokens:
         raise ValueError("no target of these batches is real")
     optimizer.zero_grad()
@@ -175,14 +186,14 @@ def take_step(
             logits = model(source, target[:, :-1])
         loss, _ = criterion(logits, target[:, 1:], pad, config.smoothing)
         (loss / tokens).backward()
-        summed += loss.detach()
+        summed = summed.to(loss.device) + loss.detach()
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
     if not torch.isfinite(norm):
         raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
-    return float(summed), tokens
+    return float(total(summed)), tokens
 
 
 @torch.no_grad()
@@ -361,16 +372,13 @@ def save_parameters(path: str | Path, model: nn.Module) -> None:
             raise OSError(f"{path}: {error}") from error
 
 
-def keep(
+def write_logs(
     folder: Path,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    config: TrainingConfig,
-    place: tuple[int, int],
     history: list[dict[str, float]],
     board: SummaryWriter,
 ) -> None:
-    """Write what a run leaves in its folder: best model, logs, then the checkpoint.
+    """Write what a run has found so far: the best model, and the history twice.
 
     Defined in chapter 11, "The loop".
     """
@@ -389,8 +397,79 @@ def keep(
     for name, value in row.items():
         board.add_scalar(name, value, int(row["step"]))
     board.flush()
-    path = folder / "checkpoint.pt"
-    save_checkpoint(path, model, optimizer, config, place, history)
+
+
+class Team:
+    """Who trains: a process alone. Chapter 16 has teams of several processes.
+
+    `number` is that of this process, from 0. `save` leaves in a folder what `load`
+    goes on from. A process alone needs none of the rest: it waits for nobody, has
+    the whole of each batch, and trains the model as it is.
+
+    Defined in chapter 11, "The loop".
+    """
+
+    number = 0
+
+    def wait(self) -> None:
+        """Wait until all of the team are here."""
+
+    def total(self, number: Tensor) -> Tensor:
+        """The sum of a number over the team."""
+        return alone(number)
+
+    def share(
+        self, batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]]
+    ) -> Callable[[int], Iterable[tuple[Tensor, Tensor]]]:
+        """This process's share of the batches of an epoch."""
+        return batches
+
+    def wrap(self, model: nn.Module, sharded: bool = False) -> nn.Module:
+        """The model as the team trains it."""
+        return model
+
+    def reached(
+        self, folder: Path, model: nn.Module, config: TrainingConfig
+    ) -> int:
+        """How many steps the run in a folder has made; see `load_checkpoint`."""
+        path = folder / "checkpoint.pt"
+        if not path.exists():
+            return 0
+        optimizer = torch.optim.Adam(model.parameters())
+        with torch.random.fork_rng():
+            _, history = load_checkpoint(path, model, optimizer, config)
+        return int(history[-1]["step"])
+
+    def load(
+        self,
+        folder: Path,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: TrainingConfig,
+    ) -> tuple[tuple[int, int], list[dict[str, float]]]:
+        """Put a run back to where it was saved last, or to its start.
+
+        Place and history, as of `load_checkpoint`.
+        """
+        path = folder / "checkpoint.pt"
+        if not path.exists():
+            return (0, 0), []
+        return load_checkpoint(path, model, optimizer, config)
+
+    def save(
+        self,
+        folder: Path,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: TrainingConfig,
+        place: tuple[int, int],
+        history: list[dict[str, float]],
+        board: SummaryWriter | None,
+    ) -> None:
+        """Write what a run leaves in its folder: logs, then the checkpoint."""
+        write_logs(folder, model, history, board)
+        path = folder / "checkpoint.pt"
+        save_checkpoint(path, model, optimizer, config, place, history)
 
 
 def stream(
@@ -425,6 +504,7 @@ def train(
     device: torch.device | str = "cpu",
     precision: Callable[[], AbstractContextManager] = nullcontext,
     progress: bool = True,
+    team: Team | None = None,
 ) -> list[dict[str, float]]:
     """Train a model in place. Returns the history, a row for each validation.
 
@@ -441,23 +521,24 @@ def train(
     """
     model.to(device).train()
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
-    place, history = (0, 0), []
+    place, history, team = (0, 0), [], team or Team()
     with torch.random.fork_rng(), ExitStack() as stack:
-        torch.manual_seed(config.seed)
+        torch.manual_seed(config.seed + team.number)
         folder = None if folder is None else Path(folder)
-        if folder and (folder / "checkpoint.pt").exists():
-            path = folder / "checkpoint.pt"
-            place, history = load_checkpoint(path, model, optimizer, config)
+        if folder:
+            place, history = team.load(folder, model, optimizer, config)
         done = int(history[-1]["step"]) if history else 0
         data = stream(batches, place)
-        board = folder and stack.enter_context(
-            SummaryWriter(folder / "tensorboard", purge_step=done + 1)
-        )
+        board = None
+        if folder and team.number == 0:
+            board = stack.enter_context(
+                SummaryWriter(folder / "tensorboard", purge_step=done + 1)
+            )
         steps = tqdm(
             range(done + 1, config.steps + 1),
             initial=done,
             total=config.steps,
-            disable=not progress,
+            disable=not progress or team.number > 0,
         )
         summed, tokens, start = 0.0, 0, time.perf_counter()
         for step in steps:
@@ -467,7 +548,7 @@ def train(
                 group.append((source.to(device), target.to(device)))
             rate = config.rate_at(step)
             loss, count = take_step(
-                model, optimizer, group, rate, config, precision
+                model, optimizer, group, rate, config, precision, total=team.total
             )
             summed, tokens = summed + loss, tokens + count
             if step % config.every and step < config.steps:
@@ -480,6 +561,6 @@ def train(
             model.train()
             steps.set_postfix_str(f"validation loss {row['validation_loss']:.3f}")
             if folder:
-                keep(folder, model, optimizer, config, place, history, board)
+                team.save(folder, model, optimizer, config, place, history, board)
             summed, tokens, start = 0.0, 0, time.perf_counter()
     return history

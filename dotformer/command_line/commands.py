@@ -18,7 +18,8 @@ from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
 from dotformer.devices import product_precision, what_to_shrink
-from dotformer.training import evaluate, pair_batches, train
+from dotformer.distributed import joined
+from dotformer.training import Team, evaluate, pair_batches, train
 from dotformer.translation import bleu, exact_match
 
 SHOWN = 10  # translations that --save keeps
@@ -47,14 +48,25 @@ def device_named(name: str) -> str:
 
 def train_command(args: argparse.Namespace) -> None:
     """Train, or go on where the checkpoint is."""
-    device, run = device_named(args.device), Run.begin(args.config, args.output or Path("runs", args.config.stem))
-    say = (lambda _: None) if args.quiet else partial(print, flush=True)
+    device = device_named(args.device)
+    with joined(device) as team:
+        train_together(args, device, team)
+
+
+def train_together(args: argparse.Namespace, device: str, team: Team) -> None:
+    """Train as one of a team, whose first process makes the folder for all."""
+    if team.number:
+        team.wait()
+    run = Run.begin(args.config, args.output or Path("runs", args.config.stem))
+    say = (lambda _: None) if args.quiet or team.number else partial(print, flush=True)
     translator, config, folder = run.translator(), run.training, run.folder
-    model, reached = translator.model, run.reached(translator.model)
-    if reached >= config.steps:
-        return say(f"{folder} is finished: all {config.steps:,} steps are done")
+    model, reached = translator.model, team.reached(run.folder, translator.model, run.training)
     pairs, held_out = run.numbered(translator, "train"), run.numbered(translator, "validation")
     run.save(translator)
+    if not team.number:
+        team.wait()
+    if reached >= config.steps:
+        return say(f"{folder} is finished: all {config.steps:,} steps are done")
     say(f"{len(pairs):,} pairs, {sum(map(Tensor.numel, model.parameters())):,} parameters, on {device}, in {folder}")
     say(f"going on after step {reached:,} of {config.steps:,}" if reached else f"{config.steps:,} steps to go")
     batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
@@ -63,7 +75,8 @@ def train_command(args: argparse.Namespace) -> None:
     half = partial(torch.autocast, device, torch.bfloat16) if config.precision == "bfloat16" else nullcontext
     with product_precision("highest" if config.precision == "float32" else "high"):
         try:
-            history = train(model, batches, config, validate, folder, device, half, progress)
+            wrapped = team.wrap(model.to(device), args.shard)
+            history = train(wrapped, team.share(batches), config, validate, folder, device, half, progress, team)
         except torch.OutOfMemoryError as error:
             largest = max(batches(0), key=lambda batch: sum(map(Tensor.numel, batch)))
             there = torch.cuda.get_device_properties(device).total_memory if device == "cuda" else 0
@@ -182,6 +195,7 @@ def parser() -> Parser:
     made.add_argument("config", type=Path, metavar="CONFIG.toml", help="what to train, as configs/number_words.toml")
     made.add_argument("--output", type=Path, metavar="FOLDER", help="where to keep it (default: runs/CONFIG)")
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    made.add_argument("--shard", action="store_true", help="under torchrun: each process keeps a part of the model")
     for run, short, more in (
         (translate_command, "Translate standard input to standard output, line by line", "Example:\n  "
          "echo forty two | python -m dotformer translate runs/number_words"),

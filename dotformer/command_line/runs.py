@@ -18,7 +18,7 @@ from safetensors.torch import load_model
 from dotformer import corpora
 from dotformer.files import replacing
 from dotformer.tokens import BPETokenizer
-from dotformer.training import TrainingConfig, load_checkpoint
+from dotformer.training import TrainingConfig
 from dotformer.translation import Translator, kinds
 
 
@@ -203,15 +203,6 @@ class Run:
         with named("[model]"), torch.random.fork_rng():
             torch.manual_seed(self.training.seed)
             return Translator(*both, shape.pop("kind"), shape)
-
-    def reached(self, model: torch.nn.Module) -> int:
-        """How many steps its checkpoint has made, 0 without one; see `load_checkpoint`."""
-        path, optimizer = self.folder / "checkpoint.pt", torch.optim.Adam(model.parameters())
-        if not path.exists():
-            return 0
-        with torch.random.fork_rng():
-            _, history = load_checkpoint(path, model, optimizer, self.training)
-        return int(history[-1]["step"])
 
     def trained(self, device: str) -> Translator:
         """The model as it was when its validation loss was lowest."""

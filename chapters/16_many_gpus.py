@@ -1,0 +1,790 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 16. How do many train one model?
+#
+# One device has a floor. To get below it, several must share the work, and then they must agree on every step. At the
+# end of this chapter you know what they tell each other, what that costs, and how to tell whether many compute what one
+# would have computed. The same command then trains on one process, on two, or on many machines.
+#
+# You need [chapter 11](11_training.ipynb) for the step and [chapter 15](15_one_gpu.ipynb) for its cost. No GPU is needed:
+# here two processes of one machine stand for two devices. It takes about 45 minutes to read, and 25 more for the
+# exercises.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
+from functools import partial
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from classroom import checks, plots, quiz, transformer_map
+from classroom.processes import together
+
+plots.book_style()
+transformer_map(built=16)
+
+# %% [markdown]
+# ## Two halves of a batch
+#
+# Let two processes have the same model, and let each take half of a batch. Each computes a gradient from its half. What
+# must they do with the two, so that both make the step that one process would have made with the whole batch?
+#
+# **Predict first.** The gradient of a mean is a mean of gradients. So is it enough to average the two?
+#
+# **By hand.** The loss of a step is a sum over targets, divided by their number. Suppose the first half has 6 real targets
+# with a summed loss of 12, and the second half, with short sentences, 2 targets with a summed loss of 8. The whole batch
+# has a loss of $20 / 8 = 2.5$. The halves have $12 / 6 = 2$ and $8 / 2 = 4$, and the mean of these is 3. Averaging gives
+# the two targets of the second half as much weight as the six of the first.
+#
+# That is the *mean of means* of [chapter 11](11_training.ipynb#break-it-the-mean-of-means), and what helped there helps
+# here. Divide every summed loss by the number of real targets *of all processes*, and then *add* the gradients. For that
+# the processes have to exchange two things: a number before the backward pass, and the gradients after it.
+
+# %% tags=["export"] module="distributed"
+import torch
+from torch import Tensor
+
+
+def my_share(
+    batch: tuple[Tensor, Tensor], number: int, size: int, pad_id: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The rows of a batch (B, S), (B, T) that belong to process `number` of `size`.
+
+    Every row belongs to one process. One that has none gets a source to read and a
+    target without real tokens, which adds nothing to a loss: it must take part in
+    what all do together. Raises ValueError when there is no such process.
+    """
+    if not 0 <= number < size:
+        raise ValueError(f"there is no process {number} among {size}")
+    source, target = (side[number::size] for side in batch)
+    if not len(source):
+        source, target = (side[:1].clone() for side in batch)
+        target[:, 1:] = pad_id
+    return source, target
+
+
+# %% [markdown]
+# The rows are dealt out like cards, so that every sentence is with one process, and with one only. And since each batch is
+# dealt out by itself, a run on two processes sees the same batches as a run on one. (A process that gets no card still has
+# to take part: the others wait for its gradients.)
+#
+# ## What do they tell each other?
+#
+# One operation is enough. **All-reduce** takes a table from each process, adds them up entry by entry, and gives the sum
+# to all. Here are three processes. `together` starts them, and they find each other by what it puts into their
+# environment: their number, how many they are, and where they meet.
+
+# %%
+import torch.distributed as dist
+
+
+def introduce():
+    dist.init_process_group("gloo")
+    number = dist.get_rank()
+    mine = torch.tensor([number + 1.0, 10.0])
+    dist.all_reduce(mine)
+    dist.destroy_process_group()
+    return number, mine.tolist()
+
+
+answers = together(introduce, 3)
+print(answers)
+assert answers == [(n, [6.0, 30.0]) for n in range(3)]
+
+# %% [markdown]
+# (`gloo` is the way of telling each other that works between CPUs. Between GPUs of NVIDIA it is `nccl`.)
+#
+# Now the two halves. Each process has the same model, a share of the batch, and two ways to divide: by the targets of all,
+# with the gradients added up, or by its own, with the gradients averaged.
+
+# %%
+from dotformer.training import cross_entropy
+from dotformer.transformer import Transformer, TransformerConfig
+
+shape = TransformerConfig(30, 30, 16, 2, 1, 1, 32, dropout=0.0, max_length=16)
+torch.manual_seed(1)
+batch = torch.randint(3, 30, (5, 7)), torch.randint(3, 30, (5, 8))
+batch[1][0, 5:] = batch[1][2, 3:] = 0  # the first process has the short ones
+
+
+def gradient_of(batch, divisor=None, kind=torch.float32):
+    """The gradient of the loss over `divisor` targets, or over those of the batch."""
+    torch.manual_seed(0)
+    model = Transformer(shape).to(kind)
+    logits = model(batch[0], batch[1][:, :-1])
+    loss, tokens = cross_entropy(logits, batch[1][:, 1:], 0)
+    (loss / (divisor or tokens)).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def two_halves(kind):
+    """Sum with a common divisor, and mean with each its own."""
+    dist.init_process_group("gloo")
+    share = my_share(batch, dist.get_rank(), dist.get_world_size())
+    tokens = (share[1][:, 1:] != 0).sum()
+    dist.all_reduce(tokens)
+    added = gradient_of(share, tokens, kind)
+    dist.all_reduce(added)
+    averaged = gradient_of(share, None, kind)
+    dist.all_reduce(averaged)
+    dist.destroy_process_group()
+    return added, averaged / 2
+
+
+for kind in (torch.float32, torch.float64):
+    whole = gradient_of(batch, kind=kind)
+    (added, averaged), other = together(partial(two_halves, kind), 2)
+    assert torch.equal(added, other[0])
+    apart = [
+        ((g - whole).abs().max() / whole.abs().max()).item()
+        for g in (added, averaged)
+    ]
+    print(
+        f"{kind}: added {apart[0]:.0e}, averaged {apart[1]:.0e} of the largest entry apart"
+    )
+    assert apart[0] < (1e-6 if kind == torch.float32 else 1e-14) and apart[1] > 1e-2
+
+# %% [markdown]
+# Added up, the two are one process with the whole batch, to rounding. Averaged, they are something else. From outside
+# nothing is wrong with the second way: the loss falls, and no two runs agree exactly anyway. The check is the one above:
+# once, on one batch, against one process.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Four processes each divide by their own number of targets and average their gradients. When is the result that of one process with the whole batch?",
+    quiz.wrong(
+        "Always: a mean of means is a mean",
+        "Only of means over equally many. A share with few targets would count as much as one with many.",
+    ),
+    quiz.right(
+        "When all four have equally many real targets",
+        "Yes. With sentences of different lengths that is chance.",
+    ),
+    quiz.wrong(
+        "When all four have equally many sentences",
+        "The loss is a sum over *targets*, and sentences have different numbers of them.",
+    ),
+    quiz.wrong(
+        "Never",
+        "If all have equally many real targets, the four divisors are each a quarter of the common one.",
+    ),
+)
+
+# %% [markdown]
+# ## How is a sum made?
+#
+# If each of $N$ processes sent its whole gradient to all others, each would receive $N - 1$ of them. For the paper's base
+# model, 63 million numbers of 4 bytes, and 8 devices that is 1.8 gigabytes a step. It can be done with less.
+#
+# Put the processes into a ring, and cut the gradient into $N$ pieces. In each round everyone sends *one* piece to its
+# neighbour, which adds it to its own. After $N - 1$ rounds each process has one piece that is complete. In $N - 1$ more
+# rounds the complete pieces go around.
+#
+# **By hand.** Three processes, each with three numbers: $(1, 2, 3)$, $(10, 20, 30)$ and $(100, 200, 300)$. In the first
+# round process 0 sends its first number to 1, process 1 its second to 2, and process 2 its third to 0. What process 1 has
+# first is now $1 + 10 = 11$. In the second round it sends that on, and process 2 has $111$: complete.
+#
+# **Predict first.** Each round moves one piece in $N$. How many bytes does one process send in all, if there are 2
+# processes? If there are 100?
+
+
+# %%
+def ring(tables):
+    """All-reduce around a ring: what each has in the end, and how many numbers each sent."""
+    n = len(tables)
+    pieces = [np.array_split(table.copy(), n) for table in tables]
+    sent = [0] * n
+    for turn in range(2 * (n - 1)):
+        adding = turn < n - 1
+        moving = []
+        for p in range(n):
+            which = (p - turn) % n
+            moving.append((p, which, pieces[p][which].copy()))
+        for p, which, piece in moving:
+            sent[p] += len(piece)
+            to = pieces[(p + 1) % n]
+            to[which] = to[which] + piece if adding else piece
+    return [np.concatenate(own) for own in pieces], sent
+
+
+three = [np.array([1.0, 2, 3]) * 10**p for p in range(3)]
+sums, sent = ring(three)
+print(sums[0], sums[1], sums[2], "sent", sent)
+assert all(np.array_equal(found, sum(three)) for found in sums)
+for n in (2, 8, 100):
+    tables = [np.ones(1000) for _ in range(n)]
+    sums, sent = ring(tables)
+    assert (
+        np.array_equal(sums[-1], np.full(1000, n))
+        and sent[0] == 2 * (n - 1) * 1000 // n
+    )
+    print(f"{n:4} processes: each sends {sent[0] / 1000:.3f} times its gradient")
+
+# %% [markdown]
+# $2 (N - 1) / N$ times the gradient: once for two processes, and never twice, however many there are. That is why data
+# parallel training scales so far. What does grow is the number of rounds, and each takes its time, however small the piece.
+
+# %% tags=["quiz"]
+quiz.number(
+    "The base model has 63 million parameters of 4 bytes. How many megabytes does each of 8 processes send in one step, with a ring? To the nearest one.",
+    2 * 7 / 8 * 63 * 4,
+    tolerance=1,
+    feedback="Yes: 252 megabytes of gradient, times 2 · 7/8.",
+    mistakes=[
+        (
+            7 * 63 * 4,
+            "That is what each would *receive* if everyone sent all to all.",
+        ),
+        (
+            63 * 4,
+            "That is one gradient. In the ring, seven eighths of it travel twice.",
+        ),
+        (2 * 7 / 8 * 63, "These are millions of numbers. Each has 4 bytes."),
+    ],
+    otherwise="The gradient has as many bytes as the parameters; multiply by 2 (N - 1) / N.",
+)
+
+# %% [markdown]
+# ## Ready-made engines
+#
+# PyTorch has two engines for this, and both do more than the loop above. **Distributed data parallel** starts to send the
+# gradients of the last layers while the backward pass still computes those of the first, so that sending and computing
+# overlap. It averages, though, where we must add; a hook sets that right. **Fully sharded data parallel** keeps of the
+# parameters, the gradients and Adam's two means only a part in each process. Just before a layer is used, the processes
+# put it together; just after, each forgets what is not its own. Of the 16 bytes for each parameter ([chapter
+# 15](15_one_gpu.ipynb#what-if-it-does-not-fit)) each then keeps $16 / N$, and one layer more. The price is traffic: the
+# parameters travel in the forward and in the backward pass, and the gradients once, $3 (N - 1) / N$ instead of 2.
+#
+# `Processes` is what `train` calls a team. It deals out the batches, adds up the loss, wraps the model, and saves: each
+# process writes its part, and a run may go on with another number of processes than it was begun with.
+
+# %% tags=["export"] module="distributed"
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import asdict
+from pathlib import Path
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from dotformer.decoder import DecoderLayer
+from dotformer.encoder import EncoderLayer
+from dotformer.training import Team, TrainingConfig, write_logs
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.tensorboard import SummaryWriter
+
+
+def add_up(_state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Sum gradients over all processes, where PyTorch would average them."""
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda summed: summed.value()[0])
+
+
+def replicate(model: nn.Module) -> nn.Module:
+    """A model whose gradients are summed over all processes, each of which has it.
+
+    The backward pass sends those that are ready while it computes the others.
+    """
+    copies = DistributedDataParallel(model, broadcast_buffers=False)
+    copies.register_comm_hook(None, add_up)
+    return copies
+
+
+def shard(model: nn.Module) -> nn.Module:
+    """A model, changed in place, of which each process keeps a part.
+
+    A layer is put together when it is needed, and forgotten. Gradients are summed,
+    and each process keeps those of its part. After Rajbhandari and others (2020).
+    """
+    for part in model.modules():
+        if isinstance(part, EncoderLayer | DecoderLayer):
+            fully_shard(part)
+    fully_shard(model)
+    for part in model.modules():
+        if isinstance(part, FSDPModule):
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)
+    return model
+
+
+class Processes(Team):
+    """Several processes that train one model together, a share of each batch each.
+
+    Made where the processes have found each other; see `joined`.
+    """
+
+    def __init__(self) -> None:
+        self.number, self.size = dist.get_rank(), dist.get_world_size()
+        self.copy: nn.Module | None = None
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        dist.barrier()
+
+    def total(self, number: Tensor) -> Tensor:
+        """The sum of a number over all processes."""
+        summed = number.clone()
+        dist.all_reduce(summed)
+        return summed
+
+    def share(
+        self, batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]]
+    ) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
+        """This process's share of each batch of an epoch; see `my_share`."""
+        return lambda epoch: (
+            my_share(batch, self.number, self.size) for batch in batches(epoch)
+        )
+
+    def wrap(self, model: nn.Module, sharded: bool = False) -> nn.Module:
+        """The model as all processes train it together: whole, or in parts."""
+        self.copy = deepcopy(model).cpu() if self.number == 0 else None
+        return shard(model) if sharded else replicate(model)
+
+    def seed(self, config: TrainingConfig, step: int) -> None:
+        """Begin random numbers that no other process and no other step has."""
+        torch.manual_seed((config.seed * 1_000_003 + step) * 4096 + self.number)
+
+    def run(self, folder: Path, config: TrainingConfig) -> dict | None:
+        """What is known of the run in a folder: place and history; None if nothing.
+
+        Raises ValueError when it is no such run, or had another configuration.
+        """
+        if (folder / "checkpoint.pt").exists():
+            raise ValueError(
+                f"{folder} was begun by a process alone: go on without torchrun, or"
+                " choose another folder"
+            )
+        path = folder / "checkpoint" / "run.json"
+        if not path.exists():
+            return None
+        try:
+            run = json.loads(path.read_text(encoding="utf-8"))
+            wrong = [n for n, v in asdict(config).items() if run["config"][n] != v]
+            run["place"], run["history"] = tuple(run["place"]), run["history"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is damaged: {error!r}") from error
+        if wrong:
+            raise ValueError(f"{path} was made with another {', '.join(wrong)}")
+        return run
+
+    def reached(
+        self, folder: Path, model: nn.Module, config: TrainingConfig
+    ) -> int:
+        """How many steps the run in a folder has made."""
+        run = self.run(folder, config)
+        return int(run["history"][-1]["step"]) if run else 0
+
+    def load(
+        self,
+        folder: Path,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: TrainingConfig,
+    ) -> tuple[tuple[int, int], list[dict[str, float]]]:
+        """Put a run back to where it was saved last, by however many processes.
+
+        Raises ValueError when it is no such run, or had another configuration.
+        """
+        run, path = self.run(folder, config), folder / "checkpoint"
+        if run is None:
+            return (0, 0), []
+        parts, memory = get_state_dict(model, optimizer)
+        state = {"model": parts, "optimizer": memory}
+        dcp.load(state, checkpoint_id=path)
+        set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+        self.seed(config, int(run["history"][-1]["step"]))
+        return run["place"], run["history"]
+
+    def save(
+        self,
+        folder: Path,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: TrainingConfig,
+        place: tuple[int, int],
+        history: list[dict[str, float]],
+        board: SummaryWriter | None,
+    ) -> None:
+        """Write what a run leaves: process 0 the logs, each its part of the rest.
+
+        The folder `checkpoint` is the last one, whole, or the one before.
+        """
+        whole = get_model_state_dict(
+            model,
+            options=StateDictOptions(full_state_dict=True, cpu_offload=True),
+        )
+        draft, path = folder / "checkpoint.draft", folder / "checkpoint"
+        if self.number == 0:
+            self.copy.load_state_dict(whole)
+            write_logs(folder, self.copy, history, board)
+            shutil.rmtree(draft, ignore_errors=True)
+        dist.barrier()
+        parts, memory = get_state_dict(model, optimizer)
+        dcp.save({"model": parts, "optimizer": memory}, checkpoint_id=draft)
+        if self.number == 0:
+            run = {"config": asdict(config), "place": place, "history": history}
+            (draft / "run.json").write_text(json.dumps(run), encoding="utf-8")
+            old = folder / "checkpoint.old"
+            shutil.rmtree(old, ignore_errors=True)
+            if path.exists():
+                path.rename(old)
+            draft.rename(path)
+            shutil.rmtree(old, ignore_errors=True)
+        dist.barrier()
+        self.seed(config, int(history[-1]["step"]))
+
+
+@contextmanager
+def joined(device: str = "cpu") -> Iterator[Team]:
+    """The team of the processes that torchrun has started, or of this one alone.
+
+    On GPUs each process takes the one that has its number on this machine.
+    """
+    if "WORLD_SIZE" not in os.environ:
+        yield Team()
+        return
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    store, number, size = next(dist.rendezvous("env://"))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"attempt {attempt}", store)  # addresses of the dead
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=number, world_size=size)
+    try:
+        yield Processes()
+    finally:
+        dist.destroy_process_group()
+
+
+# %% [markdown]
+# Does it hold? Train a model that turns sentences around, for 20 steps: in one process, in two that each have the whole
+# model, and in three that each have a part.
+
+# %%
+from dotformer.training import TrainingConfig, evaluate, pair_batches, train
+
+torch.manual_seed(0)
+sentences = [
+    torch.randint(3, 30, (n,)).tolist() for n in torch.randint(2, 9, (61,))
+]
+pairs = [(one, [1, *one[::-1], 2]) for one in sentences]
+
+
+def run(sharded=False):
+    """The history of a short training."""
+    torch.manual_seed(0)
+    batches = partial(pair_batches, pairs, max_tokens=20)
+    validate = partial(evaluate, batches=list(pair_batches(pairs[:20])))
+    config = TrainingConfig(steps=20, rate=1e-2, warmup=5, every=5)
+    with joined() as team:
+        model = team.wrap(Transformer(shape), sharded)
+        return train(
+            model, team.share(batches), config, validate, progress=False, team=team
+        )
+
+
+histories = {
+    "1 process": run(),
+    "2, each the whole": together(run, 2)[0],
+    "3, each a part": together(partial(run, sharded=True), 3)[0],
+}
+for name, history in histories.items():
+    print(
+        f"{name:18}", "  ".join(f"{row['validation_loss']:.6f}" for row in history)
+    )
+    for row, first in zip(history, histories["1 process"], strict=True):
+        assert abs(row["validation_loss"] - first["validation_loss"]) < 1e-5
+
+# %% [markdown]
+# ## The same command
+#
+# `torchrun` comes with PyTorch. It starts a program several times and tells each copy its number, and `python -m dotformer`
+# looks for that:
+#
+# ```bash
+# python -m dotformer train configs/grammar.toml                                    # one process
+# torchrun --nproc-per-node 2 -m dotformer train configs/grammar.toml               # two, each with the whole model
+# torchrun --nproc-per-node 2 -m dotformer train configs/grammar.toml --shard       # two, each with a part
+# torchrun --nnodes 4 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \
+#     -m dotformer train configs/grammar.toml                                       # the same on each of 4 machines
+# ```
+#
+# `max_tokens` stays the size of the *whole* batch. So the result does not depend on how many processes there were, but for
+# rounding and for dropout, which draws other numbers in each.
+#
+# With many machines one of them fails every few hours. `--max-restarts 3` lets torchrun start all of them again, and each
+# goes on from the last checkpoint. A test of this book kills one of two processes in the middle of a run, and compares what
+# comes out with a run that nobody disturbed.
+#
+# ## What it costs to talk
+#
+# Two processes of this machine, gradients of several sizes, and the time for one all-reduce.
+
+# %%
+import time
+from statistics import median
+
+
+def talk(size):
+    """Seconds for each of some all-reduces of `size` numbers."""
+    dist.init_process_group("gloo")
+    numbers, times = torch.ones(size), []
+    for _ in range(8):
+        dist.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(numbers)
+        times.append(time.perf_counter() - start)
+    dist.destroy_process_group()
+    return median(times[2:])
+
+
+for size in (1000, 100_000, 10_000_000):
+    seconds = max(together(partial(talk, size), 2))
+    print(
+        f"{size:>10,} numbers {1000 * seconds:8.2f} ms {4 * size / seconds / 1e9:6.2f} thousand million bytes a second"
+    )
+
+# %% [markdown]
+# Small tables are dear: a hundred times the size takes much less than a hundred times as long. So engines collect many
+# small gradients into *buckets*, of 25 megabytes if one does not say otherwise, and send those.
+#
+# ## What did the paper's run cost?
+#
+# The paper gives two costs for training its models, $3.3 \cdot 10^{18}$ and $2.3 \cdot 10^{19}$ operations. They were not
+# counted. They are hours times 8 devices times what one device can do, taken to be 9.5 million million operations a second.
+#
+# **By hand.** 12 hours are 43,200 seconds, and $43{,}200 \cdot 8 \cdot 9.5 \cdot 10^{12} = 3.3 \cdot 10^{18}$.
+#
+# **Predict first.** We can count ([chapter 15](15_one_gpu.ipynb#how-much-work-is-a-step)). Is the number of operations in
+# the products of 100,000 steps larger or smaller?
+
+# %%
+from dotformer.devices import step_operations
+
+models = {
+    "base": (TransformerConfig(37_000, 37_000), 100_000, 12),
+    "big": (
+        TransformerConfig(37_000, 37_000, 1024, 16, d_ff=4096),
+        300_000,
+        3.5 * 24,
+    ),
+}
+shares = {}
+for name, (config, steps, hours) in models.items():
+    estimate = hours * 3600 * 8 * 9.5e12
+    counted = steps * sum(step_operations(config, 400, 64, 64).values())
+    shares[name] = counted / estimate
+    print(
+        f"{name:5} by the clock {estimate:.1e}, counted {counted:.1e}: {shares[name]:.0%}"
+    )
+assert 0.25 < shares["base"] < 0.35 and 0.3 < shares["big"] < 0.6
+
+# %% [markdown]
+# Counted, it is less than half. What do 30 and 43 percent say? Divide operations by time, and you have the speed that was
+# reached, and the quotient is the **utilisation**: of what the eight could do, that much went into the products of the
+# model. The rest was what [chapter 15](15_one_gpu.ipynb#where-does-it-go) found (sums, norms, waiting for memory), the
+# time it took to talk, and places that were padding; 25,000 is the number of real tokens, and we have counted no padding.
+# And 9.5 million million is itself a figure from the paper, an estimate of what one P100 sustains with 32 bits.
+#
+# The larger model uses the devices better. Its products are larger.
+#
+# ### What would it cost today?
+#
+# A scaling estimate needs assumptions, so here they are. One H100 (SXM) does 989 million million operations a second with
+# 16 bits, says its maker. A well-made training reaches 40 percent of that with a model of this size, on one device. The
+# gradients, 4 bytes a parameter, go around a ring at 200 thousand million bytes a second, and half of that time is hidden
+# behind the backward pass. The batch stays the paper's, divided among the devices, and small shares are no slower (they
+# are).
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Hours for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. The line of computing falls in proportion; the estimate with communication leaves it and becomes flat near the time that talking takes."}}
+config, steps, _ = models["base"]
+work = sum(step_operations(config, 400, 64, 64).values())
+gradient_bytes = 4 * 63e6
+devices = 2 ** np.arange(7)
+computing = work / (devices * 0.4 * 989e12)
+talking = 0.5 * 2 * (devices - 1) / devices * gradient_bytes / 200e9
+figure, axes = plt.subplots(figsize=(5.6, 3.2))
+axes.loglog(devices, steps * computing / 3600, color=plots.GREY, ls=":")
+axes.loglog(devices, steps * (computing + talking) / 3600, "o-", color=plots.BLUE)
+axes.minorticks_off()
+axes.set_xticks(devices, [str(n) for n in devices])
+axes.set_yticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])
+axes.set(xlabel="devices", ylabel="hours, base model")
+axes.text(
+    64,
+    steps * computing[-1] / 3600,
+    "computing alone ",
+    ha="right",
+    va="top",
+    color=plots.GREY,
+)
+plt.show()
+for n in (1, 8, 64):
+    k = devices.tolist().index(n)
+    hours = steps * (computing + talking)[k] / 3600
+    speedup = (computing + talking)[0] / (computing + talking)[k]
+    print(
+        f"{n:2} devices: {60 * hours:5.1f} minutes, {speedup:.1f} times as fast as one"
+    )
+
+# %% [markdown]
+# What took eight devices half a day would take one of today's less than an hour, if the assumptions hold. And 64 of them
+# are not 64 times as fast: the gradient does not become smaller when the work does. Whoever uses more devices has to give
+# them more to do, a larger batch or a larger model.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "You double the devices and keep the size of the whole batch. A step computes in half the time. What happens to the time for the ring?",
+    quiz.wrong(
+        "It halves as well",
+        "The gradient is as large as before. Everyone sends 2 (N - 1) / N of it, which hardly changes.",
+    ),
+    quiz.right(
+        "It stays nearly the same",
+        "Yes: 2 (N - 1) / N goes from 1.75 to 1.875 between 8 and 16. So its share of the step grows.",
+    ),
+    quiz.wrong(
+        "It doubles",
+        "That would be so if everyone sent the whole gradient to everyone. In a ring the pieces become smaller.",
+    ),
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: What each keeps
+#
+# *Easy, 10 minutes.* A model has `parameters` parameters, of which the largest layer has `layer`. Training takes 16 bytes for
+# each parameter: 4 for itself, 4 for its gradient and 8 for the means. Return the bytes that each of `size` processes needs,
+# if each keeps its part of all four, and during a step one whole layer's parameters and gradients besides.
+
+
+# %% tags=["exercise"]
+def bytes_of_part(parameters, layer, size):
+    """Bytes in each of `size` processes."""
+    ...
+
+
+# %% tags=["check"]
+def kept(parameters, layer, size, divide=16, whole=8):
+    return divide * parameters / size + whole * layer + (16 - divide) * parameters
+
+
+check_part = partial(
+    checks.check,
+    reference=kept,
+    cases=[(100, 10, 1), (100, 10, 4), (63e6, 3e6, 8)],
+    mistakes={
+        "the layer that is put together needs its gradient as well": partial(
+            kept, whole=4
+        ),
+        "the whole layer comes on top of the part": partial(kept, whole=0),
+        "the parameters are divided too, not only the means": partial(
+            kept, divide=8
+        ),
+    },
+)
+check_part(bytes_of_part)
+
+
+# %% tags=["solution"]
+def bytes_of_part(parameters, layer, size):
+    """Bytes in each of `size` processes."""
+    return 16 * parameters / size + 8 * layer
+
+
+verdict = check_part(bytes_of_part)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# With many processes the layer is what remains. So a model that has one very large layer, such as a table for 250,000
+# tokens, gains less.
+#
+# ### Exercise 2: Nobody left out
+#
+# *Medium, 15 minutes.* A sampler deals out `count` sentences to `size` processes, each of which must make equally many
+# batches of one. Return for process `number` the list of its sentences' numbers, with `None` where it has to take part
+# without one, so that each sentence is with one process.
+
+
+# %% tags=["exercise"]
+def dealt(count, number, size):
+    """The sentences of a process, and None where there is none left."""
+    ...
+
+
+# %% tags=["check"]
+def dealing(count, number, size, fill=True, repeat=False, drop=False):
+    own = list(range(number, count, size))
+    rounds = count // size if drop else -(-count // size)
+    if fill and len(own) < rounds:
+        own.append(number % count if repeat else None)
+    return own[:rounds]
+
+
+check_dealt = partial(
+    checks.check,
+    reference=dealing,
+    cases=[(6, 1, 2), (7, 0, 3), (7, 1, 3), (7, 2, 3), (2, 3, 4)],
+    mistakes={
+        "all processes need equally many rounds: fill up with None": partial(
+            dealing, fill=False
+        ),
+        "a sentence that is repeated counts twice": partial(dealing, repeat=True),
+        "the last sentences must not be dropped": partial(dealing, drop=True),
+    },
+)
+check_dealt(dealt)
+
+
+# %% tags=["solution"]
+def dealt(count, number, size):
+    """The sentences of a process, and None where there is none left."""
+    own = list(range(number, count, size))
+    return own + [None] * (-(-count // size) - len(own))
+
+
+verdict = check_dealt(dealt)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# PyTorch's own `DistributedSampler` repeats sentences where we have put `None`, or drops the last ones if one asks for that.
+# For training on millions of sentences it matters little. For a test score, a sentence that counts twice is a mistake.
+#
+# %% [markdown]
+# ## In one breath
+#
+# Many processes train one model if each takes a share of every batch, and if they add up what they find: the number of
+# targets before the backward pass, the gradients after it. Divided by the targets of all, the sum is what one process would
+# have found. A ring makes the sum for less than twice the gradient from each. What does not fit can be kept in parts; what
+# fails is started again from what was saved; and what it all costs can be estimated, if one says with which assumptions.
+#
+# **Sources.** Figures of the paper: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), table 2 and section 5.2.
+# Keeping parts: [Rajbhandari and others (2020)](https://arxiv.org/abs/1910.02054). PyTorch's two engines: [Li and others
+# (2020)](https://arxiv.org/abs/2006.15704), [Zhao and others (2023)](https://arxiv.org/abs/2304.11277). The ring:
+# [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002).
+#
+# **Next.** The model of 2017 has been changed in many places since. Chapter 17 tries the changes one by one.
