@@ -130,6 +130,11 @@ class Processes(Team):
         """Begin random numbers that no other process and no other step has."""
         torch.manual_seed((config.seed * 1_000_003 + step) * 4096 + self.number)
 
+    def last(self, folder: Path) -> Path:
+        """The last whole checkpoint; `old` if a process was killed between renames."""
+        path, old = folder / "checkpoint", folder / "checkpoint.old"
+        return old if old.exists() and not path.exists() else path
+
     def run(self, folder: Path, config: TrainingConfig) -> dict | None:
         """What is known of the run in a folder: place and history; None if nothing.
 
@@ -140,7 +145,7 @@ class Processes(Team):
                 f"{folder} was begun by a process alone: go on without torchrun, or"
                 " choose another folder"
             )
-        path = folder / "checkpoint" / "run.json"
+        path = self.last(folder) / "run.json"
         if not path.exists():
             return None
         try:
@@ -171,7 +176,7 @@ class Processes(Team):
 
         Raises ValueError when it is no such run, or had another configuration.
         """
-        run, path = self.run(folder, config), folder / "checkpoint"
+        run, path = self.run(folder, config), self.last(folder)
         if run is None:
             return (0, 0), []
         parts, memory = get_state_dict(model, optimizer)
@@ -216,8 +221,8 @@ class Processes(Team):
             run = {"config": asdict(config), "place": place, "history": history}
             (draft / "run.json").write_text(json.dumps(run), encoding="utf-8")
             old = folder / "checkpoint.old"
-            shutil.rmtree(old, ignore_errors=True)
             if path.exists():
+                shutil.rmtree(old, ignore_errors=True)
                 path.rename(old)
             draft.rename(path)
             shutil.rmtree(old, ignore_errors=True)
