@@ -1,42 +1,41 @@
-"""Functions of a notebook that run in several processes at once, as torchrun would start them."""
+"""Functions of a notebook that run in several processes at once, started by torchrun's own launcher."""
 
-import os
-import socket
 import sys
 from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import cloudpickle
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 
-def together(work: Callable[[], Any], size: int) -> list[Any]:
+def together(work: Callable[[], Any], size: int, restarts: int = 0) -> list[Any]:
     """Run `work()` in `size` fresh processes at the same time; what each returned, in the order of their numbers.
 
-    They find each other as those of torchrun do, by RANK, WORLD_SIZE and so on in their environment. The function may
-    come from a notebook, and takes with it what it uses there. Raises ValueError when `size` is below 1, and what the
-    first process that fails raises; then the others are stopped.
+    They find each other by RANK, WORLD_SIZE and so on in their environment. The function may come from a notebook, and
+    takes with it what it uses there. When one process fails the others are stopped, and all are started again, at most
+    `restarts` times; then ChildFailedError is raised, which quotes it. Raises ValueError when `size` is below 1.
     """
     if size < 1:
         raise ValueError(f"size must be positive, not {size}")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
-    packed = cloudpickle.dumps(work)
-    with ProcessPoolExecutor(size, get_context("spawn")) as pool:
-        numbers = ({"RANK": str(number), "LOCAL_RANK": str(number)} for number in range(size))
-        futures = [pool.submit(_run, packed, shared | own, sys.path) for own in numbers]
-        ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        failed = [future.exception() for future in futures if future in ended and future.exception()]
-        if failed:  # the others may wait for it for ever
-            for process in list(pool._processes.values()):
-                process.terminate()
-            raise failed[0]
-        return [cloudpickle.loads(future.result()) for future in futures]
+    with TemporaryDirectory() as folder:
+        machine = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=size,
+            run_id="together",
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            start_method="spawn",
+            max_restarts=restarts,
+            monitor_interval=0.05,
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )
+        returned = elastic_launch(machine, _run)(cloudpickle.dumps(work), sys.path)
+    return [cloudpickle.loads(returned[number]) for number in range(size)]
 
 
-def _run(packed: bytes, environment: dict[str, str], path: list[str]) -> bytes:
+def _run(packed: bytes, path: list[str]) -> bytes:
     sys.path[:] = path
-    os.environ.update(environment)
     return cloudpickle.dumps(cloudpickle.loads(packed)())

@@ -11,18 +11,20 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_state_dict,
     set_state_dict,
 )
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 
@@ -51,50 +53,142 @@ def my_share(
     return source, target
 
 
-def add_up(_state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Sum gradients over all processes, where PyTorch would average them.
-
-    Defined in chapter 16, "Ready-made engines".
-    """
-    work = dist.all_reduce(bucket.buffer(), async_op=True)
-    return work.get_future().then(lambda summed: summed.value()[0])
-
-
 def replicate(model: nn.Module) -> nn.Module:
-    """A model whose gradients are summed over all processes, each of which has it.
+    """A model of which each process has a copy; gradients become their mean.
 
-    The backward pass sends those that are ready while it computes the others.
+    The backward pass sends those that are ready while it computes the others. All
+    begin with the parameters of process 0. After Li and others (2020).
 
     Defined in chapter 16, "Ready-made engines".
     """
-    copies = DistributedDataParallel(model, broadcast_buffers=False)
-    copies.register_comm_hook(None, add_up)
-    return copies
+    return DistributedDataParallel(model, forward_sync_buffers=False)
 
 
 def shard(model: nn.Module) -> nn.Module:
     """A model, changed in place, of which each process keeps a part.
 
-    A layer is put together when it is needed, and forgotten. Gradients are summed,
-    and each process keeps those of its part. After Rajbhandari and others (2020).
+    A layer is put together before it is used, and forgotten after. Gradients become
+    their mean, and each process keeps its part of that. All begin with the
+    parameters of process 0. After Rajbhandari and others (2020).
 
     Defined in chapter 16, "Ready-made engines".
     """
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
     for part in model.modules():
         if isinstance(part, EncoderLayer | DecoderLayer):
             fully_shard(part)
-    fully_shard(model)
-    for part in model.modules():
-        if isinstance(part, FSDPModule):
-            part.set_gradient_divide_factor(1.0)
-            part.set_force_sum_reduction_for_comms(True)
-    return model
+    return fully_shard(model)
+
+
+def last_checkpoint(folder: Path) -> Path:
+    """Where the last whole checkpoint is, if a run has saved one.
+
+    That is `checkpoint`, or `checkpoint.old` when all were killed between two names.
+
+    Defined in chapter 16, "Ready-made engines".
+    """
+    path, old = folder / "checkpoint", folder / "checkpoint.old"
+    return old if old.exists() and not path.exists() else path
+
+
+def read_run(folder: Path, config: TrainingConfig) -> dict[str, Any] | None:
+    """What `save_parts` was told of the run in a folder; None where there is none.
+
+    Raises ValueError when it is no such run, or had another configuration.
+
+    Defined in chapter 16, "Ready-made engines".
+    """
+    if (folder / "checkpoint.pt").exists():
+        raise ValueError(
+            f"{folder} was begun by a process alone: go on without torchrun, or"
+            " choose another folder"
+        )
+    path = last_checkpoint(folder) / "run.json"
+    if not path.exists():
+        return None
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))
+        before, step = run["config"], int(run["history"][-1]["step"])
+        found = {
+            "place": tuple(run["place"]),
+            "history": run["history"],
+            "step": step,
+        }
+        wrong = [n for n, value in asdict(config).items() if before[n] != value]
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from error
+    if wrong:
+        raise ValueError(f"{path} was made with another {', '.join(wrong)}")
+    return found
+
+
+def save_parts(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: TrainingConfig,
+    place: tuple[int, int],
+    history: list[dict[str, float]],
+) -> None:
+    """Write a checkpoint, each process its part. The one before stays until then.
+
+    Raises OSError when a part cannot be written.
+
+    Defined in chapter 16, "Ready-made engines".
+    """
+    draft, path = folder / "checkpoint.draft", folder / "checkpoint"
+    first = dist.get_rank() == 0
+    if first:
+        shutil.rmtree(draft, ignore_errors=True)
+    dist.barrier()
+    parameters, memory = get_state_dict(model, optimizer)
+    try:
+        dcp.save({"model": parameters, "optimizer": memory}, checkpoint_id=draft)
+    except CheckpointException as error:
+        raise OSError(f"{draft}: {str(error).strip().splitlines()[-1]}") from error
+    if first:
+        run = {"config": asdict(config), "place": place, "history": history}
+        (draft / "run.json").write_text(json.dumps(run), encoding="utf-8")
+        old = folder / "checkpoint.old"
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            path.rename(old)
+        draft.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
+    dist.barrier()
+
+
+def load_parts(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Put a model and its optimiser back, by however many processes they were saved.
+
+    Raises ValueError when files are missing, damaged, or of another model.
+
+    Defined in chapter 16, "Ready-made engines".
+    """
+    path = last_checkpoint(folder)
+    parameters, memory = get_state_dict(model, optimizer)
+    state = {"model": parameters, "optimizer": memory}
+    try:
+        dcp.load(state, checkpoint_id=path)
+    except (CheckpointException, OSError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ValueError(f"{path} cannot be read: {reason}") from error
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+    )
 
 
 class Processes(Team):
     """Several processes that train one model together, a share of each batch each.
 
-    Made where the processes have found each other; see `joined`.
+    Made where the processes have found each other; see `joined`. All must see the
+    same folder. Process 0 keeps a whole copy of the model on its CPU.
 
     Defined in chapter 16, "Ready-made engines".
     """
@@ -122,48 +216,16 @@ class Processes(Team):
         )
 
     def wrap(self, model: nn.Module, sharded: bool = False) -> nn.Module:
-        """The model as all processes train it together: whole, or in parts."""
+        """The model as all train it together: each the whole, or each a part."""
         self.copy = deepcopy(model).cpu() if self.number == 0 else None
         return shard(model) if sharded else replicate(model)
-
-    def seed(self, config: TrainingConfig, step: int) -> None:
-        """Begin random numbers that no other process and no other step has."""
-        torch.manual_seed((config.seed * 1_000_003 + step) * 4096 + self.number)
-
-    def last(self, folder: Path) -> Path:
-        """The last whole checkpoint; `old` if a process was killed between renames."""
-        path, old = folder / "checkpoint", folder / "checkpoint.old"
-        return old if old.exists() and not path.exists() else path
-
-    def run(self, folder: Path, config: TrainingConfig) -> dict | None:
-        """What is known of the run in a folder: place and history; None if nothing.
-
-        Raises ValueError when it is no such run, or had another configuration.
-        """
-        if (folder / "checkpoint.pt").exists():
-            raise ValueError(
-                f"{folder} was begun by a process alone: go on without torchrun, or"
-                " choose another folder"
-            )
-        path = self.last(folder) / "run.json"
-        if not path.exists():
-            return None
-        try:
-            run = json.loads(path.read_text(encoding="utf-8"))
-            wrong = [n for n, v in asdict(config).items() if run["config"][n] != v]
-            run["place"], run["history"] = tuple(run["place"]), run["history"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is damaged: {error!r}") from error
-        if wrong:
-            raise ValueError(f"{path} was made with another {', '.join(wrong)}")
-        return run
 
     def reached(
         self, folder: Path, model: nn.Module, config: TrainingConfig
     ) -> int:
         """How many steps the run in a folder has made."""
-        run = self.run(folder, config)
-        return int(run["history"][-1]["step"]) if run else 0
+        run = read_run(folder, config)
+        return run["step"] if run else 0
 
     def load(
         self,
@@ -172,23 +234,19 @@ class Processes(Team):
         optimizer: torch.optim.Optimizer,
         config: TrainingConfig,
     ) -> tuple[tuple[int, int], list[dict[str, float]]]:
-        """Put a run back to where it was saved last, by however many processes.
+        """Put a run back to where it was saved last; see `read_run`, `load_parts`.
 
-        Raises ValueError when it is no such run, or had another configuration.
+        Raises ValueError, too, when not all processes find the same checkpoint.
         """
-        run, path = self.run(folder, config), self.last(folder)
+        run = read_run(folder, config)
+        step = run["step"] if run else 0
+        device = next(model.parameters()).device
+        if int(self.total(torch.tensor(step, device=device))) != self.size * step:
+            raise ValueError(f"not all processes find the same run in {folder}")
         if run is None:
             return (0, 0), []
-        parts, memory = get_state_dict(model, optimizer)
-        state = {"model": parts, "optimizer": memory}
-        dcp.load(state, checkpoint_id=path)
-        set_state_dict(
-            model,
-            optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-        )
-        self.seed(config, int(run["history"][-1]["step"]))
+        load_parts(folder, model, optimizer)
+        self.seed(config, step)
         return run["place"], run["history"]
 
     def save(
@@ -201,40 +259,26 @@ class Processes(Team):
         history: list[dict[str, float]],
         board: SummaryWriter | None,
     ) -> None:
-        """Write what a run leaves: process 0 the logs, each its part of the rest.
-
-        The folder `checkpoint` is the last one, whole, or the one before.
-        """
-        whole = get_model_state_dict(
-            model,
-            options=StateDictOptions(full_state_dict=True, cpu_offload=True),
-        )
-        draft, path = folder / "checkpoint.draft", folder / "checkpoint"
-        if self.number == 0:
+        """Write what a run leaves: process 0 the logs, each its part of the rest."""
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        whole = get_model_state_dict(model, options=options)
+        if self.copy:
             self.copy.load_state_dict(whole)
             write_logs(folder, self.copy, history, board)
-            shutil.rmtree(draft, ignore_errors=True)
-        dist.barrier()
-        parts, memory = get_state_dict(model, optimizer)
-        dcp.save({"model": parts, "optimizer": memory}, checkpoint_id=draft)
-        if self.number == 0:
-            run = {"config": asdict(config), "place": place, "history": history}
-            (draft / "run.json").write_text(json.dumps(run), encoding="utf-8")
-            old = folder / "checkpoint.old"
-            if path.exists():
-                shutil.rmtree(old, ignore_errors=True)
-                path.rename(old)
-            draft.rename(path)
-            shutil.rmtree(old, ignore_errors=True)
-        dist.barrier()
+        save_parts(folder, model, optimizer, config, place, history)
         self.seed(config, int(history[-1]["step"]))
+
+    def seed(self, config: TrainingConfig, step: int) -> None:
+        """Begin random numbers that no other process and no other step has."""
+        torch.manual_seed((config.seed * 1_000_003 + step) * 4096 + self.number)
 
 
 @contextmanager
 def joined(device: str = "cpu") -> Iterator[Team]:
     """The team of the processes that torchrun has started, or of this one alone.
 
-    On GPUs each process takes the one that has its number on this machine.
+    On GPUs each process takes the one that has its number on this machine. Raises
+    ValueError when restarts on several machines would wait for the dead.
 
     Defined in chapter 16, "Ready-made engines".
     """
@@ -244,8 +288,22 @@ def joined(device: str = "cpu") -> Iterator[Team]:
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     store, number, size = next(dist.rendezvous("env://"))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"attempt {attempt}", store)  # addresses of the dead
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # it outlives a restart, and holds the addresses of those that have died
+        local, restarts, attempt = (
+            int(os.environ[name])
+            for name in (
+                "LOCAL_WORLD_SIZE",
+                "TORCHELASTIC_MAX_RESTARTS",
+                "TORCHELASTIC_RESTART_COUNT",  # each machine has its own
+            )
+        )
+        if local < size and restarts:
+            raise ValueError(
+                "to restart several machines, torchrun needs"
+                " TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"
+            )
+        store = dist.PrefixStore(f"attempt {attempt}", store)
     backend = "nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=number, world_size=size)
     try:

@@ -164,14 +164,16 @@ def take_step(
     precision: Callable[[], AbstractContextManager] = nullcontext,
     criterion: Callable[..., tuple[Tensor, int]] = cross_entropy,
     total: Callable[[Tensor], Tensor] = alone,
+    processes: int = 1,
 ) -> tuple[float, int]:
     """One step on the gradient of several batches, as if they were one.
 
     The model runs inside `precision()`; `criterion` is `cross_entropy`, or another
-    program that computes it; `total` adds up over all processes (chapter 16).
-    Returns the summed loss and the number of real targets, of all processes. Raises
-    ValueError when there is none, and FloatingPointError when the gradient is not
-    finite; nothing has changed then.
+    program that computes it. With several `processes` (chapter 16) `total` adds up a
+    number over all, and the model averages their gradients. Returns the summed loss
+    and the number of real targets, of all processes. Raises ValueError when there is
+    none, and FloatingPointError when the gradient is not finite; nothing has changed
+    then.
 
     Defined in chapter 11, "Break it: the mean of means".
     """
@@ -185,7 +187,7 @@ def take_step(
         with precision():
             logits = model(source, target[:, :-1])
         loss, _ = criterion(logits, target[:, 1:], pad, config.smoothing)
-        (loss / tokens).backward()
+        (loss * processes / tokens).backward()
         summed = summed.to(loss.device) + loss.detach()
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
     if not torch.isfinite(norm):
@@ -402,14 +404,14 @@ def write_logs(
 class Team:
     """Who trains: a process alone. Chapter 16 has teams of several processes.
 
-    `number` is that of this process, from 0. `save` leaves in a folder what `load`
-    goes on from. A process alone needs none of the rest: it waits for nobody, has
-    the whole of each batch, and trains the model as it is.
+    `number` is that of this process, from 0, of `size`. `save` leaves in a folder
+    what `load` goes on from. A process alone needs none of the rest: it waits for
+    nobody, has the whole of each batch, and trains the model as it is.
 
     Defined in chapter 11, "The loop".
     """
 
-    number = 0
+    number, size = 0, 1
 
     def wait(self) -> None:
         """Wait until all of the team are here."""
@@ -425,15 +427,29 @@ class Team:
         return batches
 
     def wrap(self, model: nn.Module, sharded: bool = False) -> nn.Module:
-        """The model as the team trains it."""
+        """The model as the team trains it. ValueError: one process has no parts."""
+        if sharded:
+            raise ValueError("one process has no parts of a model: use torchrun")
         return model
+
+    def checkpoint(self, folder: Path) -> Path | None:
+        """Where a run was saved. ValueError when several processes have begun it."""
+        if any(
+            (folder / name).exists() for name in ("checkpoint", "checkpoint.old")
+        ):
+            raise ValueError(
+                f"{folder} was begun by several processes: go on with torchrun (one"
+                " process is enough), or choose another folder"
+            )
+        path = folder / "checkpoint.pt"
+        return path if path.exists() else None
 
     def reached(
         self, folder: Path, model: nn.Module, config: TrainingConfig
     ) -> int:
         """How many steps the run in a folder has made; see `load_checkpoint`."""
-        path = folder / "checkpoint.pt"
-        if not path.exists():
+        path = self.checkpoint(folder)
+        if path is None:
             return 0
         optimizer = torch.optim.Adam(model.parameters())
         with torch.random.fork_rng():
@@ -451,8 +467,8 @@ class Team:
 
         Place and history, as of `load_checkpoint`.
         """
-        path = folder / "checkpoint.pt"
-        if not path.exists():
+        path = self.checkpoint(folder)
+        if path is None:
             return (0, 0), []
         return load_checkpoint(path, model, optimizer, config)
 
@@ -515,7 +531,8 @@ def train(
     CPU bit for bit as if it had never stopped; `model.safetensors`, as the model
     was when the validation loss was lowest; `log.csv`, and the same for
     TensorBoard. The model is left in training mode, the caller's random state as it
-    was. A folder serves one run at a time.
+    was. A folder serves one run at a time. A `team` of several processes (chapter
+    16) trains what it has wrapped on its shares of the batches.
 
     Defined in chapter 11, "The loop".
     """
@@ -548,7 +565,14 @@ def train(
                 group.append((source.to(device), target.to(device)))
             rate = config.rate_at(step)
             loss, count = take_step(
-                model, optimizer, group, rate, config, precision, total=team.total
+                model,
+                optimizer,
+                group,
+                rate,
+                config,
+                precision,
+                total=team.total,
+                processes=team.size,
             )
             summed, tokens = summed + loss, tokens + count
             if step % config.every and step < config.steps:

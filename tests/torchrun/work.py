@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -32,7 +33,7 @@ def learn(what, folder, way, steps):
     folder, data = Path(folder), pairs()
     batches = partial(pair_batches, data, max_tokens=20)
     validate = partial(evaluate, batches=list(pair_batches(data[:20])))
-    config = TrainingConfig(steps=int(steps), rate=1e-2, warmup=5, every=5)
+    config = TrainingConfig(steps=int(steps), rate=1e-2, warmup=5, every=5, accumulate=2)
     with joined() as team:
         with (folder / "started").open("a") as file:
             file.write(f"{team.number}:{os.getpid()} ")
@@ -42,9 +43,11 @@ def learn(what, folder, way, steps):
                 time.sleep(0.3)
             return validate(model)
 
+        taken = count()
+
         def until_the_tenth(epoch):
-            for n, batch in enumerate(batches(epoch), 1):
-                if (epoch, n) > (0, 10):
+            for batch in batches(epoch):
+                if next(taken) == 10 * config.accumulate:
                     raise InterruptedError
                 yield batch
 
@@ -69,10 +72,10 @@ def gradients():
                 optimizers = [torch.optim.SGD(model.parameters()) for model in (one, many)]
                 config, share = TrainingConfig(clip=1e9), my_share((source, target), team.number, team.size)
                 take_step(one, optimizers[0], [(source, target)], 0.0, config)
-                take_step(many, optimizers[1], [share], 0.0, config, total=team.total)
+                take_step(many, optimizers[1], [share], 0.0, config, total=team.total, processes=team.size)
                 name = way if precision == torch.float32 else f"{way}, float64"
                 found[name] = apart(one, many)
-        many = nn.parallel.DistributedDataParallel(fresh(), broadcast_buffers=False)
+        many = nn.parallel.DistributedDataParallel(fresh(), forward_sync_buffers=False)
         loss, tokens = cross_entropy(many(share[0], share[1][:, :-1]), share[1][:, 1:], smoothing=0.1)
         (loss / tokens).backward()
         one = fresh()
