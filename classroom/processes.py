@@ -1,5 +1,6 @@
 """Functions of a notebook that run in several processes at once, started by torchrun's own launcher."""
 
+import logging
 import sys
 from collections.abc import Callable
 from tempfile import TemporaryDirectory
@@ -32,7 +33,11 @@ def together(work: Callable[[], Any], size: int, restarts: int = 0) -> list[Any]
             monitor_interval=0.05,
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
-        returned = elastic_launch(machine, _run)(cloudpickle.dumps(work), sys.path)
+        logging.disable(logging.ERROR)  # what has gone wrong for good is in the exception
+        try:
+            returned = elastic_launch(machine, _run)(cloudpickle.dumps(work), sys.path)
+        finally:
+            logging.disable(logging.NOTSET)
     return [cloudpickle.loads(returned[number]) for number in range(size)]
 
 

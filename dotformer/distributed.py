@@ -84,9 +84,9 @@ def shard(model: nn.Module) -> nn.Module:
 def last_checkpoint(folder: Path) -> Path:
     """Where the last whole checkpoint is, if a run has saved one.
 
-    That is `checkpoint`, or `checkpoint.old` when all were killed between two names.
+    That is `checkpoint`, or `checkpoint.old` if all were killed between two names.
 
-    Defined in chapter 16, "Ready-made engines".
+    Defined in chapter 16, "A team that trains".
     """
     path, old = folder / "checkpoint", folder / "checkpoint.old"
     return old if old.exists() and not path.exists() else path
@@ -97,7 +97,7 @@ def read_run(folder: Path, config: TrainingConfig) -> dict[str, Any] | None:
 
     Raises ValueError when it is no such run, or had another configuration.
 
-    Defined in chapter 16, "Ready-made engines".
+    Defined in chapter 16, "A team that trains".
     """
     if (folder / "checkpoint.pt").exists():
         raise ValueError(
@@ -135,7 +135,7 @@ def save_parts(
 
     Raises OSError when a part cannot be written.
 
-    Defined in chapter 16, "Ready-made engines".
+    Defined in chapter 16, "A team that trains".
     """
     draft, path = folder / "checkpoint.draft", folder / "checkpoint"
     first = dist.get_rank() == 0
@@ -162,11 +162,11 @@ def save_parts(
 def load_parts(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Put a model and its optimiser back, by however many processes they were saved.
+    """Put a model and its optimiser back, saved by however many processes.
 
     Raises ValueError when files are missing, damaged, or of another model.
 
-    Defined in chapter 16, "Ready-made engines".
+    Defined in chapter 16, "A team that trains".
     """
     path = last_checkpoint(folder)
     parameters, memory = get_state_dict(model, optimizer)
@@ -190,11 +190,12 @@ class Processes(Team):
     Made where the processes have found each other; see `joined`. All must see the
     same folder. Process 0 keeps a whole copy of the model on its CPU.
 
-    Defined in chapter 16, "Ready-made engines".
+    Defined in chapter 16, "A team that trains".
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | str = "cpu") -> None:
         self.number, self.size = dist.get_rank(), dist.get_world_size()
+        self.device = torch.device(device)
         self.copy: nn.Module | None = None
 
     def wait(self) -> None:
@@ -218,6 +219,7 @@ class Processes(Team):
     def wrap(self, model: nn.Module, sharded: bool = False) -> nn.Module:
         """The model as all train it together: each the whole, or each a part."""
         self.copy = deepcopy(model).cpu() if self.number == 0 else None
+        model.to(self.device)
         return shard(model) if sharded else replicate(model)
 
     def reached(
@@ -240,8 +242,7 @@ class Processes(Team):
         """
         run = read_run(folder, config)
         step = run["step"] if run else 0
-        device = next(model.parameters()).device
-        if int(self.total(torch.tensor(step, device=device))) != self.size * step:
+        if self.total(torch.tensor(step, device=self.device)) != self.size * step:
             raise ValueError(f"not all processes find the same run in {folder}")
         if run is None:
             return (0, 0), []
@@ -259,7 +260,7 @@ class Processes(Team):
         history: list[dict[str, float]],
         board: SummaryWriter | None,
     ) -> None:
-        """Write what a run leaves: process 0 the logs, each its part of the rest."""
+        """Write what a run leaves: process 0 the logs, each its part."""
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         whole = get_model_state_dict(model, options=options)
         if self.copy:
@@ -280,7 +281,7 @@ def joined(device: str = "cpu") -> Iterator[Team]:
     On GPUs each process takes the one that has its number on this machine. Raises
     ValueError when restarts on several machines would wait for the dead.
 
-    Defined in chapter 16, "Ready-made engines".
+    Defined in chapter 16, "A team that trains".
     """
     if "WORLD_SIZE" not in os.environ:
         yield Team()
@@ -307,6 +308,6 @@ def joined(device: str = "cpu") -> Iterator[Team]:
     backend = "nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=number, world_size=size)
     try:
-        yield Processes()
+        yield Processes(device)
     finally:
         dist.destroy_process_group()

@@ -169,11 +169,11 @@ def take_step(
     """One step on the gradient of several batches, as if they were one.
 
     The model runs inside `precision()`; `criterion` is `cross_entropy`, or another
-    program that computes it. With several `processes` (chapter 16) `total` adds up a
-    number over all, and the model averages their gradients. Returns the summed loss
-    and the number of real targets, of all processes. Raises ValueError when there is
-    none, and FloatingPointError when the gradient is not finite; nothing has changed
-    then.
+    program that computes it. With several `processes` (chapter 16) `total` adds up
+    a number over all, and the model averages their gradients. Returns the summed
+    loss and the number of real targets, of all processes. Raises ValueError when
+    there is none, and FloatingPointError when the gradient is not finite; nothing
+    has changed then.
 
     Defined in chapter 11, "Break it: the mean of means".
     """
@@ -433,7 +433,7 @@ class Team:
         return model
 
     def checkpoint(self, folder: Path) -> Path | None:
-        """Where a run was saved. ValueError when several processes have begun it."""
+        """Where a run was saved. ValueError: several processes have begun it."""
         if any(
             (folder / name).exists() for name in ("checkpoint", "checkpoint.old")
         ):

@@ -75,7 +75,7 @@ def train_together(args: argparse.Namespace, device: str, team: Team) -> None:
     half = partial(torch.autocast, device, torch.bfloat16) if config.precision == "bfloat16" else nullcontext
     with product_precision("highest" if config.precision == "float32" else "high"):
         try:
-            wrapped = team.wrap(model.to(device), args.shard)
+            wrapped = team.wrap(model, args.shard)
             history = train(wrapped, team.share(batches), config, validate, folder, device, half, progress, team)
         except torch.OutOfMemoryError as error:
             largest = max(batches(0), key=lambda batch: sum(map(Tensor.numel, batch)))

@@ -428,11 +428,11 @@ def test_precision_is_that_of_the_products(tmp_path, call, monkeypatch):
     """Each run as a whole and in two parts: the parameters it keeps, and how products were rounded."""
     kept, roundings, take = {}, [], training.take_step
 
-    def watched(model, *arguments):
+    def watched(model, *arguments, **named):
         roundings.append((torch.get_float32_matmul_precision(), {p.dtype for p in model.parameters()}))
         if len(roundings) == 7 and halted:
             raise KeyboardInterrupt
-        return take(model, *arguments)
+        return take(model, *arguments, **named)
 
     monkeypatch.setattr("dotformer.training.take_step", watched)
     before = torch.get_float32_matmul_precision()
@@ -470,11 +470,11 @@ def out_of_memory_after(monkeypatch, steps):
     """Let the device be full after some steps."""
     take, made = training.take_step, []
 
-    def full(*arguments):
+    def full(*arguments, **named):
         made.append(1)
         if len(made) > steps:
             raise torch.OutOfMemoryError(OUT)
-        return take(*arguments)
+        return take(*arguments, **named)
 
     monkeypatch.setattr("dotformer.training.take_step", full)
 

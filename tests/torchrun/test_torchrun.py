@@ -15,14 +15,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dotformer.command_line.commands import main
+
 WORK = Path(__file__).with_name("work.py")
 
 
-def together(processes, *arguments, restarts=0, machines=1, port=0, shared=True):
+def together(processes, *arguments, restarts=0, machines=1, port=0, shared=True, work=(WORK,)):
     """Start `processes` of the work under torchrun, on one of some machines."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--nnodes={machines}"]
     command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=test"]
-    command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", str(WORK)]
+    command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", *map(str, work)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(WORK.parents[2])}
     if not shared:
         environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
@@ -128,10 +130,19 @@ def test_a_worker_killed_on_another_machine(alone, tmp_path):
     assert_same_run(tmp_path, alone)
 
 
-def test_parts_that_are_damaged_are_named(stopped, tmp_path):
-    copytree(stopped, tmp_path, dirs_exist_ok=True)
-    part = max((tmp_path / "checkpoint").glob("*.distcp"))
-    part.write_bytes(part.read_bytes()[:1000])
-    process = together(2, "train", tmp_path, "whole", 20)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode and "cannot be read" in err
+def test_the_same_command_trains_with_one_process_and_with_several(tmp_path, capsys):
+    config = tmp_path / "tiny.toml"
+    config.write_text(
+        '[data]\ncorpus = "number_words"\ntrain = 200\nvalidation = 20\ntest = 20\n[tokens]\nvocab_size = 300\n'
+        "[model]\nd_model = 16\nnum_heads = 2\nnum_encoder_layers = 1\nnum_decoder_layers = 1\nd_ff = 16\n"
+        "dropout = 0.0\n[training]\nsteps = 8\nwarmup = 4\nevery = 4\nmax_tokens = 512\n"
+    )
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert main(["train", str(config), "--output", str(one), "--device", "cpu"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    several = together(2, "train", config, "--output", two, "--device", "cpu", "--shard", work=("-m", "dotformer"))
+    assert finished(several).replace(str(two), str(one)).splitlines() == said  # and only one of the two speaks
+    assert_same_run(two, one)
+    assert main(["evaluate", str(two), "--device", "cpu"]) == 0
+    assert main(["train", str(config), "--output", str(two)]) == 1
+    assert "begun by several processes" in capsys.readouterr().err
