@@ -6,6 +6,7 @@ They are planted into code written out by `ast.unparse`, so that comments and li
 from dataclasses import dataclass
 
 from tests.book.devices_mutants import BLOCKS, DEVICES, LADDER
+from tests.book.distributed_mutants import DISTRIBUTED
 from tests.book.recurrent_mutants import RECURRENT
 from tests.book.torch_mutants import TORCH
 from tests.book.training_mutants import CORPORA, GENERATION, TRAINING
@@ -353,6 +354,7 @@ DEFECTS = {
     "translation": TRANSLATION,
     "devices": DEVICES,
     "ladder": LADDER,
+    "distributed": DISTRIBUTED,
 }
 MUTANTS = [Mutant(name, module, right, wrong) for module, defects in DEFECTS.items() for name, right, wrong in defects]
 MUTANTS += [Mutant(name, "corpora", right, wrong, "parallel") for name, right, wrong in FILES_OF_TEXT]
