@@ -3,6 +3,7 @@
 Never edited by hand: edit the chapter, then `make tangle`.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -10,9 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -24,13 +27,14 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 
 from dotformer.decoder import DecoderLayer
 from dotformer.encoder import EncoderLayer
-from dotformer.training import Team, TrainingConfig, write_logs
+from dotformer.training import Team, TrainingConfig, shape_of, write_logs
 
 
 def my_share(
@@ -64,21 +68,23 @@ def replicate(model: nn.Module) -> nn.Module:
     return DistributedDataParallel(model, forward_sync_buffers=False)
 
 
-def shard(model: nn.Module) -> nn.Module:
-    """A model, changed in place, of which each process keeps a part.
+def shard(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
+    """A model, changed in place, of which each process keeps a part on its device.
 
-    A layer is put together before it is used, and forgotten after. Gradients become
-    their mean, and each process keeps its part of that. All begin with the
-    parameters of process 0. After Rajbhandari and others (2020).
+    A layer of a transformer is put together before it is used, and forgotten after;
+    what belongs to no layer stays whole between the passes. Gradients become their
+    mean, and each process keeps its part of that. All begin with the parameters of
+    process 0. After Rajbhandari and others (2020).
 
     Defined in chapter 16, "Ready-made engines".
     """
     for parameter in model.parameters():
         dist.broadcast(parameter.data, 0)
+    mesh = init_device_mesh(torch.device(device).type, (dist.get_world_size(),))
     for part in model.modules():
         if isinstance(part, EncoderLayer | DecoderLayer):
-            fully_shard(part)
-    return fully_shard(model)
+            fully_shard(part, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
 
 
 def last_checkpoint(folder: Path) -> Path:
@@ -90,6 +96,23 @@ def last_checkpoint(folder: Path) -> Path:
     """
     path, old = folder / "checkpoint", folder / "checkpoint.old"
     return old if old.exists() and not path.exists() else path
+
+
+def whole_of(model: nn.Module) -> nn.Module:
+    """The model that `replicate` has wrapped, or the one that `shard` has changed.
+
+    Defined in chapter 16, "A team that trains".
+    """
+    return getattr(model, "module", model)
+
+
+def digests(path: Path) -> dict[str, str]:
+    """SHA-256 of the files of a checkpoint but `run.json`, by name.
+
+    Defined in chapter 16, "A team that trains".
+    """
+    files = [file for file in path.iterdir() if file.name != "run.json"]
+    return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
 
 
 def read_run(folder: Path, config: TrainingConfig) -> dict[str, Any] | None:
@@ -114,6 +137,8 @@ def read_run(folder: Path, config: TrainingConfig) -> dict[str, Any] | None:
             "place": tuple(run["place"]),
             "history": run["history"],
             "step": step,
+            "shape": run["shape"],
+            "digests": run["digests"],
         }
         wrong = [n for n, value in asdict(config).items() if before[n] != value]
     except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -142,13 +167,14 @@ def save_parts(
     if first:
         shutil.rmtree(draft, ignore_errors=True)
     dist.barrier()
-    parameters, memory = get_state_dict(model, optimizer)
+    parameters, memory = get_state_dict(whole_of(model), optimizer)
     try:
         dcp.save({"model": parameters, "optimizer": memory}, checkpoint_id=draft)
     except CheckpointException as error:
         raise OSError(f"{draft}: {str(error).strip().splitlines()[-1]}") from error
     if first:
         run = {"config": asdict(config), "place": place, "history": history}
+        run |= {"shape": shape_of(whole_of(model)), "digests": digests(draft)}
         (draft / "run.json").write_text(json.dumps(run), encoding="utf-8")
         old = folder / "checkpoint.old"
         if path.exists():
@@ -160,16 +186,24 @@ def save_parts(
 
 
 def load_parts(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
+    folder: Path,
+    run: dict[str, Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
 ) -> None:
     """Put a model and its optimiser back, saved by however many processes.
 
+    PyTorch's reader can run what a file tells it to: load only your own ones.
     Raises ValueError when files are missing, damaged, or of another model.
 
     Defined in chapter 16, "A team that trains".
     """
-    path = last_checkpoint(folder)
-    parameters, memory = get_state_dict(model, optimizer)
+    path, inner = last_checkpoint(folder), whole_of(model)
+    if run["shape"] != shape_of(inner):
+        raise ValueError(f"{path} holds the parameters of another model")
+    if dist.get_rank() == 0 and run["digests"] != digests(path):
+        raise ValueError(f"{path} is damaged: a file is missing, or has changed")
+    parameters, memory = get_state_dict(inner, optimizer)
     state = {"model": parameters, "optimizer": memory}
     try:
         dcp.load(state, checkpoint_id=path)
@@ -177,7 +211,7 @@ def load_parts(
         reason = str(error).strip().splitlines()[-1]
         raise ValueError(f"{path} cannot be read: {reason}") from error
     set_state_dict(
-        model,
+        inner,
         optimizer,
         model_state_dict=state["model"],
         optim_state_dict=state["optimizer"],
@@ -188,7 +222,8 @@ class Processes(Team):
     """Several processes that train one model together, a share of each batch each.
 
     Made where the processes have found each other; see `joined`. All must see the
-    same folder. Process 0 keeps a whole copy of the model on its CPU.
+    same folder. Process 0 keeps a whole copy of the model on its CPU, and each
+    validates on everything.
 
     Defined in chapter 16, "A team that trains".
     """
@@ -219,8 +254,9 @@ class Processes(Team):
     def wrap(self, model: nn.Module, sharded: bool = False) -> nn.Module:
         """The model as all train it together: each the whole, or each a part."""
         self.copy = deepcopy(model).cpu() if self.number == 0 else None
-        model.to(self.device)
-        return shard(model) if sharded else replicate(model)
+        if sharded:
+            return shard(model, self.device)
+        return replicate(model.to(self.device))
 
     def reached(
         self, folder: Path, model: nn.Module, config: TrainingConfig
@@ -246,7 +282,7 @@ class Processes(Team):
             raise ValueError(f"not all processes find the same run in {folder}")
         if run is None:
             return (0, 0), []
-        load_parts(folder, model, optimizer)
+        load_parts(folder, run, model, optimizer)
         self.seed(config, step)
         return run["place"], run["history"]
 
@@ -262,7 +298,7 @@ class Processes(Team):
     ) -> None:
         """Write what a run leaves: process 0 the logs, each its part."""
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        whole = get_model_state_dict(model, options=options)
+        whole = get_model_state_dict(whole_of(model), options=options)
         if self.copy:
             self.copy.load_state_dict(whole)
             write_logs(folder, self.copy, history, board)
@@ -271,7 +307,8 @@ class Processes(Team):
 
     def seed(self, config: TrainingConfig, step: int) -> None:
         """Begin random numbers that no other process and no other step has."""
-        torch.manual_seed((config.seed * 1_000_003 + step) * 4096 + self.number)
+        mixed = np.random.SeedSequence([config.seed, step, self.number])
+        torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0]))
 
 
 @contextmanager
@@ -279,35 +316,47 @@ def joined(device: str = "cpu") -> Iterator[Team]:
     """The team of the processes that torchrun has started, or of this one alone.
 
     On GPUs each process takes the one that has its number on this machine. Raises
-    ValueError when restarts on several machines would wait for the dead.
+    ValueError when there is none for it, when processes cannot talk on the device,
+    and when restarts on several machines would wait for the dead.
 
     Defined in chapter 16, "A team that trains".
     """
-    if "WORLD_SIZE" not in os.environ:
+    if not dist.is_torchelastic_launched():
         yield Team()
         return
-    if device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    local, here, restarts, attempt = (
+        int(os.environ[name])
+        for name in (
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "TORCHELASTIC_MAX_RESTARTS",
+            "TORCHELASTIC_RESTART_COUNT",  # each machine has its own
+        )
+    )
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"several processes cannot use {device}: use --device cpu")
+    if device == "cuda" and local >= torch.cuda.device_count():
+        raise ValueError(
+            f"{here} processes find {torch.cuda.device_count()} GPUs: start fewer,"
+            " or use --device cpu"
+        )
     store, number, size = next(dist.rendezvous("env://"))
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # it outlives a restart, and holds the addresses of those that have died
-        local, restarts, attempt = (
-            int(os.environ[name])
-            for name in (
-                "LOCAL_WORLD_SIZE",
-                "TORCHELASTIC_MAX_RESTARTS",
-                "TORCHELASTIC_RESTART_COUNT",  # each machine has its own
-            )
-        )
-        if local < size and restarts:
+        if here < size and restarts:
             raise ValueError(
                 "to restart several machines, torchrun needs"
                 " TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"
             )
         store = dist.PrefixStore(f"attempt {attempt}", store)
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=number, world_size=size)
-    try:
-        yield Processes(device)
-    finally:
-        dist.destroy_process_group()
+    if device == "cuda":
+        torch.cuda.set_device(local)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
+        store=store,
+        rank=number,
+        world_size=size,
+        timeout=timedelta(hours=3),  # process 0 may have to fetch and prepare data
+    )
+    yield Processes(device)
+    dist.destroy_process_group()  # not after an error: others may never answer

@@ -413,6 +413,10 @@ class Team:
 
     number, size = 0, 1
 
+    def seed(self, config: TrainingConfig, step: int) -> None:
+        """Begin the random numbers that follow a step; 0 before the first."""
+        torch.manual_seed(config.seed)
+
     def wait(self) -> None:
         """Wait until all of the team are here."""
 
@@ -540,7 +544,7 @@ def train(
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     place, history, team = (0, 0), [], team or Team()
     with torch.random.fork_rng(), ExitStack() as stack:
-        torch.manual_seed(config.seed + team.number)
+        team.seed(config, 0)
         folder = None if folder is None else Path(folder)
         if folder:
             place, history = team.load(folder, model, optimizer, config)

@@ -78,6 +78,8 @@ def train_together(args: argparse.Namespace, device: str, team: Team) -> None:
             wrapped = team.wrap(model, args.shard)
             history = train(wrapped, team.share(batches), config, validate, folder, device, half, progress, team)
         except torch.OutOfMemoryError as error:
+            if team.size > 1:  # what follows computes with the whole model and the whole batch
+                raise MemoryError(str(error)) from error
             largest = max(batches(0), key=lambda batch: sum(map(Tensor.numel, batch)))
             there = torch.cuda.get_device_properties(device).total_memory if device == "cuda" else 0
             raise MemoryError(what_to_shrink(model, *largest, there) if there else str(error)) from error

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from dotformer.distributed import (
     Processes,
+    digests,
     joined,
     last_checkpoint,
     load_parts,
@@ -29,9 +30,11 @@ CONFIG = TrainingConfig(steps=8, rate=1e-2, warmup=3, every=4, seed=3)
 HISTORY = [{"step": 4, "validation_loss": 1.0}]
 
 
-def model(width=16):
+def model(heads=2):
     torch.manual_seed(0)
-    return Transformer(TransformerConfig(20, 20, width, 2, 1, 1, 32, dropout=0.1, max_length=16))
+    return Transformer(
+        TransformerConfig(20, 20, 16, heads, 1, 1, 32, dropout=0.1, max_length=16, share_embeddings=True)
+    )
 
 
 def pairs():
@@ -83,6 +86,146 @@ def test_a_process_that_is_not_there(number, size):
         my_share((torch.ones(2, 2), torch.ones(2, 2)), number, size)
 
 
+# checkpoints that cannot be used
+
+
+@pytest.fixture
+def saved(group, tmp_path):
+    network = model()
+    save_parts(tmp_path, network, torch.optim.Adam(network.parameters()), CONFIG, (0, 4), HISTORY)
+    return tmp_path
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"config": {}, "place": [0, 0], "history": []}', "{}"])
+def test_a_run_that_is_damaged_is_named(content, saved):
+    (saved / "checkpoint/run.json").write_text(content)
+    with pytest.raises(ValueError, match=r"run\.json is damaged"):
+        read_run(saved, CONFIG)
+
+
+def loaded(folder, network=None):
+    network = network or model()
+    load_parts(folder, read_run(folder, CONFIG), network, torch.optim.Adam(network.parameters()))
+
+
+@pytest.mark.parametrize("name", ["*.distcp", ".metadata"])
+@pytest.mark.parametrize("damage", [lambda b: b[:1000], lambda b: b[:-3] + bytes([b[-3] ^ 1]) + b[-2:], None])
+def test_parts_that_are_damaged_are_named(name, damage, saved):
+    [part] = (saved / "checkpoint").glob(name)
+    loaded(saved)
+    if damage:
+        part.write_bytes(damage(part.read_bytes()))
+    else:
+        part.unlink()
+    with pytest.raises(ValueError, match="checkpoint is damaged: a file is missing, or has changed"):
+        loaded(saved)
+
+
+def test_parts_that_another_process_cannot_read_are_named(saved, monkeypatch):
+    """It compares no digests: only process 0 does."""
+    [part] = (saved / "checkpoint").glob("*.distcp")
+    found = digests(saved / "checkpoint")
+    part.write_bytes(part.read_bytes()[:1000])
+    monkeypatch.setattr("dotformer.distributed.digests", lambda _: found)
+    with pytest.raises(ValueError, match="checkpoint cannot be read"):
+        loaded(saved)
+
+
+def test_parts_of_another_model_are_named(saved):
+    with pytest.raises(ValueError, match="holds the parameters of another model"):
+        loaded(saved, model(heads=4))
+
+
+def test_a_run_of_a_process_alone_is_named(tmp_path):
+    (tmp_path / "checkpoint.pt").touch()
+    with pytest.raises(ValueError, match="begun by a process alone"):
+        read_run(tmp_path, CONFIG)
+
+
+def test_another_configuration_is_named(saved):
+    with pytest.raises(ValueError, match="made with another steps, seed"):
+        read_run(saved, replace(CONFIG, steps=30, seed=1))
+
+
+def test_no_run_yet(tmp_path):
+    assert read_run(tmp_path, CONFIG) is None and last_checkpoint(tmp_path) == tmp_path / "checkpoint"
+
+
+# a process alone
+
+
+def test_a_process_that_nobody_has_started_is_alone(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "4")  # other launchers set it, too
+    with joined() as team:
+        assert type(team) is Team and (team.number, team.size) == (0, 1)
+        assert not dist.is_initialized()
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Set what torchrun tells process 0 of 4; where they meet is said in a ValueError."""
+    monkeypatch.setattr("dotformer.distributed.dist.rendezvous", lambda _: iter([("the store", 0, 4)]))
+    monkeypatch.setattr("dotformer.distributed.dist.PrefixStore", lambda prefix, store: f"{store}, {prefix}")
+
+    def begin(_, store, rank, world_size, **__):
+        assert (rank, world_size) == (0, 4)
+        raise ValueError(f"they meet in {store}")
+
+    monkeypatch.setattr("dotformer.distributed.dist.init_process_group", begin)
+
+    def started(here=4, restarts=0, own=False, number=0):
+        told = {"RUN_ID": "test", "USE_AGENT_STORE": not own, "MAX_RESTARTS": restarts, "RESTART_COUNT": 1}
+        told = {f"TORCHELASTIC_{name}": value for name, value in told.items()}
+        for name, value in (told | {"LOCAL_WORLD_SIZE": here, "LOCAL_RANK": number}).items():
+            monkeypatch.setenv(name, str(value))
+
+    return started
+
+
+@pytest.mark.parametrize(
+    ("here", "restarts", "own", "says"),
+    [
+        (2, 3, False, "needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"),
+        (4, 3, False, "they meet in the store, attempt 1$"),
+        (2, 0, False, "they meet in the store, attempt 1$"),
+        (2, 3, True, "they meet in the store$"),
+    ],
+)
+def test_where_they_meet_after_a_restart(here, restarts, own, says, started):
+    started(here, restarts, own)
+    with pytest.raises(ValueError, match=says), joined():
+        raise AssertionError("they have joined")
+
+
+@pytest.mark.parametrize(
+    ("device", "number", "says"),
+    [("mps", 0, "cannot use mps: use --device cpu"), ("cuda", 2, "4 processes find 2 GPUs"), ("cuda", 1, "they meet")],
+)
+def test_devices_that_there_are_not(device, number, says, started, monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    started(number=number)
+    with pytest.raises(ValueError, match=says), joined(device):
+        raise AssertionError("they have joined")
+    assert taken == ([number] if says == "they meet" else [])
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "checkpoint.old"])
+def test_a_process_alone_does_not_begin_again_what_several_have_begun(name, tmp_path):
+    (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match="begun by several processes"):
+        Team().reached(tmp_path, None, CONFIG)
+    with pytest.raises(ValueError, match="begun by several processes"):
+        Team().load(tmp_path, None, None, CONFIG)
+
+
+def test_a_process_alone_has_no_parts():
+    with pytest.raises(ValueError, match="no parts"):
+        Team().wrap(torch.nn.Linear(2, 2), sharded=True)
+
+
 # a run, saved and gone on with
 
 
@@ -115,6 +258,8 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(engine, group, tmp_
     assert [row["validation_loss"] for row in halves] == [row["validation_loss"] for row in whole]
     ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("halves", "whole"))
     assert ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours)
+    before = model().state_dict()
+    assert not any(ours[name].equal(before[name]) for name in ours if name.endswith("w_v.weight"))
     names = {path.name for path in (tmp_path / "halves").iterdir()}
     assert names == {"checkpoint", "model.safetensors", "log.csv", "tensorboard"}
 
@@ -164,8 +309,9 @@ def test_nothing_is_gone_when_saving_fails(group, tmp_path, monkeypatch):
         patch.setattr("torch.distributed.checkpoint.filesystem.FileSystemWriter.write_data", full)
         with pytest.raises(OSError, match=r"checkpoint\.draft: .*No space left"):
             save_parts(tmp_path, network, optimizer, CONFIG, (0, 8), [*HISTORY, {"step": 8}])
-    assert read_run(tmp_path, CONFIG) == {"place": (0, 4), "history": HISTORY, "step": 4}
-    load_parts(tmp_path, network, optimizer)
+    kept = read_run(tmp_path, CONFIG)
+    assert (kept["place"], kept["history"], kept["step"]) == ((0, 4), HISTORY, 4)
+    load_parts(tmp_path, read_run(tmp_path, CONFIG), network, optimizer)
 
 
 @pytest.mark.parametrize("killed", ["the first name", "the second name"])
@@ -185,87 +331,10 @@ def test_all_that_are_killed_between_two_names_find_the_last_or_the_one_before(k
         with pytest.raises(KeyboardInterrupt):
             save_parts(tmp_path, network, optimizer, CONFIG, (0, 8), [{"step": 8}])
     assert read_run(tmp_path, CONFIG)["step"] == 4
-    load_parts(tmp_path, network, optimizer)
+    load_parts(tmp_path, read_run(tmp_path, CONFIG), network, optimizer)
     save_parts(tmp_path, network, optimizer, CONFIG, (0, 8), [{"step": 8}])
+    (tmp_path / "checkpoint.old").mkdir()
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint"
+    (tmp_path / "checkpoint.old").rmdir()
     assert read_run(tmp_path, CONFIG)["step"] == 8
     assert [path.name for path in tmp_path.iterdir() if "checkpoint" in path.name] == ["checkpoint"]
-
-
-# checkpoints that cannot be used
-
-
-@pytest.fixture
-def saved(group, tmp_path):
-    network = model()
-    save_parts(tmp_path, network, torch.optim.Adam(network.parameters()), CONFIG, (0, 4), HISTORY)
-    return tmp_path
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"config": {}, "place": [0, 0], "history": []}', "{}"])
-def test_a_run_that_is_damaged_is_named(content, saved):
-    (saved / "checkpoint/run.json").write_text(content)
-    with pytest.raises(ValueError, match=r"run\.json is damaged"):
-        read_run(saved, CONFIG)
-
-
-def test_parts_that_are_damaged_are_named(saved):
-    [part] = (saved / "checkpoint").glob("*.distcp")
-    part.write_bytes(part.read_bytes()[:1000])
-    network = model()
-    with pytest.raises(ValueError, match="checkpoint cannot be read"):
-        load_parts(saved, network, torch.optim.Adam(network.parameters()))
-
-
-def test_parts_of_another_model_are_named(saved):
-    network = model(width=32)
-    with pytest.raises(ValueError, match=r"checkpoint cannot be read: .*mismatch"):
-        load_parts(saved, network, torch.optim.Adam(network.parameters()))
-
-
-def test_a_run_of_a_process_alone_is_named(tmp_path):
-    (tmp_path / "checkpoint.pt").touch()
-    with pytest.raises(ValueError, match="begun by a process alone"):
-        read_run(tmp_path, CONFIG)
-
-
-def test_another_configuration_is_named(saved):
-    with pytest.raises(ValueError, match="made with another steps, seed"):
-        read_run(saved, replace(CONFIG, steps=30, seed=1))
-
-
-def test_no_run_yet(tmp_path):
-    assert read_run(tmp_path, CONFIG) is None and last_checkpoint(tmp_path) == tmp_path / "checkpoint"
-
-
-# a process alone
-
-
-def test_a_process_that_nobody_has_started_is_alone(monkeypatch):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with joined() as team:
-        assert type(team) is Team and (team.number, team.size) == (0, 1)
-        assert not dist.is_initialized()
-
-
-def test_restarts_on_several_machines_need_a_store_of_their_own(monkeypatch):
-    monkeypatch.setattr("dotformer.distributed.dist.rendezvous", lambda _: iter([(dist.HashStore(), 0, 4)]))
-    given = {"WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 2, "TORCHELASTIC_USE_AGENT_STORE": True}
-    for name, value in (given | {"TORCHELASTIC_MAX_RESTARTS": 3, "TORCHELASTIC_RESTART_COUNT": 0}).items():
-        monkeypatch.setenv(name, str(value))
-    with pytest.raises(ValueError, match="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"), joined():
-        raise AssertionError("they have joined")
-    assert not dist.is_initialized()
-
-
-@pytest.mark.parametrize("name", ["checkpoint", "checkpoint.old"])
-def test_a_process_alone_does_not_begin_again_what_several_have_begun(name, tmp_path):
-    (tmp_path / name).mkdir()
-    with pytest.raises(ValueError, match="begun by several processes"):
-        Team().reached(tmp_path, None, CONFIG)
-    with pytest.raises(ValueError, match="begun by several processes"):
-        Team().load(tmp_path, None, None, CONFIG)
-
-
-def test_a_process_alone_has_no_parts():
-    with pytest.raises(ValueError, match="no parts"):
-        Team().wrap(torch.nn.Linear(2, 2), sharded=True)

@@ -18,7 +18,7 @@ from dotformer.transformer import Transformer, TransformerConfig
 
 def fresh():
     torch.manual_seed(0)
-    return Transformer(TransformerConfig(30, 30, 16, 2, 1, 1, 32, dropout=0.0, max_length=16))
+    return Transformer(TransformerConfig(30, 30, 16, 2, 1, 1, 32, dropout=0.0, max_length=16, share_embeddings=True))
 
 
 def pairs():
