@@ -692,7 +692,7 @@ def joined(device: str = "cpu") -> Iterator[Team]:
 
 # %% [markdown]
 # Does it hold? Train a model that turns sentences around, for 20 steps: in one process, in two that each have the whole
-# model, and in three that each have a part.
+# model, and in three that each have a part. (The accident is for later.)
 
 # %%
 from dotformer.training import TrainingConfig, evaluate, pair_batches, train
@@ -732,7 +732,7 @@ histories = {
 
 
 def compare(name):
-    """Print the validation losses of a run, and hold them against those of the first."""
+    """Print the validation losses of a run; they are those of the first."""
     losses = [row["validation_loss"] for row in histories[name]]
     print(f"{name:22}", "  ".join(f"{loss:.6f}" for loss in losses))
     for loss, row in zip(losses, histories["1 process"], strict=True):
@@ -774,17 +774,21 @@ for name in ("1 process", "2, one of them killed"):
 # eight GPUs that are started again, at most three times, when one fails:
 #
 # ```bash
-# torchrun --standalone --nproc-per-node 2 -m dotformer train configs/grammar.toml --device cpu
-# torchrun --standalone --nproc-per-node 2 -m dotformer train configs/grammar.toml --device cpu --shard
-# torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m dotformer train configs/grammar.toml
+# torchrun --standalone --nproc-per-node 2 \
+#     -m dotformer train configs/grammar.toml --device cpu
+# torchrun --standalone --nproc-per-node 2 \
+#     -m dotformer train configs/grammar.toml --device cpu --shard
+# torchrun --standalone --nproc-per-node 8 --max-restarts 3 \
+#     -m dotformer train configs/grammar.toml
 # ```
 #
 # And four machines, on each of which one types:
 #
 # ```bash
 # export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-# torchrun --nnodes 3:4 --nproc-per-node 8 --max-restarts 3 --rdzv-backend c10d --rdzv-id dot \
-#     --rdzv-endpoint HOST:29500 -m dotformer train configs/grammar.toml
+# torchrun --nnodes 3:4 --nproc-per-node 8 --max-restarts 3 \
+#     --rdzv-backend c10d --rdzv-id dot --rdzv-endpoint HOST:29500 \
+#     -m dotformer train configs/grammar.toml
 # ```
 #
 # `HOST` is one of them, and all must see the same folder `runs`. `3:4` lets three go on when one is lost, unless it is
@@ -899,8 +903,8 @@ for size, taken in seconds.items():
 assert seconds[10_000] < 100 * seconds[10]
 
 # %% [markdown]
-# Ten numbers and ten thousand take about a millisecond alike: most of it goes into meeting. That is why gradients
-# travel in buckets, and not one table at a time. PyTorch's have 25 megabytes, if one does not say otherwise.
+# Ten numbers take about as long as ten thousand: most of the time goes into meeting. That is why gradients travel in
+# buckets, and not one table at a time. PyTorch's have 25 megabytes, if one does not say otherwise.
 #
 # ## What did the paper's run cost?
 #
@@ -931,7 +935,7 @@ for name, (config, steps, hours) in models.items():
     counted = steps * sum(step_operations(config, 390, 64, 64).values())
     shares[name] = counted / estimate
     print(
-        f"{name:5} by the clock {estimate:.1e}, counted {counted:.1e}: {shares[name]:.0%}"
+        f"{name:5} by the clock {estimate:.1e}, counted {counted:.1e}, {shares[name]:.0%}"
     )
 assert [round(100 * share) for share in shares.values()] == [29, 42]
 
@@ -972,13 +976,22 @@ axes.minorticks_off()
 axes.set_xticks(devices, [str(n) for n in devices])
 axes.set_yticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])
 axes.set(xlabel="devices", ylabel="hours, base model")
+axes.set_ylim(0.006, 1)
 axes.text(
-    64,
-    steps * computing[-1] / 3600,
-    "computing alone ",
+    30,
+    steps * computing[5] / 4800,
+    "computing alone",
     ha="right",
     va="top",
     color=plots.GREY,
+)
+axes.text(
+    64,
+    steps * (computing + extra)[-1] / 3000,
+    "with talking",
+    ha="right",
+    va="bottom",
+    color=plots.BLUE,
 )
 plt.show()
 for n in (1, 8, 64):
