@@ -101,7 +101,7 @@ assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 
 # %% [markdown]
 # (`gloo` carries numbers between CPUs. Between NVIDIA's GPUs `nccl` does.) Everyone must call it, in the same order:
-# whoever leaves one out lets the others wait.
+# whoever leaves one out keeps the others waiting.
 #
 # ### Break it: each divides by its own
 #
@@ -115,7 +115,7 @@ from dotformer.transformer import Transformer, TransformerConfig
 shape = TransformerConfig(30, 30, 16, 2, 1, 1, 32, dropout=0.0, max_length=16)
 torch.manual_seed(1)
 batch = torch.randint(3, 30, (5, 7)), torch.randint(3, 30, (5, 8))
-batch[1][0, 5:] = batch[1][2, 3:] = 0  # the first process has the short ones
+batch[1][1, 5:] = batch[1][3, 3:] = 0  # the second process has the short ones
 
 
 def gradient_of(batch, divisor=None, kind=torch.float32):
@@ -198,8 +198,8 @@ quiz.one_choice(
 # round process 0 sends its first number to 1, process 1 its second to 2, and process 2 its third to 0. What process 1
 # has first is now $1 + 10 = 11$. In the second round it sends that on, and process 2 has $111$: complete.
 #
-# **Predict first.** Each round moves one piece in $N$. How many bytes does one process send in all, if there are 2
-# processes? If there are 100?
+# **Predict first.** In each round a process sends one $N$-th of its gradient. How much does it send in all, if there
+# are 2 processes? If there are 100?
 
 
 # %%
@@ -373,32 +373,38 @@ def one_step(engine):
 
 
 [(alone, gradient)] = together(partial(one_step, replicate), 1)
-print("of the parameters:  " + "".join(f"{kind:>15}" for kind in alone))
+rows = {}
 for engine in (replicate, shard):
-    (moved, found), _ = together(partial(one_step, engine), 2)
+    (rows[engine.__name__], found), _ = together(partial(one_step, engine), 2)
     apart = ((found - gradient).abs().max() / gradient.abs().max()).item()
-    print(f"{engine.__name__:20}" + "".join(f"{n:15.2f}" for n in moved.values()))
     assert apart < 1e-6, apart
+print(" " * 14 + "".join(f"{name:>12}" for name in rows))
+for kind in alone:
+    print(f"{kind:14}" + "".join(f"{row[kind]:12.2f}" for row in rows.values()))
+moved = rows["shard"]
 assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
 
 # %% [markdown]
-# The gradients are those of one process with the whole batch (the cell asserts it). The first engine sums every
-# gradient once. The second never does: it gathers the layers before the forward pass and again before the backward
-# pass, and scatters the sums of their gradients. (The embeddings belong to no layer. They stay whole between the
-# passes, so they are gathered once; hence 1.65 and not 2.) An all-reduce has both phases of the ring, the others have
-# one each. So a process sends 2 halves with the first engine, and $1.65 + 1$ with the second, 1.3 times as much;
-# without large embeddings it would be 1.5 times. For that it keeps half. FSDP pays with traffic for memory.
+# The numbers are multiples of all parameters' bytes. The gradients are those of one process with the whole batch (the
+# cell asserts it). The first engine sums every gradient once. The second never does: it gathers the layers before the
+# forward pass and again before the backward pass, and scatters the sums of their gradients. (The embeddings, 35 percent
+# of this model, belong to no layer. They stay whole between the passes and are gathered once: $2 \cdot 0.65 + 0.35 =
+# 1.65$.) An all-reduce has both phases of the ring, the others have one each, and in each phase either process sends
+# half of the table: 2 halves with the first engine, $1.65 + 1$ with the second, 1.3 times as much. With small
+# embeddings it would be 1.5 times. For that a process keeps, from one step to the next, half of the parameters, of
+# their gradients and of Adam's means. FSDP pays with traffic for memory.
 #
-# Two things that the table does not show. With `precision = "bfloat16"` copies of all weights in 16 bits live from one
-# pass to the other, and FSDP does not cut these. And a step that accumulates over 4 batches sends everything 4 times
-# here; PyTorch can wait for the last (`no_sync`), at the price of memory.
+# Two things the table does not show. With `precision = "bfloat16"` copies of all weights in 16 bits live from one pass
+# to the other, and FSDP does not cut these. And a step that accumulates over 4 batches sends everything 4 times here;
+# both engines can be told to wait for the last.
 #
 # ## A team that trains
 #
 # [Chapter 11](11_training.ipynb)'s `train` asks its `Team` for everything that concerns others, and a process alone has
-# little to say. `Processes` has more. `wrap` puts the model into an engine, `share` deals out the batches, `total` is
-# an all-reduce, and `save` lets each process write its part, so that another number of processes may go on from there.
-# `joined` finds out whether there are others. (The code is folded. Everything it needs has been said.)
+# little to say. `Processes` has more. `wrap` puts the model into an engine, `share` deals out the batches, and `total`
+# is an all-reduce. What `save` keeps is what chapter 11 keeps (parameters, Adam's means, the step, the place in the
+# data), but each process writes its part, and a table of contents says what is where. So another number of processes
+# may go on from there; a test does that. `joined` finds out whether there are others. (The code is folded.)
 
 # %% tags=["export", "hide-input"] module="distributed"
 import hashlib
@@ -734,7 +740,7 @@ histories = {
 def compare(name):
     """Print the validation losses of a run; they are those of the first."""
     losses = [row["validation_loss"] for row in histories[name]]
-    print(f"{name:22}", "  ".join(f"{loss:.6f}" for loss in losses))
+    print(name, "\n  ", *(f"{loss:.6f}" for loss in losses))
     for loss, row in zip(losses, histories["1 process"], strict=True):
         assert abs(loss - row["validation_loss"]) < 1e-5
 
@@ -749,7 +755,7 @@ for name in histories:
 # ### What if one of them dies?
 #
 # The more devices, the more often one fails. On 16,384 of them the training of Llama 3 was interrupted 419 times in 54
-# days without anybody wanting it, once in three hours ([Grattafiori and others,
+# days without anybody wanting it, once every three hours ([Grattafiori and others,
 # 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says nothing, and the others wait
 # for it. So somebody has to watch: when one dies, stop the rest, start all again, and let them go on from the last
 # checkpoint.
@@ -770,8 +776,9 @@ for name in ("1 process", "2, one of them killed"):
 # ## The same command
 #
 # `torchrun` comes with PyTorch. It starts a program several times, tells each copy its number, and watches them;
-# `together` uses the same code. `python -m dotformer train` looks for that. Two processes; two that each keep a part;
-# eight GPUs that are started again, at most three times, when one fails:
+# `together` uses the same code. `python -m dotformer train` looks into its environment for that number. Two processes;
+# two that each keep a part; eight processes, one for each GPU, that are started again, at most three times, when one
+# fails:
 #
 # ```bash
 # torchrun --standalone --nproc-per-node 2 \
@@ -782,7 +789,7 @@ for name in ("1 process", "2, one of them killed"):
 #     -m dotformer train configs/grammar.toml
 # ```
 #
-# And four machines, on each of which one types:
+# On four machines, type this on each:
 #
 # ```bash
 # export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
@@ -791,9 +798,10 @@ for name in ("1 process", "2, one of them killed"):
 #     -m dotformer train configs/grammar.toml
 # ```
 #
-# `HOST` is one of them, and all must see the same folder `runs`. `3:4` lets three go on when one is lost, unless it is
-# `HOST`. (The first line lets them meet at a new place after a restart. Without it they would try to reach processes
-# that have ended, so the command refuses.)
+# `HOST` is one of them; the port and the name `dot` are free choices. All must see the same folder `runs`. `3:4` lets
+# three go on when one is lost, unless it is `HOST`. (The first line lets them meet at a new place after a restart.
+# Without it they would try to reach processes that have ended, so with restarts on several machines `train` insists on
+# it.)
 #
 # `max_tokens` stays the size of the *whole* batch. So the result does not depend on the number of processes, except for
 # rounding and dropout.
@@ -858,20 +866,20 @@ for sentences in (32, 4):
     }
     print(f"{sentences} sentences")
     for name, (low, middle, high) in table.items():
-        times_as_fast = one["silent"][1] / middle
         print(
-            f"  {name:16} {middle:5.0f} ms ({low:.0f} to {high:.0f})"
-            f"   {times_as_fast:.2f} times as fast"
+            f"  {name:15} x {one['silent'][1] / middle:.2f}"
+            f" {middle:4.0f} ms ({low:.0f}-{high:.0f})"
         )
 
 # %% [markdown]
-# With 32 sentences two are faster, but not twice as fast. With 4 they are *slower* than one. To sum the gradients takes
-# as long as before, for they have as many numbers as before, but there is less work between two sums. (Even in silence
-# two need more than half of the time: to read the parameters and to write a gradient for each is work that does not
-# become less with the batch.) And all wait for the slowest: one machine that is busy otherwise holds up the rest.
+# (In brackets are the quartiles.) With 32 sentences two are faster, but not twice as fast. With 4 they are *slower*
+# than one. To sum the gradients takes as long as before, for they have as many numbers as before, but there is less
+# work between two sums. (Even in silence they need more than half of the time. They share the machine's memory, they
+# wait for each other before and after, and small products use a core less well; which of these it is we have not
+# measured.) And all wait for the slowest: one machine that is busy otherwise holds up the rest.
 #
-# Between sending at the end and in buckets there is no difference here. To compute and to send at the same time needs
-# free hardware, and this machine has two cores, which both compute. GPUs have hardware of their own for sending.
+# Between sending at the end and in buckets there is no clear difference here. To compute and to send at the same time
+# needs free hardware, and this machine has two cores, which both compute. GPUs have hardware of their own for sending.
 #
 # How long does an all-reduce take by itself?
 
@@ -903,8 +911,9 @@ for size, taken in seconds.items():
 assert seconds[10_000] < 100 * seconds[10]
 
 # %% [markdown]
-# Ten numbers take about as long as ten thousand: most of the time goes into meeting. That is why gradients travel in
-# buckets, and not one table at a time. PyTorch's have 25 megabytes, if one does not say otherwise.
+# A thousand times as many numbers as ten take a few times as long at most: most of the time goes into meeting. That is
+# why gradients travel in buckets, and not one table at a time. PyTorch's have 25 megabytes, if one does not say
+# otherwise.
 #
 # ## What did the paper's run cost?
 #
@@ -940,12 +949,12 @@ for name, (config, steps, hours) in models.items():
 assert [round(100 * share) for share in shares.values()] == [29, 42]
 
 # %% [markdown]
-# Counted, it is less than half. What do 29 and 42 percent say? Operations by time are a speed, so the quotient is the
-# **utilisation**: of what the eight could do, that much went into the products of the model. (We have not counted
-# products with padding, which are work too. And the 9.5 is itself an estimate, the paper's, of what a P100 sustains
-# with 32 bits.) Where the rest went nobody has measured. [Chapter 15](15_one_gpu.ipynb#where-does-it-go) found sums,
-# norms and waiting for memory, and here it is talking, too. The larger model does better, as one would expect of larger
-# products.
+# Counted, it is less than half. What do 29 and 42 percent say? Operations divided by time are a speed, so the quotient
+# is the **utilisation**: of what the eight could do, that much went into the products of the model. (We have not
+# counted products with padding, which are work too. And the 9.5 is itself an estimate, the paper's, of what a P100
+# sustains with 32 bits.) Where the rest went nobody has measured. [Chapter 15](15_one_gpu.ipynb#where-does-it-go) found
+# sums, norms and waiting for memory, and here it is talking, too. The larger model does better, as one would expect of
+# larger products.
 #
 # ### What would it cost today?
 #
@@ -953,15 +962,16 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 #
 # - One H100 (SXM) does 989 million million operations a second with 16 bits, says its maker. Training reaches 40
 #   percent of that, on one device and on many, however small their shares become.
-# - Gradients of 4 bytes a parameter go around a ring at 200 thousand million bytes a second. The rounds take no time of
-#   their own.
+# - Gradients have 4 bytes a parameter.
+# - A ring of 8 devices and one of 64 move 200 thousand million bytes a second, and its rounds take no time of their
+#   own.
 # - Talking hides behind the backward pass, two thirds of the computing, as far as it fits.
 # - The batch stays the paper's, divided among the devices.
 #
-# The first half of these is kind to many devices: small shares reach less than 40 percent, and rounds do take time. The
-# rest is not: gradients may travel with 2 bytes, and the batch may grow.
+# The first, the third and the fourth are kind to many devices. The other two are not: 2 bytes would do, and the batch
+# may grow.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Hours for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. The line of computing falls in proportion; the estimate with communication leaves it and becomes flat near the time that talking takes."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. The line of computing falls in proportion; the estimate with communication leaves it and becomes flat near the time that talking takes."}}
 config, steps, _ = models["base"]
 work = sum(step_operations(config, 390, 64, 64).values())
 gradient_bytes = 4 * 63e6
@@ -970,16 +980,15 @@ computing = work / (devices * 0.4 * 989e12)
 talking = 2 * (devices - 1) / devices * gradient_bytes / 200e9
 extra = np.maximum(0, talking - 2 / 3 * computing)  # what cannot be hidden
 figure, axes = plt.subplots(figsize=(5.6, 3.2))
-axes.loglog(devices, steps * computing / 3600, color=plots.GREY, ls=":")
-axes.loglog(devices, steps * (computing + extra) / 3600, "o-", color=plots.BLUE)
+axes.loglog(devices, steps * computing / 60, color=plots.GREY, ls=":")
+axes.loglog(devices, steps * (computing + extra) / 60, "o-", color=plots.BLUE)
 axes.minorticks_off()
 axes.set_xticks(devices, [str(n) for n in devices])
-axes.set_yticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])
-axes.set(xlabel="devices", ylabel="hours, base model")
-axes.set_ylim(0.006, 1)
+axes.set_yticks([1, 10], ["1", "10"])
+axes.set(xlabel="devices", ylabel="minutes, base model", ylim=(0.4, 60))
 axes.text(
     30,
-    steps * computing[5] / 4800,
+    steps * computing[5] / 80,
     "computing alone",
     ha="right",
     va="top",
@@ -987,27 +996,28 @@ axes.text(
 )
 axes.text(
     64,
-    steps * (computing + extra)[-1] / 3000,
+    steps * (computing + extra)[-1] / 50,
     "with talking",
     ha="right",
     va="bottom",
     color=plots.BLUE,
 )
 plt.show()
-for n in (1, 8, 64):
-    k = devices.tolist().index(n)
-    hours = steps * (computing + extra)[k] / 3600
-    speedup = (computing + extra)[0] / (computing + extra)[k]
+whole = computing + extra
+for k in (0, 3, 6):
     print(
-        f"{n:2} devices: {60 * hours:5.1f} minutes, {speedup:.1f} times as fast as one"
+        f"{devices[k]:2} devices: computing {1000 * computing[k]:5.2f} ms, talking {1000 * talking[k]:.2f} ms a step"
+    )
+    print(
+        f"   {steps * whole[k] / 60:.1f} minutes, {whole[0] / whole[k]:.1f} times as fast as one"
     )
 
 # %% [markdown]
-# What took eight devices half a day would take one of today's less than an hour, if the assumptions hold. And 64 of
-# them are 9.3 times as fast as one, and 8 are 7.6 times as fast: the gradient does not become smaller when the work
-# does. Whoever uses more devices has to give them a larger batch. That is another training: steps are fewer, their rate
-# must be found again, and from some size on a larger batch saves no more steps ([Shallue and others,
-# 2019](https://arxiv.org/abs/1811.03600)).
+# What took eight devices half a day would take one of today's less than an hour, if the assumptions hold. Eight are 7.6
+# times as fast, and 64 only 9.3 times: the gradient does not become smaller when the work does, and most of the 2.5
+# milliseconds of talking finds nothing to hide behind. Whoever uses more devices has to give them a larger batch. That
+# is another training: steps are fewer, their rate must be found again, and from some size on a larger batch saves no
+# more steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1137,14 +1147,13 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# With many processes the layer is what remains. So a model that has one very large layer, such as a table for 250,000
-# tokens, gains less.
+# With many processes the layer is what remains. So a model with one very large layer gains less.
 #
 # ### Exercise 3: Nobody left out
 #
-# *Medium, 15 minutes.* A sampler deals out `count` sentences to `size` processes like cards, in order. Each must make
-# equally many batches of one. Return for process `number` the list of its sentences' numbers, with `None` where it has
-# to take part without one, so that each sentence is with one process.
+# *Medium, 15 minutes.* A sampler deals out `count` sentences to `size` processes like cards, in order. All must make
+# the same number of batches, each of one sentence. Return for process `number` the list of its sentences' numbers, with
+# `None` where it has to take part without one, so that each sentence is with one process.
 
 
 # %% tags=["exercise"]
