@@ -221,12 +221,12 @@ def test_a_text_may_have_as_many_tokens_as_the_model_has_places():
 def test_a_text_far_too_long_is_refused_before_it_is_cut_up(text, monkeypatch):
     translator = symbols(4)
     monkeypatch.setattr(translator.source, "encode", lambda text: [3] if text == " a" else pytest.fail("it was cut up"))
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ValueError, match=r"^more than the 4 tokens that fit$"):
         translator.tokens(text)
     with pytest.raises(ValueError, match=r"^more than the 4 tokens that fit$"):
         translator.translate(["a", text])
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 # translations
