@@ -44,8 +44,7 @@ def finished(process):
 def alone(tmp_path_factory):
     """The folder of a run by one process without torchrun."""
     folder = tmp_path_factory.mktemp("alone")
-    environment = {key: value for key, value in os.environ.items() if key != "WORLD_SIZE"}
-    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(WORK.parents[2])}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(WORK.parents[2])}
     subprocess.run([sys.executable, WORK, "train", folder, "whole", "20"], env=environment, check=True, timeout=120)
     return folder
 

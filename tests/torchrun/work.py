@@ -1,4 +1,4 @@
-"""What test_distributed.py lets several processes do: `distributed_work.py train|stop|slow|gradients ...`."""
+"""What test_torchrun.py lets several processes do: `work.py train|stop|slow FOLDER WAY STEPS`, `work.py gradients`."""
 
 import json
 import os
