@@ -874,8 +874,8 @@ for sentences in (32, 4):
 # %% [markdown]
 # (In brackets are the quartiles.) With 32 sentences two are faster, but not twice as fast. With 4 they are *slower*
 # than one. To sum the gradients takes as long as before, for they have as many numbers as before, but there is less
-# work between two sums. (Even in silence they need more than half of the time. They share the machine's memory, they
-# wait for each other before and after, and small products use a core less well; which of these it is we have not
+# work between two sums. (With 4 they need more than half of the time even in silence. They share the machine's memory,
+# they wait for each other before and after, and small products use a core less well; which of these it is we have not
 # measured.) And all wait for the slowest: one machine that is busy otherwise holds up the rest.
 #
 # Between sending at the end and in buckets there is no clear difference here. To compute and to send at the same time
@@ -1011,6 +1011,11 @@ for k in (0, 3, 6):
     print(
         f"   {steps * whole[k] / 60:.1f} minutes, {whole[0] / whole[k]:.1f} times as fast as one"
     )
+assert [round(float(whole[0] / whole[k]), 1) for k in (3, 6)] == [7.6, 9.3]
+assert steps * whole[0] < 3600 and round(1000 * float(talking[6]), 1) == 2.5
+with torch.device("meta"):  # shapes without numbers
+    base = Transformer(TransformerConfig(37_000, 37_000, share_embeddings=True))
+assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 
 # %% [markdown]
 # What took eight devices half a day would take one of today's less than an hour, if the assumptions hold. Eight are 7.6
