@@ -9,13 +9,17 @@ import sys
 import pytest
 
 from tests.book.mutants import AS_IT_IS, MUTANTS, Mutant
+from tests.book.mutants_run import NOTICED_BY
 
 COPIED = ("dotformer", "tests", "pyproject.toml")
 
 
 @pytest.fixture(scope="module")
-def exit_codes(root, tmp_path_factory) -> dict[str, int]:
-    """Pytest's exit code for each mutant, and for each module as it is, run in a copy of the project."""
+def found(root, tmp_path_factory) -> dict[str, tuple[int, str]]:
+    """Pytest's exit code and the test that failed, for each mutant and for the code as it is, in a copy of the project.
+
+    With DOTFORMER_NOTICED_BY set, the tests that noticed them are written to noticed_by.json.
+    """
     copy = tmp_path_factory.mktemp("mutants")
     for name in COPIED:
         source = root / name
@@ -33,15 +37,24 @@ def exit_codes(root, tmp_path_factory) -> dict[str, int]:
         command, cwd=copy, env=environment, capture_output=True, text=True, timeout=1800, check=False
     )
     assert result.returncode == 0, result.stderr[-3000:]
-    return json.loads((copy / "codes.json").read_text(encoding="utf-8"))
+    found = json.loads((copy / "codes.json").read_text(encoding="utf-8"))
+    if os.environ.get("DOTFORMER_NOTICED_BY"):
+        noticed = {mutant.key: test for mutant in MUTANTS if (test := found[mutant.key][1])}
+        (root / "tests/book/noticed_by.json").write_text(json.dumps(noticed, indent=1) + "\n", encoding="utf-8")
+    return found
 
 
-def test_without_a_defect_the_reference_tests_pass(exit_codes):
-    assert exit_codes[AS_IT_IS] == pytest.ExitCode.OK
+def test_without_a_defect_the_reference_tests_pass(found):
+    code, test = found[AS_IT_IS]
+    assert code == pytest.ExitCode.OK, f"{test} failed"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.key)
-def test_a_defect_is_noticed(exit_codes, mutant: Mutant):
-    code = exit_codes[mutant.key]
+def test_a_defect_is_noticed(found, mutant: Mutant):
+    code, _ = found[mutant.key]
     assert code != -1, f"{mutant.right!r} is not found exactly once in dotformer.{mutant.module}"
     assert code == pytest.ExitCode.TESTS_FAILED
+
+
+def test_no_defect_that_is_gone_is_said_to_be_noticed():
+    assert NOTICED_BY.keys() <= {mutant.key for mutant in MUTANTS}
