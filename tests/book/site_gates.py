@@ -42,6 +42,7 @@ def local_target(page: Path, address: str) -> Path | None:
     return (page.parent / unquote(parts.path)).resolve() if parts.path else page.resolve()
 
 
+@lru_cache(maxsize=256)
 def anchors(page: Path) -> set[str]:
     """What a #fragment may name on a page."""
     soup = parse(page)
