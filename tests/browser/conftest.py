@@ -2,9 +2,14 @@
 
 import functools
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from playwright.sync_api import Browser, Page
+
+OWN = ("http://127.0.0.1:", "http://figures.test/", "data:", "blob:")
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -23,9 +28,29 @@ def address(site) -> str:
         server.shutdown()
 
 
+def noise_of(page: Page) -> list[str]:
+    """A list that fills with a tab's errors, and with what it asks another host for."""
+    noise = []
+    page.on("console", lambda message: noise.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: noise.append(str(error)))
+    page.on("response", lambda response: noise.append(response.url) if response.status >= 400 else None)
+    page.on("request", lambda request: None if request.url.startswith(OWN) else noise.append(request.url))
+    return noise
+
+
+@contextmanager
+def quiet_tab(browser: Browser, **options) -> Iterator[Page]:
+    """A fresh tab, as a first visitor has it, which must stay quiet."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    noise = noise_of(page)
+    yield page
+    context.close()
+    assert noise == []
+
+
 @pytest.fixture
 def page(browser):
-    """A fresh tab, as a first visitor has it, on a wide screen with a light theme."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    yield context.new_page()
-    context.close()
+    """A tab on a wide screen with a light theme."""
+    with quiet_tab(browser, viewport={"width": 1280, "height": 900}, color_scheme="light") as page:
+        yield page

@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 
 from classroom import movable
 from dotformer.by_hand.softmax import softmax
+from tests.browser.conftest import quiet_tab
 from tests.browser.test_pages import barriers, pale
 from tests.conftest import ROOT
 
@@ -210,10 +211,9 @@ def test_heads_are_clicked_and_words_pointed_at(page, address):
 
 @pytest.fixture
 def phone(browser):
-    """A fresh tab of a phone, with a finger for a pointer."""
-    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    yield context.new_page()
-    context.close()
+    """A tab of a phone, with a finger for a pointer."""
+    with quiet_tab(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as page:
+        yield page
 
 
 @KINDS
@@ -256,8 +256,7 @@ color: var(--pst-color-text-base) }}</style><script defer src="movable.js"></scr
 
 @pytest.fixture
 def stand():
-    """Put figures on a page with the book's styles and scripts and open it in a tab, which must not complain."""
-    noise = []
+    """Put figures on a page with the book's styles and scripts and open it in a tab."""
 
     def build(page, *figures, theme="light"):
         cells = "".join(f'<div class="cell_output"><div class="output text_html">{f.html}</div></div>' for f in figures)
@@ -269,14 +268,11 @@ def stand():
             else:
                 route.fulfill(body=PAGE.format(theme=theme, cells=cells), content_type="text/html")
 
-        page.on("console", lambda message: noise.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: noise.append(str(error)))
         page.route("http://figures.test/**", answer)
         page.goto("http://figures.test/")
         return page.locator("figure.movable")
 
-    yield build
-    assert noise == []
+    return build
 
 
 def parts(figure):
