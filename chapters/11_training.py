@@ -763,6 +763,12 @@ from safetensors.torch import save_file
 from torch.utils.tensorboard import SummaryWriter
 
 
+def keep_random_state() -> AbstractContextManager:
+    """Put PyTorch's random numbers back when the block ends, on every device."""
+    # by their numbers: without, PyTorch warns where there are several
+    return torch.random.fork_rng(range(torch.accelerator.device_count()))
+
+
 def save_parameters(path: str | Path, model: nn.Module) -> None:
     """Write a model's parameters, and nothing that could run; all or nothing.
 
@@ -859,7 +865,7 @@ class Team:
         if path is None:
             return 0
         optimizer = torch.optim.Adam(model.parameters())
-        with torch.random.fork_rng():
+        with keep_random_state():
             _, history = load_checkpoint(path, model, optimizer, config)
         return int(history[-1]["step"])
 
@@ -948,7 +954,7 @@ def train(
     model.to(device).train()
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     place, history, team = (0, 0), [], team or Team()
-    with torch.random.fork_rng(), ExitStack() as stack:
+    with keep_random_state(), ExitStack() as stack:
         team.seed(config, 0)
         folder = None if folder is None else Path(folder)
         if folder:

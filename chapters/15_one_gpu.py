@@ -174,9 +174,10 @@ import torch
 
 def synchronize(device: torch.device | str) -> None:
     """Wait until a device has done all that it was asked to do."""
-    kind = torch.device(device).type
-    if kind != "cpu":
-        getattr(torch, kind).synchronize()
+    device = torch.device(device)
+    which = [] if device.type == "mps" else [device]  # a Mac has one
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize(*which)
 
 
 def time_of(
@@ -572,6 +573,7 @@ from dotformer.attention import MultiHeadAttention
 from dotformer.training import (
     TrainingConfig,
     cross_entropy,
+    keep_random_state,
     pair_batches,
     take_step,
 )
@@ -582,7 +584,8 @@ class Workload:
     """What is computed: a model, and `pairs` pairs of random tokens for it.
 
     Sentences have `length` tokens on each side, and the target one more. Raises
-    ValueError when the model has dropout: no two steps would compute the same.
+    ValueError when there are none, and when the model has dropout: no two steps
+    would compute the same.
     """
 
     model: TransformerConfig
@@ -593,6 +596,11 @@ class Workload:
     def __post_init__(self) -> None:
         if self.model.dropout:
             raise ValueError(f"dropout must be 0, not {self.model.dropout}")
+        if min(self.pairs, self.length) < 1:
+            raise ValueError(
+                "pairs and length must be positive, not"
+                f" {self.pairs} and {self.length}"
+            )
 
     def tokens(self, times: int = 1) -> list[tuple[list[int], list[int]]]:
         """Token numbers of all pairs, `times` over."""
@@ -604,7 +612,7 @@ class Workload:
 
     def fresh(self, device: torch.device | str) -> Transformer:
         """The model, with parameters that the seed fixes."""
-        with torch.random.fork_rng():
+        with keep_random_state():
             torch.manual_seed(self.seed)
             return Transformer(self.model).to(device)
 
@@ -695,13 +703,15 @@ def measure(
     "tokens_per_second", both sides counted, and "operations_per_second", at the
     median; and "memory" in bytes: the most that was allocated on a CUDA device,
     elsewhere parameters, gradients, the optimiser's two means, and what was kept
-    for the backward pass.
+    for the backward pass. Raises ValueError for fewer than 2 steps.
     """
+    if steps < 2:
+        raise ValueError(f"steps must be at least 2, not {steps}")
     cuda = torch.device(device).type == "cuda"
     step, model = trainer(workload, setup, device)
     batches, times, kept = feed(workload, setup, device), [], {}
     if cuda:
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats(device)
     for n in range(steps + 2):  # the first compiles, the second is watched
         watch = kept_for_backward(model) if n == 1 and not cuda else nullcontext()
         synchronize(device)
@@ -716,7 +726,8 @@ def measure(
     sizes = workload.pairs * setup.batch, workload.length, workload.length
     work = sum(step_operations(workload.model, *sizes).values())
     state = 4 * sum(p.nbytes for p in model.parameters())
-    peak = torch.cuda.max_memory_allocated() if cuda else state + sum(kept.values())
+    counted = state + sum(kept.values())
+    peak = torch.cuda.max_memory_allocated(device) if cuda else counted
     return {
         "loss": loss / targets,
         "gradient": torch.cat(gradient),
@@ -1123,7 +1134,7 @@ quiz.one_choice(
 # are 16 bytes for each parameter, however large the batch is. The fourth grows with the batch and the length.
 
 # %% tags=["export", "hide-input"] module="devices"
-from dotformer.training import cross_entropy
+from dotformer.training import cross_entropy, keep_random_state
 
 
 def memory_of_step(
@@ -1138,7 +1149,7 @@ def memory_of_step(
     """
     model.cpu().zero_grad()
     pair = source[:1].clone().cpu(), target[:1].clone().cpu()
-    with torch.random.fork_rng(), kept_for_backward(model) as kept:
+    with keep_random_state(), kept_for_backward(model) as kept:
         logits = model(pair[0], pair[1][:, :-1])
         cross_entropy(logits, pair[1][:, 1:])
     state = 4 * sum(p.nbytes for p in model.parameters())

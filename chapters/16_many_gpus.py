@@ -415,6 +415,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
+from dotformer.files import replacing
 from dotformer.training import TrainingConfig, shape_of
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -496,7 +497,8 @@ def save_parts(
     if first:
         run = {"config": asdict(config), "place": place, "history": history}
         run |= {"shape": shape_of(whole_of(model)), "digests": digests(draft)}
-        (draft / "run.json").write_text(json.dumps(run), encoding="utf-8")
+        with replacing(draft / "run.json") as file:
+            file.write_text(json.dumps(run), encoding="utf-8")
         old = folder / "checkpoint.old"
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)

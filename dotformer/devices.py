@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, IterableDataset
 
-from dotformer.training import cross_entropy
+from dotformer.training import cross_entropy, keep_random_state
 from dotformer.transformer import TransformerConfig
 
 
@@ -52,9 +52,10 @@ def synchronize(device: torch.device | str) -> None:
 
     Defined in chapter 15, "How fast could it be?".
     """
-    kind = torch.device(device).type
-    if kind != "cpu":
-        getattr(torch, kind).synchronize()
+    device = torch.device(device)
+    which = [] if device.type == "mps" else [device]  # a Mac has one
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize(*which)
 
 
 def time_of(
@@ -270,7 +271,7 @@ def memory_of_step(
     """
     model.cpu().zero_grad()
     pair = source[:1].clone().cpu(), target[:1].clone().cpu()
-    with torch.random.fork_rng(), kept_for_backward(model) as kept:
+    with keep_random_state(), kept_for_backward(model) as kept:
         logits = model(pair[0], pair[1][:, :-1])
         cross_entropy(logits, pair[1][:, 1:])
     state = 4 * sum(p.nbytes for p in model.parameters())

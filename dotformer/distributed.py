@@ -34,6 +34,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from dotformer.decoder import DecoderLayer
 from dotformer.encoder import EncoderLayer
+from dotformer.files import replacing
 from dotformer.training import Team, TrainingConfig, shape_of, write_logs
 
 
@@ -175,7 +176,8 @@ def save_parts(
     if first:
         run = {"config": asdict(config), "place": place, "history": history}
         run |= {"shape": shape_of(whole_of(model)), "digests": digests(draft)}
-        (draft / "run.json").write_text(json.dumps(run), encoding="utf-8")
+        with replacing(draft / "run.json") as file:
+            file.write_text(json.dumps(run), encoding="utf-8")
         old = folder / "checkpoint.old"
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)

@@ -28,6 +28,7 @@ from dotformer.devices import (
 from dotformer.training import (
     TrainingConfig,
     cross_entropy,
+    keep_random_state,
     pair_batches,
     take_step,
 )
@@ -104,7 +105,8 @@ class Workload:
     """What is computed: a model, and `pairs` pairs of random tokens for it.
 
     Sentences have `length` tokens on each side, and the target one more. Raises
-    ValueError when the model has dropout: no two steps would compute the same.
+    ValueError when there are none, and when the model has dropout: no two steps
+    would compute the same.
 
     Defined in chapter 15, "A ladder".
     """
@@ -117,6 +119,11 @@ class Workload:
     def __post_init__(self) -> None:
         if self.model.dropout:
             raise ValueError(f"dropout must be 0, not {self.model.dropout}")
+        if min(self.pairs, self.length) < 1:
+            raise ValueError(
+                "pairs and length must be positive, not"
+                f" {self.pairs} and {self.length}"
+            )
 
     def tokens(self, times: int = 1) -> list[tuple[list[int], list[int]]]:
         """Token numbers of all pairs, `times` over."""
@@ -128,7 +135,7 @@ class Workload:
 
     def fresh(self, device: torch.device | str) -> Transformer:
         """The model, with parameters that the seed fixes."""
-        with torch.random.fork_rng():
+        with keep_random_state():
             torch.manual_seed(self.seed)
             return Transformer(self.model).to(device)
 
@@ -233,15 +240,17 @@ def measure(
     "tokens_per_second", both sides counted, and "operations_per_second", at the
     median; and "memory" in bytes: the most that was allocated on a CUDA device,
     elsewhere parameters, gradients, the optimiser's two means, and what was kept
-    for the backward pass.
+    for the backward pass. Raises ValueError for fewer than 2 steps.
 
     Defined in chapter 15, "A ladder".
     """
+    if steps < 2:
+        raise ValueError(f"steps must be at least 2, not {steps}")
     cuda = torch.device(device).type == "cuda"
     step, model = trainer(workload, setup, device)
     batches, times, kept = feed(workload, setup, device), [], {}
     if cuda:
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats(device)
     for n in range(steps + 2):  # the first compiles, the second is watched
         watch = kept_for_backward(model) if n == 1 and not cuda else nullcontext()
         synchronize(device)
@@ -256,7 +265,8 @@ def measure(
     sizes = workload.pairs * setup.batch, workload.length, workload.length
     work = sum(step_operations(workload.model, *sizes).values())
     state = 4 * sum(p.nbytes for p in model.parameters())
-    peak = torch.cuda.max_memory_allocated() if cuda else state + sum(kept.values())
+    counted = state + sum(kept.values())
+    peak = torch.cuda.max_memory_allocated(device) if cuda else counted
     return {
         "loss": loss / targets,
         "gradient": torch.cat(gradient),

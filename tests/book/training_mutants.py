@@ -122,7 +122,9 @@ TRAINING = [
     ("one batch is done twice", "if n > taken:", "if n >= taken:"),
     ("every epoch is the first", "enumerate(batches(epoch), 1)", "enumerate(batches(0), 1)"),
     ("the seed is forgotten", "torch.manual_seed(config.seed)", "torch.manual_seed(0)"),
-    ("the caller's random state is changed", "torch.random.fork_rng(), ExitStack()", "nullcontext(), ExitStack()"),
+    ("the caller's random state is changed", "keep_random_state(), ExitStack()", "nullcontext(), ExitStack()"),
+    ("PyTorch warns of several devices", "fork_rng(range(torch.accelerator.device_count()))", "fork_rng()"),
+    ("the states of devices are lost", "range(torch.accelerator.device_count())", "[]"),
     ("the model is not awake", "model.to(device).train()", "model.to(device)"),
     (
         "another optimiser",

@@ -33,6 +33,17 @@ def test_dropout_is_refused():
         Workload(TransformerConfig(9, 9), 1, 1)
 
 
+@pytest.mark.parametrize("sizes", [(0, 3), (2, 0), (-1, 3)])
+def test_no_pairs_and_no_tokens_are_refused(sizes):
+    with pytest.raises(ValueError, match=f"^pairs and length must be positive, not {sizes[0]} and {sizes[1]}$"):
+        Workload(MODEL, *sizes)
+
+
+def test_one_step_has_no_quartiles():
+    with pytest.raises(ValueError, match=r"^steps must be at least 2, not 1$"):
+        measure(WORK, Setup(), steps=1)
+
+
 @pytest.mark.parametrize("sizes", [(9, 5), (5, 9)])
 def test_tokens_are_real_ones_of_both_sides(sizes):
     work = Workload(TransformerConfig(*sizes, dropout=0.0), 200, 3)
@@ -245,12 +256,12 @@ def test_a_gpu_is_asked_for_its_memory(monkeypatch):
     monkeypatch.setattr(ladder, "trainer", lambda *_: (step, model))
     monkeypatch.setattr(ladder, "feed", lambda *_: itertools.repeat((rows, rows)))
     monkeypatch.setattr(ladder, "synchronize", lambda device: events.append(device))
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda *_: events.append("reset"))
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda *_: (events.append("asked"), 12345)[1])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda which: events.append(("reset", which)))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda which: (events.append(("asked", which)), 12345)[1])
     monkeypatch.setattr(ladder, "kept_for_backward", lambda _: pytest.fail("that would take time"))
-    found = measure(WORK, Setup(), "cuda", 2)
+    found = measure(WORK, Setup(), "cuda:1", 2)
     assert (found["memory"], found["loss"]) == (12345, 1.5)
-    assert events == ["reset", *["cuda", (rows, rows), "cuda"] * 4, "asked"]
+    assert events == [("reset", "cuda:1"), *["cuda:1", (rows, rows), "cuda:1"] * 4, ("asked", "cuda:1")]
 
 
 def test_elsewhere_memory_is_counted():

@@ -34,6 +34,7 @@ from dotformer.training import (
     cross_entropy,
     evaluate,
     inverse_sqrt_rate,
+    keep_random_state,
     linear_rate,
     load_checkpoint,
     noam_rate,
@@ -938,6 +939,21 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, uninterrupte
     assert not list(tmp_path.iterdir())
     assert state_of(model) == state_of(uninterrupted[1])
     assert history == uninterrupted[2]
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_random_state_of_several_devices_stays(monkeypatch):
+    states = {0: "first", 1: "second"}
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", states.get)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: states.update({device: state}))
+    before = torch.get_rng_state()
+    with keep_random_state():
+        torch.rand(3)
+        states |= {0: "drawn", 1: "drawn"}
+    assert states == {0: "first", 1: "second"}
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_random_state_of_the_caller_stays(tmp_path, uninterrupted):
