@@ -43,7 +43,7 @@ book: venv ## weave what is stale and render the book
 	@echo "Open that file in a browser, or run: make serve"
 
 test: venv ## run the whole suite on two cores
-	$(RUN) pytest --nbval-lax -n 2 --dist loadscope
+	$(RUN) pytest --nbval-lax -n 2 --dist loadscope --no-loadscope-reorder
 
 # JupyterLab draws figures and runs quizzes in a notebook it has not executed itself only if that is trusted. Trust goes
 # by content: it holds for the copies as well, and for no other notebook in work/.

@@ -26,6 +26,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "thorough"))
 os.environ.setdefault("MPLBACKEND", "agg")
 
 collect_ignore = ["fixtures"]
+MINUTES = ("tests/book/test_mutants.py", "tests/browser/", "tests/torchrun/", "book/notebooks/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes minutes, so that in the end no worker waits long for another."""
+    items.sort(key=lambda item: not item.nodeid.startswith(MINUTES))
 
 
 def pytest_configure(config) -> None:

@@ -31,9 +31,20 @@ def address(site) -> str:
 def noise_of(page: Page) -> list[str]:
     """A list that fills with a tab's errors, and with what it asks another host for."""
     noise = []
-    page.on("console", lambda message: noise.append(message.text) if message.type == "error" else None)
+
+    def said(message) -> None:
+        # of a file that is not there, the response tells more
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            noise.append(message.text)
+
+    def answered(response) -> None:
+        # a browser asks for this one by itself where a page names no icon, as the one does that leads to the book
+        if response.status >= 400 and not response.url.endswith("/favicon.ico"):
+            noise.append(response.url)
+
+    page.on("console", said)
     page.on("pageerror", lambda error: noise.append(str(error)))
-    page.on("response", lambda response: noise.append(response.url) if response.status >= 400 else None)
+    page.on("response", answered)
     page.on("request", lambda request: None if request.url.startswith(OWN) else noise.append(request.url))
     return noise
 
