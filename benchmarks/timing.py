@@ -1,8 +1,8 @@
-"""Contenders timed in turns, so that whatever else a machine does in the meantime meets all of them alike."""
+"""Times: of contenders in turns, so that whatever else a machine does meets all of them alike, and of one alone."""
 
 import time
 from collections.abc import Callable
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,50 @@ def summary(times: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
             "ratio_quartiles": [rounded(ratios[0]), rounded(ratios[2])],
         }
     return found
+
+
+def repeated(
+    work: Callable[[], object], device: torch.device, seconds: float = 0.25, warm_up: int = 3, least: int = 5
+) -> dict[str, Any]:
+    """The median and the quartiles of the seconds that some work takes.
+
+    It is repeated for about so many `seconds`, 5 to 100 times. A GPU does all repetitions in one go and its own clock
+    is read between them, so that its waiting for the next is not counted unless it has to wait.
+    """
+    for _ in range(warm_up):
+        work()
+    start = finished(device)
+    work()
+    once = finished(device) - start
+    repeats = max(least, min(100, int(seconds / max(once, 1e-6))))
+    if device.type == "cuda":
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+        events[0].record()
+        for event in events[1:]:
+            work()
+            event.record()
+        finished(device)
+        times = [before.elapsed_time(after) / 1000 for before, after in pairwise(events)]
+    else:
+        clock = [finished(device)]
+        for _ in range(repeats):
+            work()
+            clock.append(finished(device))
+        times = [after - before for before, after in pairwise(clock)]
+    low, middle, high = np.percentile(times, [25, 50, 75])
+    return {"seconds": float(middle), "quartiles": [float(low), float(high)], "repeats": repeats}
+
+
+def peak_memory(work: Callable[[], object], device: torch.device) -> int | None:
+    """Bytes of a GPU that some work allocates at most, beside what there is; None on another device."""
+    if device.type != "cuda":
+        return None
+    finished(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    work()
+    finished(device)
+    return torch.cuda.max_memory_allocated(device) - before
 
 
 def rounded(number: float) -> float:
