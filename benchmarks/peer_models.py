@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import BertModel, GenerationConfig, LogitsProcessorList, MarianConfig, MarianMTModel
 from transformers.utils import logging
-from x_transformers.x_transformers import Attention
 
 from dotformer.attention import MultiHeadAttention
 from dotformer.generation import KVCache
@@ -246,8 +245,13 @@ def torch_attention(ours: MultiHeadAttention) -> nn.MultiheadAttention:
     return theirs
 
 
-def x_attention(ours: MultiHeadAttention, causal: bool, flash: bool) -> Attention:
-    """The attention of `x-transformers` with the weights of ours, which has no biases."""
+def x_attention(ours: MultiHeadAttention, causal: bool, flash: bool) -> nn.Module:
+    """The attention of `x-transformers` with the weights of ours, which has no biases.
+
+    Raises ImportError where that package is missing.
+    """
+    from x_transformers.x_transformers import Attention
+
     width = ours.d_model // ours.num_heads
     theirs = Attention(ours.d_model, dim_head=width, heads=ours.num_heads, causal=causal, flash=flash)
     names = {"to_q": "w_q", "to_k": "w_k", "to_v": "w_v", "to_out": "w_o"}

@@ -3,11 +3,12 @@
 Training steps, encoding, generation, attention and recurrent layers, timed in turns with the same shapes and data. All
 that should compute the same is first checked to: parameters are copied. Takes some 5 minutes of two cores, or 3 of a
 GPU, and writes book/measurements/peers-cpu.json or peers-cuda.json; `--quick` measures tiny models and writes nothing.
+Without `x-transformers`, its attention is left out.
 """
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -188,9 +189,10 @@ def attention(size: tuple[int, ...], device: torch.device, **budget: Any) -> Mea
     layers = {
         "dotformer": ours,
         "torch": torch_attention(ours),
-        "x-transformers, flash": x_attention(ours, bool(causal), flash=True),
-        "x-transformers": x_attention(ours, bool(causal), flash=False),
     }
+    with suppress(ImportError):
+        layers["x-transformers, flash"] = x_attention(ours, bool(causal), flash=True)
+        layers["x-transformers"] = x_attention(ours, bool(causal), flash=False)
     mask = causal_mask(length, device) if causal else None
     hidden = {"attn_mask": ~mask, "is_causal": True} if causal else {}
     calls = {
@@ -241,17 +243,27 @@ def recurrent(size: tuple[int, ...], device: torch.device, **budget: Any) -> Mea
     return {"what": "recurrent training step", "size": said, "parameters": counts, "times": times}
 
 
-def measure(device: torch.device, quick: bool = False) -> Iterator[Measurement]:
-    """One measurement after the other, the times in place as a summary."""
+def rows(device: torch.device, quick: bool = False) -> Iterator[tuple[str, Callable[[], Measurement]]]:
+    """The name of each measurement, and what makes it."""
     kind = "quick" if quick else device.type
     budget = {"seconds": 0.0, "warm_up": 0, "least": 1} if quick else {"seconds": 8.0 if kind == "cpu" else 3.0}
     plans = ((training, TRAINING), (encoding, ENCODING), (generation, GENERATION), (attention, ATTENTION))
     for run, sizes in (*plans, (recurrent, RECURRENT)):
         for size in sizes[kind]:
-            torch.manual_seed(0)
-            found = run(size, device, **budget)
-            times = found.pop("times")
-            yield found | {"rounds": len(next(iter(times.values()))), "contenders": summary(times)}
+            yield f"{run.__name__} {size}", partial(summarised, partial(run, size, device, **budget))
+
+
+def summarised(run: Callable[[], Measurement]) -> Measurement:
+    """A measurement, the times in place as a summary."""
+    torch.manual_seed(0)
+    found = run()
+    times = found.pop("times")
+    return found | {"rounds": len(next(iter(times.values()))), "contenders": summary(times)}
+
+
+def measure(device: torch.device, quick: bool = False) -> Iterator[Measurement]:
+    """One measurement after the other."""
+    return (make() for _, make in rows(device, quick))
 
 
 def table(found: Measurement) -> str:
