@@ -3,6 +3,7 @@
 import json
 import platform
 import subprocess
+from contextlib import suppress
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,11 +31,14 @@ def machine() -> dict[str, Any]:
 def accelerator() -> dict[str, Any]:
     """The CUDA device in use: its name, size, driver and libraries."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    cudnn = None
+    with suppress(RuntimeError):  # of another version than PyTorch was built with
+        cudnn = torch.backends.cudnn.version()
     return {
         "accelerator": properties.name,
         "driver": driver_version(),
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
+        "cudnn": cudnn,
         "compute_capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
         "device_memory": properties.total_memory,

@@ -53,7 +53,7 @@ def attention(run: Run, backend: str, causal: bool, length: int) -> Measurement:
     new = partial(torch.randn, 1, HEADS, length, D_K, device=run.device, dtype=dtype)
     qkv = [new(requires_grad=True) for _ in range(3)]
     forward = partial(F.scaled_dot_product_attention, is_causal=causal)
-    if backend == "written out":
+    if backend == "written out":  # its mask is made once: neither its time nor its memory counts
         forward = partial(written_out, mask=causal_mask(length, run.device) if causal else None)
     with warnings.catch_warnings(record=True) as warned, fused(backend):
         warnings.simplefilter("always")

@@ -57,11 +57,11 @@ def kernels(run: Run, name: str) -> Measurement:
 def rows(run: Run) -> Iterator[Row]:
     """Each rung, then the kernels of the first and of the fastest."""
     climbed = climb(WORKLOADS[run.sizes], changes(run.sizes), run.device, STEPS[run.sizes])
-    before = Setup()
+    compiled = None
     for name, setup in setups(changes(run.sizes)).items():
-        compiles = setup.compiled and (not before.compiled or setup.batch != before.batch)
-        yield Row(name, partial(rung, run, climbed, setup), 60.0 if compiles else 8.0)
-        before = setup
+        shapes = setup.compiled and (setup.batch, setup.vocabulary_multiple)
+        yield Row(name, partial(rung, run, climbed, setup), 60.0 if shapes and shapes != compiled else 8.0)
+        compiled = shapes
     measured = [row for row in run.measured["ladder"] if row["what"] == "rung"]
     if measured:
         fastest = max(measured, key=lambda row: row["tokens_per_second"])["name"]

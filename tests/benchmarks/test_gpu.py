@@ -299,6 +299,12 @@ def test_a_rung_that_cannot_run_is_an_error_and_the_next_ones_are_measured(run, 
     )
 
 
+def test_rungs_that_compile_anew_are_given_a_minute(run):
+    run.sizes, run.measured["ladder"] = "cuda", []
+    slow = [row.name for row in ladder.rows(run) if row.seconds >= 60]
+    assert slow == ["compile", "padded vocabulary", "larger batch"]
+
+
 def test_known_devices_have_nominal_peaks(run):
     run.machine["accelerator"] = "NVIDIA H200"
     run.measured["roofline"] = [
@@ -560,18 +566,19 @@ def test_peak_memory_is_that_of_the_work_alone(device):
     assert timing.peak_memory(device.work, CPU) is None
 
 
-@pytest.mark.parametrize("smi", [True, False])
-def test_a_gpu_is_named_with_driver_and_libraries(smi, monkeypatch):
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_gpu_is_named_with_driver_and_libraries(whole, monkeypatch):
     properties = types.SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=9)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     answer = types.SimpleNamespace(stdout="580.159.03\n580.159.03\n")
-    monkeypatch.setattr(results.subprocess, "run", lambda *_, **__: answer if smi else fail(FileNotFoundError()))
+    monkeypatch.setattr(results.subprocess, "run", lambda *_, **__: answer if whole else fail(FileNotFoundError()))
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900 if whole else fail(RuntimeError("of another")))
     found = results.machine()
-    assert found["accelerator"] == "NVIDIA H200" and found["driver"] == ("580.159.03" if smi else "unknown")
+    assert found["accelerator"] == "NVIDIA H200" and found["driver"] == ("580.159.03" if whole else "unknown")
     assert (found["compute_capability"], found["multiprocessors"], found["device_memory"]) == ("9.0", 132, 9)
-    assert "cuda" in found and "cudnn" in found
+    assert found["cuda"] == torch.version.cuda and found["cudnn"] == (91900 if whole else None)
 
 
 def test_memory_is_handed_back_before_each_row(run, monkeypatch):
