@@ -1,0 +1,23 @@
+"""Chapter 16's race of two processes against one: `python -m benchmarks.two_processes`.
+
+The code is the chapter's own. Takes three minutes of two cores and writes book/measurements/two_processes.json.
+"""
+
+from functools import partial
+
+from benchmarks.pages import names_before
+from benchmarks.results import save
+from classroom.processes import together
+
+SENTENCES = (32, 4)
+
+
+def main() -> None:
+    """Race, save."""
+    race = names_before("16_many_gpus", "two_processes")["race"]
+    found = {n: [together(partial(race, n), size)[0] for size in (1, 2)] for n in SENTENCES}
+    save("two_processes", {"found": found})
+
+
+if __name__ == "__main__":
+    main()
