@@ -86,13 +86,24 @@ def my_share(
 import torch.distributed as dist
 
 
+def in_a_group(work):
+    """`work` by processes that first find each other, and in the end part."""
+
+    def with_others(*arguments):
+        dist.init_process_group("gloo")
+        result = work(*arguments)
+        dist.destroy_process_group()
+        return result
+
+    return with_others
+
+
+@in_a_group
 def introduce():
-    dist.init_process_group("gloo")
-    number = dist.get_rank()
-    mine = torch.tensor([number + 1.0, 10.0])
+    rank = dist.get_rank()
+    mine = torch.tensor([rank + 1.0, 10.0])
     dist.all_reduce(mine)
-    dist.destroy_process_group()
-    return number, mine.tolist()
+    return rank, mine.tolist()
 
 
 answers = together(introduce, 3)
@@ -101,7 +112,9 @@ assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 
 # %% [markdown]
 # (`gloo` carries numbers between CPUs. Between NVIDIA's GPUs `nccl` does.) Everyone must call it, in the same order:
-# whoever leaves one out keeps the others waiting.
+# whoever leaves one out keeps the others waiting. A group must outlive the models that use it, or a
+# process may wait for itself for ever ([issue 56297](https://github.com/pytorch/pytorch/issues/56297) has such a case).
+# Hence the decorator: the group ends when the function has returned and its models are gone.
 #
 # ### Break it: each divides by its own
 #
@@ -128,9 +141,9 @@ def gradient_of(batch, divisor=None, kind=torch.float32):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
+@in_a_group
 def two_halves():
     """For each kind of number the sum, divided by all, and the mean, each by its own."""
-    dist.init_process_group("gloo")
     share = my_share(batch, dist.get_rank(), dist.get_world_size())
     tokens = (share[1][:, 1:] != 0).sum()
     dist.all_reduce(tokens)
@@ -140,7 +153,6 @@ def two_halves():
         dist.all_reduce(added)
         dist.all_reduce(averaged)
         found[kind] = added, averaged / 2
-    dist.destroy_process_group()
     return found
 
 
@@ -347,9 +359,9 @@ def summed(number):
     return number
 
 
+@in_a_group
 def one_step(engine):
     """What a step moves and keeps, over the parameters' bytes, and its gradient."""
-    dist.init_process_group("gloo")
     torch.manual_seed(0)
     config = TransformerConfig(1000, 1000, 64, 4, 2, 2, 256, dropout=0.0)
     model, rows = Transformer(config), torch.randint(3, 1000, (8, 17))
@@ -367,7 +379,6 @@ def one_step(engine):
         found.append(
             (p.grad.full_tensor() if engine is shard else p.grad).flatten()
         )
-    dist.destroy_process_group()
     moved = {name: n / whole for name, n in traffic.bytes.items()}
     return moved | {"kept": kept / whole}, torch.cat(found)
 
@@ -653,9 +664,11 @@ from datetime import timedelta
 def joined(device: str = "cpu") -> Iterator[Team]:
     """The team of the processes that torchrun has started, or of this one alone.
 
-    On GPUs each process takes the one that has its number on this machine. Raises
-    ValueError when there is none for it, when processes cannot talk on the device,
-    and when restarts on several machines would wait for the dead.
+    On GPUs each process takes the one that has its number on this machine. What the
+    team has wrapped must be gone when the block ends, or ending the group can hang:
+    let a function of its own train. Raises ValueError when there is no GPU for a
+    process, when processes cannot talk on the device, and when restarts on several
+    machines would wait for the dead.
     """
     if not dist.is_torchelastic_launched():
         yield Team()
@@ -714,6 +727,11 @@ pairs = [(one, [1, *one[::-1], 2]) for one in sentences]
 
 def run(sharded=False, folder=None, accident=False):
     """The history of a short training, with an accident on the first attempt."""
+    with joined() as team:
+        return run_by(team, sharded, folder, accident)
+
+
+def run_by(team, sharded, folder, accident):
     validate = partial(evaluate, batches=list(pair_batches(pairs[:20])))
     config = TrainingConfig(steps=20, rate=1e-2, warmup=5, every=5)
 
@@ -724,12 +742,11 @@ def run(sharded=False, folder=None, accident=False):
                 os.kill(os.getpid(), signal.SIGKILL)  # no chance to say goodbye
             yield batch
 
-    with joined() as team:
-        torch.manual_seed(0)
-        model, batches = team.wrap(Transformer(shape), sharded), team.share(share)
-        return train(
-            model, batches, config, validate, folder, progress=False, team=team
-        )
+    torch.manual_seed(0)
+    model, batches = team.wrap(Transformer(shape), sharded), team.share(share)
+    return train(
+        model, batches, config, validate, folder, progress=False, team=team
+    )
 
 
 histories = {
@@ -837,10 +854,10 @@ quiz.one_choice(
 
 
 # %%
-def race(sentences):
+@in_a_group
+def race(sentences, rounds=24):
     """Milliseconds for a gradient, for each way: the quartiles of some rounds."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     torch.manual_seed(0)
     config = TransformerConfig(1000, 1000, 256, 4, 2, 2, 1024, dropout=0.0)
     rows = torch.randint(3, 1000, (sentences // dist.get_world_size(), 33))
@@ -850,19 +867,23 @@ def race(sentences):
     }
     ways = {"silent": ways["in buckets"].module} | ways
     times = {name: [] for name in ways}
-    for name in [*ways] * 8:
+    for name in [*ways] * rounds:
         dist.barrier()
         start = time.perf_counter()
         loss, tokens = cross_entropy(ways[name](rows, rows[:, :-1]), rows[:, 1:])
         (loss / tokens).backward()
         dist.barrier()
         times[name].append(1000 * (time.perf_counter() - start))
-    dist.destroy_process_group()
     return {name: quantiles(taken[1:], n=4) for name, taken in times.items()}
 
 
-for sentences in (32, 4):
-    one, two = (together(partial(race, sentences), n)[0] for n in (1, 2))
+# %% [markdown]
+# That takes minutes, so a program runs it (`python -m benchmarks.two_processes`), on a machine with nothing else to do.
+
+# %%
+from classroom.measured import measured
+
+for sentences, (one, two) in measured("two_processes")["found"].items():
     table = {"one process": one["silent"]} | {
         f"two, {way}": two[way] for way in two
     }
@@ -887,9 +908,9 @@ for sentences in (32, 4):
 
 
 # %%
+@in_a_group
 def talk():
     """Seconds for an all-reduce of so many numbers, the median of some."""
-    dist.init_process_group("gloo")
     dist.all_reduce(torch.ones(1))  # the first takes longer
     found = {}
     for size, rounds in ((10, 50), (10_000, 50), (10_000_000, 7)):
@@ -900,7 +921,6 @@ def talk():
             dist.all_reduce(numbers)
             times.append(time.perf_counter() - start)
         found[size] = median(times)
-    dist.destroy_process_group()
     return found
 
 

@@ -1,6 +1,7 @@
 """Functions of a notebook that run in several processes at once, started by torchrun's own launcher."""
 
 import logging
+import multiprocessing
 import sys
 from collections.abc import Callable
 from tempfile import TemporaryDirectory
@@ -9,6 +10,9 @@ from typing import Any
 import cloudpickle
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+# PyTorch is imported once, by a server that each process is a fork of: for each to import it takes seconds.
+multiprocessing.set_forkserver_preload(["torch.distributed.elastic.multiprocessing.api", "torch.distributed.fsdp"])
 
 
 def together(work: Callable[[], Any], size: int, restarts: int = 0) -> list[Any]:
@@ -28,7 +32,7 @@ def together(work: Callable[[], Any], size: int, restarts: int = 0) -> list[Any]
             run_id="together",
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
-            start_method="spawn",
+            start_method="forkserver",
             max_restarts=restarts,
             monitor_interval=0.05,
             logs_specs=DefaultLogsSpecs(log_dir=folder),

@@ -317,9 +317,11 @@ class Processes(Team):
 def joined(device: str = "cpu") -> Iterator[Team]:
     """The team of the processes that torchrun has started, or of this one alone.
 
-    On GPUs each process takes the one that has its number on this machine. Raises
-    ValueError when there is none for it, when processes cannot talk on the device,
-    and when restarts on several machines would wait for the dead.
+    On GPUs each process takes the one that has its number on this machine. What the
+    team has wrapped must be gone when the block ends, or ending the group can hang:
+    let a function of its own train. Raises ValueError when there is no GPU for a
+    process, when processes cannot talk on the device, and when restarts on several
+    machines would wait for the dead.
 
     Defined in chapter 16, "A team that trains".
     """
