@@ -13,7 +13,7 @@ OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
 # With PIP_EXTRA_INDEX_URL set, pip looks for PyTorch there too (a smaller build, for machines with no GPU).
 
-.PHONY: help venv book test lab serve weave tangle index lint format lock bench costs clean
+.PHONY: help venv book rendered test mutants lab serve weave tangle index lint format lock bench costs clean
 .DELETE_ON_ERROR:
 
 help: ## list what can be made
@@ -35,15 +35,36 @@ $(VENV)/installed: requirements.txt pyproject.toml
 	@rm $(VENV)/installing && touch $@
 
 book: venv ## weave what is stale and render the book
+	@$(RUN) literate.render --check || $(MAKE) --silent rendered
+	@echo "The book is in $(CURDIR)/$(PAGE)"
+	@echo "Open that file in a browser, or run: make serve"
+
+rendered: venv
 	@$(RUN) literate tangle
 	@$(RUN) literate weave
 	@$(MAKE) --silent index
 	@TRANSFORMERS_VERBOSITY=error $(RUN) literate.render
-	@echo "The book is in $(CURDIR)/$(PAGE)"
-	@echo "Open that file in a browser, or run: make serve"
 
-test: venv ## run the whole suite on two cores
-	$(RUN) pytest --nbval-lax -n 2 --dist loadscope --no-loadscope-reorder
+# Fast and telling first: what one part of the tests finds is said before the next begins.
+PYTEST = $(RUN) pytest -n 2 --dist loadscope --no-loadscope-reorder
+FIRST = tests/book/test_chapters.py tests/reference
+SECOND = tests/command tests/literate tests/classroom tests/benchmarks tests/book/test_make.py tests/book/test_press.py
+MINUTES = book/notebooks tests/mutants tests/browser tests/torchrun tests/book/test_site.py tests/book/test_gates.py
+
+test: venv ## prove the book; FAST=1 leaves out what takes minutes, CHAPTER=05 proves one chapter
+ifdef CHAPTER
+	$(RUN) pytest --nbval-lax -n 2 --dist loadscope $$($(VENV)/bin/python -m tests.one_chapter $(CHAPTER))
+else
+	$(PYTEST) $(FIRST)
+	$(PYTEST) $(SECOND)
+ifndef FAST
+	$(PYTEST) --nbval-lax $(MINUTES)
+endif
+endif
+
+mutants: venv ## plant defects that nobody has chosen, and count those that no test notices (hours; SAMPLE=20 a module)
+	$(RUN) pip install --quiet --disable-pip-version-check --no-deps -r tests/mutants/requirements.txt
+	$(RUN) tests.mutants.generated $(if $(SAMPLE),--sample $(SAMPLE)) $(MODULES)
 
 # JupyterLab draws figures and runs quizzes in a notebook it has not executed itself only if that is trusted. Trust goes
 # by content: it holds for the copies as well, and for no other notebook in work/.

@@ -1,7 +1,8 @@
 """Renders the book: from nothing if anything in it changed since the last good build, and not at all if nothing did.
 
-Sphinx by itself renders changed pages only. A page that stayed the same keeps a link to a heading that is gone, and an
-old title in its sidebar. An interrupted build has no mark, so the next one begins from nothing too.
+`python -m literate.render --check` exits with 0 if nothing did, and looks at hashes alone: not even the chapters' tools
+are imported. Sphinx by itself renders changed pages only. A page that stayed the same keeps a link to a heading that is
+gone, and an old title in its sidebar. An interrupted build has no mark, so the next one begins from nothing too.
 """
 
 import hashlib
@@ -12,13 +13,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from literate.chapter import read_chapter
-from literate.notebook import cells_of
 from literate.project import CLASSROOM, PACKAGE, Project, read_text, write_text
 
-PARTS = ("_config.yml", "_toc.yml", "requirements.txt", "book", CLASSROOM, PACKAGE)
+PARTS = ("_config.yml", "_toc.yml", "requirements.txt", "book", "chapters", "literate", CLASSROOM, PACKAGE)
 MARK = "html/.made_from"
 BUILD = (sys.executable, Path(sys.executable).with_name("jupyter-book"), "build", "-W", "-n", "--keep-going")
+
+
+def is_fresh(project: Project) -> bool:
+    """Whether the book lies rendered in `_build` as its parts are now: chapters, package, pages and tools."""
+    return read_text(project.root / "_build" / MARK) == made_from(project)
 
 
 def render(project: Project, build: Sequence[str | Path] = BUILD) -> bool:
@@ -26,9 +30,9 @@ def render(project: Project, build: Sequence[str | Path] = BUILD) -> bool:
 
     What is wrong is said on stderr, and then no build is left.
     """
-    folder, sum_of_parts = project.root / "_build", made_from(project)
-    if read_text(folder / MARK) == sum_of_parts:
+    if is_fresh(project):
         return True
+    folder = project.root / "_build"
     shutil.rmtree(folder, ignore_errors=True)
     command = [*build, "-q", project.root]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
@@ -37,7 +41,7 @@ def render(project: Project, build: Sequence[str | Path] = BUILD) -> bool:
         shutil.rmtree(folder, ignore_errors=True)
         print("The book was not built.", file=sys.stderr)
         return False
-    write_text(folder / MARK, sum_of_parts)
+    write_text(folder / MARK, made_from(project))
     return True
 
 
@@ -54,6 +58,8 @@ def made_from(project: Project) -> str:
 
 def with_lines_of_chapters(project: Project, report: str) -> str:
     """Sphinx's report with places of the chapters: line 3 of a notebook's second cell is line 20004 to it."""
+    from literate.chapter import read_chapter
+    from literate.notebook import cells_of
 
     def place(found: re.Match[str]) -> str:
         path = project.chapters.relative_to(project.root) / f"{found[1]}.py"
@@ -66,7 +72,8 @@ def with_lines_of_chapters(project: Project, report: str) -> str:
 
 if __name__ == "__main__":
     try:
-        sys.exit(0 if render(Project(Path.cwd().resolve())) else 1)
+        done = is_fresh if sys.argv[1:] == ["--check"] else render
+        sys.exit(0 if done(Project(Path.cwd().resolve())) else 1)
     except KeyboardInterrupt:
         print("interrupted: the next build begins from nothing", file=sys.stderr)
         sys.exit(130)

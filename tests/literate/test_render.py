@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from literate.project import Project
-from literate.render import render
+from literate.render import is_fresh, render
 
 PAGE = "_build/html/page.html"
 BUILDING = (  # in place of Jupyter Book, called as it is: the last argument is the project
@@ -14,6 +14,7 @@ BUILDING = (  # in place of Jupyter Book, called as it is: the last argument is 
     "html.joinpath('page.html').write_text(f'built at {time.time()}')"
 )
 PARTS = ["_config.yml", "_toc.yml", "requirements.txt", "book/index.md", "classroom/quiz.css", "dotformer/layers.py"]
+PARTS += ["chapters/03_softmax.py", "literate/weave.py"]
 
 
 @pytest.fixture
@@ -31,9 +32,10 @@ def built(folder, building: str = BUILDING) -> bool:
 
 def test_a_book_in_which_nothing_changed_is_not_rendered_again(book):
     before = book.read(PAGE)
-    for name in ("book/.ipynb_checkpoints/index.md", "book/_ext/__pycache__/press.pyc", "chapters/03_softmax.py"):
+    for name in ("book/.ipynb_checkpoints/index.md", "book/_ext/__pycache__/press.pyc", "tests/test_it.py"):
         book.write(name, "no part of the pages")
     (book.root / "book/index.md").touch()
+    assert is_fresh(Project(book.root))
     assert built(book)
     assert book.read(PAGE) == before
 
@@ -43,6 +45,7 @@ def test_a_part_that_changed_has_all_rendered_from_nothing(book, name):
     before = book.read(PAGE)
     book.write("_build/html/old.html", "a page that is no more")
     book.write(name, "changed")
+    assert not is_fresh(Project(book.root))
     assert built(book)
     assert book.read(PAGE) != before
     assert not (book.root / "_build/html/old.html").exists()
