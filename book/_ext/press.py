@@ -9,6 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
+from sphinx_codeautolink.extension import resolve
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -72,6 +73,8 @@ def list_sources(
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx, and document the package that lies beside the book rather than one installed elsewhere."""
     sys.path.insert(0, str(app.srcdir))
+    # it executes what modules import for type checkers: all of transformers, for half a minute, and to no use here
+    resolve.populate_type_checking = lambda module: None
     app.setup_extension("sphinx.ext.autodoc")  # which brings two of the events below
     app.connect("config-inited", set_buttons, priority=100)
     app.connect("doctree-read", name_toggles)
