@@ -1057,7 +1057,7 @@ from classroom.measured import measured
 measurement = measured("masks")["found"]
 held_out, _ = split_talk(0)
 checked = {}
-print(f"{'':31} loss  forced  writing, of nine   leaks in        equal")
+print(f"{'':30}  loss forced     writing  leaks in        equal")
 for name, make in variants.items():
     loss, forced, writing = np.array(measurement[name]).T
     torch.manual_seed(0)
@@ -1065,10 +1065,11 @@ for name, make in variants.items():
     leak, equal = leaks(variant), equals_reference(variant, held_out)
     checked[name] = leak, equal
     where = " and ".join(mode for mode, leaking in leak.items() if leaking) or "–"
-    spread = f"{writing.min():4.0%} to {writing.max():4.0%}"
+    spread = f"{writing.min():.0%}-{writing.max():.0%}"
     known = "yes" if equal else "NO"
     print(
-        f"{name:30} {loss.max():5.3f} {forced.mean():6.0%}   {spread:15}  {where:15} {known}"
+        f"{name:30}{loss.max():6.3f}{forced.mean():7.0%}{spread:>12}"
+        f"  {where:15} {known}"
     )
 
 # %% [markdown]
@@ -1086,7 +1087,7 @@ for name, make in variants.items():
 # but two layers of encoder have already carried the rest there, and small talk is easy. Only the last column finds it,
 # the comparison with a reference.
 
-# %%
+# %% tags=["hide-input"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
 forced = {name: np.array(runs)[:, 1] for name, runs in measurement.items()}
 assert max(loss for runs in measurement.values() for loss, *_ in runs) < 0.1

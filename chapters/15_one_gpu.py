@@ -786,7 +786,7 @@ from classroom.measured import measured
 ladder = measured("ladder-cpu")["measurements"]
 whole = {row["name"]: row for row in ladder if row["what"] == "rung"}
 changes, last = {}, None
-print(f"{'':26}        ms a step  tokens/s        MB  gradient off by")
+print(f"{'':26}    ms a step    tokens/s        MB  gradient off by")
 for name, row in whole.items():
     speed = row["tokens_per_second"]
     changes[name] = speed / last - 1 if last else 0.0
@@ -815,7 +815,7 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # follows it is of the size of chance: one core has few idle circuits that a larger batch could fill, and making batches
 # takes no time to speak of. Checkpointing is slower and needs less memory, as promised.
 
-# %%
+# %% tags=["hide-input"]
 assert 0.4 < changes["bf16"] < 0.45 and 1 / 8 < changes["compile"] < 1 / 6
 rest = list(changes)[list(changes).index("compile") + 1 : -1]
 assert all(abs(changes[name]) < 0.09 for name in ["tf32", *rest])
