@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import gc
 import os
 import platform
 import sys
@@ -51,6 +52,8 @@ def train_command(args: argparse.Namespace) -> None:
     device = device_named(args.device)
     with joined(device) as team:
         train_together(args, device, team)
+        if team.size > 1:  # what wrapped the model is in cycles, and must not outlive the group (pytorch issue 56297)
+            gc.collect()
 
 
 def train_together(args: argparse.Namespace, device: str, team: Team) -> None:
@@ -71,7 +74,7 @@ def train_together(args: argparse.Namespace, device: str, team: Team) -> None:
     say(f"going on after step {reached:,} of {config.steps:,}" if reached else f"{config.steps:,} steps to go")
     batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
     validate = partial(evaluate, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
-    progress = not args.quiet and sys.stderr.isatty()
+    progress = not args.quiet and sys.stderr is not None and sys.stderr.isatty()
     half = partial(torch.autocast, device, torch.bfloat16) if config.precision == "bfloat16" else nullcontext
     with product_precision("highest" if config.precision == "float32" else "high"):
         try:
@@ -222,7 +225,8 @@ def main(arguments: list[str] | None = None) -> int:
     code, message = 0, ""
     try:
         args.run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed, it is None
+            sys.stdout.flush()
     except KeyboardInterrupt:
         code, message = 130, "stopped" + "; the same command goes on from the last checkpoint" * ("config" in args)
     except BrokenPipeError:
@@ -233,11 +237,12 @@ def main(arguments: list[str] | None = None) -> int:
         code, message = 1, " ".join(str(error).split()) or "not enough memory"
         if isinstance(error, OSError) and error.strerror:
             message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if message:
+    if message and sys.stderr is not None:
         with suppress(OSError):  # a disk so full that nobody can be told
             print(f"dotformer: {message}", file=sys.stderr)  # only here, where a progress bar has been closed
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError:  # nobody listens, or the disk is full: do not try again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code

@@ -96,9 +96,10 @@ def test_text_never_becomes_a_special_token(tokenizer):
 
 def test_a_saved_tokenizer_is_the_same(tokenizer, tmp_path):
     path = tmp_path / "tokenizer.json"
-    tokenizer.save(path)
-    loaded = BPETokenizer.load(path)
-    assert (loaded.merges, loaded.special_tokens) == (tokenizer.merges, tokenizer.special_tokens)
+    for saved in (BPETokenizer(tokenizer.merges, ("<nothing>", "<s>", "</s>", "<ä>")), tokenizer):
+        saved.save(path)
+        loaded = BPETokenizer.load(path)
+        assert (loaded.merges, loaded.special_tokens, len(loaded)) == (saved.merges, saved.special_tokens, len(saved))
     content = json.loads(path.read_text(encoding="utf-8"))
     assert [piece for _, _, piece in content["merges"]][:2] == [
         symbol.decode(errors="backslashreplace") for symbol in tokenizer.symbols[256:258]

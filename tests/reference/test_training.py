@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import csv
+import functools
 import hashlib
 import itertools
 import json
@@ -592,6 +593,17 @@ def test_a_checkpoint_brings_everything_back_bit_for_bit(tmp_path):
     assert state_of(other, its_optimizer) == before
     assert torch.equal(torch.rand(5), following)
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"fused": True}, {"foreach": True}, {"betas": (0.5, 0.75), "amsgrad": True}], ids=str
+)
+def test_a_checkpoint_brings_the_optimisers_settings_back(tmp_path, settings):
+    one, other = (started(seed, kind=functools.partial(torch.optim.Adam, **settings)) for seed in (1, 2))
+    save_checkpoint(tmp_path / "checkpoint.pt", *one, CONFIG)
+    load_checkpoint(tmp_path / "checkpoint.pt", *other, CONFIG)
+    theirs, ours = (optimizer.param_groups[0] | {"params": 0} for _, optimizer in (one, other))
+    assert ours == theirs == theirs | settings
 
 
 def test_a_checkpoint_at_the_start_has_no_history(tmp_path):

@@ -2,11 +2,12 @@
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from shutil import copytree
@@ -14,39 +15,69 @@ from shutil import copytree
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.checkpoint import FileSystemReader
 
 from dotformer.command_line.commands import main
+from dotformer.training import Team
+from tests.torchrun import work
 
-WORK = Path(__file__).with_name("work.py")
-
-
-def together(processes, *arguments, restarts=0, machines=1, port=0, shared=True, work=(WORK,)):
-    """Start `processes` of the work under torchrun, on one of some machines."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--nnodes={machines}"]
-    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=test"]
-    command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", *map(str, work)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(WORK.parents[2])}
-    if not shared:
-        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    return subprocess.Popen(
-        [*command, *map(str, arguments)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def finished(process):
-    """Its standard output, once it has ended well."""
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err[-3000:]
-    return out
+WORK = Path(work.__file__)
+CONFIG = """
+[data]
+corpus = "number_words"
+train = 200
+validation = 20
+test = 20
+[tokens]
+vocab_size = 300
+[model]
+d_model = 16
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+d_ff = 16
+dropout = 0.0
+[training]
+steps = 8
+warmup = 4
+every = 4
+max_tokens = 512
+"""
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The folder of a run by one process without torchrun."""
-    folder = tmp_path_factory.mktemp("alone")
+def torchrun(tmp_path_factory):
+    """Start processes of the work under torchrun, on some machines, and wait; what they have said.
+
+    None of them outlives the call, and none the tests.
+    """
+    pipe, output = subprocess.PIPE, tmp_path_factory.mktemp("output") / "output"
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(WORK.parents[2])}
-    subprocess.run([sys.executable, WORK, "train", folder, "whole", "20"], env=environment, check=True, timeout=120)
-    return folder
+    server = subprocess.Popen([sys.executable, WORK, "serve"], env=environment, stdin=pipe, stdout=pipe, bufsize=0)
+
+    def torchrun(processes, *arguments, restarts=0, machines=1, port=0):
+        command = [f"--nproc-per-node={processes}", f"--nnodes={machines}", f"--max-restarts={restarts}"]
+        command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=test"]
+        command += ["--monitor-interval=0.1", "--run-path", "--start-method=fork", WORK, *arguments]
+        settings = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if machines > 1 else {}
+        request = json.dumps([machines, [str(word) for word in command], settings, str(output)])
+        server.stdin.write(f"{request}\n".encode())
+        number = int(server.stdout.readline())
+        try:
+            ended, _, _ = select.select([server.stdout], [], [], 120)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(number, signal.SIGKILL)
+            code = int(server.stdout.readline())
+        said, errors = (Path(f"{output}.{stream}") for stream in (1, 2))
+        assert ended and code == 0, errors.read_text()[-3000:]
+        text = said.read_text()
+        said.unlink()
+        return text
+
+    yield torchrun
+    server.stdin.close()
+    server.wait()
 
 
 def losses(folder):
@@ -57,6 +88,7 @@ def losses(folder):
 
 def assert_same_run(folder, other, rounding=1e-5):
     assert torch.allclose(torch.tensor(losses(folder)), torch.tensor(losses(other)), atol=rounding, rtol=0)
+    assert all(int(a[0]) < int(b[0]) for a, b in pairwise(losses(folder)))
     ours, theirs = (load_file(one / "model.safetensors") for one in (folder, other))
     assert ours.keys() == theirs.keys()
     for name in ours:
@@ -64,84 +96,85 @@ def assert_same_run(folder, other, rounding=1e-5):
             assert torch.allclose(ours[name], theirs[name], atol=10 * rounding, rtol=0), name
 
 
-@pytest.mark.parametrize(("processes", "way"), [(2, "whole"), (3, "parts")])
-def test_many_train_what_one_trains(processes, way, alone, tmp_path):
-    finished(together(processes, "train", tmp_path, way, 20))
-    assert_same_run(tmp_path, alone)
+def parts(folder):
+    """In how many parts each parameter is in a checkpoint."""
+    stored = FileSystemReader(folder / "checkpoint").read_metadata().state_dict_metadata
+    return {len(value.chunks) for name, value in stored.items() if name.startswith("model.")}
 
 
-def test_gradients_are_those_of_one_to_rounding_and_means_of_means_are_not():
-    out = finished(together(2, "gradients"))
-    found = json.loads(out)
-    assert found["whole, float64"] < 1e-14 and found["parts, float64"] < 1e-14
-    assert found["whole"] < 1e-6 and found["parts"] < 1e-6
-    assert found["each divides by its own"] > 1e-3
+def begun(folder):
+    """The numbers of the processes that have begun, in order."""
+    return sorted((folder / "started").read_text().split())
+
+
+def new(base, *names):
+    """New folders."""
+    for name in names:
+        (base / name).mkdir()
+    return [base / name for name in names]
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-    """The folder of a run that two processes, each with a part, have stopped after 10 of 20 steps; to be copied."""
-    folder = tmp_path_factory.mktemp("stopped")
-    assert "stopped after 10" in finished(together(2, "stop", folder, "parts", 20))
+def alone(tmp_path_factory):
+    """The folder of a run by one process without torchrun."""
+    folder = tmp_path_factory.mktemp("alone")
+    work.learn(Team(), "train", "whole", folder)
     return folder
 
 
-def test_three_with_the_whole_go_on_where_two_with_parts_have_stopped(stopped, alone, tmp_path):
-    copytree(stopped, tmp_path, dirs_exist_ok=True)
-    assert json.loads((tmp_path / "checkpoint" / "run.json").read_text())["history"][-1]["step"] == 10
-    finished(together(3, "train", tmp_path, "whole", 20))
-    assert_same_run(tmp_path, alone)
+@pytest.fixture(scope="module")
+def two(tmp_path_factory, torchrun):
+    """What two processes have left in folders: gradients, a whole run, and one that they have stopped in parts."""
+    base = tmp_path_factory.mktemp("two")
+    folders = new(base, "gradients", "whole", "stopped")
+    tasks = zip(("gradients", "train", "stop"), ("both", "whole", "parts"), folders, strict=True)
+    torchrun(2, *(word for task in tasks for word in task))
+    return base
 
 
-def kill_the_second(folder, agents):
-    """Kill process 1 once there is a checkpoint, in the middle of the run."""
-    while not (folder / "checkpoint" / "run.json").exists():
-        assert all(agent.poll() is None for agent in agents)
-        time.sleep(0.02)
-    started = dict(pair.split(":") for pair in (folder / "started").read_text().split())
-    os.kill(int(started["1"]), signal.SIGKILL)
+def test_gradients_are_those_of_one_to_rounding_and_means_of_means_are_not(two):
+    found = json.loads((two / "gradients" / "gradients.json").read_text())
+    assert found["whole"] < 1e-14 and found["parts"] < 1e-14
+    assert found["each divides by its own"] > 1e-3
 
 
-def assert_started_twice(folder):
-    numbers = [pair.partition(":")[0] for pair in (folder / "started").read_text().split()]
-    assert sorted(numbers) == ["0", "0", "1", "1"]
-    assert all(int(a[0]) < int(b[0]) for a, b in pairwise(losses(folder)))
+def test_two_train_what_one_trains(two, alone):
+    assert begun(two / "whole") == ["0", "1"] and parts(two / "whole") == {1}
+    assert_same_run(two / "whole", alone)
 
 
-def test_a_killed_worker_is_started_again_and_nothing_is_lost(alone, tmp_path):
-    agent = together(2, "slow", tmp_path, "whole", 20, restarts=1)
-    kill_the_second(tmp_path, [agent])
-    finished(agent)
-    assert_started_twice(tmp_path)
-    assert_same_run(tmp_path, alone)
+def test_three_with_parts_train_what_one_trains_and_with_the_whole_go_on_where_two_have_stopped(
+    two, alone, torchrun, tmp_path
+):
+    [together] = new(tmp_path, "parts")
+    halves = Path(copytree(two / "stopped", tmp_path / "stopped"))
+    assert json.loads((halves / "checkpoint" / "run.json").read_text())["history"][-1]["step"] == 10
+    assert (halves / "stopped").exists() and parts(halves) == {2}
+    torchrun(3, "train", "parts", together, "train", "whole", halves)
+    assert parts(together) == {3} and parts(halves) == {1}
+    for folder in (together, halves):
+        assert_same_run(folder, alone)
 
 
-def test_a_worker_killed_on_another_machine(alone, tmp_path):
+def test_a_worker_killed_on_another_machine_is_started_again_and_nothing_is_lost(alone, torchrun, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    agents = [
-        together(1, "slow", tmp_path, "whole", 20, restarts=1, machines=2, port=port, shared=False) for _ in range(2)
-    ]
-    kill_the_second(tmp_path, agents)
-    for agent in agents:
-        finished(agent)
-    assert_started_twice(tmp_path)
+    torchrun(1, "die", "whole", tmp_path, restarts=1, machines=2, port=port)
+    assert (tmp_path / "killed").exists() and begun(tmp_path) == ["0", "0", "1", "1"]
     assert_same_run(tmp_path, alone)
 
 
-def test_the_same_command_trains_with_one_process_and_with_several(tmp_path, capsys):
-    config = tmp_path / "tiny.toml"
-    config.write_text(
-        '[data]\ncorpus = "number_words"\ntrain = 200\nvalidation = 20\ntest = 20\n[tokens]\nvocab_size = 300\n'
-        "[model]\nd_model = 16\nnum_heads = 2\nnum_encoder_layers = 1\nnum_decoder_layers = 1\nd_ff = 16\n"
-        "dropout = 0.0\n[training]\nsteps = 8\nwarmup = 4\nevery = 4\nmax_tokens = 512\n"
-    )
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert main(["train", str(config), "--output", str(one), "--device", "cpu"]) == 0
+def test_a_command_of_two_of_which_one_is_killed_trains_what_it_trains_alone(torchrun, tmp_path, capsys):
+    (tmp_path / "tiny.toml").write_text(CONFIG)
+    one, both = tmp_path / "one", tmp_path / "two"
+    command = ["train", str(tmp_path / "tiny.toml"), "--device", "cpu", "--output"]
+    assert main([*command, str(one)]) == 0
     said = capsys.readouterr().out.splitlines()
-    several = together(2, "train", config, "--output", two, "--device", "cpu", "--shard", work=("-m", "dotformer"))
-    assert finished(several).replace(str(two), str(one)).splitlines() == said  # and only one of the two speaks
-    assert_same_run(two, one)
-    assert main(["evaluate", str(two), "--device", "cpu"]) == 0
-    assert main(["train", str(config), "--output", str(two)]) == 1
+    heard = torchrun(2, "command", tmp_path, *command, both, "--shard", restarts=1).replace(str(both), str(one))
+    assert heard.splitlines() == [*said[:2], said[0], "going on after step 4 of 8", said[2]]  # only one of them speaks
+    assert (tmp_path / "killed").exists() and parts(both) == {2}
+    assert (tmp_path / "left").read_text() == "0 0 "  # wrapped models, when the group ends
+    assert_same_run(both, one)
+    assert main(["evaluate", str(both), "--device", "cpu"]) == 0
+    assert main([*command, str(both)]) == 1
     assert "begun by several processes" in capsys.readouterr().err

