@@ -83,6 +83,8 @@ def my_share(
 # and each process finds in its environment its number, how many they are, and where they meet.
 
 # %%
+import gc
+
 import torch.distributed as dist
 
 
@@ -92,6 +94,7 @@ def in_a_group(work):
     def with_others(*arguments):
         dist.init_process_group("gloo")
         result = work(*arguments)
+        gc.collect()  # a wrapped model refers to itself, and stays till then
         dist.destroy_process_group()
         return result
 
@@ -655,6 +658,7 @@ class Processes(Team):
 
 
 # %% tags=["export", "hide-input"] module="distributed"
+import gc
 import os
 from contextlib import contextmanager
 from datetime import timedelta
@@ -708,6 +712,7 @@ def joined(device: str = "cpu") -> Iterator[Team]:
         timeout=timedelta(hours=3),  # process 0 may have to fetch and prepare data
     )
     yield Processes(device)
+    gc.collect()  # what has wrapped a model refers to itself, and stays till then
     dist.destroy_process_group()  # not after an error: others may never answer
 
 

@@ -3,6 +3,7 @@
 Never edited by hand: edit the chapter, then `make tangle`.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -363,4 +364,5 @@ def joined(device: str = "cpu") -> Iterator[Team]:
         timeout=timedelta(hours=3),  # process 0 may have to fetch and prepare data
     )
     yield Processes(device)
+    gc.collect()  # what has wrapped a model refers to itself, and stays till then
     dist.destroy_process_group()  # not after an error: others may never answer

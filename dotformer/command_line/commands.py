@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import gc
 import os
 import platform
 import sys
@@ -52,8 +51,6 @@ def train_command(args: argparse.Namespace) -> None:
     device = device_named(args.device)
     with joined(device) as team:
         train_together(args, device, team)
-        if team.size > 1:  # what wrapped the model is in cycles, and must not outlive the group (pytorch issue 56297)
-            gc.collect()
 
 
 def train_together(args: argparse.Namespace, device: str, team: Team) -> None:
