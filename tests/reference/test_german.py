@@ -1,7 +1,5 @@
 """Tests for german.py: properties of the corpus, agreement, and known pairs."""
 
-import re
-from collections import Counter
 from random import Random
 
 import pytest
@@ -64,24 +62,6 @@ def test_agreement(noun, word, cases):
     assert english(phrases[0]).split()[-2:] == ["old", noun]
 
 
-@pytest.mark.parametrize(
-    ("pronoun", "cases"),
-    [("I", "ich mich mir"), ("he", "er ihn ihm"), ("they", "sie sie ihnen")],
-)
-def test_pronouns(pronoun, cases):
-    phrases = [de.noun_phrase(named(pronoun), x) for x in ("nom", "acc", "dat")]
-    assert " ".join(german(phrase) for phrase in phrases) == cases
-
-
-@pytest.mark.parametrize(
-    ("noun", "pair"),
-    [("dog", ("it", "er")), ("flowers", ("they", "sie")), ("mother", ("she", "sie")), ("I", ("I", "ich"))],
-)
-def test_what_stands_for_a_noun(noun, pair):
-    phrase = de.pronoun(named(noun))
-    assert (english(phrase), german(phrase)) == pair
-
-
 def test_an_before_a_vowel():
     assert english(de.noun_phrase(named("apple"), "acc", "a")) == "an apple"
     assert english(de.noun_phrase(named("apple"), "acc", "a", "big")) == "a big apple"
@@ -99,23 +79,6 @@ def test_an_before_a_vowel():
 def test_places(noun, word, text, alignment):
     phrase = de.noun_phrase(named(noun), "dat", word)
     assert german(phrase) == text and links(phrase) == alignment
-
-
-@pytest.mark.parametrize(
-    ("subject", "tense", "finite", "rest"),
-    [
-        ("he", "present", ("opens", "macht"), ("", "auf")),
-        ("he", "have", ("has", "hat"), ("opened", "aufgemacht")),
-        ("I", "must", ("must", "muss"), ("open", "aufmachen")),
-        ("she", "cannot", ("cannot", "kann"), ("open", "aufmachen")),
-        ("she", "want", ("wants", "will"), ("to open", "aufmachen")),
-    ],
-)
-def test_conjugation(subject, tense, finite, rest):
-    parts = de.conjugate(verb("open"), tense, named(subject))
-    assert (english(parts["finite"]), german(parts["finite"])) == finite
-    end = parts["prefix" if tense == "present" else "end"]
-    assert (english(end), german(end)) == rest
 
 
 @pytest.mark.parametrize(
@@ -157,17 +120,12 @@ def test_more_than_can_be_found(monkeypatch):
 
 KNOWN = """
 Paul has called him . | Paul hat ihn angerufen . | 0-0 1-1 2-3 3-2 4-4
-today he has not sung . | heute hat er nicht gesungen . | 0-0 1-2 2-1 3-3 4-4 5-5
 the children want to give him a pear . | die Kinder wollen ihm eine Birne geben . | 0-0 1-1 2-2 3-5 4-6 5-7 6-3 6-4 7-8
-her dog sleeps because it is tired . | ihr Hund schläft , weil er müde ist . | 0-0 1-1 2-2 3-3 4-3 5-4 6-6 7-5 8-7
 I want to buy a lamp because it is cheap . | ich will eine Lampe kaufen , weil sie billig ist . | 0-0 1-1 2-4 3-5 4-2 4-3 5-6 6-6 7-7 8-9 9-8 10-10
-he wants to help her because she is sick . | er will ihr helfen , weil sie krank ist . | 0-0 1-1 2-4 3-2 3-3 4-5 5-5 6-6 7-8 8-7 9-9
-the apple is under my new table . | der Apfel ist unter meinem neuen Tisch . | 0-0 1-1 2-2 3-3 4-4 5-5 6-6 7-7
 Anna cannot work because she is sick . | Anna kann nicht arbeiten , weil sie krank ist . | 0-0 1-1 2-1 3-2 4-3 5-3 6-4 7-6 8-5 9-7
 my sister looks for a pear in the park every day . | meine Schwester sucht jeden Tag im Park eine Birne . | 0-0 1-1 2-2 2-3 3-9 4-10 5-6 5-7 6-8 7-4 8-5 9-11
 because it is sick , his dog wants to sleep . | weil er krank ist , will sein Hund schlafen . | 0-0 1-1 2-3 3-2 4-4 5-7 6-5 7-6 8-8 8-9 9-10
 I call a woman when Paul opens my window . | ich rufe eine Frau an , wenn Paul mein Fenster aufmacht . | 0-0 1-1 2-2 3-3 4-1 5-4 6-4 7-5 8-7 9-8 10-6 11-9
-her father thinks that she must close her door . | ihr Vater glaubt , dass sie ihre Tür zumachen muss . | 0-0 1-1 2-2 3-3 4-3 5-4 6-7 7-8 8-6 9-5 10-9
 when he sees a kitten , she invites me . | wenn er ein Kätzchen sieht , lädt sie mich ein . | 0-0 1-1 2-3 3-4 4-2 5-5 6-7 7-6 8-8 9-7 10-9
 """  # noqa: E501
 
@@ -212,21 +170,6 @@ def test_each_word_is_aligned_with_what_it_can_render(pairs):
             assert words[t] != "im" or others[s] in ("in", "the")
             assert words[t] != "nicht" or others[s] in ("not", "cannot")
             assert words[t] != "," or others[s] in (",", *CONJUNCTIONS)
-
-
-def test_each_word_occurs_often_enough(corpus):
-    for side in ("source", "target"):
-        counts = Counter(word for pair in corpus.train for word in getattr(pair, side).split())
-        assert min(counts.values()) >= 30, counts.most_common()[-9:]
-
-
-def test_nobody_in_particular_is_said_not_to_have_done_something(pairs):
-    assert not [source for source, *_ in pairs if re.search(r"\ban? (\w+ )?\w+ has not", source)]
-
-
-def test_who_is_sick_wants_to_sleep_because_of_it(pairs):
-    sick = [source for source, *_ in pairs if "sick" in source and "sleep" in source]
-    assert len(sick) > 20 and all("because" in source and "cannot" not in source for source in sick)
 
 
 def test_verb_last_in_each_subordinate_clause_and_commas(pairs):

@@ -38,7 +38,7 @@ def written(folder, name, content):
     return path
 
 
-LINES = ["Ein Hund.", "ä, \u2028 ö \x85 and \x0c ü", "Die Katze"]
+LINES = ["Ein Hund.", "ä, \u2028 ö \x85 and \x0c ü", "", "Die Katze"]
 
 
 @pytest.mark.parametrize(
@@ -57,18 +57,10 @@ def test_lines_end_with_a_line_feed_alone_and_are_stripped(tmp_path, between, en
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("name", ["text.de", "text.de.gz"])
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, name):
-    pack = gzip.compress if name.endswith(".gz") else bytes
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
     content = codecs.BOM_UTF8 + "Ein\ufeff\n\ufeffHund\n".encode()
-    assert corpora.text_lines(written(tmp_path, name, pack(content))) == ["Ein\ufeff", "\ufeffHund"]
-    assert corpora.text_lines(written(tmp_path, name, pack(codecs.BOM_UTF8))) == []
-
-
-def test_lines_without_a_word_are_lines(tmp_path):
-    for content, lines in [(b"", []), (b"\n", [""]), (b"\n\n", ["", ""]), (b"a\n\n b\n \n", ["a", "", "b", ""])]:
-        assert corpora.text_lines(written(tmp_path, "text", content)) == lines
-        assert corpora.text_lines(written(tmp_path, "text.gz", gzip.compress(content))) == lines
+    assert corpora.text_lines(written(tmp_path, "text", content)) == ["Ein\ufeff", "\ufeffHund"]
+    assert corpora.text_lines(written(tmp_path, "text.gz", gzip.compress(codecs.BOM_UTF8))) == []
 
 
 @pytest.mark.parametrize(
@@ -80,11 +72,10 @@ def test_lines_without_a_word_are_lines(tmp_path):
 )
 def test_a_line_that_is_not_utf_8_is_named(tmp_path, content, says):
     good = written(tmp_path, "good", b"a\nb\nc\n")
-    for name, packed in (("text", content), ("text.gz", gzip.compress(content))):
-        path = written(tmp_path, name, packed)
-        for read in (corpora.text_lines, partial(corpora.parallel, good), lambda path: corpora.parallel(path, good)):
-            with pytest.raises(ValueError, match=f"^{path}, {says}$"):
-                read(path)
+    path = written(tmp_path, "text", content)
+    for read in (corpora.text_lines, partial(corpora.parallel, good), lambda path: corpora.parallel(path, good)):
+        with pytest.raises(ValueError, match=f"^{path}, {says}$"):
+            read(path)
 
 
 PACKED = gzip.compress(b"Ein Hund bellt.\n" * 9, mtime=0)
@@ -104,16 +95,6 @@ def test_a_damaged_file_is_named_or_still_says_the_same(tmp_path):
         path = written(tmp_path, "text.gz", PACKED[:end])
         with pytest.raises(ValueError, match=f"^{path} is not a whole gzip file: "):
             corpora.text_lines(path)
-
-
-def test_what_was_never_packed_is_named(tmp_path):
-    path = written(tmp_path, "text.gz", b"Ein Hund\n")
-    with pytest.raises(ValueError, match=f"^{path} is not a whole gzip file: Not a gzipped file"):
-        corpora.parallel(path, path)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        corpora.text_lines(tmp_path / "nowhere")
-    with pytest.raises(IsADirectoryError):
-        corpora.text_lines(tmp_path)
 
 
 def test_lines_of_the_same_number_belong_together(tmp_path):
@@ -261,12 +242,6 @@ def test_captions_are_downloaded_paired_and_kept(server, tmp_path, capfd):
     assert corpora.multi30k() == corpus
     assert corpora.multi30k("de", "en").train[3] == Pair("train 3 in de", "train 3 in en")
     assert len(server.asked) == 6
-
-
-@pytest.mark.parametrize(("source", "target"), [("fr", "de")])
-def test_each_two_of_three_languages_are_a_corpus(server, source, target):
-    corpus = corpora.multi30k(source, target)
-    assert together(corpus)[-1] == Pair(f"test_2016_flickr 1 in {source}", f"test_2016_flickr 1 in {target}")
     assert corpora.multi30k.__defaults__ == ("en", "de")
 
 
@@ -359,16 +334,6 @@ def test_a_download_that_fails_says_what_to_do_and_leaves_nothing(server, tmp_pa
         corpora.download(corpora.multi30k_address("val.en"), tmp_path / "file")
 
 
-def test_without_a_folder_to_write_to_it_says_what_to_do(server, tmp_path):
-    written(tmp_path, "cache", b"this is no folder")
-    with pytest.raises(
-        OSError, match=r"^train\.en could not be downloaded \(.+\)\. .+ put http\S+ into a folder and name"
-    ):
-        corpora.multi30k()
-    assert not server.asked
-    assert files(tmp_path) == ["cache"]
-
-
 def test_a_server_that_falls_silent_is_given_up(server, tmp_path, monkeypatch):
     waits = []
 
@@ -385,14 +350,11 @@ def test_a_server_that_falls_silent_is_given_up(server, tmp_path, monkeypatch):
     assert not files(tmp_path)
 
 
-@pytest.mark.parametrize("sized", [True, False])
-def test_every_byte_is_downloaded(server, tmp_path, sized, capfd):
+def test_every_byte_is_downloaded(server, tmp_path, capfd):
     content = bytes(range(256)) * 1000 + b"end"
-    headers = {"Content-Length": len(content)} if sized else {}
-    server.files |= {"large": (200, headers, content), "moved": (301, {"Location": "/large"}, b"")}
-    for name in ("large", "moved"):
-        corpora.download(f"http://127.0.0.1:{server.server_port}/{name}", tmp_path / name)
-        assert (tmp_path / name).read_bytes() == content
+    server.files |= {"large": (200, {}, content), "moved": (301, {"Location": "/large"}, b"")}
+    corpora.download(f"http://127.0.0.1:{server.server_port}/moved", tmp_path / "moved")
+    assert (tmp_path / "moved").read_bytes() == content
     assert capfd.readouterr() == ("", "")
 
 

@@ -79,11 +79,6 @@ def test_merges_are_those_of_the_slow_way(some, count):
     assert learn_merges(some, count) == learned_slowly(some, count)
 
 
-@pytest.mark.parametrize(("word", "merged"), [([5, 5, 5], [9, 5]), ([1, 5, 5, 2], [1, 9, 2])])
-def test_pairs_are_merged_from_left_to_right(word, merged):
-    assert merge_pair(word, (5, 5), 9) == merged
-
-
 def test_text_never_becomes_a_special_token(tokenizer):
     for name in tokenizer.special_tokens:
         assert min(tokenizer.encode(f"a {name} b")) >= len(tokenizer.special_tokens)
@@ -152,12 +147,6 @@ def test_numbers_that_are_no_tokens_are_named(tokenizer):
     for number in (-1, len(tokenizer)):
         with pytest.raises(ValueError, match=f"token {number} is not one of 0 to {len(tokenizer) - 1}"):
             tokenizer.decode([number])
-
-
-def test_half_a_letter_is_shown_and_decoded_as_unreadable(tokenizer):
-    plain = BPETokenizer([])
-    assert plain.pieces("ë") == ["\\xc3", "\\xab"]
-    assert plain.decode(plain.encode("ë")[:1]) == "\ufffd"
 
 
 @given(st.lists(st.integers(1, 50), max_size=80), st.integers(50, 300), st.integers(0, 2**31))

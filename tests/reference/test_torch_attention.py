@@ -146,31 +146,6 @@ def test_heads_with_nothing_to_attend_to_give_zeros_and_finite_gradients(path, k
         assert_close(a, b)
 
 
-@pytest.mark.parametrize("path", ["our own", None])
-def test_in_training_with_dropout_nothing_to_attend_to_is_zeros_too(path):
-    module = drawn_anew(MultiHeadAttention(6, 3, dropout=0.5), seed=0)
-    (x,) = normals(1, (2, 4, 6))
-    mask = torch.ones(4, 4, dtype=torch.bool).tril(-1)
-    x.requires_grad_()
-    output = attend(module, path, x, x, x, mask)
-    assert (output[:, 0] == module.w_o.bias).all()
-    assert output.isfinite().all()
-    assert all(g.isfinite().all() for g in torch.autograd.grad(output.sum(), (x, *module.parameters())))
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_forbidden_key_gets_nothing_however_low_the_allowed_ones_score(path):
-    module = MultiHeadAttention(2, 1, bias=False).double()
-    for projection in (module.w_q, module.w_k, module.w_v, module.w_o):
-        nn.init.eye_(projection.weight)
-    far = 1e6  # the allowed key scores about -1e12, far below any large number that could stand for minus infinity
-    query, key = torch.full((1, 1, 2), far).double(), torch.tensor([[[-far, -far], [far, far]]]).double()
-    value = torch.tensor([[[1.0, 2.0], [7.0, 7.0]]]).double()
-    for forbidden, gets in (([True, False], [1.0, 2.0]), ([False, True], [7.0, 7.0])):
-        output = attend(module, path, query, key, value, torch.tensor([forbidden]))
-        assert output.flatten().tolist() == gets
-
-
 @given(attention_inputs(), st.sampled_from([0.0, 0.3, 0.8]), seeds)
 def test_dropout_drops_weights_and_returns_them_undropped(inputs, share, seed):
     query, key, value, mask = tensors(inputs)
@@ -236,13 +211,6 @@ def test_heads_are_torch_heads(case, bias, need_weights, training):
     assert_close(gradients, torch.cat([theirs.in_proj_weight.grad, theirs.out_proj.weight.grad]), 1e-10)
 
 
-def test_no_sequences_at_all_give_no_outputs():
-    nothing = torch.zeros(0, 3, 4)
-    module = MultiHeadAttention(4, 2)
-    assert module(nothing, nothing, nothing)[0].shape == (0, 3, 4)
-    assert module(nothing, nothing, nothing, need_weights=True)[1].shape == (0, 2, 3, 3)
-
-
 def heads(mask=None, need_weights=False, shapes=((2, 3, 4), (2, 5, 4), (2, 5, 4))):
     return MultiHeadAttention(4, 2)(*(torch.ones(shape) for shape in shapes), mask, need_weights)
 
@@ -292,21 +260,14 @@ def test_a_mask_that_does_not_fit_is_named(mask, error, says, need_weights):
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_one_row_of_keys_may_be_masked_for_a_whole_batch(need_weights):
-    (x,) = normals(0, (2, 3, 4))
-    module = MultiHeadAttention(4, 2).double()
-    mask = torch.tensor([True, True, False])
-    output, _ = module(x, x, x, mask, need_weights)
-    assert_close(output, module(x, x[:, :2], x[:, :2])[0])
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
 def test_one_query_may_look_into_a_whole_padded_batch(need_weights):
     query, memory = normals(0, (3, 4), (2, 5, 4))
     module = MultiHeadAttention(4, 2).double()
     mask = torch.arange(5) < torch.tensor([5, 2])[:, None]
     output, _ = module(query, memory, memory, mask[:, None, None], need_weights)
     assert_close(output, module(query.expand(2, 3, 4), memory, memory, mask[:, None, None])[0])
+    row, _ = module(query, memory, memory, mask[1], need_weights)  # the same keys for all
+    assert_close(row, module(query.expand(2, 3, 4), memory[:, :2], memory[:, :2])[0])
 
 
 class Twice(nn.Module):
@@ -348,27 +309,28 @@ def test_every_attention_is_recorded():
     assert during.requires_grad
 
 
-def test_each_pass_is_recorded_anew_and_none_after_the_end():
+def test_each_pass_is_recorded_anew_and_none_after_the_end_or_an_exception():
     model = drawn_anew(Twice(), seed=0)
     (x,) = normals(0, (2, 3, 4))
-    with record_weights(model) as weights:
+    with pytest.raises(RuntimeError, match="half-way"), record_weights(model) as weights:
         model(x)
         before = dict(weights)
         model(x + 1)
-    assert all((weights[name] != before[name]).any() for name in before)
-    kept = dict(weights)
-    model(x)
-    assert all(weights[name] is kept[name] for name in kept)
-    assert hooks(model) == 0
-
-
-def test_after_an_exception_nothing_is_recorded():
-    model = drawn_anew(Twice(), seed=0)
-    (x,) = normals(0, (2, 3, 4))
-    with pytest.raises(RuntimeError, match="half-way"), record_weights(model):
+        assert all((weights[name] != before[name]).any() for name in before)
         model(x, fail=True)
     assert hooks(model) == 0
     assert model(x)[1] is None
+
+
+def test_who_asks_for_weights_by_place_or_with_a_cache_is_recorded_too():
+    module = drawn_anew(MultiHeadAttention(8, 2), seed=0)
+    (x,) = normals(1, (1, 3, 8))
+    cache = Kept(*module.project(x, x))
+    with record_weights(module) as weights:
+        output, _ = module(x[:, 2:], x[:, 2:], x[:, 2:], None, False, cache=cache)
+    assert_close(output, module(x, x, x)[0][:, 2:])
+    assert weights[""].shape == (1, 2, 1, 3)
+    assert len(cache.asked) == 1
 
 
 def test_a_recording_inside_another_leaves_that_one_be():
@@ -382,14 +344,6 @@ def test_a_recording_inside_another_leaves_that_one_be():
         model(x)
         assert outer["first"] is not first
     assert hooks(model) == 0
-
-
-def test_who_asks_for_weights_by_place_is_recorded_too():
-    module = MultiHeadAttention(4, 2)
-    x = torch.ones(3, 4)
-    with record_weights(module) as weights:
-        module(x, x, x, None, False)
-    assert weights[""].shape == (2, 3, 3)
 
 
 def test_a_compiled_model_is_not_recorded_in_silence():
@@ -442,14 +396,3 @@ def test_a_cache_that_projects_changes_nothing(case, need_weights):
     cached = module(query, key, value, mask, need_weights, Kept(keys, values))
     assert_close(cached[0], straight[0])
     assert not need_weights or torch.equal(cached[1], straight[1])
-
-
-def test_who_asks_for_weights_with_a_cache_is_recorded_too():
-    module = drawn_anew(MultiHeadAttention(8, 2), seed=0)
-    (x,) = normals(1, (1, 3, 8))
-    cache = Kept(*module.project(x, x))
-    with record_weights(module) as weights:
-        output, _ = module(x[:, 2:], x[:, 2:], x[:, 2:], cache=cache)
-    assert_close(output, module(x, x, x)[0][:, 2:])
-    assert weights[""].shape == (1, 2, 1, 3)
-    assert len(cache.asked) == 1

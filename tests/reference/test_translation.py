@@ -14,11 +14,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from dotformer.attention import record_weights
 from dotformer.corpora import Pair
-from dotformer.generation import KVCache, beam_search
-from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
+from dotformer.generation import beam_search
 from dotformer.tokens import BPETokenizer, pad_batch
-from dotformer.transformer import Transformer, TransformerConfig
 from dotformer.translation import Translator, bleu, exact_match, kinds, on_target
 from tests.reference.strategies import assert_close
 
@@ -123,13 +122,6 @@ class Transitions:
 # a translator
 
 
-def test_a_kind_is_a_configuration_a_model_and_its_state():
-    assert kinds() == {
-        "transformer": (TransformerConfig, Transformer, KVCache),
-        "recurrent": (RecurrentConfig, RecurrentSeq2Seq, RecurrentState),
-    }
-
-
 @every_kind
 def test_the_tokenizers_give_the_model_its_vocabularies_and_the_shape_the_rest(tokenizers, kind):
     translator = Translator(*tokenizers, kind, SHAPES[kind])
@@ -155,16 +147,6 @@ def test_another_kind_and_a_shape_that_cannot_be_are_named(tokenizers, kind, sha
         Translator(*tokenizers, kind, shape)
 
 
-def test_pairs_are_numbered_as_words_inside_a_line_the_target_between_marks(tokenizers):
-    source, target = tokenizers
-    numbered = Translator(*tokenizers, "recurrent", SHAPES["recurrent"]).numbered(iter(PAIRS))
-    assert [source.decode(row) for row, _ in numbered] == [f" {text}" for text in ENGLISH]
-    assert [target.decode(row) for _, row in numbered] == [f" {text}" for text in GERMAN]
-    for row, (begin, *inner, end) in numbered:
-        assert (begin, end) == (1, 2)
-        assert min(*row, *inner) > 2
-
-
 # the tokens of a text
 
 
@@ -172,7 +154,9 @@ def test_pairs_are_numbered_as_words_inside_a_line_the_target_between_marks(toke
 def test_a_text_is_cut_up_without_the_space_around_it(tokenizers, kind):
     translator = Translator(*tokenizers, kind, SHAPES[kind])
     tokens = translator.tokens("the cat")
-    assert tokens == tokenizers[0].encode(" the cat") == translator.numbered([Pair("the cat", "")])[0][0]
+    assert tokens == tokenizers[0].encode(" the cat")
+    [(source, target)] = translator.numbered(iter([Pair("the cat", "die Katze")]))
+    assert source == tokens and target == [1, *tokenizers[1].encode(" die Katze"), 2]
     assert tokens == translator.tokens("\n \u2003the cat\t\r\n")
     assert tokens != tokenizers[0].encode("the cat")
     for text in ("", " ", "\t\n", "\u3000\xa0", " " * 10**6):
@@ -227,12 +211,6 @@ def test_drafts_and_the_taste_for_length_are_those_of_beam_search(recurrent):
     assert defaults[2:] == [4, 0.6, 4096]
 
 
-def test_what_is_written_is_decoded_without_space_around_it_in_the_order_of_the_texts(recurrent):
-    Echo(recurrent)
-    assert recurrent.translate(TEXTS) == [text.strip().upper() for text in TEXTS]
-    assert recurrent.translate(TEXTS, 1, max_tokens=8) == [text.strip().upper() for text in TEXTS]
-
-
 def test_without_a_word_the_model_is_not_asked(recurrent):
     echo = Echo(recurrent)
     assert recurrent.translate([]) == []
@@ -268,23 +246,13 @@ def test_a_text_may_become_50_tokens_longer_whatever_is_translated_beside_it(tok
 
 @every_kind
 def test_a_translation_leaves_chance_and_gradients_as_they_are(tokenizers, kind):
-    translator = Translator(*tokenizers, kind, SHAPES[kind])
-    before, texts = torch.get_rng_state(), ["he", "the cat", "a bird"]
-    assert len(translator.translate(texts, max_tokens=20)) == 3
+    translator = Translator(*tokenizers, kind, SHAPES[kind] | {"dropout": 0.5})
+    expected, before = alone(translator, "the cat"), torch.get_rng_state()
+    translator.model.train()
+    assert translator.translate(["the cat"]) == [expected]  # nothing is dropped
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.is_grad_enabled()
-    with torch.no_grad():
-        assert len(translator.translate(texts)) == 3
-        assert not torch.is_grad_enabled()
     assert all(parameter.grad is None and parameter.requires_grad for parameter in translator.model.parameters())
-
-
-@every_kind
-def test_nothing_is_dropped_and_no_gradient_is_kept_while_translating(tokenizers, kind):
-    translator = Translator(*tokenizers, kind, SHAPES[kind] | {"dropout": 0.5})
-    expected = alone(translator, "the cat")
-    translator.model.train()
-    assert translator.translate(["the cat"]) == [expected]
     echo = Echo(translator)
     translator.model.train()
     assert translator.translate(["the cat", "he"], max_tokens=1) == ["THE CAT", "HE"]
@@ -297,21 +265,16 @@ def test_nothing_is_dropped_and_no_gradient_is_kept_while_translating(tokenizers
 def test_a_transformer_looks_by_the_heads_of_its_cross_attention(tokenizers):
     layers = 2
     shape = SHAPES["transformer"] | {"num_decoder_layers": layers, "dropout": 0.5}
-    translator, seen = Translator(*tokenizers, "transformer", shape), []
+    translator = Translator(*tokenizers, "transformer", shape)
     translator.model.double()
-    for layer in translator.model.decoder.layers:
-        layer.cross_attention.register_forward_hook(lambda module, inputs, _: seen.append((module, *inputs[:2])))
     weights = translator.attention(PAIRS[0])
     source, target = translator.numbered(PAIRS[:1])[0]
     assert weights.shape == (layers, 4, len(target) - 1, len(source))
-    assert len(seen) == layers
-    for (module, query, key), looked in zip(seen, weights, strict=True):
-        q, k = (x[0].unflatten(-1, (4, 8)).transpose(0, 1) for x in (module.w_q(query), module.w_k(key)))
-        assert_close(looked, (q @ k.transpose(1, 2) / math.sqrt(8)).softmax(dim=-1).detach())
-    asked = []
-    translator.model.register_forward_pre_hook(lambda _, inputs: asked.append([row.tolist() for row in inputs]))
-    translator.attention(PAIRS[0])
-    assert asked == [[[source], [target[:-1]]]]
+    model = translator.model.eval()
+    with record_weights(model) as recorded:
+        model(torch.tensor([source]), torch.tensor([target[:-1]]))
+    expected = [recorded[f"decoder.layers.{layer}.cross_attention"][0] for layer in range(layers)]
+    assert_close(weights, torch.stack(expected))
 
 
 def test_a_recurrent_model_looks_by_its_attention(tokenizers):
