@@ -271,20 +271,6 @@ def test_others_that_find_another_run_are_noticed(group, tmp_path, monkeypatch):
         team.load(tmp_path, model(), None, CONFIG)
 
 
-def test_parts_bring_the_optimisers_settings_back(group, tmp_path):
-    settings, optimizers = {"fused": True, "betas": (0.5, 0.75), "amsgrad": True}, []
-    for _ in range(2):
-        network = model()
-        optimizers.append(torch.optim.Adam(network.parameters(), 0.1, **settings))
-        network(torch.tensor([[3, 4]]), torch.tensor([[1, 3]])).sum().backward()
-        optimizers[-1].step()
-        if len(optimizers) == 1:
-            save_parts(tmp_path, network, optimizers[0], CONFIG, (0, 4), HISTORY)
-    load_parts(tmp_path, read_run(tmp_path, CONFIG), network, optimizers[1])
-    theirs, ours = (optimizer.param_groups[0] | {"params": 0} for optimizer in optimizers)
-    assert ours == theirs == theirs | settings
-
-
 def test_every_layer_is_a_part(group):
     cut = [name for name, module in shard(model()).named_modules() if hasattr(module, "unshard")]
     assert cut == ["", "encoder.layers.0", "decoder.layers.0"]

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -103,24 +101,6 @@ def test_data_are_on_the_disk_before_they_replace_anything(path, monkeypatch):
         inode = draft.stat().st_ino
         assert not calls
     assert calls == [("fsync", inode, "before"), ("replace", inode, str(path))]
-
-
-def test_two_processes_do_not_write_into_one_draft(path):
-    program = f"""
-from dotformer.files import replacing
-with replacing({str(path)!r}) as draft:
-    draft.write_text("of the other", encoding="utf-8")
-    print(draft.name)
-"""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with replacing(path) as draft:
-        draft.write_text("after", encoding="utf-8")
-        command = [sys.executable, "-c", program]
-        other = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
-        assert other.stdout.strip() != draft.name
-        assert path.read_text(encoding="utf-8") == "of the other"
-    assert path.read_text(encoding="utf-8") == "after"
-    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_full_disk_names_the_file(tmp_path):

@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from dotformer.generation import (
-    Hypothesis,
-    KVCache,
-    beam_search,
-    filter_logits,
-    greedy,
-    sample,
-)
+from dotformer.generation import Hypothesis, KVCache, beam_search, filter_logits, greedy, sample
 from dotformer.transformer import Transformer, TransformerConfig
 from tests.reference.strategies import assert_close
 
@@ -201,16 +194,6 @@ def test_padding_and_begin_are_never_written_and_end_ends(marks):
     assert any(len(tokens) < 4 for tokens in written)
     slow = greedy_slowly(lambda tokens: table[tokens[-1]], 7, marks)
     assert written[:5] == [slow] * 5
-
-
-def test_the_first_token_follows_begin():
-    seen = []
-    table = counting([2], 7, (5, 6, 2))
-    state = Table(table)
-    step = state.step
-    state.step = lambda tokens: seen.append(tokens.tolist()) or step(tokens)
-    assert greedy(state, 5, (5, 6, 2)) == [[3, 4]]
-    assert seen == [[6], [3], [4]]
 
 
 def test_no_sentences_give_nothing():

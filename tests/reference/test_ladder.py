@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
 
@@ -89,16 +88,6 @@ def test_attention_is_fused_or_written_out(monkeypatch, fused):
     attentions = 2 + 2 * 1
     assert len(calls) == (attentions if fused else 0)
     assert [found is None for found in weights] == [fused] * attentions
-
-
-def test_layers_are_compiled_and_nothing_else(monkeypatch):
-    seen = []
-    monkeypatch.setattr(nn.Module, "compile", lambda module: seen.append(module))
-    model = WORK.fresh("cpu")
-    layers = [*model.encoder.layers, *model.decoder.layers]
-    assert set_up(model, Setup()) is model and seen == []
-    set_up(model, Setup(compiled=True, checkpointing=True))
-    assert seen == layers
 
 
 def test_layers_are_computed_twice():

@@ -198,18 +198,6 @@ def test_a_sentence_is_cut_into_pieces_between_marks(minilm):
     assert minilm.pieces("") == ["[CLS]", "[SEP]"]
 
 
-def test_a_batch_is_padded_and_says_where(minilm):
-    tokens, mask = minilm.batch(["Hi, how are you?", "I am fine", ""])
-    assert tokens.dtype == torch.long
-    assert tokens.shape == (3, 8)
-    assert mask.shape == (3, 1, 1, 8)
-    assert mask.dtype == torch.bool
-    assert mask.sum(-1).flatten().tolist() == [8, 5, 2]
-    assert torch.equal(mask[:, 0, 0], tokens != 0)
-    published = {number: piece for piece, number in minilm.tokenizer.get_vocab().items()}
-    assert [published[n] for n in tokens[2, :3].tolist()] == ["[CLS]", "[SEP]", "[PAD]"]
-
-
 def test_sentences_are_never_cut_short(minilm):
     assert minilm.encode(["a " * 510]).shape == (1, 384)
     with pytest.raises(ValueError, match=r"\(1, 513, 384\).*\(512, 384\)"):

@@ -1,4 +1,4 @@
-"""attention beside by_hand and beside PyTorch's own attention, in float64."""
+"""attention beside PyTorch's own attention, in float64."""
 
 import pytest
 import torch
@@ -9,12 +9,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dotformer.attention import MultiHeadAttention, record_weights, scaled_dot_product_attention
-from dotformer.by_hand import attention as by_hand
-from dotformer.by_hand.multihead import multi_head_attention
 from tests.reference.strategies import (
     as_ours,
     assert_close,
-    assert_same,
     attention_inputs,
     drawn_anew,
     masks,
@@ -72,19 +69,14 @@ def tensors(inputs):
 
 
 @given(attention_inputs())
-def test_attention_is_attention_by_hand(inputs):
-    ours = scaled_dot_product_attention(*tensors(inputs))
-    for a, reference in zip(ours, by_hand.scaled_dot_product_attention(*inputs), strict=True):
-        assert_same(a.detach(), reference, scale=3)
-
-
-@given(attention_inputs())
 def test_attention_and_its_gradients_are_torch(inputs):
     query, key, value, mask = tensors(inputs)
-    output, _ = scaled_dot_product_attention(query, key, value, mask)
+    output, weights = scaled_dot_product_attention(query, key, value, mask)
     wide = None if mask is None else torch.atleast_2d(mask)  # PyTorch takes no mask with a single axis
     reference = F.scaled_dot_product_attention(query, key, value, wide)
     assert_close(output, reference, 3e-12)
+    identity = torch.eye(key.shape[-2], dtype=torch.float64)  # as values, it shows the weights
+    assert_close(weights, F.scaled_dot_product_attention(query, key, identity, wide), 3e-12)
     (direction,) = normals(output.numel(), output.shape)
     gradients = (torch.autograd.grad(a, (query, key, value), direction) for a in (output, reference))
     for a, b in zip(*gradients, strict=True):
@@ -176,20 +168,6 @@ def test_heads_drop_weights_in_training_and_never_in_eval(need_weights):
     assert_close(runs.mean(0), same, 0.1)
     if need_weights:
         assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-
-
-@given(self_or_cross(), st.booleans())
-def test_heads_are_heads_by_hand(case, need_weights):
-    num_heads, query, key, value, mask, seed = case
-    module = drawn_anew(MultiHeadAttention(query.shape[-1], num_heads, bias=False), seed).requires_grad_(False)
-    matrices = [linear.weight.T for linear in (module.w_q, module.w_k, module.w_v, module.w_o)]
-    output, weights = module(query, key, value, mask, need_weights)
-    reference, table = multi_head_attention(query, key, value, *matrices, num_heads, mask)
-    assert_same(output, reference, scale=30)
-    if need_weights:
-        assert_same(weights, table, scale=10)
-    else:
-        assert weights is None
 
 
 @given(self_or_cross(), st.booleans(), st.booleans(), st.booleans())
