@@ -1,7 +1,5 @@
 """corpora, whose pairs are derived a second time."""
 
-from dataclasses import FrozenInstanceError
-
 import pytest
 import torch
 from hypothesis import given
@@ -95,13 +93,7 @@ def test_a_seed_fixes_the_numbers(numbers):
     assert again == numbers
     other = number_words(1500, 60, 40, seed=1)
     assert all(a != b for a, b in zip(parts(other), parts(numbers), strict=True))
-    assert [pair.source for pair in numbers.train] != sorted(pair.source for pair in numbers.train)
     assert [number_of(p.source) for p in numbers.train] != sorted(number_of(p.source) for p in numbers.train)
-
-
-def test_without_more_there_are_20_000_to_learn_from():
-    defaults = number_words.__defaults__
-    assert defaults == (20_000, 500, 500, 0)
 
 
 @pytest.mark.parametrize(
@@ -124,13 +116,8 @@ def test_the_first_pairs_are_set_aside(train, validation, test):
     assert corpus.test + corpus.validation + corpus.train == pairs
 
 
-@pytest.mark.parametrize(("validation", "test"), [(3, 3), (6, 0), (0, 6), (-1, 2), (2, -1)])
+@pytest.mark.parametrize(("validation", "test"), [(3, 3), (-1, 2), (2, -1)])
 def test_parts_that_cannot_be_are_named(validation, test):
     says = rf"^5 pairs leave no {validation} to choose by and {test} to judge by$"
     with pytest.raises(ValueError, match=says):
         Corpus.split([Pair("a", "b")] * 5, validation, test)
-
-
-def test_a_corpus_stays_as_it_is():
-    with pytest.raises(FrozenInstanceError):
-        Corpus([], [], []).train = []

@@ -22,11 +22,6 @@ def test_a_causal_mask_is_true_on_and_below_the_diagonal(length):
     assert mask.tolist() == [[s <= t for s in range(length)] for t in range(length)]
 
 
-def test_a_causal_mask_goes_where_it_is_told():
-    assert causal_mask(3, torch.device("meta")).is_meta
-    assert not causal_mask(3).is_meta
-
-
 @given(sizes, sizes, st.sampled_from([0, 1, 5]), st.data())
 def test_a_padding_mask_is_true_for_real_tokens(batch, length, pad_id, data):
     row = st.lists(st.integers(0, 6), min_size=length, max_size=length).filter(lambda row: set(row) != {pad_id})
@@ -36,28 +31,16 @@ def test_a_padding_mask_is_true_for_real_tokens(batch, length, pad_id, data):
     assert mask.tolist() == [[[[token != pad_id for token in row]]] for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "says"),
-    [
-        (
-            [[3, 3], [1, 3], [3, 3]],
-            r"^empty sentences: rows \[0, 2\] of tokens \(3, 2\) hold nothing but padding \(3\)$",
-        ),
-        ([[3], [1]], r"rows \[0\] of tokens \(2, 1\)"),
-        ([[], []], r"rows \[0, 1\] of tokens \(2, 0\)"),
-        ([1, 3], r"^tokens must have shape \(batch, tokens\), not \(2,\)$"),
-        ([[[1, 3]]], r"^tokens must have shape \(batch, tokens\), not \(1, 1, 2\)$"),
-        (3, r"^tokens must have shape \(batch, tokens\), not \(\)$"),
-    ],
-)
-def test_an_empty_sentence_is_named(tokens, says):
+def test_an_empty_sentence_is_named():
+    says = r"^empty sentences: rows \[0, 2\] of tokens \(3, 2\) hold nothing but padding \(3\)$"
     with pytest.raises(ValueError, match=says):
-        padding_mask(torch.tensor(tokens), 3)
+        padding_mask(torch.tensor([[3, 3], [1, 3], [3, 3]]), 3)
 
 
 def test_nothing_waits_for_the_numbers_of_another_device():
     tokens = torch.zeros(2, 3, dtype=torch.long, device="meta")  # it has no numbers
     assert padding_mask(tokens, 0).shape == (2, 1, 1, 3)
+    assert causal_mask(3, torch.device("meta")).is_meta
 
 
 # layers and stacks
@@ -130,60 +113,6 @@ def random_decoder(num_layers=2, **options):
     return drawn_anew(Decoder(num_layers, 8, 2, 16, **options), seed=0), *normals(1, (2, 5, 8), (2, 4, 8))
 
 
-def test_gradients_are_torch_gradients_and_reach_every_parameter():
-    options = {"norm_first": False, "activation": "relu"}
-    theirs = {"dropout": 0.0, "batch_first": True, "layer_norm_eps": 1e-5} | options
-    x, memory = normals(0, (2, 5, 8), (2, 4, 8))
-    decoder, reference = pair(2, True, ((8, 2, 16), theirs, options, 0))
-    decoder(x, memory, causal_mask(5)).square().sum().backward()
-    reference(x, memory, tgt_mask=~causal_mask(5)).square().sum().backward()
-    for parameter in reference.parameters():
-        parameter.data = parameter.grad
-    gradients = as_ours(reference)
-    assert gradients.keys() == dict(decoder.named_parameters()).keys()
-    for name, parameter in decoder.named_parameters():
-        assert_close(parameter.grad, gradients[name], 1e-10)
-        if not name.endswith("w_k.bias"):  # it moves all scores of a query alike, which the softmax does not see
-            assert (parameter.grad.abs() > 1e-9).any(), name
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("place", range(1, 5))
-def test_no_target_sees_its_future(norm_first, training, place):
-    decoder, x, memory = random_decoder(norm_first=norm_first)
-    decoder.train(training)
-    changed = x.clone()
-    changed[:, place:] *= -1  # a norm would take away what is added to all entries
-    before, after = (decoder(a, memory, causal_mask(5)) for a in (x, changed))
-    assert_close(after[:, :place], before[:, :place])
-    assert not torch.isclose(before[:, place:], after[:, place:]).all(-1).any()
-
-
-def test_every_target_sees_all_of_the_memory():
-    decoder, x, memory = random_decoder(1)
-    for place in range(4):
-        changed = memory.clone()
-        changed[:, place] += 1
-        before, after = (decoder(x, m, causal_mask(5)) for m in (memory, changed))
-        assert not torch.isclose(before, after).all(-1).any()
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_hidden_sources_and_targets_never_matter(training):
-    decoder, x, memory = random_decoder()
-    decoder.train(training)
-    mask = causal_mask(5) & padding_mask(torch.tensor([[1] * 5, [0, 0, 1, 1, 1]]), 0)  # padding in front, too
-    memory_mask = padding_mask(torch.tensor([[1] * 4, [1, 0, 1, 0]]), 0)
-    before = decoder(x, memory, mask, memory_mask)
-    assert before.isfinite().all()
-    x[1, :2] += 100
-    memory[1, 1::2] += 100
-    after = decoder(x, memory, mask, memory_mask)
-    assert_close(after[0], before[0])
-    assert_close(after[1, 2:], before[1, 2:])
-
-
 @pytest.mark.parametrize(("norm_first", "final_norm", "normal"), [
     (False, None, False), (True, None, True), (False, True, True), (True, False, False),
 ])  # fmt: skip
@@ -201,44 +130,14 @@ def test_in_training_entries_are_dropped_where_torch_drops_them(norm_first):
     layer = DecoderLayer(8, 2, 16, dropout=0.3, norm_first=norm_first).double()
     layer.load_state_dict(as_ours(reference))
     x, memory = normals(1, (1, 5, 8), (1, 4, 8))  # with one sentence both lay their numbers out alike
-    for seed in range(5):
+    for seed in range(2):
         outputs = []
         for model in (layer, reference):
             torch.manual_seed(seed)
             outputs.append(model(x, memory))
         assert_close(*outputs, 1e-10)
         assert (layer(x, memory) != outputs[0]).any()
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_in_eval_nothing_is_dropped(norm_first):
-    decoder, x, memory = random_decoder(dropout=0.7, norm_first=norm_first)
-    plain = Decoder(2, 8, 2, 16, norm_first=norm_first).double()
-    plain.load_state_dict(decoder.state_dict())
-    assert_close(decoder.eval()(x, memory, causal_mask(5)), plain(x, memory, causal_mask(5)))
-
-
-@pytest.mark.parametrize(
-    ("shapes", "says"),
-    [
-        (((2, 5, 6), (2, 4, 8)), r"^query needs shape \(..., tokens, 8\), not \(2, 5, 6\)$"),
-        (((2, 5, 8), (2, 4, 6)), r"^key needs shape \(..., tokens, 8\), not \(2, 4, 6\)$"),
-    ],
-)
-def test_an_input_of_another_width_is_named(shapes, says):
-    with pytest.raises(ValueError, match=says):
-        Decoder(1, 8, 2, 16)(*map(torch.zeros, shapes))
-
-
-def test_masks_that_change_places_are_named():
-    decoder, x, memory = random_decoder()
-    with pytest.raises(ValueError, match=r"\(5, 5\) does not broadcast to scores of \(2, 2, 5, 4\)"):
-        decoder(x, memory, None, causal_mask(5))
-
-
-def test_an_unknown_activation_is_named():
-    with pytest.raises(ValueError, match=r"^activation must be one of .* not 'tanh'$"):
-        Decoder(1, 8, 2, 16, activation="tanh")
+    assert_close(layer.eval()(x, memory), reference.eval()(x, memory), 1e-10)
 
 
 def test_the_padding_mask_compiles_into_one_graph():
@@ -269,8 +168,7 @@ class Remembering:
         return attention.project(key, key)
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("num_layers", [1, 3])
+@pytest.mark.parametrize(("num_layers", "norm_first"), [(1, False), (3, True)])
 def test_one_place_after_the_other_is_all_at_once(num_layers, norm_first):
     decoder, x, memory = random_decoder(num_layers, norm_first=norm_first)
     memory_mask = padding_mask(torch.tensor([[1] * 4, [1, 0, 1, 0]]), 0)
@@ -282,28 +180,3 @@ def test_one_place_after_the_other_is_all_at_once(num_layers, norm_first):
         assert cache.length == place + 1
     attentions = [a for layer in decoder.layers for a in (layer.self_attention, layer.cross_attention)]
     assert cache.asked == attentions * 5
-
-
-def test_a_layer_with_a_cache_keeps_its_mask():
-    decoder, x, memory = random_decoder(1)
-    (layer,) = decoder.layers
-    mask = torch.ones(5, 5, dtype=torch.bool).tril()
-    mask[4, 1:3] = False
-    expected = layer(x, memory, mask)
-    cache = Remembering(memory)
-    assert_close(layer(x[:, :3], memory, mask[:3, :3], None, cache), expected[:, :3])
-    assert_close(layer(x[:, 3:], memory, mask[3:], None, cache), expected[:, 3:])
-    assert cache.asked == [layer.self_attention, layer.cross_attention] * 2
-
-
-def test_cross_attention_takes_what_the_cache_gives():
-    decoder, x, memory = random_decoder(1)
-    (layer,) = decoder.layers
-    other = normals(7, (2, 6, 8))[0]
-
-    class Other(Remembering):
-        def project(self, attention, key, value):
-            keys = super().project(attention, key, value)
-            return attention.project(other, other) if attention is layer.cross_attention else keys
-
-    assert_close(layer(x, memory, cache=Other(memory)), layer(x, other))

@@ -9,8 +9,6 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import get_worker_info
@@ -42,8 +40,6 @@ from dotformer.transformer import Transformer, TransformerConfig
 
 
 SHAPES = [
-    ({}, 2, 5, 5),
-    ({}, 1, 1, 1),
     ({}, 1, 7, 3),
     ({"num_encoder_layers": 3}, 3, 4, 6),
     ({"num_decoder_layers": 3, "tie_output": False}, 2, 6, 4),
@@ -74,7 +70,7 @@ def test_operations_are_those_that_torch_counts(shape, batch, source, target):
 # clocks
 
 
-@pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
 def test_a_device_of_another_kind_is_waited_for(monkeypatch, kind):
     waits = []
     monkeypatch.setattr(getattr(torch, kind), "synchronize", lambda *which: waits.append(which))
@@ -97,38 +93,19 @@ def test_times_are_taken_once_all_is_done_and_the_first_does_not_count(monkeypat
     assert events == ["here", "clock", "work", "here", "clock"] * 4
 
 
-def test_without_more_there_are_10_times():
-    assert len(time_of(lambda: None, "cpu")) == 10
-
-
-def test_a_copy_reads_and_writes_each_number(monkeypatch):
+def test_rates_are_counted_by_numbers_and_operations(monkeypatch):
     seen = []
 
     def timed(work, device):
-        seen.extend((work(), device))
+        seen.append((work(), device))
         return [1.0, 9.0, 4.0]
 
     monkeypatch.setattr(devices, "time_of", timed)
-    assert copy_rate("cpu", 1000) == (1000 * 4 + 1000 * 4) / 4.0
-    assert seen[0].shape == (1000,) and seen[0].std() > 0.5 and seen[1] == "cpu"  # the numbers were copied
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_product_takes_two_operations_for_each_of_its_factors(monkeypatch, dtype):
-    seen = []
-
-    def timed(work, device):
-        seen.extend((work(), device))
-        return [1.0, 9.0, 4.0]
-
-    monkeypatch.setattr(devices, "time_of", timed)
-    assert product_rate("cpu", 6, dtype) == 2 * 6 * 6 * 6 / 4.0
-    assert seen[0].shape == (6, 6) and seen[0].dtype == dtype and seen[1] == "cpu"
-
-
-def test_rates_are_those_of_this_machine():
-    assert 1e7 < copy_rate("cpu", 1 << 16) < 1e13
-    assert 1e6 < product_rate("cpu", 64) < 1e14
+    assert copy_rate("cpu", 1000) == (1000 * 4 + 1000 * 4) / 4.0  # each is read and written
+    assert product_rate("cpu", 6, torch.bfloat16) == 2 * 6 * 6 * 6 / 4.0
+    (copied, _), (product, device) = seen
+    assert copied.shape == (1000,) and copied.std() > 0.5  # the numbers were copied
+    assert product.shape == (6, 6) and product.dtype == torch.bfloat16 and device == "cpu"
 
 
 # where the time goes
@@ -190,8 +167,7 @@ def layers(dropout=0.0):
     return one, Checkpointed(copy.deepcopy(one)), torch.randn(2, 5, 8), mask
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("dropout", "masked"), [(0.0, False), (0.5, True)])
 def test_a_layer_computed_twice_has_the_same_output_and_gradients(dropout, masked):
     *both, x, mask = layers(dropout)
     found = []
@@ -221,22 +197,7 @@ def test_it_is_computed_twice_and_less_is_kept():
 # rows of zeros
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(0, 99))
-def test_padded_rows_are_the_same_function(rows, multiple, width, seed):
-    torch.manual_seed(seed)
-    linear = nn.Linear(width, rows, bias=False)
-    padded, x = PaddedOutput(copy.deepcopy(linear), multiple), torch.randn(2, 3, width)
-    found = []
-    for output in (linear, padded):
-        inputs = x.clone().requires_grad_()
-        scores = output(inputs)
-        scores.square().sum().backward()
-        found.append([scores, inputs.grad, *(p.grad for p in output.parameters())])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(("rows", "multiple", "in_all"), [(6001, 64, 6016), (64, 64, 64), (1, 8, 8), (7, 1, 7)])
+@pytest.mark.parametrize(("rows", "multiple", "in_all"), [(6001, 64, 6016), (64, 64, 64)])
 def test_the_product_has_a_multiple_of_rows(monkeypatch, rows, multiple, in_all):
     seen, product = [], F.linear
     monkeypatch.setattr(F, "linear", lambda x, weight: (seen.append(weight), product(x, weight))[1])
@@ -279,6 +240,8 @@ def test_the_same_batches_in_the_same_order():
         assert numbers(ahead(epoch)) == numbers(batches(epoch))
     assert numbers(batches(0)) != numbers(batches(1))
     assert torch.equal(torch.get_rng_state(), before)
+    sent = pickle.loads(pickle.dumps(Epoch(batches, 3)))  # as to a process that knows nothing
+    assert numbers(sent) == numbers(batches(3))
 
 
 def where(epoch):
@@ -289,18 +252,7 @@ def where(epoch):
 def test_another_process_makes_them():
     [(epoch, process, worker)] = (batch.tolist() for batch in made_ahead(where)(7))
     assert epoch == 7 and worker and process != os.getpid()
-
-
-def test_gpus_can_copy_by_themselves_if_that_is_wanted():
-    loaders = [made_ahead(where)(0), made_ahead(where, pin=True)(0)]
-    assert [loader.pin_memory for loader in loaders] == [False, True]
-    assert all(loader.prefetch_factor > 1 for loader in loaders)
-
-
-def test_what_makes_them_can_be_sent_to_a_process_that_knows_nothing():
-    batches = partial(pair_batches, PAIRS, max_tokens=12)
-    sent = pickle.loads(pickle.dumps(Epoch(batches, 3)))
-    assert numbers(sent) == numbers(batches(3))
+    assert [made_ahead(where, pin=pin)(0).pin_memory for pin in (False, True)] == [False, True]
 
 
 def broken(epoch):
@@ -328,54 +280,21 @@ def test_what_is_kept_counted_by_hand():
     assert linear.weight.grad is not None
 
 
-def test_what_is_kept_twice_counts_once_and_a_part_counts_as_the_whole():
-    linear, x = nn.Linear(4, 5), torch.randn(8, 4)
-    with kept_for_backward(linear) as kept:
-        linear(x[:2]).sum() + linear(x[3:]).sum()
+def test_a_part_counts_as_the_whole_once_and_a_view_of_a_parameter_not_at_all():
+    table, x = nn.Parameter(torch.randn(4, 5)), torch.randn(8, 4)
+    with kept_for_backward(nn.ParameterList([table])) as kept:
+        (x[:2] @ table[:, 1:]).sum() + (x[3:] @ table[:, 1:]).sum()
     assert kept == {x.data_ptr(): 8 * 4 * 4}
 
 
-def test_a_view_of_a_parameter_does_not_count():
-    table, x = nn.Parameter(torch.randn(4, 5)), torch.randn(3, 4)
-    holder = nn.ParameterList([table])
-    with kept_for_backward(holder) as kept:
-        (x.requires_grad_() @ table[:, 1:]).sum()
-    assert kept == {x.data_ptr(): 3 * 4 * 4}
-
-
-class Table(nn.Module):
-    """Scores looked up by the token before."""
-
-    def __init__(self, size=50):
-        super().__init__()
-        self.table = nn.Embedding(size, size)
-
-    def forward(self, source, target):
-        return self.table(target)
-
-
-def test_the_memory_of_a_step_counted_by_hand():
-    model, rows = Table(), torch.tensor([[3, 4, 5, 6]])
-    (state, batch), logits = memory_of_step(model, rows, rows), 3 * 50 * 4
-    assert state == 16 * 50 * 50
-    # the lookup keeps the row, the loss its logarithms and a number; three more tables are needed on the way back
-    assert batch == rows.nbytes + logits + 4 + 3 * logits
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_parameters_need_16_bytes_and_pairs_alike(norm_first):
-    model = Transformer(TransformerConfig(9, 11, 8, 2, 1, 2, 16, 0.0, 40, norm_first=norm_first))
+def test_parameters_need_16_bytes_and_pairs_alike():
+    model = Transformer(TransformerConfig(9, 11, 8, 2, 1, 1, 16, 0.0, 40))
     row = torch.arange(20) % 6 + 3
     one, several = (memory_of_step(model, row.expand(n, -1), row.expand(n, -1)) for n in (1, 7))
     assert one[0] == several[0] == 16 * sum(p.numel() for p in model.parameters())
     assert several[1] == 7 * one[1]
     longer = memory_of_step(model, row.repeat(2)[None], row.repeat(2)[None])
     assert 1.9 * one[1] < longer[1] < 4 * one[1]
-
-
-def test_a_pair_costs_the_same_in_any_batch():
-    rows = torch.randint(3, 9, (9, 4))
-    assert memory_of_step(Table(), rows, rows)[1] == 9 * memory_of_step(Table(), rows[:1].clone(), rows[:1].clone())[1]
 
 
 def test_it_changes_nothing_that_a_training_needs():
@@ -388,16 +307,6 @@ def test_it_changes_nothing_that_a_training_needs():
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_a_model_elsewhere_comes_to_the_cpu():
-    model = Table().to("meta")
-    moves = []
-    model.cpu = lambda: (moves.append("cpu"), Table())[1]
-    rows = torch.tensor([[3, 4]])
-    with contextlib.suppress(RuntimeError):
-        memory_of_step(model, rows, rows)
-    assert moves == ["cpu"]
-
-
 SMALLER, SHORTER = "; a smaller model is needed (d_model, d_ff, layers)", "; shorter sentences are needed, or a smaller"
 
 
@@ -406,32 +315,20 @@ SMALLER, SHORTER = "; a smaller model is needed (d_model, d_ff, layers)", "; sho
     [
         (901, 1, SMALLER),
         (900, 1, SHORTER),
-        (500, 4001, SHORTER),
         (500, 4000, "; a batch of 1 fits (max_tokens = 6)"),
-        (500, 2001, "; a batch of 1 fits (max_tokens = 6)"),
         (500, 2000, "; a batch of 2 fits (max_tokens = 12)"),
         (800, 200, "; a batch of 5 fits (max_tokens = 30)"),
         (500, 401, "; a batch of 9 fits (max_tokens = 54)"),
         (500, 400, "; that fits, so something else fills the memory"),
     ],
 )
-@pytest.mark.parametrize("sides", [(6, 4), (3, 6)])
-def test_what_has_to_shrink(monkeypatch, state, batch, says, sides):
+def test_what_has_to_shrink(monkeypatch, state, batch, says):
     monkeypatch.setattr(devices, "memory_of_step", lambda *_: (state * 10**7, batch * 10**7))
-    source, target = (torch.ones(10, n, dtype=torch.long) for n in sides)
+    source, target = (torch.ones(10, n, dtype=torch.long) for n in (3, 6))
     found = what_to_shrink(None, source, target, 1000 * 10**7)
     assert says in found and found.count(";") == 1
     start = f"10.00 GB of memory: the model and Adam need {state / 100:.2f}, 10 pairs of 6 tokens about"
     assert found.startswith(f"{start} {batch / 100:.2f};")
-
-
-def test_what_it_says_of_a_model_can_be_done():
-    model, rows = Transformer(TransformerConfig(9, 9, 8, 2, 1, 1, 16, 0.0, 40)), torch.ones(8, 10, dtype=torch.long)
-    state, _ = memory_of_step(model, rows, rows)
-    says = [what_to_shrink(model, rows, rows, available) for available in (state, 2 * state, 100 * state)]
-    assert [text.partition("; ")[2].split()[1] for text in says] == ["smaller", "batch", "fits,"]
-    limit = int(says[1].rpartition(" = ")[2].rstrip(")"))
-    assert limit % 10 == 0 and 0 < limit < 80
 
 
 # last, since PyTorch's optimisers take seconds to load

@@ -19,7 +19,6 @@ from dotformer.distributed import (
     load_parts,
     my_share,
     read_run,
-    replicate,
     save_parts,
     shard,
 )
@@ -68,19 +67,14 @@ def test_every_row_has_one_process(rows, size):
     assert max(len(s) for s, _ in real) - min(len(s) for s, _ in real) <= 1
 
 
-def test_another_padding():
+def test_another_padding_and_the_batch_stays_as_it_is():
     target = torch.full((1, 4), 7)
     _, padded = my_share((target, target), 1, 2, pad_id=5)
     assert padded.tolist() == [[7, 5, 5, 5]]
+    assert (target == 7).all()
 
 
-def test_the_batch_stays_as_it_is():
-    target = torch.ones(1, 4, dtype=torch.long)
-    my_share((target, target), 1, 2)
-    assert target.all()
-
-
-@pytest.mark.parametrize(("number", "size"), [(2, 2), (-1, 2), (0, 0)])
+@pytest.mark.parametrize(("number", "size"), [(2, 2), (-1, 2)])
 def test_a_process_that_is_not_there(number, size):
     with pytest.raises(ValueError, match="no process"):
         my_share((torch.ones(2, 2), torch.ones(2, 2)), number, size)
@@ -96,7 +90,7 @@ def saved(group, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"config": {}, "place": [0, 0], "history": []}', "{}"])
+@pytest.mark.parametrize("content", ["{", "[]", '{"config": {}, "place": [0, 0], "history": []}'])
 def test_a_run_that_is_damaged_is_named(content, saved):
     (saved / "checkpoint/run.json").write_text(content)
     with pytest.raises(ValueError, match=r"run\.json is damaged"):
@@ -108,8 +102,9 @@ def loaded(folder, network=None):
     load_parts(folder, read_run(folder, CONFIG), network, torch.optim.Adam(network.parameters()))
 
 
-@pytest.mark.parametrize("name", ["*.distcp", ".metadata"])
-@pytest.mark.parametrize("damage", [lambda b: b[:1000], lambda b: b[:-3] + bytes([b[-3] ^ 1]) + b[-2:], None])
+@pytest.mark.parametrize(
+    ("name", "damage"), [("*.distcp", lambda b: b[:-3] + bytes([b[-3] ^ 1]) + b[-2:]), (".metadata", None)]
+)
 def test_parts_that_are_damaged_are_named(name, damage, saved):
     [part] = (saved / "checkpoint").glob(name)
     loaded(saved)
@@ -145,10 +140,6 @@ def test_a_run_of_a_process_alone_is_named(tmp_path):
 def test_another_configuration_is_named(saved):
     with pytest.raises(ValueError, match="made with another steps, seed"):
         read_run(saved, replace(CONFIG, steps=30, seed=1))
-
-
-def test_no_run_yet(tmp_path):
-    assert read_run(tmp_path, CONFIG) is None and last_checkpoint(tmp_path) == tmp_path / "checkpoint"
 
 
 # a process alone
@@ -188,7 +179,6 @@ def started(monkeypatch):
     [
         (2, 3, False, "needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"),
         (4, 3, False, "they meet in the store, attempt 1$"),
-        (2, 0, False, "they meet in the store, attempt 1$"),
         (2, 3, True, "they meet in the store$"),
     ],
 )
@@ -212,16 +202,13 @@ def test_devices_that_there_are_not(device, number, says, started, monkeypatch):
     assert taken == ([number] if says == "they meet" else [])
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "checkpoint.old"])
-def test_a_process_alone_does_not_begin_again_what_several_have_begun(name, tmp_path):
-    (tmp_path / name).mkdir()
+def test_a_process_alone_does_not_begin_again_what_several_have_begun(tmp_path):
+    assert read_run(tmp_path, CONFIG) is None and last_checkpoint(tmp_path) == tmp_path / "checkpoint"
+    (tmp_path / "checkpoint.old").mkdir()
     with pytest.raises(ValueError, match="begun by several processes"):
         Team().reached(tmp_path, None, CONFIG)
     with pytest.raises(ValueError, match="begun by several processes"):
         Team().load(tmp_path, None, None, CONFIG)
-
-
-def test_a_process_alone_has_no_parts():
     with pytest.raises(ValueError, match="no parts"):
         Team().wrap(torch.nn.Linear(2, 2), sharded=True)
 
@@ -282,31 +269,6 @@ def test_others_that_find_another_run_are_noticed(group, tmp_path, monkeypatch):
     monkeypatch.setattr(team, "size", 2)  # and the second, it seems, finds none
     with pytest.raises(ValueError, match="not all processes find the same run"):
         team.load(tmp_path, model(), None, CONFIG)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"fused": True}, {"foreach": True}, {"betas": (0.5, 0.75), "amsgrad": True}], ids=str
-)
-def test_parts_bring_the_optimisers_settings_back(settings, group, tmp_path):
-    optimizers = []
-    for _ in range(2):
-        network = model()
-        optimizers.append(torch.optim.Adam(network.parameters(), 0.1, **settings))
-        network(torch.tensor([[3, 4]]), torch.tensor([[1, 3]])).sum().backward()
-        optimizers[-1].step()
-        if len(optimizers) == 1:
-            save_parts(tmp_path, network, optimizers[0], CONFIG, (0, 4), HISTORY)
-    load_parts(tmp_path, read_run(tmp_path, CONFIG), network, optimizers[1])
-    theirs, ours = (optimizer.param_groups[0] | {"params": 0} for optimizer in optimizers)
-    assert ours == theirs == theirs | settings
-
-
-@pytest.mark.parametrize("engine", [replicate, shard])
-def test_parameters_are_kept(engine, group):
-    before, after = model().state_dict(), engine(model()).state_dict()
-    for name, tensor in after.items():
-        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        assert whole.equal(before[name.removeprefix("module.")])
 
 
 def test_every_layer_is_a_part(group):

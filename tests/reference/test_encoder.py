@@ -28,10 +28,9 @@ def in_float64():
 # positions
 
 
-@pytest.mark.parametrize("leading", [(), (2,), (2, 3)])
-@pytest.mark.parametrize(("tokens", "start"), [(1, 0), (5, 0), (5, 3), (7, 13), (20, 0)])
-def test_positions_are_sinusoids_by_hand(in_float64, leading, tokens, start):
-    (x,) = normals(0, (*leading, tokens, 6))
+@pytest.mark.parametrize(("tokens", "start"), [(20, 0), (7, 13)])
+def test_positions_are_sinusoids_by_hand(in_float64, tokens, start):
+    (x,) = normals(0, (2, 3, tokens, 6))
     table = torch.from_numpy(sinusoidal_positions(20, 6))
     assert_close(PositionalEncoding(6, 20)(x, start), x + table[start : start + tokens])
 
@@ -39,13 +38,8 @@ def test_positions_are_sinusoids_by_hand(in_float64, leading, tokens, start):
 def test_positions_in_float32_are_as_exact_as_float32_can_be():
     encoding = PositionalEncoding(16, 5000)
     assert_close(encoding.table, torch.from_numpy(sinusoidal_positions(5000, 16)).float(), 0)
+    assert PositionalEncoding(16).table.shape == (5000, 16)
     assert not list(encoding.parameters())
-
-
-def test_by_default_there_are_5000_positions():
-    assert PositionalEncoding(2)(torch.zeros(5000, 2)).shape == (5000, 2)
-    with pytest.raises(ValueError, match=r"\(5001, 2\).*\(5000, 2\)"):
-        PositionalEncoding(2)(torch.zeros(5001, 2))
 
 
 def test_learned_positions_start_small_and_are_trained():
@@ -59,28 +53,10 @@ def test_learned_positions_start_small_and_are_trained():
     assert (encoding.table.grad != 0).any(-1).nonzero().flatten().tolist() == [5, 6, 7]
 
 
-@pytest.mark.parametrize("learned", [False, True])
-@pytest.mark.parametrize(("tokens", "start", "last"), [(11, 0, 10), (1, 10, 10), (5, 6, 10), (3, 400, 402)])
-def test_a_place_beyond_the_table_is_named(learned, tokens, start, last):
-    encoding = PositionalEncoding(4, 10, learned=learned)
-    says = rf"\(2, {tokens}, 4\).* {last}\b.*\(10, 4\)"
+@pytest.mark.parametrize(("tokens", "start", "says"), [(5, 6, r"\(2, 5, 4\).* 10\b.*\(10, 4\)"), (2, -3, "-3")])
+def test_a_place_that_is_not_in_the_table_is_named(tokens, start, says):
     with pytest.raises(ValueError, match=says):
-        encoding(torch.zeros(2, tokens, 4), start)
-
-
-@pytest.mark.parametrize("start", [-1, -3])
-def test_a_place_before_the_first_is_named(start):
-    with pytest.raises(ValueError, match=str(start)):
-        PositionalEncoding(4, 10)(torch.zeros(2, 4), start)
-
-
-@pytest.mark.parametrize("shape", [(3, 1), (3, 5), (4,)])
-def test_an_input_of_another_width_is_named(shape):
-    with pytest.raises(ValueError, match=r"4"):
-        PositionalEncoding(4, 10)(torch.zeros(shape))
-
-
-def test_an_odd_width_has_no_sinusoids():
+        PositionalEncoding(4, 10)(torch.zeros(2, tokens, 4), start)
     with pytest.raises(ValueError, match=r"d_model must be even .* 5"):
         PositionalEncoding(5)
 
@@ -109,17 +85,9 @@ def test_feed_forward_is_two_linear_maps_with_a_bend_between(d_model, d_ff, lead
     assert network.expand.weight.shape == (d_ff, d_model)
 
 
-def test_by_default_the_bend_is_relu():
-    network = FeedForward(4, 8)
-    (x,) = normals(0, (3, 4))
-    assert (network.double().bend(x) == x.clamp(min=0)).all()
-
-
-@pytest.mark.parametrize("layer", [FeedForward, EncoderLayer, Encoder])
-def test_an_unknown_activation_is_named(layer):
-    sizes = {FeedForward: (4, 8), EncoderLayer: (4, 2, 8), Encoder: (1, 4, 2, 8)}[layer]
+def test_an_unknown_activation_is_named():
     with pytest.raises(ValueError, match=r"^activation must be one of \['gelu', 'relu'\], not 'tanh'$"):
-        layer(*sizes, activation="tanh")
+        Encoder(1, 4, 2, 8, activation="tanh")
 
 
 # layers and stacks
@@ -175,24 +143,6 @@ def test_an_encoder_is_a_torch_encoder(case, num_layers, final_norm, training):
         assert_close(encoder(x[row, :length]), output[row, :length], 1e-9)
 
 
-def test_gradients_are_torch_gradients_and_reach_every_parameter():
-    sizes, options = (8, 2, 16), {"norm_first": True, "activation": "gelu"}
-    theirs = {"dropout": 0.0, "batch_first": True, "layer_norm_eps": 1e-5} | options
-    (x,) = normals(0, (2, 5, 8))
-    case = (sizes, theirs), (sizes, options), x, None, 0
-    encoder, reference = pair(2, True, case)
-    for model in (encoder, reference):
-        model(x).square().sum().backward()
-    for parameter in reference.parameters():
-        parameter.data = parameter.grad
-    gradients = as_ours(reference)
-    assert gradients.keys() == dict(encoder.named_parameters()).keys()
-    for name, parameter in encoder.named_parameters():
-        assert_close(parameter.grad, gradients[name], 1e-10)
-        if not name.endswith("w_k.bias"):  # it moves all scores of a query alike, which the softmax does not see
-            assert (parameter.grad.abs() > 1e-9).any(), name
-
-
 @pytest.mark.parametrize(("norm_first", "final_norm", "normal"), [
     (False, None, False), (True, None, True), (False, True, True), (True, False, False),
 ])  # fmt: skip
@@ -211,34 +161,14 @@ def test_in_training_entries_are_dropped_where_torch_drops_them(norm_first):
     layer = EncoderLayer(8, 2, 16, dropout=0.3, norm_first=norm_first).double()
     layer.load_state_dict(as_ours(reference))
     (x,) = normals(1, (1, 5, 8))  # with one sentence both lay their numbers out alike
-    for seed in range(5):
+    for seed in range(2):
         outputs = []
         for model in (layer, reference):
             torch.manual_seed(seed)
             outputs.append(model(x))
         assert_close(*outputs, 1e-10)
         assert (layer(x) != outputs[0]).any()
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_in_eval_nothing_is_dropped(norm_first):
-    encoder = drawn_anew(Encoder(2, 8, 2, 16, dropout=0.7, norm_first=norm_first), seed=0)
-    plain = Encoder(2, 8, 2, 16, norm_first=norm_first).double()
-    plain.load_state_dict(encoder.state_dict())
-    (x,) = normals(0, (2, 3, 8))
-    assert_close(encoder.eval()(x), plain(x))
-
-
-def test_without_positions_shuffled_words_give_shuffled_outputs():
-    encoder = drawn_anew(Encoder(2, 8, 2, 16), seed=0)
-    (x,) = normals(1, (2, 5, 8))
-    order = [3, 0, 4, 1, 2]
-    assert_close(encoder(x[:, order]), encoder(x)[:, order], 1e-10)
-
-
-def test_an_input_of_another_width_is_named_by_the_layer():
-    with pytest.raises(ValueError, match=r"^query needs shape \(..., tokens, 8\), not \(2, 3, 6\)$"):
-        Encoder(2, 8, 2, 16)(torch.zeros(2, 3, 6))
+    assert_close(layer.eval()(x), reference.eval()(x), 1e-10)
 
 
 # embeddings
@@ -263,7 +193,6 @@ def test_embeddings_are_a_sum(in_float64, scale, learned, segments, norm):
         assert_close(embeddings(tokens, start), x)
     assert_close(embeddings(tokens[0]), embeddings(tokens)[0])
     assert_close(embeddings(tokens.int()), embeddings(tokens))
-    assert_close(embeddings(tokens[:, 2:], start=2), embeddings(tokens)[:, 2:])
 
 
 def test_embeddings_start_as_large_as_positions():
@@ -275,29 +204,12 @@ def test_embeddings_start_as_large_as_positions():
     assert [name for name, _ in embeddings.named_parameters()] == ["tokens.weight"]
 
 
-@pytest.mark.parametrize("norm", [True, False])
-def test_embeddings_drop_entries_in_training_alone(norm):
-    embeddings = Embeddings(9, 50, dropout=0.25, norm=norm)
-    tokens = torch.arange(9).repeat(50, 1)
-    torch.manual_seed(0)
-    dropped = embeddings(tokens)
-    kept = dropped != 0
-    assert kept.float().mean().item() == pytest.approx(0.75, abs=0.02)
-    whole = embeddings.eval()(tokens)
-    assert_close(dropped[kept], whole[kept] / 0.75, 1e-5)
-    assert (whole != 0).all()
-
-
 @pytest.mark.parametrize(
     ("tokens", "error", "says"),
     [
         (torch.zeros(2, 3), TypeError, "^tokens must be int32 or int64, not torch.float32$"),
-        (torch.zeros(2, 3, dtype=torch.bool), TypeError, "not torch.bool$"),
         (torch.zeros(2, 0, dtype=torch.long), ValueError, r"^an empty sentence: .*\(2, 0\)$"),
-        (torch.tensor(3), ValueError, r"^an empty sentence: .*\(\)$"),
-        (torch.tensor([[2, 7]]), ValueError, "^tokens go from 2 to 7, but the table has 7 rows$"),
         (torch.tensor([[-1, 2]]), ValueError, "^tokens go from -1 to 2, but the table has 7 rows$"),
-        (torch.zeros(2, 11, dtype=torch.long), ValueError, r"\(2, 11, 4\).*\(10, 4\)"),
     ],
 )
 def test_tokens_that_do_not_fit_are_named(tokens, error, says):
@@ -324,15 +236,3 @@ def test_a_saved_model_is_read_back_without_its_sinusoids(learned):
     second.load_state_dict(state)
     tokens = torch.tensor([[1, 2, 8]])
     assert torch.equal(first(tokens), second(tokens))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_a_model_of_another_type_works_in_that_type(dtype, norm_first):
-    torch.manual_seed(0)
-    model = nn.Sequential(Embeddings(9, 8), Encoder(2, 8, 2, 16, norm_first=norm_first))
-    tokens = torch.tensor([[1, 2, 8]])
-    before = model(tokens)
-    output = model.to(dtype)(tokens)
-    assert output.dtype == dtype
-    assert_close(output.float(), before, 1e-5 if dtype == torch.float64 else 0.1)

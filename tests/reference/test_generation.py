@@ -9,19 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from torch.nn import functional as F
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from dotformer.generation import (
-    Hypothesis,
-    KVCache,
-    beam_search,
-    filter_logits,
-    generate,
-    greedy,
-    length_penalty,
-    sample,
-)
+from dotformer.generation import Hypothesis, KVCache, beam_search, filter_logits, greedy, sample
 from dotformer.transformer import Transformer, TransformerConfig
 from tests.reference.strategies import assert_close
 
@@ -80,11 +70,9 @@ def a_table(seed, size=6, count=None, spread=1.5):
 # the cache
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_each_step_is_that_of_teacher_forcing(layers, norm_first, dtype):
-    model = small(layers, layers, norm_first=norm_first).to(dtype)
+@pytest.mark.parametrize(("layers", "norm_first"), [(1, False), (3, True)])
+def test_each_step_is_that_of_teacher_forcing(layers, norm_first):
+    model = small(layers, layers, norm_first=norm_first)
     target = torch.randint(1, 9, (4, 8))
     with torch.no_grad():
         expected = model(SOURCE, target)
@@ -93,32 +81,12 @@ def test_each_step_is_that_of_teacher_forcing(layers, norm_first, dtype):
     for place in range(8):
         assert cache.length == place
         logits = cache.step(target[:, place])
-        assert_close(logits, expected[:, place], 1e-5 if dtype == torch.float32 else 1e-12)
+        assert_close(logits, expected[:, place])
         assert not logits.requires_grad
 
 
-@pytest.mark.parametrize("place", [0, 1, 4])
-@pytest.mark.parametrize("rows", [[3, 1, 0, 2], [2, 2, 0], [1], [0, 1, 1, 1, 3, 3], []], ids=str)
-def test_selected_sentences_go_on_as_they_were(rows, place):
-    model = small(5, 2)
-    target = torch.randint(1, 9, (4, 8))
-    cache = KVCache(model, SOURCE)
-    for n in range(place):
-        cache.step(target[:, n])
-    cache.select(torch.tensor(rows, dtype=torch.long))
-    assert len(cache) == len(rows)
-    target = torch.cat([target[rows, :place], torch.randint(1, 9, (len(rows), 8 - place))], dim=1)
-    with torch.no_grad():
-        expected = model(SOURCE[rows], target)
-    for n in range(place, 8):
-        assert_close(cache.step(target[:, n]), expected[:, n])
-        if n == 6:
-            cache.select(torch.arange(len(rows)).flip(0))
-            target, expected = target.flip(0), expected.flip(0)
-
-
 @given(st.lists(st.tuples(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(0, 99)), max_size=6))
-@settings(max_examples=30)
+@settings(max_examples=settings.default.max_examples // 3)
 def test_sentences_may_be_selected_again_and_again(moves):
     model = small(6, 2)
     cache, tokens, rows = KVCache(model, SOURCE), [[] for _ in SOURCE], list(range(4))
@@ -133,8 +101,9 @@ def test_sentences_may_be_selected_again_and_again(moves):
         rows, tokens = [rows[n] for n in choice], [tokens[n] for n in choice]
 
 
-def test_the_memory_is_projected_once_and_each_token_once():
+def test_the_source_is_encoded_and_projected_once_and_each_token_once():
     model, calls = small(1, 3), Counter()
+    model.encoder.register_forward_hook(lambda *_: calls.update(encoder=1))
     for name, module in model.decoder.named_modules():
         if name.endswith(("w_k", "w_v")):
             module.register_forward_hook(lambda _m, x, _o, name=name: calls.update({name: x[0].shape[-2]}))
@@ -142,27 +111,15 @@ def test_the_memory_is_projected_once_and_each_token_once():
     for n in range(6):
         cache.step(torch.randint(3, 9, (len(cache),)))
         cache.select(torch.arange(len(cache)) if n % 2 else torch.tensor([0, 0, 1]))
+    assert calls.pop("encoder") == 1
     assert len(calls) == 3 * 2 * 2
     for name, rows in calls.items():  # of vectors, 5 of the memory and 6 of tokens
         assert rows == (5 if "cross_attention" in name else 6), name
 
 
-def test_the_source_is_encoded_once():
-    model, calls = small(), []
-    model.encoder.register_forward_hook(lambda *_: calls.append(1))
-    greedy(KVCache(model, SOURCE), 6)
-    assert len(calls) == 1
-
-
 def test_a_model_in_training_mode_is_refused():
     with pytest.raises(ValueError, match=r"^the model is in training mode: call model\.eval\(\)$"):
         KVCache(small().train(), SOURCE)
-
-
-def test_a_place_beyond_the_table_is_named():
-    cache = KVCache(small(spread=0.0, max_length=5), SOURCE)
-    with pytest.raises(ValueError, match=r"reaches position 5, but the table .* ends at 4$"):
-        generate(cache, lambda logits: torch.full((len(logits),), 4), 6)
 
 
 def test_tokens_go_to_where_the_model_is():
@@ -186,7 +143,7 @@ def greedy_slowly(score, max_length, marks=MARKS):
     return tokens[1:]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_greedy_is_what_a_slow_loop_finds_without_a_cache_or_a_batch(seed):
     model = small(seed, 2, norm_first=seed % 2 == 0)
     written = greedy(KVCache(model, SOURCE), 8)
@@ -196,7 +153,6 @@ def test_greedy_is_what_a_slow_loop_finds_without_a_cache_or_a_batch(seed):
 
 
 @given(st.integers(0, 2**31), st.integers(1, 6), st.integers(1, 9))
-@settings(max_examples=50)
 def test_sentences_do_not_see_each_other_and_keep_to_their_length(seed, count, max_length):
     tables = a_table(seed, count=count)
     slow = [greedy_slowly(lambda tokens, t=table: t[tokens[-1]], max_length) for table in tables]
@@ -224,16 +180,7 @@ def test_finished_sentences_leave_the_batch():
     assert state.sizes == [5, 4]
 
 
-def test_finished_sentences_leave_the_cache():
-    model, sizes = small(3, spread=3.0), []
-    model.decoder.register_forward_hook(lambda _m, x, _o: sizes.append(len(x[0])))
-    written = greedy(KVCache(model, SOURCE), 9)
-    # a sentence of n tokens has taken part in n + 1 steps
-    assert len(set(map(len, written))) > 1
-    assert sizes == [sum(len(tokens) >= n for tokens in written) for n in range(min(9, max(map(len, written)) + 1))]
-
-
-@pytest.mark.parametrize("marks", [(0, 1, 2), (4, 2, 0), (1, 0, 3)])
+@pytest.mark.parametrize("marks", [(4, 2, 0)])
 def test_padding_and_begin_are_never_written_and_end_ends(marks):
     table = a_table(0, 6)
     table[:, marks[0]] = table[:, marks[1]] = 50.0
@@ -247,16 +194,6 @@ def test_padding_and_begin_are_never_written_and_end_ends(marks):
     assert any(len(tokens) < 4 for tokens in written)
     slow = greedy_slowly(lambda tokens: table[tokens[-1]], 7, marks)
     assert written[:5] == [slow] * 5
-
-
-def test_the_first_token_follows_begin():
-    seen = []
-    table = counting([2], 7, (5, 6, 2))
-    state = Table(table)
-    step = state.step
-    state.step = lambda tokens: seen.append(tokens.tolist()) or step(tokens)
-    assert greedy(state, 5, (5, 6, 2)) == [[3, 4]]
-    assert seen == [[6], [3], [4]]
 
 
 def test_no_sentences_give_nothing():
@@ -277,11 +214,10 @@ def test_what_a_state_returns_is_left_as_it_is():
         assert not state.logits.any()
 
 
-@pytest.mark.parametrize("max_length", [0, -1])
-def test_no_room_for_a_token_is_named(max_length):
-    for write in (greedy, sample):
-        with pytest.raises(ValueError, match=rf"^max_length must be positive, not {max_length}$"):
-            write(Table(a_table(0)), max_length)
+@pytest.mark.parametrize("write", [greedy, sample])
+def test_no_room_for_a_token_is_named(write):
+    with pytest.raises(ValueError, match=r"^max_length must be positive, not 0$"):
+        write(Table(a_table(0)), 0)
 
 
 def test_scores_that_are_no_numbers_are_named():
@@ -306,9 +242,8 @@ def test_a_dead_end_is_named(forbidden):
     assert [h.tokens for h in found] == [[4]]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_chosen_from_in_float32(dtype):
-    table = a_table(3, 8, 3).to(dtype)
+def test_half_precision_is_chosen_from_in_float32():
+    table = a_table(3, 8, 3).bfloat16()
     assert greedy(Table(table), 6) == greedy(Table(table.float()), 6)
     assert beam_search(Table(table), 6) == beam_search(Table(table.float()), 6)
 
@@ -346,23 +281,6 @@ def test_filters_are_those_of_the_library(seed, shape, temperature, top_k, top_p
     assert (ours > -math.inf).any(dim=-1).all()
 
 
-@given(st.integers(0, 2**31), st.sampled_from([1.0, 8.0, 50.0]), st.sampled_from([torch.float32, torch.float64]))
-def test_without_options_nothing_is_filtered(seed, spread, dtype):
-    logits = torch.randn(3, 200, generator=torch.Generator().manual_seed(seed), dtype=dtype) * spread
-    assert torch.equal(filter_logits(logits), logits - logits.amax(dim=-1, keepdim=True))
-
-
-def test_filters_keep_just_enough():
-    logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64).log()
-    kept = [(filter_logits(logits, top_p=p) > -math.inf).tolist()[0] for p in (0.39, 0.41, 0.69, 0.71, 0.89, 0.91)]
-    one, two, three = [False, True, False, False], [False, True, False, True], [False, True, True, True]
-    assert kept == [one, two, two, three, three, [True] * 4]
-    # the share is that of what top_k has left: 4/7 and 3/7
-    assert (filter_logits(logits, top_k=2, top_p=0.55) > -math.inf).tolist() == [one]
-    colder = filter_logits(logits, 0.5)[0]
-    assert (colder[1] - colder[0]).item() == pytest.approx(2 * (logits[0, 1] - logits[0, 0]).item())
-
-
 def test_what_is_out_already_stays_out():
     logits = torch.tensor([[0.0, -math.inf, 1.0, -math.inf]])
     for options in ({}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.9999}):
@@ -370,22 +288,25 @@ def test_what_is_out_already_stays_out():
 
 
 @pytest.mark.parametrize(
-    ("name", "number"),
-    [("temperature", n) for n in (0.0, -1.0, math.nan)]
-    + [("top_k", n) for n in (0, -1)]
-    + [("top_p", n) for n in (0.0, 1.1, -0.1, math.nan)],
+    "options",
+    [
+        {"temperature": 0.0},
+        {"temperature": math.nan},
+        {"top_k": 0},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_p": math.nan},
+    ],
+    ids=str,
 )
-def test_numbers_that_make_no_sense_are_named(name, number):
-    options = {name: number}
-    numbers = {"temperature": 1.0, "top_k": None, "top_p": 1.0} | options
-    says = "must be positive, top_p above 0 and at most 1, not {temperature}, {top_k} and {top_p}$"
-    with pytest.raises(ValueError, match=says.format(**numbers)):
+def test_numbers_that_make_no_sense_are_named(options):
+    with pytest.raises(ValueError, match="must be positive, top_p above 0 and at most 1, not "):
         filter_logits(torch.zeros(1, 3), **options)
-    with pytest.raises(ValueError, match=says.format(**numbers)):
+    with pytest.raises(ValueError, match="must be positive, top_p above 0 and at most 1, not "):
         sample(Table(a_table(0)), 3, **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.6}, {"top_k": 3}, {"top_p": 0.8}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.6, "top_k": 3, "top_p": 0.9}], ids=str)
 def test_sentences_are_as_frequent_as_they_are_probable(options):
     table, count = a_table(1, 6), 4000
     shares = table.clone()
@@ -419,26 +340,10 @@ def test_samples_are_fixed_by_the_generator_alone():
     assert sample(KVCache(model, SOURCE), 8) != sample(KVCache(model, SOURCE), 8)  # the generator that all share
 
 
-@pytest.mark.parametrize(
-    "options", [{"top_k": 1}, {"temperature": 1e-3}, {"temperature": 1e-300}, {"top_p": 1e-6}], ids=str
-)
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"temperature": 1e-300}, {"top_p": 1e-6}], ids=str)
 def test_the_likeliest_alone_is_greedy(options):
-    for seed in range(3):
-        model = small(seed)
-        assert sample(KVCache(model, SOURCE), 8, **options) == greedy(KVCache(model, SOURCE), 8)
-
-
-def test_a_lower_temperature_comes_closer_to_greedy():
-    table = a_table(2, spread=1.0)
-    (best,) = greedy(Table(table), 3)
-    generator = torch.Generator().manual_seed(0)
-    shares = []
-    for temperature in (3.0, 1.0, 0.3, 0.05):
-        drawn = sample(Table(table, 500), 3, temperature, generator=generator)
-        shares.append(sum(tokens == best for tokens in drawn) / 500)
-    assert shares == sorted(shares)
-    assert shares[-1] > 0.95
-    assert shares[0] < 0.3
+    model = small()
+    assert sample(KVCache(model, SOURCE), 8, **options) == greedy(KVCache(model, SOURCE), 8)
 
 
 # beam search
@@ -457,11 +362,9 @@ def every_sentence(score, max_length, alpha, size=6):
     return sorted(found, key=lambda pair: -pair[1])
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize(("size", "max_length"), [(6, 4), (7, 3), (8, 3), (6, 1)])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_wide_beam_finds_what_brute_force_finds(size, max_length, alpha, seed):
-    model = small(seed, size=size, spread=2.0)
+@pytest.mark.parametrize(("size", "max_length", "alpha"), [(6, 4, 0.6), (7, 3, 1.0), (6, 1, 0.0)])
+def test_a_wide_beam_finds_what_brute_force_finds(size, max_length, alpha):
+    model = small(size=size, spread=2.0)
     wide = (size - 2) ** max_length  # nothing is left out
     found = beam_search(KVCache(model, SOURCE), max_length, wide, alpha)
     for source, hypotheses in zip(SOURCE, found, strict=True):
@@ -510,70 +413,6 @@ def test_beam_search_is_what_a_slow_one_finds(seed, count, size, max_length, bea
         assert all(isinstance(h, Hypothesis) for h in hypotheses)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_beam_of_1_without_a_penalty_is_greedy(seed):
-    model = small(seed, 2)
-    found = beam_search(KVCache(model, SOURCE), 6, 1, 0.0)
-    assert [len(hypotheses) for hypotheses in found] == [1] * 4
-    assert [h.tokens for (h,) in found] == greedy(KVCache(model, SOURCE), 6)
-
-
-@pytest.mark.parametrize("beam", [2, 4])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_batch_finds_what_each_sentence_finds_alone(seed, beam):
-    model = small(seed, 2, spread=3.0, norm_first=True)
-    together = beam_search(KVCache(model, SOURCE), 8, beam)
-    for source, hypotheses in zip(SOURCE, together, strict=True):
-        (alone,) = beam_search(KVCache(model, source[source != 0][None]), 8, beam)
-        assert [h.tokens for h in alone] == [h.tokens for h in hypotheses]
-        assert [h.score for h in alone] == pytest.approx([h.score for h in hypotheses], rel=1e-12)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_scores_are_those_of_teacher_forcing(alpha):
-    model, lengths = small(2, 2, spread=2.0), set()
-    found = beam_search(KVCache(model, SOURCE), 7, 4, alpha)
-    for source, hypotheses in zip(SOURCE, found, strict=True):
-        assert 1 <= len(hypotheses) <= 4
-        assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
-        for tokens, score in hypotheses:
-            ended = [*tokens, END][:7]  # what has not ended is as long as it may be
-            with torch.no_grad():
-                logits = model(source[source != 0][None], torch.tensor([[BEGIN, *ended[:-1]]]))
-            logs = -F.cross_entropy(logits[0], torch.tensor(ended), reduction="sum").item()
-            assert score == pytest.approx(logs / ((5 + len(ended)) / 6) ** alpha, rel=1e-10)
-            lengths.add(len(ended))
-    assert len(lengths) > 2
-
-
-def test_nothing_scores_better_than_what_the_widest_beam_finds():
-    for seed in range(8):
-        table = a_table(seed, 6)
-        table[:, END] += 2
-        best = [beam_search(Table(table), 4, beam, 0.6)[0][0] for beam in (1, 2, 3, 5, 256)]
-        ended = [h.score for h in best if len(h.tokens) < 4]
-        assert len(ended) >= 3
-        assert max(ended) <= best[-1].score + 1e-12
-
-
-def test_a_beginning_that_ends_makes_room_for_another():
-    table = torch.full((6, 6), -math.inf, dtype=torch.float64)
-    table[BEGIN, [END, 3, 4]] = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
-    table[3, 3:] = table[4, END] = table[5, END] = 0.0
-    (found,) = beam_search(Table(table), 4, 2, 0.0)
-    assert found == [([], pytest.approx(math.log(0.5))), ([4], pytest.approx(math.log(0.2)))]
-
-
-def test_what_has_not_ended_counts_only_where_nothing_has():
-    tables = torch.full((2, 5, 5), -20.0, dtype=torch.float64)
-    tables[:, :, 3:] = 0.0
-    tables[0, 4, END] = 2.0  # sentence 0 may end after a 4, sentence 1 hardly ever
-    found = beam_search(Table(tables), 2, 2, 0.0)
-    assert [h.tokens for h in found[0]] == [[4]]
-    assert all(len(h.tokens) == 2 for h in found[1])
-    assert [h.score for h in found[1]] == pytest.approx([2 * math.log(0.5)] * 2, rel=1e-6)
-
-
 def test_what_is_impossible_is_no_hypothesis():
     table = torch.full((6, 6), -math.inf, dtype=torch.float64)
     table[BEGIN, 3] = table[3, 4] = table[4, END] = table[5, 5] = 0.0
@@ -585,14 +424,6 @@ def test_what_is_impossible_is_no_hypothesis():
     assert [h.tokens for h in found] == [[3, 4], [3, 5]]
 
 
-def test_sentences_with_enough_leave_the_batch():
-    table = counting([1, 3], 7)
-    state = Table(table)
-    found = beam_search(state, 9, 1)
-    assert [hypotheses[0].tokens for hypotheses in found] == [[3], [3, 4, 5]]
-    assert state.sizes == [2, 2, 1, 1]
-
-
 def test_a_beam_has_no_more_rows_than_it_is_wide():
     state = Table(a_table(0, 8, 2))
     state.tables[:, :, END] = -9.0
@@ -600,27 +431,17 @@ def test_a_beam_has_no_more_rows_than_it_is_wide():
     assert state.sizes == [2, 6, 6, 6, 6]
 
 
-@given(st.integers(1, 100), st.floats(0, 2))
-def test_the_length_penalty_is_that_of_the_paper(length, alpha):
-    assert length_penalty(length, alpha) == pytest.approx((5 + length) ** alpha / (5 + 1) ** alpha)
-    assert length_penalty(length, 0.0) == 1
-    assert length_penalty(1, alpha) == 1
-
-
 def test_a_sentence_goes_on_while_one_of_its_beginnings_may_become_better():
     table = torch.full((6, 6), -math.inf, dtype=torch.float64)
     table[BEGIN, [END, 3]] = torch.tensor([0.5, 0.5], dtype=torch.float64).log()
     table[3, 4] = table[4, 5] = table[5, END] = 0.0
-    (found,) = beam_search(Table(table), 9, 1, 1.0)
-    assert found == [([3, 4, 5], pytest.approx(math.log(0.5) * 6 / 9))]
-    state = Table(table)
-    assert beam_search(state, 9, 1, 0.0) == [[([], pytest.approx(math.log(0.5)))]]
-    assert len(state.sizes) == 1  # without a penalty, none becomes better
+    for alpha, steps in ((1.0, 4), (0.0, 1)):  # without a penalty, none becomes better
+        state = Table(table)
+        beam_search(state, 9, 1, alpha)
+        assert len(state.sizes) == steps
 
 
-@pytest.mark.parametrize(
-    ("beam", "max_length", "alpha"), [(0, 5, 0.6), (-1, 5, 0), (4, 0, 0.6), (4, -3, 1), (4, 5, -0.1)]
-)
+@pytest.mark.parametrize(("beam", "max_length", "alpha"), [(0, 5, 0.6), (4, 0, 0.6), (4, 5, -0.1)])
 def test_numbers_that_make_no_search_are_named(beam, max_length, alpha):
     says = f"^beam and max_length must be positive and alpha not negative, not {beam}, {max_length} and {alpha}$"
     with pytest.raises(ValueError, match=says):

@@ -1,7 +1,5 @@
 """Tests for german.py: properties of the corpus, agreement, and known pairs."""
 
-import re
-from collections import Counter
 from random import Random
 
 import pytest
@@ -9,12 +7,7 @@ import pytest
 from dotformer import german as de
 from dotformer.corpora import grammar
 
-CONJUNCTIONS = {
-    "that": "dass",
-    "because": "weil",
-    "although": "obwohl",
-    "when": "wenn",
-}
+CONJUNCTIONS = {"that": "dass", "because": "weil", "although": "obwohl", "when": "wenn"}
 
 
 @pytest.fixture(scope="module")
@@ -43,21 +36,13 @@ def english(phrase):
     return " ".join(word.text for word in phrase.english)
 
 
-def links(phrase):
-    place = {word: s for s, word in enumerate(phrase.english)}
-    return {(t, place[x]) for t, (_, xs) in enumerate(phrase.german) for x in xs}
-
-
 @pytest.mark.parametrize(
     ("noun", "word", "cases"),
     [
         ("man", "the", ["der alte Mann", "den alten Mann", "dem alten Mann"]),
         ("man", "a", ["ein alter Mann", "einen alten Mann", "einem alten Mann"]),
-        ("cat", "the", ["die alte Katze", "die alte Katze", "der alten Katze"]),
         ("cat", "my", ["meine alte Katze"] * 2 + ["meiner alten Katze"]),
-        ("house", "the", ["das alte Haus", "das alte Haus", "dem alten Haus"]),
         ("house", "his", ["sein altes Haus"] * 2 + ["seinem alten Haus"]),
-        ("parents", "her", ["ihre alten Eltern"] * 2 + ["ihren alten Eltern"]),
         ("children", "the", ["die alten Kinder"] * 2 + ["den alten Kindern"]),
     ],
 )
@@ -67,38 +52,6 @@ def test_agreement(noun, word, cases):
     assert english(phrases[0]).split()[-2:] == ["old", noun]
 
 
-@pytest.mark.parametrize(
-    ("pronoun", "cases"),
-    [
-        ("I", "ich mich mir"),
-        ("we", "wir uns uns"),
-        ("he", "er ihn ihm"),
-        ("she", "sie sie ihr"),
-        ("they", "sie sie ihnen"),
-    ],
-)
-def test_pronouns(pronoun, cases):
-    phrases = [de.noun_phrase(named(pronoun), x) for x in ("nom", "acc", "dat")]
-    assert " ".join(german(phrase) for phrase in phrases) == cases
-
-
-@pytest.mark.parametrize(
-    ("noun", "pair"),
-    [
-        ("dog", ("it", "er")),
-        ("cat", ("it", "sie")),
-        ("kitten", ("it", "es")),
-        ("flowers", ("they", "sie")),
-        ("Paul", ("he", "er")),
-        ("mother", ("she", "sie")),
-        ("I", ("I", "ich")),
-    ],
-)
-def test_what_stands_for_a_noun(noun, pair):
-    phrase = de.pronoun(named(noun))
-    assert (english(phrase), german(phrase)) == pair
-
-
 def test_an_before_a_vowel():
     assert english(de.noun_phrase(named("apple"), "acc", "a")) == "an apple"
     assert english(de.noun_phrase(named("apple"), "acc", "a", "big")) == "a big apple"
@@ -106,57 +59,12 @@ def test_an_before_a_vowel():
 
 
 @pytest.mark.parametrize(
-    ("noun", "word", "text", "alignment"),
-    [
-        ("garden", "in the", "im Garten", {(0, 0), (0, 1), (1, 2)}),
-        ("kitchen", "in the", "in der Küche", {(0, 0), (1, 1), (2, 2)}),
-        ("table", "under my", "unter meinem Tisch", {(0, 0), (1, 1), (2, 2)}),
-    ],
-)
-def test_places(noun, word, text, alignment):
-    phrase = de.noun_phrase(named(noun), "dat", word)
-    assert german(phrase) == text and links(phrase) == alignment
-
-
-@pytest.mark.parametrize(
-    ("subject", "tense", "finite", "rest"),
-    [
-        ("I", "present", ("open", "mache"), ("", "auf")),
-        ("he", "present", ("opens", "macht"), ("", "auf")),
-        ("they", "present", ("open", "machen"), ("", "auf")),
-        ("he", "have", ("has", "hat"), ("opened", "aufgemacht")),
-        ("I", "must", ("must", "muss"), ("open", "aufmachen")),
-        ("we", "can", ("can", "können"), ("open", "aufmachen")),
-        ("she", "cannot", ("cannot", "kann"), ("open", "aufmachen")),
-        ("she", "want", ("wants", "will"), ("to open", "aufmachen")),
-    ],
-)
-def test_conjugation(subject, tense, finite, rest):
-    parts = de.conjugate(verb("open"), tense, named(subject))
-    assert (english(parts["finite"]), german(parts["finite"])) == finite
-    end = parts["prefix" if tense == "present" else "end"]
-    assert (english(end), german(end)) == rest
-
-
-@pytest.mark.parametrize(
     ("tense", "first", "opening", "pair"),
     [
-        ("present", "subject", "", ("he cleans up today", "er räumt heute auf")),
         ("present", "time", "", ("today he cleans up", "heute räumt er auf")),
         ("present", "subject", "when", ("he cleans up today", "er heute aufräumt")),
         ("must", "time", "", ("today he must clean up", "heute muss er aufräumen")),
-        (
-            "can",
-            "subject",
-            "when",
-            ("he can clean up today", "er heute aufräumen kann"),
-        ),
-        (
-            "have",
-            "subject",
-            "",
-            ("he has cleaned up today", "er hat heute aufgeräumt"),
-        ),
+        ("can", "subject", "when", ("he can clean up today", "er heute aufräumen kann")),
     ],
 )
 def test_one_tree_two_orders(tense, first, opening, pair):
@@ -184,17 +92,12 @@ def test_more_than_can_be_found(monkeypatch):
 
 KNOWN = """
 Paul has called him . | Paul hat ihn angerufen . | 0-0 1-1 2-3 3-2 4-4
-today he has not sung . | heute hat er nicht gesungen . | 0-0 1-2 2-1 3-3 4-4 5-5
 the children want to give him a pear . | die Kinder wollen ihm eine Birne geben . | 0-0 1-1 2-2 3-5 4-6 5-7 6-3 6-4 7-8
-her dog sleeps because it is tired . | ihr Hund schläft , weil er müde ist . | 0-0 1-1 2-2 3-3 4-3 5-4 6-6 7-5 8-7
 I want to buy a lamp because it is cheap . | ich will eine Lampe kaufen , weil sie billig ist . | 0-0 1-1 2-4 3-5 4-2 4-3 5-6 6-6 7-7 8-9 9-8 10-10
-he wants to help her because she is sick . | er will ihr helfen , weil sie krank ist . | 0-0 1-1 2-4 3-2 3-3 4-5 5-5 6-6 7-8 8-7 9-9
-the apple is under my new table . | der Apfel ist unter meinem neuen Tisch . | 0-0 1-1 2-2 3-3 4-4 5-5 6-6 7-7
 Anna cannot work because she is sick . | Anna kann nicht arbeiten , weil sie krank ist . | 0-0 1-1 2-1 3-2 4-3 5-3 6-4 7-6 8-5 9-7
 my sister looks for a pear in the park every day . | meine Schwester sucht jeden Tag im Park eine Birne . | 0-0 1-1 2-2 2-3 3-9 4-10 5-6 5-7 6-8 7-4 8-5 9-11
 because it is sick , his dog wants to sleep . | weil er krank ist , will sein Hund schlafen . | 0-0 1-1 2-3 3-2 4-4 5-7 6-5 7-6 8-8 8-9 9-10
 I call a woman when Paul opens my window . | ich rufe eine Frau an , wenn Paul mein Fenster aufmacht . | 0-0 1-1 2-2 3-3 4-1 5-4 6-4 7-5 8-7 9-8 10-6 11-9
-her father thinks that she must close her door . | ihr Vater glaubt , dass sie ihre Tür zumachen muss . | 0-0 1-1 2-2 3-3 4-3 5-4 6-7 7-8 8-6 9-5 10-9
 when he sees a kitten , she invites me . | wenn er ein Kätzchen sieht , lädt sie mich ein . | 0-0 1-1 2-3 3-4 4-2 5-5 6-7 7-6 8-8 9-7 10-9
 """  # noqa: E501
 
@@ -224,13 +127,7 @@ def test_alignment_covers_each_german_word(pairs):
 
 def test_each_word_is_aligned_with_what_it_can_render(pairs):
     exact = {y: x for x, y in CONJUNCTIONS.items()}
-    exact |= {
-        "Anna": "Anna",
-        "Paul": "Paul",
-        ".": ".",
-        "ich": "I",
-        "heute": "today",
-    }
+    exact |= {"Anna": "Anna", "Paul": "Paul", ".": ".", "ich": "I", "heute": "today"}
     exact |= {"Hund": "dog", "gegessen": "eaten", "schläft": "sleeps", "mir": "me"}
     for source, target, alignment in pairs:
         words, others = target.split(), source.split()
@@ -239,39 +136,6 @@ def test_each_word_is_aligned_with_what_it_can_render(pairs):
             assert words[t] != "im" or others[s] in ("in", "the")
             assert words[t] != "nicht" or others[s] in ("not", "cannot")
             assert words[t] != "," or others[s] in (",", *CONJUNCTIONS)
-
-
-def test_one_space_one_full_stop_and_lengths(pairs):
-    for source, target, _ in pairs:
-        for text in (source, target):
-            words = text.split()
-            assert text == " ".join(words) and words.index(".") == len(words) - 1
-            assert 3 <= len(words) <= 22
-
-
-def test_each_word_occurs_often_enough(corpus):
-    for side in ("source", "target"):
-        counts = Counter(word for pair in corpus.train for word in getattr(pair, side).split())
-        assert min(counts.values()) >= 30, counts.most_common()[-9:]
-
-
-def test_nobody_in_particular_is_said_not_to_have_done_something(pairs):
-    assert not [source for source, *_ in pairs if re.search(r"\ban? (\w+ )?\w+ has not", source)]
-
-
-def test_who_is_sick_wants_to_sleep_because_of_it(pairs):
-    sick = [source for source, *_ in pairs if "sick" in source and "sleep" in source]
-    assert len(sick) > 20 and all("because" in source and "cannot" not in source for source in sick)
-
-
-def test_capitals(pairs):
-    nouns = {x.german[0] for x in de.lexicon().nouns if len(x.german) == 1}
-    nouns |= {"Kindern", "Morgen", "Abend", "Tag"}
-    for source, target, _ in pairs:
-        for word in target.split():
-            assert word[0].islower() == (word not in nouns) or word in ",."
-        for word in source.split():
-            assert word[0].islower() or word in ("I", "Anna", "Paul", ",", ".")
 
 
 def test_verb_last_in_each_subordinate_clause_and_commas(pairs):
@@ -318,7 +182,7 @@ def test_same_seed_same_corpus():
 
 def test_translation_is_a_function():
     sampler, seen = de.Sampler(Random(5)), {}
-    for _ in range(40_000):
+    for _ in range(8_000):
         source, *rest = sampler.pair()
         assert seen.setdefault(source, rest) == rest
-    assert len(seen) > 25_000
+    assert len(seen) > 5_000

@@ -38,16 +38,18 @@ def written(folder, name, content):
     return path
 
 
-LINES = ["Ein Hund.", "ä, \u2028 ö \x85 and \x0c ü", "Die Katze"]
+LINES = ["Ein Hund.", "ä, \u2028 ö \x85 and \x0c ü", "", "Die Katze"]
 
 
 @pytest.mark.parametrize(
-    "pack",
-    [bytes, gzip.compress, lambda b: gzip.compress(b[:9]) + gzip.compress(b[9:])],
-    ids=["plain", "gzip", "two pieces"],
+    ("between", "end", "pack"),
+    [
+        ("\n", "", bytes),
+        ("\r\n", "\r\n", gzip.compress),
+        (" \t\n  ", "\n", lambda b: gzip.compress(b[:9]) + gzip.compress(b[9:])),
+    ],
+    ids=["LF", "CRLF, gzip", "space, two pieces"],
 )
-@pytest.mark.parametrize("end", ["", "\n", "\r\n"], ids=["no end", "LF", "CRLF"])
-@pytest.mark.parametrize("between", ["\n", "\r\n", " \t\n  "], ids=["LF", "CRLF", "space"])
 def test_lines_end_with_a_line_feed_alone_and_are_stripped(tmp_path, between, end, pack):
     content = pack((between.join(LINES) + end).encode())
     path = written(tmp_path, "text.txt" if pack is bytes else "text.txt.gz", content)
@@ -55,18 +57,10 @@ def test_lines_end_with_a_line_feed_alone_and_are_stripped(tmp_path, between, en
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("name", ["text.de", "text.de.gz"])
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, name):
-    pack = gzip.compress if name.endswith(".gz") else bytes
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
     content = codecs.BOM_UTF8 + "Ein\ufeff\n\ufeffHund\n".encode()
-    assert corpora.text_lines(written(tmp_path, name, pack(content))) == ["Ein\ufeff", "\ufeffHund"]
-    assert corpora.text_lines(written(tmp_path, name, pack(codecs.BOM_UTF8))) == []
-
-
-def test_lines_without_a_word_are_lines(tmp_path):
-    for content, lines in [(b"", []), (b"\n", [""]), (b"\n\n", ["", ""]), (b"a\n\n b\n \n", ["a", "", "b", ""])]:
-        assert corpora.text_lines(written(tmp_path, "text", content)) == lines
-        assert corpora.text_lines(written(tmp_path, "text.gz", gzip.compress(content))) == lines
+    assert corpora.text_lines(written(tmp_path, "text", content)) == ["Ein\ufeff", "\ufeffHund"]
+    assert corpora.text_lines(written(tmp_path, "text.gz", gzip.compress(codecs.BOM_UTF8))) == []
 
 
 @pytest.mark.parametrize(
@@ -74,18 +68,14 @@ def test_lines_without_a_word_are_lines(tmp_path):
     [
         (b"a\nb\xff\nc\n", "line 2, is not UTF-8: invalid start byte"),
         ("\xe4".encode("latin-1"), "line 1, is not UTF-8: unexpected end of data"),
-        ("a\n".encode("utf-16"), "line 1, is not UTF-8: invalid start byte"),
-        (b"a\n\xed\xa0\x80", "line 2, is not UTF-8: invalid continuation byte"),
     ],
-    ids=["a byte", "Latin-1", "UTF-16", "half a surrogate"],
 )
 def test_a_line_that_is_not_utf_8_is_named(tmp_path, content, says):
     good = written(tmp_path, "good", b"a\nb\nc\n")
-    for name, packed in (("text", content), ("text.gz", gzip.compress(content))):
-        path = written(tmp_path, name, packed)
-        for read in (corpora.text_lines, partial(corpora.parallel, good), lambda path: corpora.parallel(path, good)):
-            with pytest.raises(ValueError, match=f"^{path}, {says}$"):
-                read(path)
+    path = written(tmp_path, "text", content)
+    for read in (corpora.text_lines, partial(corpora.parallel, good), lambda path: corpora.parallel(path, good)):
+        with pytest.raises(ValueError, match=f"^{path}, {says}$"):
+            read(path)
 
 
 PACKED = gzip.compress(b"Ein Hund bellt.\n" * 9, mtime=0)
@@ -94,28 +84,17 @@ PACKED = gzip.compress(b"Ein Hund bellt.\n" * 9, mtime=0)
 def test_a_damaged_file_is_named_or_still_says_the_same(tmp_path):
     whole, named = gzip.decompress(PACKED), 0
     for place, byte in enumerate(PACKED):
-        for bit in range(8):
-            damaged = PACKED[:place] + bytes([byte ^ 1 << bit]) + PACKED[place + 1 :]
-            try:
-                assert corpora.decompressed("a/file.gz", damaged) == whole  # when it was packed, and where
-            except ValueError as error:
-                assert str(error).startswith("a/file.gz is not a whole gzip file: ")
-                named += 1
-    assert named > 8 * (len(PACKED) - 10)
-    for end in range(1, len(PACKED)):
+        damaged = PACKED[:place] + bytes([byte ^ 0x10]) + PACKED[place + 1 :]
+        try:
+            assert corpora.decompressed("a/file.gz", damaged) == whole  # when it was packed, and where
+        except ValueError as error:
+            assert str(error).startswith("a/file.gz is not a whole gzip file: ")
+            named += 1
+    assert named > len(PACKED) - 10
+    for end in (1, len(PACKED) // 2, len(PACKED) - 1):
         path = written(tmp_path, "text.gz", PACKED[:end])
         with pytest.raises(ValueError, match=f"^{path} is not a whole gzip file: "):
             corpora.text_lines(path)
-
-
-def test_what_was_never_packed_is_named(tmp_path):
-    path = written(tmp_path, "text.gz", b"Ein Hund\n")
-    with pytest.raises(ValueError, match=f"^{path} is not a whole gzip file: Not a gzipped file"):
-        corpora.parallel(path, path)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        corpora.text_lines(tmp_path / "nowhere")
-    with pytest.raises(IsADirectoryError):
-        corpora.text_lines(tmp_path)
 
 
 def test_lines_of_the_same_number_belong_together(tmp_path):
@@ -130,12 +109,10 @@ def test_lines_of_the_same_number_belong_together(tmp_path):
     ("source", "target", "says"),
     [
         (b"a\nb", b"c\n", "{source} has 2 lines and {target} 1: they must have equally many, and some"),
-        (b"a\n", b"c\nd\ne", "{source} has 1 lines and {target} 3: they must"),
         (b"", b"c", "{source} has 0 lines and {target} 1: they must"),
         (b"", b"", "{source} has 0 lines and {target} 0: they must"),
         (b"a\nb", b"c\n \t\r\n", "{target}, line 2, is empty$"),
         (b"\nb\n\n", b"c\nd\n\n", "{source}, line 1, is empty$"),
-        (b"\n", b"\n", "{source}, line 1, is empty$"),
     ],
 )
 def test_files_that_do_not_fit_together_are_named(tmp_path, source, target, says):
@@ -173,7 +150,7 @@ def test_letters_stand_apart_and_sounds_have_no_stress(few_words):
     assert len(together(corpus)) == 41
 
 
-@pytest.mark.parametrize(("validation", "test"), [(0, 0), (3, 5), (5, 3), (0, 39), (39, 0), (20, 19)])
+@pytest.mark.parametrize(("validation", "test"), [(0, 0), (3, 5), (20, 19)])
 def test_words_are_counted_and_each_is_in_one_part(few_words, validation, test):
     corpus = corpora.cmudict(validation, test)
     sources = [{pair.source for pair in part} for part in parts(corpus)]
@@ -191,7 +168,7 @@ def test_a_seed_fixes_which_words_are_where(few_words):
     assert corpora.cmudict.__defaults__ == (2000, 12_000, 0)
 
 
-@pytest.mark.parametrize(("validation", "test"), [(20, 20), (0, 41), (-1, 5), (5, -1)])
+@pytest.mark.parametrize(("validation", "test"), [(20, 20), (-1, 5), (5, -1)])
 def test_words_that_leave_none_to_learn_are_counted(few_words, validation, test):
     with pytest.raises(ValueError, match=rf"^{validation} \+ {test} words of 40 leave none to learn$"):
         corpora.cmudict(validation, test)
@@ -265,16 +242,10 @@ def test_captions_are_downloaded_paired_and_kept(server, tmp_path, capfd):
     assert corpora.multi30k() == corpus
     assert corpora.multi30k("de", "en").train[3] == Pair("train 3 in de", "train 3 in en")
     assert len(server.asked) == 6
-
-
-@pytest.mark.parametrize(("source", "target"), [("fr", "de"), ("en", "fr")])
-def test_each_two_of_three_languages_are_a_corpus(server, source, target):
-    corpus = corpora.multi30k(source, target)
-    assert together(corpus)[-1] == Pair(f"test_2016_flickr 1 in {source}", f"test_2016_flickr 1 in {target}")
     assert corpora.multi30k.__defaults__ == ("en", "de")
 
 
-@pytest.mark.parametrize(("source", "target"), [("en", "en"), ("en", "cs"), ("EN", "de"), ("", "fr"), ("xx", "xx")])
+@pytest.mark.parametrize(("source", "target"), [("en", "en"), ("en", "cs")])
 def test_other_languages_are_named_before_anything_is_downloaded(server, source, target):
     says = f"^source and target must be two of en, de and fr, not {source}, {target}$"
     with pytest.raises(ValueError, match=says):
@@ -305,13 +276,10 @@ def test_a_folder_of_ones_own_is_read_and_nothing_is_downloaded(server, tmp_path
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (gzip.compress(CAPTIONS["val.de"]), "is not the file it should be: delete it$"),
         (gzip.compress(CAPTIONS["val.en"] + b"\n"), "is not the file it should be: delete it$"),
-        (gzip.compress(CAPTIONS["val.en"])[:-9], "is not a whole gzip file: "),
         (CAPTIONS["val.en"], "is not a whole gzip file: "),
-        (b"", "is not the file it should be: delete it$"),
     ],
-    ids=["another", "a line more", "cut off", "not packed", "nothing"],
+    ids=["a line more", "not packed"],
 )
 @pytest.mark.parametrize("own", [True, False], ids=["of one's own", "kept"])
 def test_a_file_that_is_there_but_another_is_named_and_left(server, tmp_path, monkeypatch, content, says, own):
@@ -345,17 +313,13 @@ def broken(kind):
     data = gzip.compress(CAPTIONS["val.en"])
     return {
         "not there": (404, {}, b"404: Not Found"),
-        "not now": (503, {}, b""),
         "half of it": (200, {"Content-Length": len(data)}, data[: len(data) // 2]),
         "half of a piece": (200, {"Transfer-Encoding": "chunked"}, b"80\r\n" + data[:9]),
-        "all but the end": (200, {"Content-Length": len(data) + 1}, data),
         "round and round": (302, {"Location": "/val.en.gz"}, b""),
     }[kind]
 
 
-@pytest.mark.parametrize(
-    "kind", ["not there", "not now", "half of it", "half of a piece", "all but the end", "round and round"]
-)
+@pytest.mark.parametrize("kind", ["not there", "half of it", "half of a piece", "round and round"])
 def test_a_download_that_fails_says_what_to_do_and_leaves_nothing(server, tmp_path, kind):
     server.files["val.en.gz"] = broken(kind)
     address = re.escape(corpora.multi30k_address("val.en"))
@@ -368,25 +332,6 @@ def test_a_download_that_fails_says_what_to_do_and_leaves_nothing(server, tmp_pa
     assert not files(tmp_path)
     with pytest.raises((OSError, HTTPException), match=r"\S"):
         corpora.download(corpora.multi30k_address("val.en"), tmp_path / "file")
-
-
-def test_without_a_network_it_says_what_to_do(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora, "multi30k_address", lambda name: f"http://127.0.0.1:1/{name}.gz")
-    with pytest.raises(
-        OSError, match=r"^train\.en could not be downloaded \(.+\)\. .+ put http\S+ into a folder and name"
-    ):
-        corpora.multi30k()
-    assert not files(tmp_path)
-
-
-def test_without_a_folder_to_write_to_it_says_what_to_do(server, tmp_path):
-    written(tmp_path, "cache", b"this is no folder")
-    with pytest.raises(
-        OSError, match=r"^train\.en could not be downloaded \(.+\)\. .+ put http\S+ into a folder and name"
-    ):
-        corpora.multi30k()
-    assert not server.asked
-    assert files(tmp_path) == ["cache"]
 
 
 def test_a_server_that_falls_silent_is_given_up(server, tmp_path, monkeypatch):
@@ -405,14 +350,11 @@ def test_a_server_that_falls_silent_is_given_up(server, tmp_path, monkeypatch):
     assert not files(tmp_path)
 
 
-@pytest.mark.parametrize("sized", [True, False])
-def test_every_byte_is_downloaded(server, tmp_path, sized, capfd):
+def test_every_byte_is_downloaded(server, tmp_path, capfd):
     content = bytes(range(256)) * 1000 + b"end"
-    headers = {"Content-Length": len(content)} if sized else {}
-    server.files |= {"large": (200, headers, content), "moved": (301, {"Location": "/large"}, b"")}
-    for name in ("large", "moved"):
-        corpora.download(f"http://127.0.0.1:{server.server_port}/{name}", tmp_path / name)
-        assert (tmp_path / name).read_bytes() == content
+    server.files |= {"large": (200, {}, content), "moved": (301, {"Location": "/large"}, b"")}
+    corpora.download(f"http://127.0.0.1:{server.server_port}/moved", tmp_path / "moved")
+    assert (tmp_path / "moved").read_bytes() == content
     assert capfd.readouterr() == ("", "")
 
 
@@ -432,10 +374,7 @@ def test_the_dictionary_is_a_hundred_thousand_words():
     sources = [{pair.source for pair in part} for part in parts(corpus)]
     assert list(map(len, sources))[1:] == [2000, 12_000]
     assert len(sources[0]) > 100_000
-    assert not sources[0] & sources[1] | sources[0] & sources[2] | sources[1] & sources[2]
-    sounds = {sound for pair in corpus.train for sound in pair.target.split()}
-    assert len(sounds) == 39
-    assert {letter for source in sources[0] for letter in source.split()} == {*"abcdefghijklmnopqrstuvwxyz'"}
-    pairs = {*together(corpus)}
+    assert len({sound for pair in corpus.test for sound in pair.target.split()}) == 39
+    assert {letter for source in sources[2] for letter in source.split()} == {*"abcdefghijklmnopqrstuvwxyz'"}
     known = [("t e a", "T IY"), ("r e a d", "R IY D"), ("r e a d", "R EH D"), ("d o g", "D AO G")]
-    assert {Pair(*pair) for pair in known} <= pairs
+    assert {Pair(*pair) for pair in known} <= {*together(corpus)}

@@ -53,7 +53,7 @@ def varied(count):
     return sentences
 
 
-SENTENCES = varied(2 * settings.default.max_examples)  # 200, and fewer against the mutants
+SENTENCES = varied(settings.default.max_examples)  # fewer against the mutants
 
 
 @pytest.fixture(scope="module")
@@ -71,20 +71,15 @@ def test_every_published_parameter_has_its_place(minilm):
     names, ours = minilm_names(), dict(minilm.named_parameters())
     assert ours.keys() == names.keys()
     assert len(set(names.values())) == len(names)
+    assert not minilm.training
     assert set(names.values()) == published.keys() - left
     for name, theirs in names.items():
         assert torch.equal(ours[name], published[theirs]), name
 
 
-def test_the_model_is_ready_for_use(minilm):
-    assert not minilm.training
-    assert sum(p.numel() for p in minilm.parameters()) == 22_565_376
-
-
-@pytest.mark.parametrize("kind", [str, Path])
-def test_a_folder_may_be_named(kind, monkeypatch):
+def test_a_folder_may_be_named(monkeypatch):
     monkeypatch.setattr(pretrained, "find_spec", lambda name: pytest.fail("the package was looked for"))
-    assert minilm_files(kind(FOLDER)) == {name: FOLDER / name for name in ("model.safetensors", "tokenizer.json")}
+    assert minilm_files(str(FOLDER)) == {name: FOLDER / name for name in ("model.safetensors", "tokenizer.json")}
 
 
 def test_nothing_is_ever_unpickled(monkeypatch, tmp_path):
@@ -100,13 +95,12 @@ def test_nothing_is_ever_unpickled(monkeypatch, tmp_path):
     assert load_minilm(tmp_path).encode(["Hi"]).shape == (1, 384)
 
 
-@pytest.mark.parametrize("load", [load_minilm, minilm_files])
 @pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json"])
-def test_a_missing_file_is_named(load, missing, tmp_path):
+def test_a_missing_file_is_named(missing, tmp_path):
     for name in {"model.safetensors", "tokenizer.json"} - {missing}:
         (tmp_path / name).symlink_to(FOLDER / name)
     with pytest.raises(FileNotFoundError, match=rf"{missing} is missing$"):
-        load(tmp_path)
+        load_minilm(tmp_path)
 
 
 @pytest.mark.parametrize("changed", ["model.safetensors", "tokenizer.json"])
@@ -184,7 +178,7 @@ def test_varied_sentences_get_the_vectors_of_both(minilm, sentence_transformer):
     assert len(set(SENTENCES)) == len(SENTENCES)
     batches = []  # what goes through the model while it encodes
     watch = minilm.register_forward_hook(lambda _, inputs, output: batches.append((*inputs, output)))
-    vectors = minilm.encode(SENTENCES, batch_size=25)
+    vectors = minilm.encode(SENTENCES, batch_size=10)
     watch.remove()
     bert = transformers_model()
     assert sum(len(tokens) for tokens, _, _ in batches) == len(SENTENCES)
@@ -193,22 +187,9 @@ def test_varied_sentences_get_the_vectors_of_both(minilm, sentence_transformer):
         assert not real.all()
         assert_close(output[real], bert(tokens, real.long()).last_hidden_state[real], 1e-5)
     assert_close(vectors, sentence_transformer.encode(SENTENCES, convert_to_tensor=True), 1e-5)
-
-
-def test_neither_order_nor_company_changes_a_vector(minilm):
-    sentences = [*SEEDS, *SENTENCES[:50:5]]
-    vectors = minilm.encode(sentences)
-    for size in (1, 3, 5, 100):
-        assert_close(minilm.encode(sentences, batch_size=size), vectors, 1e-5)
-    assert_close(minilm.encode(sentences[::-1]).flip(0), vectors, 1e-5)
-    assert_close(minilm.encode(tuple(sentences[3:4])), vectors[3:4], 1e-5)
-
-
-def test_by_default_32_sentences_make_a_batch(minilm, monkeypatch):
-    rows = []
-    monkeypatch.setattr(minilm, "batch", lambda some: rows.append(len(some)) or type(minilm).batch(minilm, some))
-    assert minilm.encode(["Hi"] * 70).shape == (70, 384)
-    assert rows == [32, 32, 6]
+    some = SENTENCES[:30:5]  # in another order, and other company
+    assert_close(minilm.encode(some[::-1]).flip(0), vectors[:30:5], 1e-5)
+    assert minilm.encode([]).shape == (0, 384)
 
 
 def test_a_sentence_is_cut_into_pieces_between_marks(minilm):
@@ -217,24 +198,7 @@ def test_a_sentence_is_cut_into_pieces_between_marks(minilm):
     assert minilm.pieces("") == ["[CLS]", "[SEP]"]
 
 
-def test_a_batch_is_padded_and_says_where(minilm):
-    tokens, mask = minilm.batch(["Hi, how are you?", "I am fine", ""])
-    assert tokens.dtype == torch.long
-    assert tokens.shape == (3, 8)
-    assert mask.shape == (3, 1, 1, 8)
-    assert mask.dtype == torch.bool
-    assert mask.sum(-1).flatten().tolist() == [8, 5, 2]
-    assert torch.equal(mask[:, 0, 0], tokens != 0)
-    published = {number: piece for piece, number in minilm.tokenizer.get_vocab().items()}
-    assert [published[n] for n in tokens[2, :3].tolist()] == ["[CLS]", "[SEP]", "[PAD]"]
-
-
 def test_sentences_are_never_cut_short(minilm):
     assert minilm.encode(["a " * 510]).shape == (1, 384)
-    for sentences in (["a " * 511], ["Hi", "a " * 600]):
-        with pytest.raises(ValueError, match=r"\((1|2), (513|602), 384\).*\(512, 384\)"):
-            minilm.encode(sentences)
-
-
-def test_a_batch_of_no_sentences_gives_no_vectors(minilm):
-    assert minilm.encode([]).shape == (0, 384)
+    with pytest.raises(ValueError, match=r"\(1, 513, 384\).*\(512, 384\)"):
+        minilm.encode(["a " * 511])

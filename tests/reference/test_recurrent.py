@@ -1,8 +1,5 @@
 """recurrent beside a slow loop in NumPy, over the cells of by_hand.recurrence, in float64."""
 
-import dataclasses
-import io
-import math
 import warnings
 
 import numpy as np
@@ -12,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dotformer.by_hand.recurrence import gru_cell, lstm_cell
-from dotformer.recurrent import AdditiveAttention, RecurrentConfig, RecurrentSeq2Seq, RecurrentState
-from tests.reference.strategies import assert_close, drawn_anew, normals
+from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
+from tests.reference.strategies import assert_close, drawn_anew
 
 SOURCE = torch.tensor([[7, 1, 2, 0, 0], [1, 5, 3, 2, 4], [9, 0, 0, 0, 0]])  # not sorted by length
 TARGET = torch.tensor([[1, 4, 2, 6], [3, 3, 0, 0], [8, 9, 10, 0]])
@@ -94,81 +91,16 @@ def test_a_padded_batch_is_its_sentences_by_hand(cell, attention, num_layers, ti
         assert_close(logits[row, : len(target)], torch.from_numpy(expected))
         if attention:
             assert_close(weights[row, : len(target), : len(source)], torch.from_numpy(blend))
-
-
-def test_attention_by_hand():
-    attention = drawn_anew(AdditiveAttention(2, 3), 0)
-    attention.w_s.weight.data = torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
-    attention.w_h.weight.data = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
-    attention.v.weight.data = torch.tensor([[3.0, -1.0]], dtype=torch.float64)
-    state = torch.tensor([[0.5, -0.25]], dtype=torch.float64)
-    memory = torch.tensor([[[1.0, -0.5, 4.0], [0.5, 0.0, 8.0], [9.0, 9.0, 9.0]]], dtype=torch.float64)
-    real = torch.tensor([[True, True, False]])
-    context, weights = attention(state, memory, attention.w_h(memory), real)
-    scores = [3 * math.tanh(0.5 - 0.5) - math.tanh(-0.5 + 1), 3 * math.tanh(0.5) - math.tanh(-0.5 + 0.5)]
-    share = 1 / (1 + math.exp(scores[1] - scores[0]))
-    assert_close(weights, torch.tensor([[share, 1 - share, 0]], dtype=torch.float64))
-    blend = [share + 0.5 * (1 - share), -0.5 * share, 4 * share + 8 * (1 - share)]
-    assert_close(context, torch.tensor([blend], dtype=torch.float64))
-    assert [name for name, _ in attention.named_parameters()] == ["w_s.weight", "w_h.weight", "v.weight"]
-
-
-@every_variant
-def test_more_padding_changes_nothing(cell, attention):
-    model = fresh(cell=cell, attention=attention, d_model=32, num_layers=2)
-    before, weights = model.attend(SOURCE, TARGET)
-    after, wider = model.attend(F.pad(SOURCE, (0, 3)), F.pad(TARGET, (0, 2)))
-    torch.testing.assert_close(after[:, :4], before, rtol=0, atol=1e-6)
-    if attention:
-        assert wider.shape == (3, 6, 8)
-        assert not wider[..., 5:].any()
-        torch.testing.assert_close(wider[:, :4, :5], weights, rtol=0, atol=1e-6)
-    for row, length in enumerate((3, 5, 1)):
-        alone = model(SOURCE[row : row + 1, :length], TARGET[row : row + 1])
-        torch.testing.assert_close(alone, before[row : row + 1], rtol=0, atol=1e-6)
+            assert not weights[row, :, len(source) :].any()
 
 
 @every_variant
 def test_what_stands_for_padding_is_never_read(cell, attention):
-    model = small(cell=cell, attention=attention, num_layers=2)
-    before = model(SOURCE, TARGET)
+    model, other = (small(cell=cell, attention=attention, pad_id=pad_id) for pad_id in (0, 9))
+    logits = model(SOURCE[:2], TARGET[:2])
+    assert_close(other(SOURCE[:2].masked_fill(SOURCE[:2] == 0, 9), TARGET[:2]), logits)
     model.source_embeddings.weight.data[0] += 100
-    assert_close(model(SOURCE, TARGET), before)
-    other = small(cell=cell, attention=attention, num_layers=2, pad_id=9)
-    logits = other(SOURCE[:2].masked_fill(SOURCE[:2] == 0, 9), TARGET[:2])
-    assert_close(logits, small(cell=cell, attention=attention, num_layers=2)(SOURCE[:2], TARGET[:2]))
-
-
-@every_variant
-@pytest.mark.parametrize("training", [False, True])
-def test_logits_come_from_all_targets_so_far_and_from_no_later_one(cell, attention, training):
-    model = small(cell=cell, attention=attention).train(training)
-    target = torch.tensor([[1, 4, 2, 6, 7], [8, 9, 10, 11, 3]])
-    for place in range(5):
-        changed = target.clone()
-        changed[:, place] = target[:, place] % 11 + 1
-        before, after = (model(SOURCE[:2], t) for t in (target, changed))
-        assert_close(after[:, :place], before[:, :place])
-        assert not torch.isclose(before[:, place:], after[:, place:]).all(-1).any()
-
-
-@every_variant
-def test_every_logit_comes_from_every_source_token(cell, attention):
-    model = small(cell=cell, attention=attention)
-    for place in range(5):
-        changed = SOURCE[1:2].clone()
-        changed[:, place] = changed[:, place] % 9 + 1
-        before, after = (model(s, TARGET[:1]) for s in (SOURCE[1:2], changed))
-        assert not torch.isclose(before, after).all(-1).any()
-
-
-def test_the_weights_of_the_real_words_sum_to_one():
-    model = small()
-    _, weights = model.attend(SOURCE, TARGET)
-    assert_close(weights.sum(dim=-1), torch.ones(3, 4, dtype=torch.float64))
-    assert not weights.masked_select((SOURCE == 0)[:, None].expand_as(weights)).any()
-    assert (weights.masked_select((SOURCE != 0)[:, None].expand_as(weights)) > 0).all()
-    assert not torch.isclose(weights[1, 0], weights[1, 1]).any()  # each step asks anew
+    assert_close(model(SOURCE[:2], TARGET[:2]), logits)
 
 
 @every_variant
@@ -202,46 +134,13 @@ def test_selected_rows_go_on_as_they_would_have(cell, attention, num_layers):
     assert len(state) == 0
 
 
-def test_two_states_of_a_model_are_apart():
-    model = small()
-    first, second = RecurrentState(model, SOURCE), RecurrentState(model, SOURCE)
-    first.step(TARGET[:, 0])
-    first.select(torch.tensor([1]))
-    assert_close(second.step(TARGET[:, 0]), model(SOURCE, TARGET)[:, 0])
-
-
 @every_variant
-@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "tie_output": False}])
-def test_a_gradient_reaches_every_parameter(cell, attention, options):
-    model = small(cell=cell, attention=attention, **options)
+def test_a_gradient_reaches_every_parameter(cell, attention):
+    model = small(cell=cell, attention=attention, num_layers=2, tie_output=False)
     F.cross_entropy(model(SOURCE, TARGET).flatten(0, 1), TARGET.roll(-1, 1).flatten()).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.any(), name
-
-
-@pytest.mark.parametrize("attention", [True, False])
-def test_the_gradient_is_right(attention):
-    model = small(attention=attention, d_model=2)
-    weight, direction = model.bridge.weight, normals(1, (4, 8))[0]
-    model(SOURCE, TARGET).square().sum().backward()
-    slope, start, losses = (weight.grad * direction).sum(), weight.data.clone(), []
-    for step in (1e-5, -1e-5):
-        weight.data = start + step * direction
-        losses.append(model(SOURCE, TARGET).square().sum().item())
-    assert_close(slope.item(), (losses[0] - losses[1]) / 2e-5, tolerance=1e-6)
-
-
-@every_variant
-def test_a_saved_model_comes_back(cell, attention):
-    model = small(1, cell=cell, attention=attention, num_layers=2)
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    other = small(2, cell=cell, attention=attention, num_layers=2)
-    assert not torch.equal(other(SOURCE, TARGET), model(SOURCE, TARGET))
-    other.load_state_dict(torch.load(file))
-    assert torch.equal(other(SOURCE, TARGET), model(SOURCE, TARGET))
 
 
 def test_tables_are_tied_and_shared_as_wanted():
@@ -257,9 +156,9 @@ def test_tables_are_tied_and_shared_as_wanted():
     assert count[0] - count[2] == 10 * 6
 
 
-@every_variant
-def test_the_start(cell, attention):
-    model = fresh(cell=cell, attention=attention, d_model=256, num_layers=2)
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_the_start(cell):
+    model = fresh(cell=cell, d_model=256, num_layers=2)
     for table in (model.source_embeddings, model.target_embeddings):
         assert table.weight.std().item() == pytest.approx(1 / 16, rel=0.1)
         assert table.weight.mean().item() == pytest.approx(0, abs=0.01)
@@ -271,13 +170,9 @@ def test_the_start(cell, attention):
                 assert (forget == 1).all() == (cell == "lstm")
                 assert (getattr(cells, f"bias_ih_l{layer}{suffix}")[:256].abs() <= 1 / 16).all()
                 assert (getattr(cells, f"bias_hh_l{layer}{suffix}").abs() <= 1 / 16).all()
-    model.load_state_dict(fresh(cell=cell, attention=attention, d_model=256, num_layers=2).state_dict())
-    same = fresh(cell=cell, attention=attention, d_model=256, num_layers=2)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), same.parameters(), strict=True))
 
 
-@every_variant
-@every_depth
+@pytest.mark.parametrize(("cell", "attention", "num_layers"), [("lstm", True, 1), ("gru", False, 2)])
 def test_dropout_in_training_alone(cell, attention, num_layers):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # PyTorch's, of dropout between layers where there is one layer
@@ -307,94 +202,28 @@ def test_dropout_in_training_alone(cell, attention, num_layers):
     assert torch.equal(model(SOURCE, TARGET), evaluated)
 
 
-@every_variant
-def test_eight_pairs_are_learned_by_heart(cell, attention):
-    generator = torch.Generator().manual_seed(0)
-    lengths = [2, 3, 4, 5, 5, 4, 3, 2]
-    rows = [torch.randint(3, 10, (n,), generator=generator) for n in lengths]
-    pad = {"batch_first": True, "padding_value": 0}
-    source = nn.utils.rnn.pad_sequence(rows, **pad)
-    ends = [torch.tensor([1]), torch.tensor([2])]
-    target = nn.utils.rnn.pad_sequence([torch.cat([ends[0], row.flip(0), ends[1]]) for row in rows], **pad)
-    model = fresh(cell=cell, attention=attention, d_model=32, dropout=0.1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(150):
-        logits = model(source, target[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=0)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    state = RecurrentState(model.eval(), source)
-    written = [torch.ones(8, dtype=torch.int64)]
-    for _ in range(target.shape[1] - 1):
-        written.append(state.step(written[-1]).argmax(dim=-1))
-    real = target != 0
-    assert torch.equal(torch.stack(written, dim=1)[real], target[real])
-
-
-@every_variant
-def test_bad_batches_are_named(cell, attention):
-    model = fresh(cell=cell, attention=attention)
+def test_bad_batches_are_named():
+    model = fresh()
     with pytest.raises(ValueError, match=r"empty sentences: rows \[1\] .* nothing but padding \(0\)"):
         model(torch.tensor([[1, 2], [0, 0]]), TARGET[:2])
-    with pytest.raises(ValueError, match=r"empty sentences: rows \[0\]"):
-        RecurrentState(model, torch.tensor([[0, 0]]))
     with pytest.raises(ValueError, match=r"^source rows \[0, 2\] have padding before a token$"):
         model(torch.tensor([[0, 2], [1, 2], [0, 3]]), TARGET)
-    with pytest.raises(ValueError, match=r"^source rows \[0\] have padding before a token$"):
-        model(torch.tensor([[1, 0, 2]]), TARGET[:1])
     with pytest.raises(ValueError, match=r"^source has 3 rows, target \(2, 4\)$"):
         model(SOURCE, TARGET[:2])
-    with pytest.raises(ValueError, match=r"^source has 1 rows, target \(3, 4\)$"):
-        model(SOURCE[:1], TARGET)
-    with pytest.raises(ValueError, match=r"^source has 3 rows, target \(4,\)$"):
-        model(SOURCE, TARGET[0])
-    with pytest.raises(ValueError, match=r"shape \(batch, tokens\), not \(5,\)$"):
-        model(SOURCE[0], TARGET)
-    state = RecurrentState(model, SOURCE)
     with pytest.raises(ValueError, match=r"^source has 3 rows, target \(1, 1\)$"):
-        state.step(torch.tensor([1]))
-    with pytest.raises(ValueError, match=r"^source has 3 rows, target \(3, 1, 4\)$"):
-        state.step(TARGET)
+        RecurrentState(model, SOURCE).step(torch.tensor([1]))
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        *(
-            ({name: value}, f"^{name} must be positive, not {value}$")
-            for name in ("source_vocab_size", "target_vocab_size", "d_model", "num_layers")
-            for value in (0, -1)
-        ),
+        ({"d_model": 0}, "^d_model must be positive, not 0$"),
         ({"dropout": 1.0}, r"^dropout must be at least 0 and below 1, not 1\.0$"),
-        ({"dropout": -0.1}, r"^dropout must be at least 0 and below 1, not -0\.1$"),
         ({"cell": "rnn"}, "^cell must be 'lstm' or 'gru', not 'rnn'$"),
-        ({"cell": "LSTM"}, "^cell must be 'lstm' or 'gru', not 'LSTM'$"),
         ({"pad_id": 10}, "^pad_id must be a token of both sides, not 10$"),
-        ({"pad_id": -1}, "^pad_id must be a token of both sides, not -1$"),
         ({"share_embeddings": True}, r"^a shared table needs vocabularies of one size, not \(10, 12\)$"),
     ],
 )
 def test_a_config_that_cannot_be_is_named(changes, says):
     with pytest.raises(ValueError, match=says):
         RecurrentConfig(**({"source_vocab_size": 10, "target_vocab_size": 12} | changes))
-
-
-def test_a_config_at_the_edge_is_taken_and_stays():
-    config = RecurrentConfig(1, 1, d_model=1, dropout=0.0, share_embeddings=True)
-    assert RecurrentConfig(10, 12, pad_id=9).pad_id == 9
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config.d_model = 2
-    defaults = dataclasses.asdict(RecurrentConfig(10, 12))
-    assert defaults == {
-        "source_vocab_size": 10,
-        "target_vocab_size": 12,
-        "d_model": 256,
-        "num_layers": 1,
-        "dropout": 0.1,
-        "cell": "lstm",
-        "attention": True,
-        "pad_id": 0,
-        "share_embeddings": False,
-        "tie_output": True,
-    }

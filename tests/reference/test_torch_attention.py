@@ -1,8 +1,5 @@
-"""attention beside by_hand and beside PyTorch's own attention, in float64."""
+"""attention beside PyTorch's own attention, in float64."""
 
-import re
-
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,12 +9,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dotformer.attention import MultiHeadAttention, record_weights, scaled_dot_product_attention
-from dotformer.by_hand import attention as by_hand
-from dotformer.by_hand.multihead import multi_head_attention
 from tests.reference.strategies import (
     as_ours,
     assert_close,
-    assert_same,
     attention_inputs,
     drawn_anew,
     masks,
@@ -29,9 +23,6 @@ from tests.reference.strategies import (
 
 # The ways through MultiHeadAttention: by our own function, or by each of PyTorch's that runs on a CPU.
 PATHS = ["our own", None, SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]
-
-
-# What the fused path gets wrong today.
 
 
 def attend(module, path, *inputs):
@@ -78,19 +69,14 @@ def tensors(inputs):
 
 
 @given(attention_inputs())
-def test_attention_is_attention_by_hand(inputs):
-    ours = scaled_dot_product_attention(*tensors(inputs))
-    for a, reference in zip(ours, by_hand.scaled_dot_product_attention(*inputs), strict=True):
-        assert_same(a.detach(), reference, scale=3)
-
-
-@given(attention_inputs())
 def test_attention_and_its_gradients_are_torch(inputs):
     query, key, value, mask = tensors(inputs)
-    output, _ = scaled_dot_product_attention(query, key, value, mask)
+    output, weights = scaled_dot_product_attention(query, key, value, mask)
     wide = None if mask is None else torch.atleast_2d(mask)  # PyTorch takes no mask with a single axis
     reference = F.scaled_dot_product_attention(query, key, value, wide)
     assert_close(output, reference, 3e-12)
+    identity = torch.eye(key.shape[-2], dtype=torch.float64)  # as values, it shows the weights
+    assert_close(weights, F.scaled_dot_product_attention(query, key, identity, wide), 3e-12)
     (direction,) = normals(output.numel(), output.shape)
     gradients = (torch.autograd.grad(a, (query, key, value), direction) for a in (output, reference))
     for a, b in zip(*gradients, strict=True):
@@ -130,7 +116,7 @@ def test_not_even_on_the_way_does_nothing_to_attend_to_make_nan():
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("kind", ["one query", "one head", "one sentence", "everything"])
+@pytest.mark.parametrize("kind", ["one head", "one sentence"])
 def test_heads_with_nothing_to_attend_to_give_zeros_and_finite_gradients(path, kind):
     module = drawn_anew(MultiHeadAttention(6, 3), seed=0)
     query, key, value = (x.requires_grad_() for x in normals(1, (2, 4, 6), (2, 5, 6), (2, 5, 6)))
@@ -152,31 +138,6 @@ def test_heads_with_nothing_to_attend_to_give_zeros_and_finite_gradients(path, k
         assert_close(a, b)
 
 
-@pytest.mark.parametrize("path", ["our own", None])
-def test_in_training_with_dropout_nothing_to_attend_to_is_zeros_too(path):
-    module = drawn_anew(MultiHeadAttention(6, 3, dropout=0.5), seed=0)
-    (x,) = normals(1, (2, 4, 6))
-    mask = torch.ones(4, 4, dtype=torch.bool).tril(-1)
-    x.requires_grad_()
-    output = attend(module, path, x, x, x, mask)
-    assert (output[:, 0] == module.w_o.bias).all()
-    assert output.isfinite().all()
-    assert all(g.isfinite().all() for g in torch.autograd.grad(output.sum(), (x, *module.parameters())))
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_forbidden_key_gets_nothing_however_low_the_allowed_ones_score(path):
-    module = MultiHeadAttention(2, 1, bias=False).double()
-    for projection in (module.w_q, module.w_k, module.w_v, module.w_o):
-        nn.init.eye_(projection.weight)
-    far = 1e6  # the allowed key scores about -1e12, far below any large number that could stand for minus infinity
-    query, key = torch.full((1, 1, 2), far).double(), torch.tensor([[[-far, -far], [far, far]]]).double()
-    value = torch.tensor([[[1.0, 2.0], [7.0, 7.0]]]).double()
-    for forbidden, gets in (([True, False], [1.0, 2.0]), ([False, True], [7.0, 7.0])):
-        output = attend(module, path, query, key, value, torch.tensor([forbidden]))
-        assert output.flatten().tolist() == gets
-
-
 @given(attention_inputs(), st.sampled_from([0.0, 0.3, 0.8]), seeds)
 def test_dropout_drops_weights_and_returns_them_undropped(inputs, share, seed):
     query, key, value, mask = tensors(inputs)
@@ -186,17 +147,6 @@ def test_dropout_drops_weights_and_returns_them_undropped(inputs, share, seed):
     assert torch.equal(returned, weights)
     torch.manual_seed(seed)
     assert_close(output, nn.Dropout(share)(weights) @ value, 1e-11)
-
-
-def test_dropout_preserves_the_mean():
-    query, key = normals(0, (400, 1, 4), (5, 4))
-    _, weights = scaled_dot_product_attention(query, key, torch.eye(5).double())
-    torch.manual_seed(0)
-    dropped, _ = scaled_dot_product_attention(query.expand(-1, 100, -1), key, torch.eye(5).double(), dropout=0.25)
-    kept = dropped != 0
-    assert kept.double().mean().item() == pytest.approx(0.75, abs=0.01)
-    assert_close(dropped[kept], (weights / 0.75).expand_as(dropped)[kept])
-    assert_close(dropped.mean((0, 1)), weights.mean((0, 1)), 0.01)
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
@@ -211,27 +161,13 @@ def test_heads_drop_weights_in_training_and_never_in_eval(need_weights):
     for _ in range(2):
         assert_close(module(x, x, x, need_weights=need_weights)[0], same)
     module.train()
-    many = x.repeat(10_000, 1, 1)
+    many = x.repeat(2_000, 1, 1)
     output, weights = module(many, many, many, need_weights=need_weights)
-    runs = output.unflatten(0, (10_000, 2))
+    runs = output.unflatten(0, (2_000, 2))
     assert (runs[0] != runs[1]).any(-1).all()
-    assert_close(runs.mean(0), same, 0.05)
+    assert_close(runs.mean(0), same, 0.1)
     if need_weights:
         assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-
-
-@given(self_or_cross(), st.booleans())
-def test_heads_are_heads_by_hand(case, need_weights):
-    num_heads, query, key, value, mask, seed = case
-    module = drawn_anew(MultiHeadAttention(query.shape[-1], num_heads, bias=False), seed).requires_grad_(False)
-    matrices = [linear.weight.T for linear in (module.w_q, module.w_k, module.w_v, module.w_o)]
-    output, weights = module(query, key, value, mask, need_weights)
-    reference, table = multi_head_attention(query, key, value, *matrices, num_heads, mask)
-    assert_same(output, reference, scale=30)
-    if need_weights:
-        assert_same(weights, table, scale=10)
-    else:
-        assert weights is None
 
 
 @given(self_or_cross(), st.booleans(), st.booleans(), st.booleans())
@@ -253,47 +189,6 @@ def test_heads_are_torch_heads(case, bias, need_weights, training):
     assert_close(gradients, torch.cat([theirs.in_proj_weight.grad, theirs.out_proj.weight.grad]), 1e-10)
 
 
-@given(st.integers(1, 3), st.integers(1, 5), st.lists(st.integers(1, 5), min_size=1, max_size=4), st.booleans(), seeds)
-def test_padded_batches_are_torch_batches_and_sentences_alone(num_heads, t, lengths, need_weights, seed):
-    d_model, s = 2 * num_heads, max(lengths) + 1
-    query, memory = normals(seed, (len(lengths), t, d_model), (len(lengths), s, d_model))
-    ours, theirs = torch_attention(num_heads, query, True, seed)
-    real = torch.arange(s) < torch.tensor(lengths)[:, None]
-    output, _ = ours(query, memory, memory, real[:, None, None], need_weights)
-    reference, _ = theirs(query, memory, memory, key_padding_mask=~real, need_weights=need_weights)
-    assert_close(output, reference, 1e-11)
-    for row, length in enumerate(lengths):
-        alone = memory[row, :length]  # no axis for the batch, and no mask
-        assert_close(ours(query[row], alone, alone, need_weights=need_weights)[0], output[row], 1e-11)
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_a_mask_may_bind_one_head_alone(need_weights):
-    module = drawn_anew(MultiHeadAttention(6, 3, bias=False), seed=0)
-    nn.init.eye_(module.w_o.weight)
-    (x,) = normals(1, (2, 4, 6))
-    mask = torch.ones(3, 1, 4, dtype=torch.bool)
-    mask[1, :, 2] = False
-    free, bound = (module(x, x, x, m, need_weights)[0].unflatten(-1, (3, 2)) for m in (None, mask[None]))
-    assert_close(bound[..., [0, 2], :], free[..., [0, 2], :])
-    assert (bound[..., 1, :] != free[..., 1, :]).any(-1).all()
-    assert_close(module(x[0], x[0], x[0], mask, need_weights)[0], bound[0].flatten(-2))
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_bias_is_four_vectors_more(bias):
-    names = {name for name, _ in MultiHeadAttention(6, 3, bias=bias).named_parameters()}
-    matrices = {f"w_{x}.weight" for x in "qkvo"}
-    assert names == matrices | ({f"w_{x}.bias" for x in "qkvo"} if bias else set())
-
-
-def test_no_sequences_at_all_give_no_outputs():
-    nothing = torch.zeros(0, 3, 4)
-    module = MultiHeadAttention(4, 2)
-    assert module(nothing, nothing, nothing)[0].shape == (0, 3, 4)
-    assert module(nothing, nothing, nothing, need_weights=True)[1].shape == (0, 2, 3, 3)
-
-
 def heads(mask=None, need_weights=False, shapes=((2, 3, 4), (2, 5, 4), (2, 5, 4))):
     return MultiHeadAttention(4, 2)(*(torch.ones(shape) for shape in shapes), mask, need_weights)
 
@@ -309,19 +204,17 @@ def yes(*shape):
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda: plain(shapes=[(2, 3), (5, 4), (5, 4)]), ValueError, r"\(2, 3\), \(5, 4\), \(5, 4\)$"),
         (lambda: plain(shapes=[(2, 3), (5, 3), (6, 4)]), ValueError, r"\(2, 3\), \(5, 3\), \(6, 4\)$"),
         (
             lambda: plain(torch.ones(2, 5)),
             TypeError,
             "^mask must be boolean, True for may attend, but it is torch.float32$",
         ),
-        (lambda: plain(torch.ones(2, 5, dtype=int)), TypeError, "torch.int64$"),
         (lambda: plain(yes(5, 2)), ValueError, r"\(5, 2\) does not broadcast to scores of \(2, 5\)$"),
-        (lambda: plain(yes(1, 2, 5)), ValueError, r"\(1, 2, 5\) does not broadcast to scores of \(2, 5\)$"),
         (lambda: MultiHeadAttention(6, 4), ValueError, "^d_model must be divisible by num_heads, not 6 by 4$"),
         (lambda: MultiHeadAttention(6, 0), ValueError, "not 6 by 0$"),
-        (lambda: MultiHeadAttention(6, -2), ValueError, "not 6 by -2$"),
+        (lambda: MultiHeadAttention(4, 2, dropout=1.0), ValueError, "not 1.0"),
+        (lambda: heads(shapes=[(2, 3, 5)] * 3), ValueError, r"^query needs shape \(..., tokens, 4\), not \(2, 3, 5\)$"),
     ],
 )
 def test_bad_input_is_named(call, error, says):
@@ -334,12 +227,7 @@ def test_bad_input_is_named(call, error, says):
     ("mask", "error", "says"),
     [
         (torch.ones(3, 5), TypeError, "^mask must be boolean, True for may attend, but it is torch.float32$"),
-        (torch.ones(3, 5, dtype=torch.uint8), TypeError, "torch.uint8$"),
         (yes(5, 3), ValueError, r"^mask of shape \(5, 3\) does not broadcast to scores of \(2, 2, 3, 5\)$"),
-        (yes(3, 4), ValueError, r"^mask of shape \(3, 4\) does not broadcast to scores of \(2, 2, 3, 5\)$"),
-        (yes(3, 1, 3, 5), ValueError, r"^mask of shape \(3, 1, 3, 5\) does not broadcast"),
-        (yes(2, 3, 3, 5), ValueError, r"^mask of shape \(2, 3, 3, 5\) does not broadcast"),
-        (yes(1, 2, 2, 3, 5), ValueError, "does not broadcast"),
         (yes(2, 3, 5), ValueError, r"^mask of shape \(2, 3, 5\) has no axis for the heads .* use mask\[:, None\]$"),
         (yes(1, 3, 5), ValueError, "has no axis for the heads"),
     ],
@@ -350,40 +238,14 @@ def test_a_mask_that_does_not_fit_is_named(mask, error, says, need_weights):
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize("place", range(3))
-@pytest.mark.parametrize("shape", [(2, 3, 5), (4,), ()])
-def test_an_input_that_does_not_fit_is_named(place, shape, need_weights):
-    shapes = [(2, 3, 4)] * 3
-    shapes[place] = shape
-    name = ("query", "key", "value")[place]
-    written = str(shape).replace("(", r"\(").replace(")", r"\)")
-    with pytest.raises(ValueError, match=rf"^{name} needs shape \(..., tokens, 4\), not {written}$"):
-        heads(need_weights=need_weights, shapes=shapes)
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_keys_and_values_of_different_length_are_named(need_weights):
-    with pytest.raises(ValueError, match=r"\(2, .*5, \d\).*\(2, .*6, \d\)"):
-        heads(need_weights=need_weights, shapes=[(2, 3, 4), (2, 5, 4), (2, 6, 4)])
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_one_row_of_keys_may_be_masked_for_a_whole_batch(need_weights):
-    (x,) = normals(0, (2, 3, 4))
-    module = MultiHeadAttention(4, 2).double()
-    mask = torch.tensor([True, True, False])
-    output, _ = module(x, x, x, mask, need_weights)
-    assert_close(output, module(x, x[:, :2], x[:, :2])[0])
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize("leading", [(), (1,)])
-def test_one_query_may_look_into_a_whole_padded_batch(leading, need_weights):
-    query, memory = normals(0, (*leading, 3, 4), (2, 5, 4))
+def test_one_query_may_look_into_a_whole_padded_batch(need_weights):
+    query, memory = normals(0, (3, 4), (2, 5, 4))
     module = MultiHeadAttention(4, 2).double()
     mask = torch.arange(5) < torch.tensor([5, 2])[:, None]
     output, _ = module(query, memory, memory, mask[:, None, None], need_weights)
     assert_close(output, module(query.expand(2, 3, 4), memory, memory, mask[:, None, None])[0])
+    row, _ = module(query, memory, memory, mask[1], need_weights)  # the same keys for all
+    assert_close(row, module(query.expand(2, 3, 4), memory[:, :2], memory[:, :2])[0])
 
 
 class Twice(nn.Module):
@@ -425,35 +287,28 @@ def test_every_attention_is_recorded():
     assert during.requires_grad
 
 
-def test_each_pass_is_recorded_anew_and_none_after_the_end():
+def test_each_pass_is_recorded_anew_and_none_after_the_end_or_an_exception():
     model = drawn_anew(Twice(), seed=0)
     (x,) = normals(0, (2, 3, 4))
-    with record_weights(model) as weights:
+    with pytest.raises(RuntimeError, match="half-way"), record_weights(model) as weights:
         model(x)
         before = dict(weights)
         model(x + 1)
-    assert all((weights[name] != before[name]).any() for name in before)
-    kept = dict(weights)
-    model(x)
-    assert all(weights[name] is kept[name] for name in kept)
-    assert hooks(model) == 0
-
-
-def test_an_attention_by_itself_is_recorded_by_no_name():
-    module = MultiHeadAttention(4, 2)
-    x = torch.ones(3, 4)
-    with record_weights(module) as weights:
-        module(x, x, x)
-    assert_close(weights[""], torch.full((2, 3, 3), 1 / 3), 1e-6)
-
-
-def test_after_an_exception_nothing_is_recorded():
-    model = drawn_anew(Twice(), seed=0)
-    (x,) = normals(0, (2, 3, 4))
-    with pytest.raises(RuntimeError, match="half-way"), record_weights(model):
+        assert all((weights[name] != before[name]).any() for name in before)
         model(x, fail=True)
     assert hooks(model) == 0
     assert model(x)[1] is None
+
+
+def test_who_asks_for_weights_by_place_or_with_a_cache_is_recorded_too():
+    module = drawn_anew(MultiHeadAttention(8, 2), seed=0)
+    (x,) = normals(1, (1, 3, 8))
+    cache = Kept(*module.project(x, x))
+    with record_weights(module) as weights:
+        output, _ = module(x[:, 2:], x[:, 2:], x[:, 2:], None, False, cache=cache)
+    assert_close(output, module(x, x, x)[0][:, 2:])
+    assert weights[""].shape == (1, 2, 1, 3)
+    assert len(cache.asked) == 1
 
 
 def test_a_recording_inside_another_leaves_that_one_be():
@@ -467,37 +322,6 @@ def test_a_recording_inside_another_leaves_that_one_be():
         model(x)
         assert outer["first"] is not first
     assert hooks(model) == 0
-
-
-def test_who_asks_for_weights_by_place_is_recorded_too():
-    module = MultiHeadAttention(4, 2)
-    x = torch.ones(3, 4)
-    with record_weights(module) as weights:
-        module(x, x, x, None, False)
-    assert weights[""].shape == (2, 3, 3)
-
-
-def test_the_input_is_left_alone():
-    inputs = query, key, value = normals(0, (2, 3, 4), (2, 5, 4), (2, 5, 4))
-    mask = torch.from_numpy(np.tri(3, 5, dtype=bool))
-    untouched = [a.clone() for a in (*inputs, mask)]
-    module = MultiHeadAttention(4, 2, dropout=0.5).double()
-    for need_weights in (False, True):
-        module(query, key, value, mask, need_weights)
-    for a, before in zip((*inputs, mask), untouched, strict=True):
-        assert torch.equal(a, before)
-
-
-@pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5])
-def test_a_share_to_drop_that_is_none_is_named(dropout):
-    with pytest.raises(ValueError, match=f"not {dropout}"):
-        MultiHeadAttention(4, 2, dropout=dropout)
-
-
-@pytest.mark.parametrize("shapes", [[(4,), (3, 4), (3, 4)], [(3, 4), (3, 4), (4,)], [(3, 0), (3, 0), (3, 4)]])
-def test_inputs_without_rows_or_width_are_named(shapes):
-    with pytest.raises(ValueError, match=re.escape(str(shapes[0]))):
-        scaled_dot_product_attention(*(torch.ones(shape) for shape in shapes))
 
 
 def test_a_compiled_model_is_not_recorded_in_silence():
@@ -521,9 +345,8 @@ class Kept:
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-def test_a_cache_is_asked_for_keys_and_values(need_weights, training):
-    module = drawn_anew(MultiHeadAttention(8, 2), seed=0).train(training)
+def test_a_cache_is_asked_for_keys_and_values(need_weights):
+    module = drawn_anew(MultiHeadAttention(8, 2), seed=0)
     query, key, value, keys, values = normals(1, (3, 2, 8), (3, 4, 8), (3, 4, 8), (3, 2, 5, 4), (3, 2, 5, 4))
     mask = torch.ones(2, 5, dtype=torch.bool).tril(3)
     cache = Kept(keys, values)
@@ -539,12 +362,6 @@ def test_a_cache_is_asked_for_keys_and_values(need_weights, training):
         assert_close(weights, expected)
 
 
-def test_what_a_cache_gives_must_fit():
-    module, query = MultiHeadAttention(8, 2), torch.zeros(3, 2, 8)
-    with pytest.raises(ValueError, match=r"\(3, 2, 2, 4\), \(3, 2, 5, 4\), \(3, 2, 6, 4\)$"):
-        module(query, query, query, cache=Kept(torch.zeros(3, 2, 5, 4), torch.zeros(3, 2, 6, 4)))
-
-
 @given(self_or_cross(), st.booleans())
 def test_a_cache_that_projects_changes_nothing(case, need_weights):
     num_heads, query, key, value, mask, seed = case
@@ -557,14 +374,3 @@ def test_a_cache_that_projects_changes_nothing(case, need_weights):
     cached = module(query, key, value, mask, need_weights, Kept(keys, values))
     assert_close(cached[0], straight[0])
     assert not need_weights or torch.equal(cached[1], straight[1])
-
-
-def test_who_asks_for_weights_with_a_cache_is_recorded_too():
-    module = drawn_anew(MultiHeadAttention(8, 2), seed=0)
-    (x,) = normals(1, (1, 3, 8))
-    cache = Kept(*module.project(x, x))
-    with record_weights(module) as weights:
-        output, _ = module(x[:, 2:], x[:, 2:], x[:, 2:], cache=cache)
-    assert_close(output, module(x, x, x)[0][:, 2:])
-    assert weights[""].shape == (1, 2, 1, 3)
-    assert len(cache.asked) == 1

@@ -10,9 +10,8 @@ import json
 import math
 import os
 import pickle
-import subprocess
-import sys
-import threading
+import resource
+import signal
 import types
 import zipfile
 from pathlib import Path
@@ -29,7 +28,6 @@ from tensorboard.summary.writer import event_file_writer
 from torch import nn
 from torch.nn import functional as F
 
-from dotformer.generation import KVCache, greedy
 from dotformer.training import (
     TrainingConfig,
     cross_entropy,
@@ -111,33 +109,19 @@ def test_the_loss_is_that_of_a_slow_loop(case):
     assert loss.item() == pytest.approx(expected, rel=1e-12, abs=1e-12)  # float64 stays float64
 
 
-@given(scored(), st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
-def test_the_loss_is_that_of_torch_in_float32_or_better(case, dtype):
-    logits, targets, pad_id, smoothing = case
-    logits = logits.to(dtype)
-    loss, count = cross_entropy(logits, targets, pad_id, smoothing)
-    assert loss.dtype == torch.promote_types(dtype, torch.float32)
-    real = targets != pad_id
-    if count:
-        mean = F.cross_entropy(logits[real].to(loss.dtype), targets[real], label_smoothing=smoothing)
-        assert_close(loss / count, mean, 1e-5)
-    else:
-        assert loss == 0
-
-
-def test_without_more_padding_is_0_and_nothing_is_smoothed():
-    logits, targets = torch.randn(2, 3, 5), torch.tensor([[0, 4, 1], [2, 0, 0]])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_without_more_the_loss_is_that_of_torch_in_float32_or_better(dtype):
+    logits, targets = torch.randn(2, 3, 5).to(dtype), torch.tensor([[0, 4, 1], [2, 0, 0]])
     loss, count = cross_entropy(logits, targets)
     assert count == 3
-    assert_close(loss, F.cross_entropy(logits[targets != 0], targets[targets != 0], reduction="sum"), 1e-5)
+    assert loss.dtype == torch.promote_types(dtype, torch.float32)
+    real = targets != 0
+    assert_close(loss, F.cross_entropy(logits[real].to(loss.dtype), targets[real], reduction="sum"), 1e-5)
 
 
-@pytest.mark.parametrize("shape", [(2, 4), (3, 3), (2,), (2, 3, 1)])
-def test_targets_of_another_shape_are_named(shape):
-    with pytest.raises(
-        ValueError, match=rf"logits \(2, 3, 5\) need targets \(2, 3\), not \({', '.join(map(str, shape))}"
-    ):
-        cross_entropy(torch.zeros(2, 3, 5), torch.zeros(shape, dtype=torch.long))
+def test_targets_of_another_shape_are_named():
+    with pytest.raises(ValueError, match=r"logits \(2, 3, 5\) need targets \(2, 3\), not \(2, 3, 1\)"):
+        cross_entropy(torch.zeros(2, 3, 5), torch.zeros((2, 3, 1), dtype=torch.long))
 
 
 # schedules
@@ -158,7 +142,7 @@ def test_the_inverse_root_rises_in_a_line_and_falls_by_the_root(step, peak, warm
     assert inverse_sqrt_rate(4 * warmup, peak, warmup) == pytest.approx(peak / 2)
 
 
-@given(rates, counts, counts)
+@given(rates, counts, counts | st.just(0))
 def test_the_linear_rate_rises_and_falls_in_equal_steps(peak, warmup, more):
     steps = warmup + more
     assert linear_rate(warmup, peak, warmup, steps) == peak
@@ -170,16 +154,11 @@ def test_the_linear_rate_rises_and_falls_in_equal_steps(peak, warmup, more):
     assert linear_rate(middle, peak, warmup, steps) == pytest.approx(peak / 2)
 
 
-def test_all_steps_may_be_warm_up():
-    assert [linear_rate(step, 1.0, 4, 4) for step in range(1, 7)] == [0.25, 0.5, 0.75, 1, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("rate", "numbers", "says"),
     [
         (inverse_sqrt_rate, (0, 1.0, 5), r"^step and warmup count from 1, not 0 and 5$"),
         (inverse_sqrt_rate, (3, 1.0, 0), r"^step and warmup count from 1, not 3 and 0$"),
-        (noam_rate, (0, 8, 5), r"^step and warmup count from 1, not 0 and 5$"),
         (linear_rate, (0, 1.0, 1, 5), r"^step must be at least 1 and warmup between 1 and steps, not 0, 1 and 5$"),
         (linear_rate, (1, 1.0, 0, 5), r"not 1, 0 and 5$"),
         (linear_rate, (1, 1.0, 6, 5), r"not 1, 6 and 5$"),
@@ -197,37 +176,29 @@ def test_the_configuration_chooses_the_schedule():
         assert root.rate_at(step) == inverse_sqrt_rate(step, 0.5, 10)
 
 
-@pytest.mark.parametrize("name", ["steps", "warmup", "accumulate", "every", "rate", "clip"])
-@pytest.mark.parametrize("number", [0, -1])
-def test_a_number_that_is_not_positive_is_named(name, number):
-    with pytest.raises(ValueError, match=rf"^{name} must be positive, not {number}(\.0)?$"):
-        TrainingConfig(**{name: number})
-
-
 @pytest.mark.parametrize(
-    ("name", "value", "says"),
+    ("options", "error", "says"),
     [
-        ("steps", 1.5, "^steps must be of type int, not 1.5$"),
-        ("steps", math.nan, "^steps must be of type int, not nan$"),
-        ("seed", "1", "^seed must be of type int, not '1'$"),
-        ("rate", "0.1", "^rate must be of type float, not '0.1'$"),
-        ("schedule", 3, "^schedule must be of type str, not 3$"),
+        *(
+            ({name: 0}, ValueError, f"^{name} must be positive, not 0")
+            for name in ("steps", "warmup", "accumulate", "every", "rate", "clip")
+        ),
+        ({"clip": math.nan}, ValueError, "^clip must be positive, not nan$"),
+        ({"steps": math.nan}, TypeError, "^steps must be of type int, not nan$"),
+        ({"smoothing": 1.0}, ValueError, "^smoothing must be at least 0 and below 1, not 1.0$"),
+        ({"smoothing": -0.1}, ValueError, "^smoothing must be at least 0 and below 1, not -0.1$"),
+        ({"schedule": "cosine"}, ValueError, "^schedule must be linear or inverse_sqrt, not 'cosine'$"),
+        ({"steps": 10, "warmup": 11}, ValueError, "warmup between 1 and steps, not 1, 11 and 10$"),
     ],
 )
-def test_a_value_of_another_kind_is_named(name, value, says):
-    with pytest.raises(TypeError, match=says):
-        TrainingConfig(**{name: value})
+def test_a_configuration_that_cannot_work_is_named(options, error, says):
+    with pytest.raises(error, match=says):
+        TrainingConfig(**options)
 
 
 def test_numbers_of_numpy_become_pythons():
     config = TrainingConfig(steps=np.int64(7), rate=np.float64(0.5), warmup=2.0)
     assert [(type(n), n) for n in (config.steps, config.rate, config.warmup)] == [(int, 7), (float, 0.5), (int, 2)]
-
-
-@pytest.mark.parametrize("name", ["rate", "clip"])
-def test_what_is_no_number_is_not_positive(name):
-    with pytest.raises(ValueError, match=f"^{name} must be positive, not nan$"):
-        TrainingConfig(**{name: math.nan})
 
 
 def test_a_step_without_a_real_target_is_an_error():
@@ -277,21 +248,6 @@ def test_an_epoch_that_has_become_shorter_is_named():
         next(stream(batches_of, (0, 5)))
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"smoothing": 1.0}, r"^smoothing must be at least 0 and below 1, not 1.0$"),
-        ({"smoothing": -0.1}, r"^smoothing must be at least 0 and below 1, not -0.1$"),
-        ({"smoothing": math.nan}, r"^smoothing must be at least 0 and below 1, not nan$"),
-        ({"schedule": "cosine"}, r"^schedule must be linear or inverse_sqrt, not 'cosine'$"),
-        ({"steps": 10, "warmup": 11}, r"warmup between 1 and steps, not 1, 11 and 10$"),
-    ],
-)
-def test_a_configuration_that_cannot_work_is_named(options, says):
-    with pytest.raises(ValueError, match=says):
-        TrainingConfig(**options)
-
-
 # batches
 
 
@@ -311,36 +267,29 @@ def test_batches_hold_each_pair_once_and_keep_the_limit(count, limit, seed, epoc
     assert sorted(found) == sorted((source, target) for source, target in pairs)
 
 
-@pytest.mark.parametrize("long", [0, 1])
-def test_both_sides_keep_the_limit(long):
-    pairs = [([3] * 9, [4] * 2) if long == 0 else ([3] * 2, [4] * 9)] * 6
-    batches = list(pair_batches(pairs, max_tokens=20))
-    assert [len(source) for source, _ in batches] == [2, 2, 2]
+def test_both_sides_keep_the_limit():
+    for pair in (([3] * 9, [4] * 2), ([3] * 2, [4] * 9)):
+        assert [len(source) for source, _ in pair_batches([pair] * 6, max_tokens=20)] == [2, 2, 2]
 
 
 def test_seed_and_epoch_fix_the_order():
-    pairs = drawn(60)
-    epochs = {
-        (seed, epoch): [[rows.tolist() for rows in batch] for batch in pair_batches(pairs, epoch, 40, 0, seed)]
-        for seed in range(3)
-        for epoch in range(3)
-    }
-    for (seed, epoch), before in epochs.items():
-        torch.manual_seed(seed + 10 * epoch)  # this one does not matter
-        assert [[rows.tolist() for rows in batch] for batch in pair_batches(pairs, epoch, 40, 0, seed)] == before
-    assert len(set(map(str, epochs.values()))) == 9
+    def batches(seed, epoch):
+        return str([[rows.tolist() for rows in batch] for batch in pair_batches(drawn(60), epoch, 40, 0, seed)])
+
+    places = list(itertools.product(range(3), range(3)))
+    epochs = [batches(*place) for place in places]
+    assert len(set(epochs)) == 9
+    torch.manual_seed(1)  # this one does not matter, and is not drawn from
     state = torch.get_rng_state()
-    list(pair_batches(pairs, max_tokens=40))
+    assert [batches(*place) for place in places] == epochs
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize(
     ("pairs", "says"),
     [
-        ([([3] * 21, [4])], r"^a sentence of 21 tokens does not fit into 20$"),
         ([([3], [4] * 21)], r"^a sentence of 21 tokens does not fit into 20$"),
         ([([], [4])], r"^a side is empty in pairs \[0\] of 1$"),
-        ([([3], [])], r"^a side is empty in pairs \[0\] of 1$"),
     ],
 )
 def test_pairs_that_make_no_batch_are_named(pairs, says):
@@ -357,8 +306,7 @@ def batch_of(pairs):
     return batch
 
 
-@pytest.mark.parametrize("sizes", [[6], [3, 3], [1, 2, 3], [1] * 6])
-@pytest.mark.parametrize("clip", [1e9, 0.01])
+@pytest.mark.parametrize(("sizes", "clip"), [([6], 1e9), ([1, 2, 3], 1e9), ([1, 2, 3], 0.01)])
 def test_accumulated_gradients_are_those_of_one_batch(sizes, clip):
     pairs = sorted(drawn(6, 3), key=lambda pair: len(pair[0]))  # so that the batches hold very different numbers
     config = TrainingConfig(clip=clip, smoothing=0.2)
@@ -389,25 +337,18 @@ def test_accumulated_gradients_are_those_of_one_batch(sizes, clip):
     assert summed == pytest.approx(total.item(), rel=1e-12)
 
 
-def test_a_step_sets_the_rate():
-    model = small()
-    groups = [{"params": [p]} for p in model.parameters()]
-    optimizer = torch.optim.Adam(groups, 5.0)
-    take_step(model, optimizer, [batch_of(drawn(3))], 0.125, TrainingConfig())
-    assert {group["lr"] for group in optimizer.param_groups} == {0.125}
-
-
-def test_gradients_that_were_left_over_do_not_count():
+def test_a_step_sets_the_rate_and_forgets_gradients_that_were_left_over():
     one, other = small(), small()
     batch = batch_of(drawn(3))
     one(batch[0], batch[1]).sum().backward()
     for model in (one, other):
-        take_step(model, torch.optim.SGD(model.parameters()), [batch], 0.1, TrainingConfig(clip=1e9))
+        optimizer = torch.optim.SGD([{"params": [p]} for p in model.parameters()], 5.0)
+        take_step(model, optimizer, [batch], 0.125, TrainingConfig(clip=1e9))
+        assert {group["lr"] for group in optimizer.param_groups} == {0.125}
     assert state_of(one) == state_of(other)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(("bad", "first"), [(math.nan, True), (math.inf, False)])
 def test_a_gradient_that_is_not_finite_changes_nothing(bad, first):
     model, config = small(), TrainingConfig()
     optimizer = torch.optim.Adam(model.parameters())
@@ -427,25 +368,14 @@ def test_a_gradient_that_is_not_finite_changes_nothing(bad, first):
 
 
 def test_each_forward_pass_runs_in_the_precision_that_is_asked_for():
-    model, entered = small(), []
-    within = []
-
-    @contextlib.contextmanager
-    def precision():
-        with torch.autocast("cpu", torch.bfloat16):
-            entered.append(True)
-            yield
-            entered.append(False)
-
-    model.register_forward_hook(lambda _m, _i, output: within.append((len(entered), output.dtype)))
-    plain = copy.deepcopy(model)
+    model, seen, results = small(), [], []
     batches = [batch_of(drawn(3, seed)) for seed in range(2)]
-    results = [
-        take_step(m, torch.optim.SGD(m.parameters()), batches, 0.1, TrainingConfig(), how)
-        for m, how in ((model, precision), (plain, contextlib.nullcontext))
-    ]
-    assert within[:2] == [(1, torch.bfloat16), (3, torch.bfloat16)]
-    assert entered == [True, False] * 2
+    for precision in (functools.partial(torch.autocast, "cpu", torch.bfloat16), contextlib.nullcontext):
+        one = copy.deepcopy(model)
+        one.register_forward_hook(lambda _m, _i, output: seen.append(output.dtype))
+        optimizer = torch.optim.SGD(one.parameters())
+        results.append(take_step(one, optimizer, batches, 0.1, TrainingConfig(), precision))
+    assert seen == [torch.bfloat16] * 2 + [torch.float32] * 2
     assert results[0] != results[1]
     assert results[0] == pytest.approx(results[1], rel=0.02)
 
@@ -511,19 +441,6 @@ def test_other_padding_is_not_judged_either():
     assert evaluate(other, batches, 8) == pytest.approx(figures(other.eval(), batches, 8), rel=1e-5)
 
 
-def test_exact_are_those_that_greedy_generation_writes(learnt):
-    model, batches = learnt
-    model = copy.deepcopy(model)
-    with torch.no_grad():
-        model.output.weight[:2] = 0  # padding and begin never score highest, which generation leaves out
-    right = []
-    for source, target in batches:
-        written = greedy(KVCache(model, source), target.shape[1])
-        right += [[1, *words, 2] == row[row != 0].tolist() for words, row in zip(written, target, strict=True)]
-    assert 0 < sum(right) < len(right)
-    assert evaluate(model, batches)["exact"] == sum(right) / len(right)
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_evaluation_sleeps_and_leaves_the_mode_as_it_was(learnt, training):
     model, batches = learnt
@@ -535,9 +452,6 @@ def test_evaluation_sleeps_and_leaves_the_mode_as_it_was(learnt, training):
     assert set(modes) == {(False, False)}
     with pytest.raises(ValueError, match=r"^nothing to evaluate: there is no batch$"):
         evaluate(model, [])
-    assert model.training == training
-    with pytest.raises(ValueError, match=r"^tokens go from 99 to 99"):
-        evaluate(model, [(torch.tensor([[99]]), torch.tensor([[1, 2]]))])
     assert model.training == training
     model.eval()
 
@@ -595,33 +509,6 @@ def test_a_checkpoint_brings_everything_back_bit_for_bit(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
-@pytest.mark.parametrize(
-    "settings", [{"fused": True}, {"foreach": True}, {"betas": (0.5, 0.75), "amsgrad": True}], ids=str
-)
-def test_a_checkpoint_brings_the_optimisers_settings_back(tmp_path, settings):
-    one, other = (started(seed, kind=functools.partial(torch.optim.Adam, **settings)) for seed in (1, 2))
-    save_checkpoint(tmp_path / "checkpoint.pt", *one, CONFIG)
-    load_checkpoint(tmp_path / "checkpoint.pt", *other, CONFIG)
-    theirs, ours = (optimizer.param_groups[0] | {"params": 0} for _, optimizer in (one, other))
-    assert ours == theirs == theirs | settings
-
-
-def test_a_checkpoint_at_the_start_has_no_history(tmp_path):
-    save_checkpoint(tmp_path / "checkpoint.pt", *started(1), CONFIG)
-    assert load_checkpoint(tmp_path / "checkpoint.pt", *started(2), CONFIG) == ((0, 0), [])
-
-
-def test_a_checkpoint_goes_on_as_if_nothing_had_been(saved):
-    straight, anew = started(1), started(2)
-    load_checkpoint(saved, *anew, CONFIG)
-    torch.manual_seed(5)
-    inputs = torch.randn(4, 3)
-    for model, optimizer in (straight, anew):
-        model(inputs).square().sum().backward()
-        optimizer.step()
-    assert state_of(*straight) == state_of(*anew)
-
-
 def test_every_flipped_record_is_noticed(saved):
     data = saved.read_bytes()
     with zipfile.ZipFile(saved) as file:
@@ -630,40 +517,11 @@ def test_every_flipped_record_is_noticed(saved):
     for record in records:
         name = data[record.header_offset + 26 : record.header_offset + 30]  # the lengths of its name and extra field
         start = record.header_offset + 30 + sum(int.from_bytes(name[n : n + 2], "little") for n in (0, 2))
-        for place in {0, record.file_size // 2, record.file_size - 1}:
+        for place in {0, record.file_size - 1}:
             damaged = bytearray(data)
             damaged[start + place] ^= 1
             saved.write_bytes(damaged)
             assert_refused(saved, "is not a whole checkpoint")
-
-
-@pytest.mark.parametrize("bits", [0x08, 0xFF])
-def test_what_is_flipped_between_the_records_is_noticed_or_harmless(saved, bits):
-    data = saved.read_bytes()
-    with zipfile.ZipFile(saved) as file:
-        record, central = file.infolist()[6], file.start_dir
-    _, whole = load_checkpoint(saved, *(fresh := started(2)), CONFIG), state_of(*fresh)
-    entry = data.index(record.filename.encode(), central) - 46
-    places = [*range(entry, entry + 46), *range(record.header_offset, record.header_offset + 30)]
-    for place in [*places, *range(len(data) - 22, len(data))]:
-        damaged = bytearray(data)
-        damaged[place] ^= bits
-        saved.write_bytes(damaged)
-        model, optimizer = started(2)
-        before = state_of(model, optimizer)
-        try:
-            load_checkpoint(saved, model, optimizer, CONFIG)
-        except ValueError:
-            assert state_of(model, optimizer) == before
-        else:
-            assert state_of(model, optimizer) == whole, place
-
-
-@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.9, 0.999])
-def test_a_shortened_file_is_refused(saved, share):
-    data = saved.read_bytes()
-    saved.write_bytes(data[: int(len(data) * share)])
-    assert_refused(saved, "is not a whole checkpoint")
 
 
 class Harmful:
@@ -685,31 +543,25 @@ def test_nothing_in_a_file_is_executed(tmp_path):
         assert_refused(path, "is not a whole checkpoint")
         assert not harm.exists()
         pickle.loads(path.read_bytes())
-        assert harm.exists() == (isinstance(content, Harmful) or True)
+        assert harm.exists()
         harm.unlink()
 
 
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
-@pytest.mark.parametrize(
-    "content", [{}, [], None, 1.5, "text", torch.zeros(3), {"format": "other"}, {"weight": torch.ones(2, 3)}], ids=str
-)
-def test_what_something_else_has_saved_is_refused(tmp_path, content):
-    path = tmp_path / "checkpoint.pt"
-    torch.save(content, path)
-    assert_refused(path, "is not a whole checkpoint")
-
-
-def test_other_files_are_refused(tmp_path):
-    path = tmp_path / "checkpoint.pt"
-    for content in (b"", b"\n", b"Only some text.\n" * 100, bytes(range(256)) * 20):
-        path.write_bytes(content)
-        assert_refused(path, "is not a whole checkpoint")
-    with zipfile.ZipFile(path, "w") as file:
+def test_other_files_are_refused(saved):
+    data = saved.read_bytes()
+    for content in (b"", data[: len(data) // 3], data[:-9], b"Only some text.\n" * 100):
+        saved.write_bytes(content)
+        assert_refused(saved, "is not a whole checkpoint")
+    for content in ({}, None, torch.zeros(3), {"format": "other"}, {"weight": torch.ones(2, 3)}):
+        torch.save(content, saved)
+        assert_refused(saved, "is not a whole checkpoint")
+    with zipfile.ZipFile(saved, "w") as file:
         file.writestr("a.txt", "a text")
-    assert_refused(path, "is not a whole checkpoint")
-    path.unlink()
+    assert_refused(saved, "is not a whole checkpoint")
+    saved.unlink()
     with pytest.raises(FileNotFoundError, match=r"checkpoint\.pt"):
-        load_checkpoint(path, *started(2), CONFIG)
+        load_checkpoint(saved, *started(2), CONFIG)
 
 
 def test_another_model_is_named(saved):
@@ -825,27 +677,15 @@ def uninterrupted(tmp_path_factory):
     return folder, model, history, left(folder, model, history)
 
 
-def test_the_epochs_of_the_run_are_shorter_than_the_run():
-    assert [len(list(batches_of(epoch))) for epoch in range(4)] == [3] * 4  # accumulated by 2, over 5 steps
-
-
 def test_the_history_has_a_row_for_each_validation(uninterrupted):
     _, _, history, _ = uninterrupted
-    assert [row["step"] for row in history] == [2, 4, 5]
-    assert [row["epoch"] for row in history] == [1, 2, 3]
+    assert [(row["step"], row["epoch"]) for row in history] == [(2, 1), (4, 2), (5, 3)]
     assert [row["rate"] for row in history] == [linear_rate(step, 0.01, 2, 5) for step in (2, 4, 5)]
     names = ["step", "epoch", "rate", "loss", "validation_loss", "validation_accuracy", "validation_exact"]
     assert all(list(row) == names for row in history)
-
-
-@pytest.mark.parametrize(("steps", "at"), [(6, [3, 6]), (7, [3, 6, 7]), (2, [2])])
-def test_it_is_validated_at_every_and_at_the_end(steps, at):
     seen = []
-    _, history = run(
-        None, steps=steps, every=3, accumulate=1, validate=lambda m: seen.append(m.training) or {"loss": 1}
-    )
-    assert [row["step"] for row in history] == at
-    assert len(seen) == len(at)
+    _, short = run(None, steps=2, every=3, accumulate=1, validate=lambda _: seen.append(1) or {"loss": 1})
+    assert [row["step"] for row in short] == [2] and len(seen) == 1
 
 
 def test_a_run_is_what_a_slow_loop_does():
@@ -890,19 +730,18 @@ def test_the_speed_counts_tokens_since_the_last_validation(monkeypatch):
     assert [row["tokens_per_second"] for row in history] == [sum(tokens[:2]) / 4, sum(tokens[2:4]) / 4]
 
 
-def test_the_best_model_is_kept(tmp_path):
-    losses, models = iter([3.0, 1.0, 2.0]), []
+@pytest.mark.parametrize("losses", [(3.0, 1.0, 2.0), (math.nan, 2.0, 3.0)], ids=str)
+def test_the_best_model_is_kept(tmp_path, losses):
+    losses, models = iter(losses), []
 
     def validate(model):
-        models.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        models.append(state_of(model))
         return {"loss": next(losses)}
 
     model, _ = run(tmp_path, validate=validate)
     kept = small(2)
     kept.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False)  # a tied table is there once
-    assert state_of(kept) != state_of(model)
-    for name, tensor in kept.state_dict().items():
-        assert torch.equal(tensor, models[1][name])
+    assert state_of(kept) == models[1] != state_of(model)
 
 
 def test_parameters_are_kept_when_they_are_slices_of_one_array(tmp_path):
@@ -919,19 +758,6 @@ def test_parameters_are_kept_when_they_are_slices_of_one_array(tmp_path):
     assert all(torch.equal(kept[name], parameter) for name, parameter in layer.named_parameters())
 
 
-def test_a_loss_that_was_not_finite_once_does_not_hide_the_best_model(tmp_path):
-    losses, bests = iter([math.nan, 2.0, 3.0]), []
-
-    def validate(model):
-        bests.append(state_of(model))
-        return {"loss": next(losses)}
-
-    run(tmp_path, validate=validate)
-    kept = small(2)
-    kept.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False)
-    assert state_of(kept) == bests[1]
-
-
 def test_the_folder_holds_what_is_said(uninterrupted):
     folder, _, history, _ = uninterrupted
     assert {file.name for file in folder.iterdir()} == {"checkpoint.pt", "model.safetensors", "log.csv", "tensorboard"}
@@ -943,14 +769,6 @@ def test_the_folder_holds_what_is_said(uninterrupted):
     for name in history[0]:
         assert [step for step, _ in shown[name]] == [2, 4, 5]
         assert [value for _, value in shown[name]] == pytest.approx([row[name] for row in history], rel=1e-6)
-
-
-def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, uninterrupted):
-    monkeypatch.chdir(tmp_path)
-    model, history = run(None)
-    assert not list(tmp_path.iterdir())
-    assert state_of(model) == state_of(uninterrupted[1])
-    assert history == uninterrupted[2]
 
 
 @pytest.mark.filterwarnings("error")
@@ -982,12 +800,6 @@ def test_the_random_state_of_the_caller_stays(tmp_path, uninterrupted):
     assert state_of(other) != state_of(model)
 
 
-def test_a_model_that_was_asleep_is_woken(uninterrupted):
-    model, _ = run(None, small(1, dropout=0.3).eval())
-    assert model.training
-    assert state_of(model) == state_of(uninterrupted[1])
-
-
 def test_a_finished_run_is_read_from_its_folder(uninterrupted):
     folder, model, history, _ = uninterrupted
 
@@ -999,16 +811,11 @@ def test_a_finished_run_is_read_from_its_folder(uninterrupted):
     assert state_of(other) == state_of(model)
 
 
-def test_a_run_of_another_configuration_is_not_gone_on_with(uninterrupted):
-    with pytest.raises(ValueError, match=r"checkpoint\.pt was made with steps = 5, not 6$"):
-        run(uninterrupted[0], steps=6)
-
-
 class Interrupted(BaseException):
     """What stops a run, as Ctrl-C does."""
 
 
-@pytest.mark.parametrize("at", range(1, 11))
+@pytest.mark.parametrize("at", [1, 4, 5, 6, 7, 10])
 def test_a_run_interrupted_at_any_batch_goes_on_as_if_it_had_not_been(at, tmp_path, uninterrupted):
     count = itertools.count(1)
 
@@ -1026,7 +833,7 @@ def test_a_run_interrupted_at_any_batch_goes_on_as_if_it_had_not_been(at, tmp_pa
     assert left(tmp_path, model, history) == uninterrupted[3]
 
 
-@pytest.mark.parametrize("at", [1, 3, 4, 6, 7, 8, 10])
+@pytest.mark.parametrize("at", [1, 6, 7])
 def test_a_model_interrupted_inside_a_step_can_go_on_itself(at, tmp_path, uninterrupted):
     model, count = small(1, dropout=0.3), itertools.count(1)
     start = copy.deepcopy(model.state_dict())
@@ -1045,28 +852,6 @@ def test_a_model_interrupted_inside_a_step_can_go_on_itself(at, tmp_path, uninte
     assert left(tmp_path, model, history) == uninterrupted[3]
 
 
-def test_a_run_interrupted_while_it_is_validated_goes_on(tmp_path, uninterrupted):
-    for _ in range(2):
-        count = itertools.count()
-
-        def validate(model, count=count):
-            if next(count) == 1:
-                raise Interrupted
-            return validation(model)
-
-        with pytest.raises(Interrupted):
-            run(tmp_path, validate=validate)
-    model, history = run(tmp_path)
-    assert left(tmp_path, model, history) == uninterrupted[3]
-
-
-def test_an_interrupted_run_leaves_no_thread(tmp_path):
-    threads = threading.active_count()
-    with pytest.raises(ZeroDivisionError):
-        run(tmp_path, validate=lambda _: 1 / 0)
-    assert threading.active_count() == threads
-
-
 def test_figures_may_be_numbers_of_any_library(tmp_path):
     def validate(_):
         return {"loss": np.float64(1.5), "least": np.float32(2), "share": torch.tensor(0.5), "count": np.int64(3)}
@@ -1081,27 +866,9 @@ def test_figures_may_be_numbers_of_any_library(tmp_path):
     assert [log[f"validation_{name}"] for name in ("loss", "least", "share", "count")] == ["1.5", "2.0", "0.5", "3.0"]
 
 
-@pytest.mark.parametrize("epoch", [0, 2])
-def test_an_empty_epoch_is_named(epoch):
-    with pytest.raises(ValueError, match=rf"^epoch {epoch} has 0 batches, of which 0 have been taken$"):
-        run(None, batches=lambda n: batches_of(n) if n < epoch else [])
-
-
-def test_precision_is_passed_on():
-    seen = []
-    model = small()
-    model.register_forward_hook(lambda _m, _i, output: seen.append(output.dtype))
-    config = TrainingConfig(**(RUN | {"steps": 2}))
-    half = types.SimpleNamespace(dtype=torch.bfloat16)
-    train(
-        model,
-        batches_of,
-        config,
-        lambda _: {"loss": 1},
-        precision=lambda: torch.autocast("cpu", half.dtype),
-        progress=False,
-    )
-    assert seen == [torch.bfloat16] * 4
+def test_an_empty_epoch_is_named():
+    with pytest.raises(ValueError, match=r"^epoch 2 has 0 batches, of which 0 have been taken$"):
+        run(None, batches=lambda n: batches_of(n) if n < 2 else [])
 
 
 def test_a_run_is_silent_when_told(capfd, tmp_path):
@@ -1115,148 +882,52 @@ def test_a_run_is_silent_when_told(capfd, tmp_path):
     assert "validation loss 1.250" in err
 
 
-# runs that are killed or have no space, in processes of their own
-
-WORKER = r"""
-import json, os, random, resource, runpy, signal, sys, time, traceback
-from pathlib import Path
-
-import torch
-
-torch.set_num_threads(1)
-case = runpy.run_path(sys.argv[1], run_name="case")
-base = Path(sys.argv[2])
-run, left, Clock = case["run"], case["left"], case["Clock"]
+# runs that are killed, or have no space
 
 
-def child(folder, before=lambda: None):
-    Clock.now += 100
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        before()
-        model, history = run(folder)
-        (folder / "digest").write_text(left(folder, model, history))
-        os._exit(0)
-    except BaseException as error:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        (folder / "error").write_text(f"{type(error).__mro__}: {error}")
+def killed(folder, nth):
+    """The exit code of a run in a fork that is killed at its nth call to the disk."""
+    if pid := os.fork():
+        Clock.now += 10
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    torch.set_num_threads(1)  # a fork has no others
+    calls = itertools.count(1)
+
+    def watched(call):
+        def watching(*arguments, **options):
+            if next(calls) == nth:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
+
+        return watching
+
+    with mock.patch("os.fsync", watched(os.fsync)), mock.patch.object(Path, "replace", watched(Path.replace)):
+        with contextlib.suppress(BaseException):
+            run(folder)
         os._exit(1)
 
 
-def ended(pid):
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+# model, log and checkpoint are synchronised and replaced, at each of three validations
+@pytest.mark.parametrize("nth", [6, 9, 10, 12])
+def test_a_run_killed_at_a_call_to_the_disk_goes_on(nth, tmp_path, uninterrupted):
+    assert killed(tmp_path, nth) == -signal.SIGKILL
+    model, history = run(tmp_path)
+    assert left(tmp_path, model, history) == uninterrupted[3]
 
 
-def new(name):
-    folder = base / name
-    folder.mkdir()
-    return folder
-
-
-def digest(folder):
-    file = folder / "digest"
-    return file.read_text() if file.exists() else (folder / "error").read_text()
-
-
-def killing(nth):
-    calls = [0]
-
-    def watch(owner, name):
-        real = getattr(owner, name)
-
-        def call(*arguments, **keywords):
-            calls[0] += 1
-            if calls[0] == nth:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*arguments, **keywords)
-
-        setattr(owner, name, call)
-
-    watch(os, "fsync")
-    watch(Path, "replace")
-
-
-parameter = torch.nn.Parameter(torch.zeros(1))
-parameter.grad = torch.ones(1)
-torch.optim.Adam([parameter]).step()  # which imports more of PyTorch, once for all children
-report = {}
-start = time.perf_counter()
-folder = new("whole")
-assert ended(child(folder)) == 0, digest(folder)
-whole, report["whole"] = time.perf_counter() - start, digest(folder)
-
-# at each call to the disk
-report["at"] = []
-for nth in (3, 6, *range(7, 13)):  # model, log and checkpoint are synchronised and replaced, twice
-    folder = new(f"at{nth}")
-    assert ended(child(folder, lambda nth=nth: killing(nth))) == -signal.SIGKILL
-    ended(child(folder))
-    report["at"].append(digest(folder))
-
-# at any moment
-drawn = random.Random(0)
-report["killed"], report["kills"] = [], 0
-for n in range(2):
-    folder = new(f"killed{n}")
-    for attempt in range(1, 100):
-        pid = child(folder)
-        time.sleep(drawn.uniform(0, whole * attempt / 6))  # the first early: machines are not always as fast
-        os.kill(pid, signal.SIGKILL)
-        if ended(pid) == 0:
-            break
-        report["kills"] += 1
-    report["killed"].append(digest(folder))
-
-# the disk is full
-report["full"] = []
-for size in (2_000, (base / "whole" / "model.safetensors").stat().st_size + 2_000):
-    folder = new(f"full{size}")
-    ended(child(folder, lambda: killing(9)))  # the first checkpoint is there
-    before = (folder / "checkpoint.pt").read_bytes()
-    for file in folder.glob(".*"):
-        file.unlink()
-    (folder / "error").touch()
-    files = {file.name for file in folder.iterdir()}
-    ended(child(folder, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))))
-    kept = (folder / "checkpoint.pt").read_bytes() == before
-    more = sorted({file.name for file in folder.iterdir()} - files)
-    error = (folder / "error").read_text()
-    ended(child(folder))
-    report["full"].append([size, kept, more, error, digest(folder)])
-print(json.dumps(report))
-"""
-
-
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """What has become of runs that were killed, or out of space; in processes of their own."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", WORKER, __file__, tmp_path_factory.mktemp("killed")]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    return json.loads(result.stdout.splitlines()[-1])
-
-
-def test_runs_in_other_processes_are_the_same(killed, uninterrupted):
-    assert killed["whole"] == uninterrupted[3]
-
-
-def test_a_run_killed_at_any_call_to_the_disk_goes_on(killed):
-    assert len(killed["at"]) == 8
-    assert set(killed["at"]) == {killed["whole"]}
-
-
-def test_a_run_killed_at_any_moment_goes_on(killed):
-    assert killed["kills"] >= 2
-    assert set(killed["killed"]) == {killed["whole"]}
-
-
-def test_a_full_disk_is_named_and_leaves_the_last_checkpoint(killed):
-    for size, kept, more, error, result in killed["full"]:
-        assert kept, size
-        assert more == [], size
-        assert "OSError" in error, (size, error)
-        assert "File too large" in error, (size, error)
-        assert result == killed["whole"], size
+def test_a_full_disk_is_named_and_leaves_the_last_checkpoint(tmp_path, uninterrupted):
+    assert killed(tmp_path, 7) == -signal.SIGKILL
+    for draft in tmp_path.glob(".*"):
+        draft.unlink()
+    before, files = (tmp_path / "checkpoint.pt").read_bytes(), set(tmp_path.iterdir())
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, most[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            run(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert set(tmp_path.iterdir()) == files
+    model, history = run(tmp_path)
+    assert left(tmp_path, model, history) == uninterrupted[3]

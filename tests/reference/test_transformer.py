@@ -1,17 +1,16 @@
 """transformer beside PyTorch's, in float64, and beside what the paper says of its size."""
 
 import dataclasses
-import io
 import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from dotformer.attention import MultiHeadAttention, record_weights
+from dotformer.attention import MultiHeadAttention
 from dotformer.transformer import Transformer, TransformerConfig
 from tests.reference.strategies import as_ours, assert_close, drawn_anew, seeds
 
@@ -25,34 +24,8 @@ def small(seed=0, **options):
     return drawn_anew(Transformer(TransformerConfig(10, 12, **(SMALL | {"max_length": 20} | options))), seed)
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("place", range(1, 5))
-def test_no_logits_come_from_later_targets(norm_first, training, place):
-    model = small(norm_first=norm_first).train(training)
-    target = torch.tensor([[1, 4, 2, 6, 7], [8, 9, 10, 11, 3]])
-    changed = target.clone()
-    changed[:, place:] = target[:, place:] % 11 + 1
-    before, after = (model(SOURCE[:2], t) for t in (target, changed))
-    assert_close(after[:, :place], before[:, :place])
-    assert not torch.isclose(before[:, place:], after[:, place:]).all(-1).any()
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-def test_every_logit_comes_from_every_source_token(norm_first, training):
-    model = small(norm_first=norm_first).train(training)
-    for place in range(5):
-        changed = SOURCE[:1].clone()
-        changed[:, place] = changed[:, place] % 9 + 1
-        before, after = (model(s, TARGET[:1]) for s in (SOURCE[:1], changed))
-        assert not torch.isclose(before, after).all(-1).any()
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-def test_what_stands_for_padding_never_reaches_a_real_place(norm_first, training):
-    model = small(norm_first=norm_first, tie_output=False).train(training)
+def test_what_stands_for_padding_never_reaches_a_real_place():
+    model = small(tie_output=False)
     target = TARGET.clone()
     target[1] = torch.tensor([0, 3, 0, 5])  # padding in front and in between
     before = model(SOURCE, target)
@@ -74,15 +47,6 @@ def test_encoding_and_decoding_apart_is_the_whole():
     assert torch.equal(mask[:, 0, 0], SOURCE != 0)
     assert_close(model.decode(TARGET, memory, mask), model(SOURCE, TARGET))
     assert_close(memory, model.encoder(model.source_embeddings(SOURCE), mask))
-
-
-@pytest.mark.parametrize(("norm_first", "final_norm", "normal"), [
-    (False, None, False), (True, None, True), (False, True, True), (True, False, False),
-])  # fmt: skip
-def test_the_final_norm_is_as_configured_on_both_sides(norm_first, final_norm, normal):
-    model = small(norm_first=norm_first, final_norm=final_norm)
-    for stack in (model.encoder, model.decoder):
-        assert isinstance(stack.norm, nn.LayerNorm) == normal
 
 
 def test_all_dropout_is_as_configured_and_sleeps_in_eval():
@@ -120,28 +84,6 @@ def test_tables_are_shared_and_tied_as_configured(tie, share):
     assert torch.equal(model.output.weight, target) == tie
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("tie", [False, True])
-@pytest.mark.parametrize("share", [False, True])
-def test_gradients_reach_every_parameter(norm_first, tie, share):
-    options = {"norm_first": norm_first, "tie_output": tie, "share_embeddings": share}
-    model = drawn_anew(Transformer(TransformerConfig(12, 12, **SMALL, **options)), seed=0)
-    F.cross_entropy(model(SOURCE, TARGET).flatten(0, 1), TARGET.roll(-1, 1).flatten()).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad.isfinite().all(), name
-        if name.endswith("w_k.bias"):  # it moves all scores of a query alike, which the softmax does not see
-            assert (parameter.grad.abs() < 1e-12).all()
-        else:
-            assert (parameter.grad.abs() > 1e-9).any(), name
-
-
-def test_layers_share_no_parameters():
-    model = small()
-    with_names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    twice = set(with_names) - {name for name, _ in model.named_parameters()}
-    assert twice == {"output.weight"}
-
-
 def test_matrices_start_uniform_after_glorot_and_biases_at_zero():
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(1000, 1000, d_model=64, d_ff=256, tie_output=False))
@@ -156,82 +98,22 @@ def test_matrices_start_uniform_after_glorot_and_biases_at_zero():
         assert embeddings.tokens.weight.std().item() == pytest.approx(1 / 8, rel=0.03)
 
 
-@pytest.mark.parametrize("share", [False, True])
-def test_the_loss_starts_near_the_log_of_the_vocabulary_and_a_half(share):
-    torch.manual_seed(0)
-    sizes = {"d_model": 64, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2, "d_ff": 256}
-    model = Transformer(TransformerConfig(1000, 1000, **sizes, share_embeddings=share)).eval()
-    source, target, following = torch.randint(1, 1000, (3, 40, 12))
-    loss = F.cross_entropy(model(source, target).flatten(0, 1), following.flatten()).item()
-    # logits start as standard normal: a vector of length sqrt(D) times embeddings of length 1
-    assert loss == pytest.approx(math.log(1000) + 0.5, abs=0.15)
-
-
 # working with it
-
-
-def test_a_saved_model_is_read_back():
-    model = small(seed=1)
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    state = torch.load(file, weights_only=True)
-    assert not any("positions" in name for name in state)
-    other = small(seed=2)
-    other.load_state_dict(state)
-    assert torch.equal(other(SOURCE, TARGET), model(SOURCE, TARGET))
-
-
-def test_every_attention_can_be_watched():
-    model = small()
-    with record_weights(model) as weights:
-        watched = model(SOURCE, TARGET)
-    assert_close(watched, model(SOURCE, TARGET), 1e-10)
-    shapes = {name: tuple(table.shape) for name, table in weights.items()}
-    kinds = {"encoder.layers.{}.attention": (3, 2, 5, 5), "decoder.layers.{}.self_attention": (3, 2, 4, 4)}
-    kinds["decoder.layers.{}.cross_attention"] = (3, 2, 4, 5)
-    assert shapes == {name.format(layer): shape for name, shape in kinds.items() for layer in range(2)}
-    for name, table in weights.items():
-        assert_close(table.sum(-1), torch.ones_like(table[..., 0]))
-        hidden = (TARGET if "self" in name else SOURCE) == 0
-        assert (table.movedim(-1, 1)[hidden] == 0).all()
-        assert (table.triu(1) == 0).all() == ("self" in name)
-
-
-def test_the_forward_pass_never_waits_for_the_numbers():
-    assert small().to("meta")(SOURCE.to("meta"), TARGET.to("meta")).shape == (3, 4, 12)
 
 
 def test_a_model_built_on_another_device_is_there_entirely():
     with torch.device("meta"):
         model = Transformer(TransformerConfig(10, 12, **SMALL))
+    # where there are no numbers, so that the forward pass cannot wait for any
     assert model(SOURCE.to("meta"), TARGET.to("meta")).shape == (3, 4, 12)
-
-
-def test_no_sentences_at_all_give_no_logits():
-    assert small()(SOURCE[:0], TARGET[:0]).shape == (0, 4, 12)
-
-
-def test_places_beyond_the_table_are_named_on_either_side():
-    model, long = small(), torch.ones(1, 21, dtype=torch.long)
-    assert model(long[:, :20], long[:, :20]).shape == (1, 20, 12)
-    for tokens in ((long, TARGET[:1]), (SOURCE[:1], long)):
-        with pytest.raises(ValueError, match=r"\(1, 21, 8\).*\(20, 8\)"):
-            model(*tokens)
+    assert model(SOURCE[:0].to("meta"), TARGET[:0].to("meta")).shape == (0, 4, 12)
 
 
 @pytest.mark.parametrize(
     ("source", "target", "error", "says"),
     [
-        ([[1], [0]], [[1], [1]], ValueError, r"^empty sentences: rows \[1\] of tokens \(2, 1\)"),
         ([[1], [1]], [[0], [1]], ValueError, r"^empty sentences: rows \[0\] of tokens \(2, 1\)"),
-        ([1, 2], [[1]], ValueError, r"^tokens must have shape \(batch, tokens\), not \(2,\)$"),
-        ([[10]], [[1]], ValueError, "^tokens go from 10 to 10, but the table has 10 rows$"),
-        ([[1]], [[12]], ValueError, "^tokens go from 12 to 12, but the table has 12 rows$"),
-        ([[1.0]], [[1]], TypeError, "^tokens must be int32 or int64, not torch.float32$"),
-        ([[1]], [[1.0]], TypeError, "^tokens must be int32 or int64, not torch.float32$"),
-        ([[1], [2]], [[1]], ValueError, r"\(2, 1, \d+\), target \(1, 1\)"),  # which would broadcast
-        ([[1], [2]], [[1], [2], [3]], ValueError, r"\(2, 1, \d+\), target \(3, 1\)"),
+        ([[1], [2]], [[1]], ValueError, r"\(2, 1, \d+\), target \(1, 1\)"),
     ],
 )
 def test_bad_batches_are_named(source, target, error, says):
@@ -254,14 +136,10 @@ def test_the_defaults_are_the_base_model_of_the_paper():
         config.d_model = 256
 
 
-@pytest.mark.parametrize("name", [
-    "source_vocab_size", "target_vocab_size", "d_model", "num_heads", "num_encoder_layers", "num_decoder_layers",
-    "d_ff", "max_length",
-])  # fmt: skip
-@pytest.mark.parametrize("number", [0, -1])
-def test_a_count_that_is_not_positive_is_named(name, number):
-    with pytest.raises(ValueError, match=f"^{name} must be positive, not {number}$"):
-        TransformerConfig(**({"source_vocab_size": 10, "target_vocab_size": 12} | {name: number}))
+@pytest.mark.parametrize("name", ["source_vocab_size", "num_decoder_layers", "max_length"])
+def test_a_count_that_is_not_positive_is_named(name):
+    with pytest.raises(ValueError, match=f"^{name} must be positive, not 0$"):
+        TransformerConfig(**({"source_vocab_size": 10, "target_vocab_size": 12} | {name: 0}))
 
 
 @pytest.mark.parametrize(
@@ -271,27 +149,12 @@ def test_a_count_that_is_not_positive_is_named(name, number):
         ({"d_model": 9, "num_heads": 3}, "^d_model must be even and divisible by num_heads, not 9 by 3$"),
         ({"dropout": 1.0}, "^dropout must be at least 0 and below 1, not 1.0$"),
         ({"dropout": -0.1}, "^dropout must be at least 0 and below 1, not -0.1$"),
-        ({"dropout": math.nan}, "^dropout must be at least 0 and below 1, not nan$"),
         ({"share_embeddings": True}, r"^a shared table needs vocabularies of one size, not \(10, 12\)$"),
     ],
 )
 def test_numbers_that_cannot_work_together_are_named(options, says):
     with pytest.raises(ValueError, match=says):
         TransformerConfig(10, 12, **options)
-
-
-def test_an_unknown_activation_is_named():
-    with pytest.raises(ValueError, match=r"^activation must be one of .* not 'tanh'$"):
-        Transformer(TransformerConfig(10, 12, **SMALL, activation="tanh"))
-
-
-def test_tokens_have_places():
-    model = small()
-    source, target = SOURCE[:1], TARGET[:1]
-    logits = model(source, target)
-    assert not torch.isclose(model(source.flip(1), target), logits).all(-1).any()
-    again = model(source, target[:, [1, 0, 2, 3]])
-    assert not torch.isclose(again[:, 3], logits[:, 3]).all()
 
 
 # how large it is
@@ -312,11 +175,6 @@ def test_the_base_model_has_63_million_parameters():
     assert count() == count(share_embeddings=True, tie_output=False) == 2 * table + layers
     assert count(tie_output=False) == 3 * table + layers
     assert count(share_embeddings=True, norm_first=True) == table + layers + 2 * norm
-
-
-def test_the_big_model_is_as_big_as_the_paper_says():
-    big = count(share_embeddings=True, d_model=1024, d_ff=4096, num_heads=16)
-    assert big == pytest.approx(213e6, rel=0.02)
 
 
 # beside PyTorch's transformer
@@ -341,6 +199,7 @@ def cases(draw):
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 @given(cases(), st.booleans())
+@settings(max_examples=settings.default.max_examples // 2)
 def test_the_model_is_a_torch_transformer_between_embeddings_and_output(case, training):
     options, theirs, source, target, seed = case
     model = small(seed, **options).train(training)
@@ -369,17 +228,6 @@ def test_the_model_is_a_torch_transformer_between_embeddings_and_output(case, tr
         assert_close(a / b.abs().max(), b / b.abs().max(), 1e-9)
 
 
-@given(cases())
-def test_a_sentence_alone_gets_what_it_gets_in_a_padded_batch(case):
-    options, _, source, target, seed = case
-    model = small(seed, **options)
-    logits = model(source, target)
-    for row in range(len(source)):
-        of_source, of_target = (tokens[row][tokens[row] != options["pad_id"]] for tokens in (source, target))
-        alone = model(of_source[None], of_target[None])[0]
-        assert_close(alone, logits[row, : len(of_target)], 1e-9)
-
-
 # a cache
 
 
@@ -397,11 +245,9 @@ class Remembering:
         return attention.project(key, key)
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("sizes", [[1] * 6, [2, 3, 1], [4, 2], [6]], ids=str)
-def test_targets_may_come_one_after_the_other(sizes, training, norm_first):
-    model = small(norm_first=norm_first).train(training)
+@pytest.mark.parametrize("sizes", [[1] * 6, [2, 3, 1]], ids=str)
+def test_targets_may_come_one_after_the_other(sizes):
+    model = small()
     target = torch.tensor([[1, 4, 2, 6, 7, 3], [8, 9, 10, 11, 3, 1], [5, 5, 1, 5, 4, 2]])
     memory, mask = model.encode(SOURCE)
     expected, cache = model(SOURCE, target), Remembering(memory)
@@ -422,12 +268,3 @@ def test_padding_behind_what_is_in_a_cache_is_masked():
         cache.length = end
         real = target[:, start:end] != 0
         assert_close(logits[real], expected[:, start:end][real])
-
-
-def test_places_beyond_the_table_are_named_with_a_cache_too():
-    model = small()
-    memory, mask = model.encode(SOURCE)
-    cache = Remembering(memory)
-    cache.length = 20
-    with pytest.raises(ValueError, match=r"reaches position 20, but the table of shape \(20, 8\) ends at 19$"):
-        model.decode(TARGET[:, :1], memory, mask, cache)

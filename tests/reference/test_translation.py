@@ -7,18 +7,15 @@ import math
 import subprocess
 import sys
 import time
-from collections import Counter
-from random import Random
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from dotformer.attention import record_weights
 from dotformer.corpora import Pair
-from dotformer.generation import KVCache, beam_search
-from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
+from dotformer.generation import beam_search
 from dotformer.tokens import BPETokenizer, pad_batch
-from dotformer.transformer import Transformer, TransformerConfig
 from dotformer.translation import Translator, bleu, exact_match, kinds, on_target
 from tests.reference.strategies import assert_close
 
@@ -123,13 +120,6 @@ class Transitions:
 # a translator
 
 
-def test_a_kind_is_a_configuration_a_model_and_its_state():
-    assert kinds() == {
-        "transformer": (TransformerConfig, Transformer, KVCache),
-        "recurrent": (RecurrentConfig, RecurrentSeq2Seq, RecurrentState),
-    }
-
-
 @every_kind
 def test_the_tokenizers_give_the_model_its_vocabularies_and_the_shape_the_rest(tokenizers, kind):
     translator = Translator(*tokenizers, kind, SHAPES[kind])
@@ -141,42 +131,18 @@ def test_the_tokenizers_give_the_model_its_vocabularies_and_the_shape_the_rest(t
     assert (translator.kind, translator.shape) == (kind, SHAPES[kind])
 
 
-@pytest.mark.parametrize("kind", ["rnn", "Transformer", "", None])
-def test_another_kind_is_named(tokenizers, kind):
-    with pytest.raises(ValueError, match=f"^kind must be one of transformer, recurrent, not {kind!r}$"):
-        Translator(*tokenizers, kind, {})
-
-
 @pytest.mark.parametrize(
     ("kind", "shape", "says"),
     [
+        ("rnn", {}, "^kind must be one of transformer, recurrent, not 'rnn'$"),
         ("recurrent", {"d_model": 8, "num_heads": 2, "d_ff": 3}, "^a recurrent has no d_ff, num_heads$"),
-        ("transformer", {"cell": "gru"}, "^a transformer has no cell$"),
-        ("transformer", {"d_model": 9}, "^d_model must be even and divisible"),
-        ("recurrent", {"cell": "rnn"}, "^cell must be 'lstm' or 'gru'"),
+        ("transformer", {"source_vocab_size": 7}, "^a transformer has no source_vocab_size$"),
+        ("recurrent", {"pad_id": 7}, "^a recurrent has no pad_id$"),
     ],
-    ids=str,
 )
-def test_a_shape_of_another_kind_or_that_cannot_be_is_named(tokenizers, kind, shape, says):
+def test_another_kind_and_a_shape_that_cannot_be_are_named(tokenizers, kind, shape, says):
     with pytest.raises(ValueError, match=says):
         Translator(*tokenizers, kind, shape)
-
-
-@every_kind
-@pytest.mark.parametrize("name", ["source_vocab_size", "target_vocab_size", "pad_id"])
-def test_what_the_tokenizers_fix_is_no_part_of_a_shape(tokenizers, kind, name):
-    with pytest.raises(ValueError, match=f"^a {kind} has no {name}$"):
-        Translator(*tokenizers, kind, SHAPES[kind] | {name: 7})
-
-
-def test_pairs_are_numbered_as_words_inside_a_line_the_target_between_marks(tokenizers):
-    source, target = tokenizers
-    numbered = Translator(*tokenizers, "recurrent", SHAPES["recurrent"]).numbered(iter(PAIRS))
-    assert [source.decode(row) for row, _ in numbered] == [f" {text}" for text in ENGLISH]
-    assert [target.decode(row) for _, row in numbered] == [f" {text}" for text in GERMAN]
-    for row, (begin, *inner, end) in numbered:
-        assert (begin, end) == (1, 2)
-        assert min(*row, *inner) > 2
 
 
 # the tokens of a text
@@ -186,7 +152,9 @@ def test_pairs_are_numbered_as_words_inside_a_line_the_target_between_marks(toke
 def test_a_text_is_cut_up_without_the_space_around_it(tokenizers, kind):
     translator = Translator(*tokenizers, kind, SHAPES[kind])
     tokens = translator.tokens("the cat")
-    assert tokens == tokenizers[0].encode(" the cat") == translator.numbered([Pair("the cat", "")])[0][0]
+    assert tokens == tokenizers[0].encode(" the cat")
+    [(source, target)] = translator.numbered(iter([Pair("the cat", "die Katze")]))
+    assert source == tokens and target == [1, *tokenizers[1].encode(" die Katze"), 2]
     assert tokens == translator.tokens("\n \u2003the cat\t\r\n")
     assert tokens != tokenizers[0].encode("the cat")
     for text in ("", " ", "\t\n", "\u3000\xa0", " " * 10**6):
@@ -213,19 +181,14 @@ def test_a_text_may_have_as_many_tokens_as_the_model_has_places():
         recurrent.tokens("a" * 1024)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["ab" * 500_000, f"a{' ' * 10**6}b", "ab, " * 300_000, "abab" * 4 + "a", "\xe4" * 9],
-    ids=["one word", "space", "words", "by a letter", "not in letters, but in bytes"],
-)
+@pytest.mark.parametrize("text", ["ab" * 500_000, f"a{' ' * 10**6}b", "ä" * 9], ids=["one word", "space", "bytes"])
 def test_a_text_far_too_long_is_refused_before_it_is_cut_up(text, monkeypatch):
     translator = symbols(4)
     monkeypatch.setattr(translator.source, "encode", lambda text: [3] if text == " a" else pytest.fail("it was cut up"))
     start = time.process_time()
-    with pytest.raises(ValueError, match=r"^more than the 4 tokens that fit$"):
-        translator.tokens(text)
-    with pytest.raises(ValueError, match=r"^more than the 4 tokens that fit$"):
-        translator.translate(["a", text])
+    for call, given in ((translator.tokens, text), (translator.translate, ["a", text])):
+        with pytest.raises(ValueError, match=r"^more than the 4 tokens that fit$"):
+            call(given)
     assert time.process_time() - start < 1
 
 
@@ -246,12 +209,6 @@ def test_drafts_and_the_taste_for_length_are_those_of_beam_search(recurrent):
     assert defaults[2:] == [4, 0.6, 4096]
 
 
-def test_what_is_written_is_decoded_without_space_around_it_in_the_order_of_the_texts(recurrent):
-    Echo(recurrent)
-    assert recurrent.translate(TEXTS) == [text.strip().upper() for text in TEXTS]
-    assert recurrent.translate(TEXTS, 1, max_tokens=8) == [text.strip().upper() for text in TEXTS]
-
-
 def test_without_a_word_the_model_is_not_asked(recurrent):
     echo = Echo(recurrent)
     assert recurrent.translate([]) == []
@@ -261,7 +218,7 @@ def test_without_a_word_the_model_is_not_asked(recurrent):
     assert not echo.sources
 
 
-@pytest.mark.parametrize(("beam", "max_tokens"), [(1, 24), (2, 48), (4, 100), (4, 4000), (5, 1000)])
+@pytest.mark.parametrize(("beam", "max_tokens"), [(1, 24), (4, 100)])
 def test_a_batch_with_its_drafts_has_at_most_so_many_places(recurrent, beam, max_tokens):
     echo, texts = Echo(recurrent), TEXTS * 7
     lengths = [len(recurrent.tokens(text)) for text in texts]
@@ -271,12 +228,6 @@ def test_a_batch_with_its_drafts_has_at_most_so_many_places(recurrent, beam, max
     assert max(places) <= max_tokens
     assert sum(len(source) for source in echo.sources) == sum(length > 0 for length in lengths)
     assert max(len(source) for source in echo.sources) > 1
-
-
-def test_a_text_that_is_longer_than_a_batch_is_a_batch(recurrent):
-    echo = Echo(recurrent)
-    assert recurrent.translate(["the cat", "my cat"], max_tokens=3) == ["THE CAT", "MY CAT"]
-    assert [len(source) for source in echo.sources] == [1, 1]
 
 
 def test_a_text_may_become_50_tokens_longer_whatever_is_translated_beside_it(tokenizers, recurrent):
@@ -293,56 +244,35 @@ def test_a_text_may_become_50_tokens_longer_whatever_is_translated_beside_it(tok
 
 @every_kind
 def test_a_translation_leaves_chance_and_gradients_as_they_are(tokenizers, kind):
-    translator = Translator(*tokenizers, kind, SHAPES[kind])
-    before, texts = torch.get_rng_state(), ["he", "the cat", "a bird"]
-    assert len(translator.translate(texts, max_tokens=20)) == 3
+    translator = Translator(*tokenizers, kind, SHAPES[kind] | {"dropout": 0.5})
+    expected, before = alone(translator, "the cat"), torch.get_rng_state()
+    translator.model.train()
+    assert translator.translate(["the cat"]) == [expected]  # nothing is dropped
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.is_grad_enabled()
-    with torch.no_grad():
-        assert len(translator.translate(texts)) == 3
-        assert not torch.is_grad_enabled()
     assert all(parameter.grad is None and parameter.requires_grad for parameter in translator.model.parameters())
-
-
-@every_kind
-def test_nothing_is_dropped_and_no_gradient_is_kept_while_translating(tokenizers, kind):
-    translator = Translator(*tokenizers, kind, SHAPES[kind] | {"dropout": 0.5})
-    expected = alone(translator, "the cat")
-    translator.model.train()
-    assert translator.translate(["the cat"]) == [expected]
     echo = Echo(translator)
     translator.model.train()
     assert translator.translate(["the cat", "he"], max_tokens=1) == ["THE CAT", "HE"]
     assert set(echo.modes) == {(False, False)}
 
 
-@pytest.mark.parametrize("beam", [0, -1])
-def test_no_drafts_are_named(recurrent, beam):
-    with pytest.raises(ValueError, match=rf"^beam and max_length must be positive .* not {beam}, "):
-        recurrent.translate(["he"], beam=beam)
-
-
 # where it looks
 
 
-@pytest.mark.parametrize("layers", [1, 3])
-def test_a_transformer_looks_by_the_heads_of_its_cross_attention(tokenizers, layers):
+def test_a_transformer_looks_by_the_heads_of_its_cross_attention(tokenizers):
+    layers = 2
     shape = SHAPES["transformer"] | {"num_decoder_layers": layers, "dropout": 0.5}
-    translator, seen = Translator(*tokenizers, "transformer", shape), []
+    translator = Translator(*tokenizers, "transformer", shape)
     translator.model.double()
-    for layer in translator.model.decoder.layers:
-        layer.cross_attention.register_forward_hook(lambda module, inputs, _: seen.append((module, *inputs[:2])))
     weights = translator.attention(PAIRS[0])
     source, target = translator.numbered(PAIRS[:1])[0]
     assert weights.shape == (layers, 4, len(target) - 1, len(source))
-    assert len(seen) == layers
-    for (module, query, key), looked in zip(seen, weights, strict=True):
-        q, k = (x[0].unflatten(-1, (4, 8)).transpose(0, 1) for x in (module.w_q(query), module.w_k(key)))
-        assert_close(looked, (q @ k.transpose(1, 2) / math.sqrt(8)).softmax(dim=-1).detach())
-    asked = []
-    translator.model.register_forward_pre_hook(lambda _, inputs: asked.append([row.tolist() for row in inputs]))
-    translator.attention(PAIRS[0])
-    assert asked == [[[source], [target[:-1]]]]
+    model = translator.model.eval()
+    with record_weights(model) as recorded:
+        model(torch.tensor([source]), torch.tensor([target[:-1]]))
+    expected = [recorded[f"decoder.layers.{layer}.cross_attention"][0] for layer in range(layers)]
+    assert_close(weights, torch.stack(expected))
 
 
 def test_a_recurrent_model_looks_by_its_attention(tokenizers):
@@ -359,10 +289,8 @@ def test_a_recurrent_model_looks_by_its_attention(tokenizers):
         blind.attention(PAIRS[0])
 
 
-@pytest.mark.parametrize("axes", [(), (3,), (2, 4)], ids=str)
-@pytest.mark.parametrize(
-    "alignment", [(), ((2, 1),), ((0, 0), (0, 3), (1, 2), (3, 1), (3, 2), (3, 4)), ((4, 0), (1, 1))]
-)
+@pytest.mark.parametrize("axes", [(), (2, 4)], ids=str)
+@pytest.mark.parametrize("alignment", [(), ((0, 0), (0, 3), (1, 2), (3, 1), (3, 2), (3, 4))])
 def test_a_hit_is_an_aligned_word_that_looks_most_where_it_belongs(axes, alignment):
     weights = torch.rand((*axes, 6, 5), generator=torch.Generator().manual_seed(0)).softmax(dim=-1)
     hits = on_target(weights, iter(alignment))
@@ -384,11 +312,9 @@ SOUNDS = [Pair("a", "AH"), Pair("a", "EY"), Pair("b", "B"), Pair("the", "AH"), P
 @pytest.mark.parametrize(
     ("hypotheses", "sources"),
     [
-        (["AH", "AH", "B", "IY", "IY", "T IY"], 4),
         (["EY", "EY", "B", "AH", "AH", "T IY"], 4),
         (["EY", "EY", "B", "EY", "EY", "T IY"], 3),
         (["IY", "IY", "b", "IY", "IY", "T  IY"], 1),
-        (["B", "B", "", "B", "B", "T"], 0),
     ],
     ids=str,
 )
@@ -398,68 +324,13 @@ def test_each_source_counts_once_and_any_of_its_targets_is_right(hypotheses, sou
     assert exact_match([hypotheses[n] for n in order], [SOUNDS[n] for n in order]) == sources / 4
 
 
-@pytest.mark.parametrize(("hypotheses", "pairs"), [(0, 0), (5, 6), (6, 5), (0, 1)])
+@pytest.mark.parametrize(("hypotheses", "pairs"), [(0, 0), (5, 6)])
 def test_an_exact_match_of_nothing_or_of_other_numbers_is_refused(hypotheses, pairs):
     with pytest.raises(ValueError, match=r"\S"):
         exact_match(["B"] * hypotheses, SOUNDS[:pairs])
 
 
 # BLEU
-
-
-def counts(words, n):
-    """How often each piece of n words is there."""
-    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
-
-
-def by_hand(hypotheses, references):
-    """Corpus BLEU of texts that are words between single spaces, where pieces of every length are found."""
-    sides = [([text.split() for text in texts]) for texts in (hypotheses, references)]
-    c, r = (sum(map(len, side)) for side in sides)
-    score = min(1, math.exp(1 - r / c))
-    for n in (1, 2, 3, 4):
-        found = written = 0
-        for hypothesis, reference in zip(*sides, strict=True):
-            there = counts(reference, n)
-            found += sum(min(times, there[piece]) for piece, times in counts(hypothesis, n).items())
-            written += max(0, len(hypothesis) - n + 1)
-        assert found
-        score *= (found / written) ** 0.25
-    return 100 * score
-
-
-def drafts(seed, more):
-    """Eight texts of few words, and each with mistakes: some words are others, and `more` of them too few or many."""
-    random, words = Random(seed), ["die", "Katze", "sieht", "den", "Hund", "nicht"]
-    references = [random.choices(words, k=random.randint(3, 12)) for _ in range(8)]
-    drafts = [[word if random.random() < 0.8 else random.choice(words) for word in text] for text in references]
-    drafts = [text[:more] if more < 0 else text + random.choices(words, k=more) for text in drafts]
-    return [" ".join(text) for text in drafts], [" ".join(text) for text in references]
-
-
-@pytest.mark.parametrize("more", [-2, -1, 0, 1, 3])
-@pytest.mark.parametrize("seed", range(4))
-def test_bleu_counts_pieces_of_one_to_four_words(seed, more):
-    hypotheses, references = drafts(seed, more)
-    score, _ = bleu(hypotheses, references)
-    assert 10 < score < 95
-    assert score == pytest.approx(by_hand(hypotheses, references), rel=1e-9)
-    each = [bleu([hypothesis], [reference])[0] for hypothesis, reference in zip(hypotheses, references, strict=True)]
-    assert abs(score - sum(each) / 8) > 0.1
-
-
-def test_bleu_of_words_on_paper():
-    score, _ = bleu(["ein Hund sieht die Katze"], ["der Hund sieht die Katze im Garten"])
-    assert score == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25 * math.exp(1 - 7 / 5))
-    pooled, _ = bleu(["a b c d e f", "g h i j k x"], ["a b c d e f", "g h i j y z"])
-    assert pooled == pytest.approx(100 * (10 / 12 * 8 / 10 * 6 / 8 * 4 / 6) ** 0.25)
-    assert bleu(["a a a a a b"], ["a b c d e f"])[0] < 30  # a counts once
-
-
-def test_the_same_words_give_100_and_no_word_in_common_0():
-    assert bleu(GERMAN, GERMAN)[0] == pytest.approx(100)
-    assert bleu(["eins zwei drei vier"], ["five six seven eight"])[0] == 0
-    assert bleu(("eins zwei drei vier",), ("eins zwei drei vier",))[0] == pytest.approx(100)
 
 
 MIXED = (
@@ -469,29 +340,17 @@ MIXED = (
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
-@pytest.mark.parametrize(
-    "texts",
-    [MIXED, tuple(side[::-1] for side in MIXED), (["the cat"], ["the dog sees the cat"]), drafts(5, 1)],
-    ids=["signs", "the other way round", "no piece of four words", "words"],
-)
-def test_score_and_signature_are_those_of_the_command(tmp_path, texts, lowercase):
+def test_score_and_signature_are_those_of_the_command(tmp_path, lowercase):
     names = [tmp_path / "hypotheses", tmp_path / "references"]
-    for name, side in zip(names, texts, strict=True):
+    for name, side in zip(names, MIXED, strict=True):
         name.write_text("".join(f"{text}\n" for text in side), encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", names[1], "-i", names[0], "-w", "9", *["-lc"] * lowercase]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    theirs, (score, signature) = json.loads(printed), bleu(*texts, lowercase)
+    theirs, (score, signature) = json.loads(printed), bleu(*MIXED, lowercase)
     assert score == pytest.approx(theirs["score"], abs=1e-8)
     assert signature == theirs["signature"]
     assert f"|case:{'lc' if lowercase else 'mixed'}|" in signature
     assert "|tok:13a|" in signature
-
-
-def test_lower_case_is_another_score_and_says_so():
-    mixed, lower = (bleu(*MIXED, lowercase=lowercase) for lowercase in (False, True))
-    assert mixed == bleu(*MIXED)
-    assert lower[0] > mixed[0] + 1
-    assert lower[1] == mixed[1].replace("case:mixed", "case:lc") != mixed[1]
 
 
 def test_signs_are_cut_off_by_the_metric_without_a_warning(caplog, capfd):
@@ -501,7 +360,7 @@ def test_signs_are_cut_off_by_the_metric_without_a_warning(caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("hypotheses", "references"), [(0, 0), (1, 2), (2, 1), (0, 1), (1, 0)])
+@pytest.mark.parametrize(("hypotheses", "references"), [(0, 0), (1, 2)])
 def test_texts_that_are_not_equally_many_are_counted(hypotheses, references):
     with pytest.raises(ValueError, match=f"^{hypotheses} hypotheses for {references} references$"):
         bleu(["a b c d"] * hypotheses, ["a b c d"] * references)
