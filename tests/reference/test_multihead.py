@@ -97,13 +97,6 @@ def attend(num_heads=2, mask=None, width=4, matrix=4):
         (lambda: attend(num_heads=3), ValueError, r"\(3, 4\) cannot be split into 3 heads$"),
         (lambda: attend(width=5), ValueError, r"^query needs shape \(..., tokens, 4\), not \(3, 5\)$"),
         (lambda: attend(matrix=2), ValueError, r"^w_k must have shape \(4, 4\), not \(4, 2\)$"),
-        (lambda: attend(num_heads=0), ValueError, r"\(3, 4\) cannot be split into 0 heads$"),
-        (lambda: attend(mask=np.arange(5) > 4), ValueError, "nothing to attend to"),
-        (
-            lambda: merge_heads(np.ones((3, 4))),
-            ValueError,
-            r"^heads need the axes \(heads, tokens, width\), not \(3, 4\)$",
-        ),
     ],
 )
 def test_bad_input_is_named(call, error, says):

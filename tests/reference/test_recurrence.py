@@ -82,14 +82,6 @@ def test_large_numbers_saturate_without_a_warning(kind, largest):
         assert_same(state, reference)
 
 
-@every_kind
-def test_weights_of_another_shape_are_named(kind):
-    arguments, columns = whole_numbers(kind), 3 * GATES[kind]
-    weights = [np.ones((columns, 2)), *arguments["weights"][1:]]  # w_x in PyTorch's own order
-    with pytest.raises(ValueError, match=rf"^w_x must have shape \(2, {columns}\) for .*, not \({columns}, 2\)$"):
-        STEPS[kind](**arguments | {"weights": weights})
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
