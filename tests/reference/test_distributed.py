@@ -129,12 +129,6 @@ def test_parts_of_another_model_and_configuration_are_named(saved):
         read_run(saved, replace(CONFIG, steps=30, seed=1))
 
 
-def test_a_run_of_a_process_alone_is_named(tmp_path):
-    (tmp_path / "checkpoint.pt").touch()
-    with pytest.raises(ValueError, match="begun by a process alone"):
-        read_run(tmp_path, CONFIG)
-
-
 # a process alone
 
 
@@ -195,8 +189,11 @@ def test_devices_that_there_are_not(device, number, says, started, monkeypatch):
     assert taken == ([number] if says == "they meet" else [])
 
 
-def test_a_process_alone_does_not_begin_again_what_several_have_begun(tmp_path):
+def test_a_process_alone_and_several_do_not_begin_again_what_the_other_has_begun(tmp_path):
     assert read_run(tmp_path, CONFIG) is None and last_checkpoint(tmp_path) == tmp_path / "checkpoint"
+    (tmp_path / "checkpoint.pt").touch()
+    with pytest.raises(ValueError, match="begun by a process alone"):
+        read_run(tmp_path, CONFIG)
     (tmp_path / "checkpoint.old").mkdir()
     with pytest.raises(ValueError, match="begun by several processes"):
         Team().reached(tmp_path, None, CONFIG)

@@ -77,14 +77,6 @@ def test_heads_are_runs_of_columns(leading, tokens, num_heads, width):
     assert_same(merge_heads(heads), x, scale=0)
 
 
-def test_no_sequences_at_all_give_no_outputs():
-    nothing = np.zeros((2, 0, 3, 4))
-    assert_same(merge_heads(split_heads(nothing, 2)), nothing)
-    output, weights = multi_head_attention(nothing, nothing, nothing, *[np.eye(4)] * 4, 2)
-    assert_same(output, nothing)
-    assert_same(weights, np.zeros((2, 0, 2, 3, 3)))
-
-
 def attend(num_heads=2, mask=None, width=4, matrix=4):
     """Attention of queries of a width that may not fit the others, with a w_k that may not fit either."""
     matrices = [np.eye(4), np.ones((4, matrix)), np.eye(4), np.eye(4)]

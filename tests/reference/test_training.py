@@ -234,16 +234,16 @@ def test_a_later_run_may_validate_less(tmp_path):
 
 
 def test_a_model_of_the_same_parameters_but_another_shape_is_refused(tmp_path):
-    path, config = tmp_path / "checkpoint.pt", TrainingConfig()
     one, other = small(), small(norm_first=True, final_norm=False)
-    save_checkpoint(path, one, torch.optim.Adam(one.parameters()), config)
-    with pytest.raises(ValueError, match=r"holds the parameters of another model$"):
-        load_checkpoint(path, other, torch.optim.Adam(other.parameters()), config)
+    save_checkpoint(tmp_path / "checkpoint.pt", one, torch.optim.Adam(one.parameters()), CONFIG)
+    assert_refused(tmp_path / "checkpoint.pt", "of another model", other, torch.optim.Adam(other.parameters()))
 
 
-def test_an_epoch_that_has_become_shorter_is_named():
+def test_an_epoch_that_has_become_shorter_or_is_empty_is_named():
     with pytest.raises(ValueError, match=r"^epoch 0 has 3 batches, of which 5 have been taken$"):
         next(stream(batches_of, (0, 5)))
+    with pytest.raises(ValueError, match=r"^epoch 2 has 0 batches, of which 0 have been taken$"):
+        run(None, batches=lambda n: batches_of(n) if n < 2 else [])
 
 
 # batches
@@ -415,12 +415,9 @@ def test_figures_are_those_of_a_slow_loop(learnt):
     assert found == pytest.approx(figures(model, batches), rel=1e-5)
     assert found.keys() == {"loss", "accuracy", "exact"}
     assert 0 < found["exact"] < found["accuracy"] < 1
-
-
-def test_other_padding_is_not_judged_either():
-    other = small(pad_id=8)
-    batches = list(pair_batches([([3, 4], [1, 3, 2]), ([5], [1, 3, 4, 5, 2])], 100, pad_id=8))
-    assert evaluate(other, batches, 8) == pytest.approx(figures(other.eval(), batches, 8), rel=1e-5)
+    batches = list(pair_batches([([3, 4], [1, 3, 2]), ([5], [1, 3, 4, 5, 2])], 100, pad_id=8))  # other padding
+    model = small(pad_id=8).eval()
+    assert evaluate(model, batches, 8) == pytest.approx(figures(model, batches, 8), rel=1e-5)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -846,11 +843,6 @@ def test_figures_may_be_numbers_of_any_library(tmp_path):
     assert history[0]["validation_share"] == 0.5
     (log, *_) = csv.DictReader((tmp_path / "log.csv").open(newline=""))
     assert [log[f"validation_{name}"] for name in ("loss", "least", "share", "count")] == ["1.5", "2.0", "0.5", "3.0"]
-
-
-def test_an_empty_epoch_is_named():
-    with pytest.raises(ValueError, match=r"^epoch 2 has 0 batches, of which 0 have been taken$"):
-        run(None, batches=lambda n: batches_of(n) if n < 2 else [])
 
 
 # runs that are killed, or have no space

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dotformer.attention import MultiHeadAttention
+from dotformer.generation import KVCache
 from dotformer.transformer import Transformer, TransformerConfig
 from tests.reference.strategies import as_ours, assert_close, drawn_anew, seeds
 
@@ -185,27 +186,13 @@ def test_the_model_is_a_torch_transformer_between_embeddings_and_output(case, tr
 # a cache
 
 
-class Remembering:
-    """A cache that keeps what each attention was given, and projects it all anew; the memory is given whole."""
-
-    def __init__(self, memory):
-        self.memory, self.given, self.length, self.asked = memory, {}, 0, 0
-
-    def project(self, attention, key, value):
-        self.asked += 1
-        if key is not self.memory:
-            self.given.setdefault(attention, []).append(key)
-            key = torch.cat(self.given[attention], dim=-2)
-        return attention.project(key, key)
-
-
+@torch.no_grad()
 def test_targets_may_come_in_pieces_padding_among_them():
-    model = small()
+    model = small().eval()
     target = torch.tensor([[1, 4, 2, 0, 7], [8, 9, 10, 11, 3], [5, 5, 0, 0, 4]])
-    memory, mask = model.encode(SOURCE)
-    expected, cache = model(SOURCE, target), Remembering(memory)
+    expected, cache = model(SOURCE, target), KVCache(model, SOURCE)
     for start, end in ((0, 2), (2, 5)):
-        logits = model.decode(target[:, start:end], memory, mask, cache)
+        logits = model.decode(target[:, start:end], cache.memory, cache.memory_mask, cache)
         cache.length = end
         real = target[:, start:end] != 0
         assert_close(logits[real], expected[:, start:end][real])
