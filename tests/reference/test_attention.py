@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch.nn import functional as F
 
-from dotformer.by_hand.attention import checked_mask, scaled_dot_product_attention, self_attention
-from tests.reference.strategies import assert_same, attention_inputs, masks, reals, sizes
+from dotformer.by_hand.attention import scaled_dot_product_attention, self_attention
+from tests.reference.strategies import assert_same, attention_inputs, reals, sizes
 
 
 @given(attention_inputs())
@@ -54,26 +54,9 @@ def test_integers_are_not_cut_off():
     assert_same(weights[0], [[1.5, 2.5]])
 
 
-@given(st.data(), hnp.array_shapes(min_dims=0, max_dims=2, max_side=3), sizes, sizes)
-def test_a_checked_mask_is_the_mask_broadcast(data, leading, t, s):
-    shapes = [(s,), (1, s), (t, s), (*leading, 1, s), (*leading, t, s)]
-    mask = data.draw(masks(*shapes).filter(lambda mask: mask is not None))
-    reference = torch.from_numpy(mask).expand(*leading, t, s).numpy()
-    for given_mask in (mask, mask.tolist()):
-        ours = checked_mask(given_mask, (*leading, t, s))
-        assert ours.dtype == np.bool_
-        assert np.array_equal(ours, reference)
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
-        (
-            {"query": np.ones((2, 2, 3)), "value": np.ones((3, 4, 2))},
-            ValueError,
-            r"do not broadcast: weights have shape \(2, 2, 4\), values \(3, 4, 2\)$",
-        ),
-        ({"value": [["a"]]}, TypeError, "value must hold real numbers"),
         ({"query": np.full((2, 3), 1e200), "key": np.full((4, 3), -1e200)}, ValueError, "overflow"),
         ({"mask": np.ones((4, 2), dtype=bool)}, ValueError, r"\(4, 2\) does not broadcast to scores of \(2, 4\)"),
         ({"mask": [[True] * 4, [False] * 4]}, ValueError, "leaves a query nothing to attend to$"),

@@ -67,17 +67,13 @@ def test_every_row_has_one_process(rows, size):
     assert max(len(s) for s, _ in real) - min(len(s) for s, _ in real) <= 1
 
 
-def test_another_padding_and_the_batch_stays_as_it_is():
+def test_another_padding_and_a_process_that_is_not_there():
     target = torch.full((1, 4), 7)
     _, padded = my_share((target, target), 1, 2, pad_id=5)
-    assert padded.tolist() == [[7, 5, 5, 5]]
-    assert (target == 7).all()
-
-
-@pytest.mark.parametrize(("number", "size"), [(2, 2), (-1, 2)])
-def test_a_process_that_is_not_there(number, size):
-    with pytest.raises(ValueError, match="no process"):
-        my_share((torch.ones(2, 2), torch.ones(2, 2)), number, size)
+    assert padded.tolist() == [[7, 5, 5, 5]] and (target == 7).all()  # the batch stays as it is
+    for number in (2, -1):
+        with pytest.raises(ValueError, match="no process"):
+            my_share((target, target), number, 2)
 
 
 # checkpoints that cannot be used
@@ -126,18 +122,9 @@ def test_parts_that_another_process_cannot_read_are_named(saved, monkeypatch):
         loaded(saved)
 
 
-def test_parts_of_another_model_are_named(saved):
+def test_parts_of_another_model_and_configuration_are_named(saved):
     with pytest.raises(ValueError, match="holds the parameters of another model"):
         loaded(saved, model(heads=4))
-
-
-def test_a_run_of_a_process_alone_is_named(tmp_path):
-    (tmp_path / "checkpoint.pt").touch()
-    with pytest.raises(ValueError, match="begun by a process alone"):
-        read_run(tmp_path, CONFIG)
-
-
-def test_another_configuration_is_named(saved):
     with pytest.raises(ValueError, match="made with another steps, seed"):
         read_run(saved, replace(CONFIG, steps=30, seed=1))
 
@@ -202,8 +189,11 @@ def test_devices_that_there_are_not(device, number, says, started, monkeypatch):
     assert taken == ([number] if says == "they meet" else [])
 
 
-def test_a_process_alone_does_not_begin_again_what_several_have_begun(tmp_path):
+def test_a_process_alone_and_several_do_not_begin_again_what_the_other_has_begun(tmp_path):
     assert read_run(tmp_path, CONFIG) is None and last_checkpoint(tmp_path) == tmp_path / "checkpoint"
+    (tmp_path / "checkpoint.pt").touch()
+    with pytest.raises(ValueError, match="begun by a process alone"):
+        read_run(tmp_path, CONFIG)
     (tmp_path / "checkpoint.old").mkdir()
     with pytest.raises(ValueError, match="begun by several processes"):
         Team().reached(tmp_path, None, CONFIG)

@@ -1,6 +1,5 @@
 """encoder beside by_hand and beside PyTorch's encoder, in float64."""
 
-import io
 import math
 
 import pytest
@@ -39,14 +38,14 @@ def test_positions_in_float32_are_as_exact_as_float32_can_be():
     encoding = PositionalEncoding(16, 5000)
     assert_close(encoding.table, torch.from_numpy(sinusoidal_positions(5000, 16)).float(), 0)
     assert PositionalEncoding(16).table.shape == (5000, 16)
-    assert not list(encoding.parameters())
+    assert not list(encoding.parameters()) and not encoding.state_dict()  # a saved model may become longer
 
 
 def test_learned_positions_start_small_and_are_trained():
     torch.manual_seed(0)
     encoding = PositionalEncoding(32, 400, learned=True)
     assert encoding.table.std().item() == pytest.approx(0.02, rel=0.05)
-    assert [name for name, _ in encoding.named_parameters()] == ["table"]
+    assert [name for name, _ in encoding.named_parameters()] == ["table"] == list(encoding.state_dict())
     (x,) = normals(0, (2, 3, 32))
     assert_close(encoding.double()(x, start=5), x + encoding.table[5:8])
     encoding(x, start=5).sum().backward()
@@ -108,23 +107,11 @@ def stacks(draw, layers=(1, 3)):
     return (sizes, theirs), (sizes, {"eps": eps} | options), x, real, seed
 
 
-@given(stacks())
-def test_a_layer_is_a_torch_layer(case):
-    (sizes, options), (_, ours), x, real, seed = case
-    reference = drawn_anew(nn.TransformerEncoderLayer(*sizes, **options), seed)
-    layer = EncoderLayer(*sizes, **ours).double()
-    layer.load_state_dict(as_ours(reference))
-    assert_close(layer(x), reference(x), 1e-10)
-    assert_close(layer(x, real[:, None, None]), reference(x, src_key_padding_mask=~real), 1e-10)
-    causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-    assert_close(layer(x, causal), reference(x, src_mask=~causal), 1e-10)
-    assert_close(layer(x[0], causal), layer(x, causal)[0], 1e-10)
-
-
 def pair(num_layers, final_norm, case):
     """PyTorch's stack with random parameters, and ours with the same."""
     (sizes, options), (_, ours), x, _, seed = case
-    norm = nn.LayerNorm(x.shape[-1], eps=options["layer_norm_eps"]) if final_norm else None
+    normed = options["norm_first"] if final_norm is None else final_norm  # pre-norm brings one unless told
+    norm = nn.LayerNorm(x.shape[-1], eps=options["layer_norm_eps"]) if normed else None
     layer = nn.TransformerEncoderLayer(*sizes, **options)
     reference = drawn_anew(nn.TransformerEncoder(layer, num_layers, norm, enable_nested_tensor=False), seed)
     encoder = Encoder(num_layers, *sizes, **ours, final_norm=final_norm).double()
@@ -132,26 +119,17 @@ def pair(num_layers, final_norm, case):
     return encoder, reference
 
 
-@given(stacks(), st.integers(1, 3), st.booleans(), st.booleans())
+@given(stacks(), st.integers(1, 3), st.sampled_from([None, False, True]), st.booleans())
 def test_an_encoder_is_a_torch_encoder(case, num_layers, final_norm, training):
     _, _, x, real, _ = case
     encoder, reference = (model.train(training) for model in pair(num_layers, final_norm, case))
     assert_close(encoder(x), reference(x), 1e-9)
+    causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+    assert_close(encoder(x, causal), reference(x, ~causal), 1e-9)
     output, wanted = encoder(x, real[:, None, None]), reference(x, src_key_padding_mask=~real)
     assert_close(output[real], wanted[real], 1e-9)
     for row, length in enumerate(real.sum(-1)):
         assert_close(encoder(x[row, :length]), output[row, :length], 1e-9)
-
-
-@pytest.mark.parametrize(("norm_first", "final_norm", "normal"), [
-    (False, None, False), (True, None, True), (False, True, True), (True, False, False),
-])  # fmt: skip
-def test_norm_first_brings_a_final_norm_unless_told(norm_first, final_norm, normal):
-    encoder = drawn_anew(Encoder(1, 4, 2, 8, norm_first=norm_first, final_norm=final_norm), seed=0)
-    (x,) = normals(0, (2, 3, 4))
-    inside = encoder.layers[0](x)
-    expected = F.layer_norm(inside, (4,), encoder.norm.weight, encoder.norm.bias) if normal else inside
-    assert_close(encoder(x), expected)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -218,21 +196,3 @@ def test_tokens_that_do_not_fit_are_named(tokens, error, says):
 
 
 # saving, other types
-
-
-@pytest.mark.parametrize("learned", [True, False])
-def test_a_saved_model_is_read_back_without_its_sinusoids(learned):
-    def model(length):
-        embeddings = Embeddings(9, 8, length, learned_positions=learned, segments=2, norm=True)
-        return nn.Sequential(embeddings, Encoder(2, 8, 2, 16, norm_first=True))
-
-    first = model(12)
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    state = torch.load(file, weights_only=True)
-    assert ("0.positions.table" in state) == learned
-    second = model(12 if learned else 30)
-    second.load_state_dict(state)
-    tokens = torch.tensor([[1, 2, 8]])
-    assert torch.equal(first(tokens), second(tokens))

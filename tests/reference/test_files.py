@@ -57,11 +57,6 @@ def test_what_was_not_written_replaces_nothing(path):
     assert path.read_text(encoding="utf-8") == "before"
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere"), replacing(tmp_path / "nowhere" / "new.txt") as draft:
-        draft.write_text("a", encoding="utf-8")
-
-
 @pytest.mark.parametrize("call", ["os.fsync", "pathlib.Path.replace"])
 def test_a_disk_that_fails_leaves_the_old_file(path, monkeypatch, call):
     def fail(*_):

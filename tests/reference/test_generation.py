@@ -214,12 +214,6 @@ def test_what_a_state_returns_is_left_as_it_is():
         assert not state.logits.any()
 
 
-@pytest.mark.parametrize("write", [greedy, sample])
-def test_no_room_for_a_token_is_named(write):
-    with pytest.raises(ValueError, match=r"^max_length must be positive, not 0$"):
-        write(Table(a_table(0)), 0)
-
-
 def test_scores_that_are_no_numbers_are_named():
     table = a_table(0)
     table[3:, 4] = math.nan
@@ -288,22 +282,21 @@ def test_what_is_out_already_stays_out():
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("name", "number"),
     [
-        {"temperature": 0.0},
-        {"temperature": math.nan},
-        {"top_k": 0},
-        {"top_p": 0.0},
-        {"top_p": 1.1},
-        {"top_p": math.nan},
+        ("temperature", 0.0),
+        ("temperature", math.nan),
+        ("top_k", 0),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_p", math.nan),
     ],
-    ids=str,
 )
-def test_numbers_that_make_no_sense_are_named(options):
-    with pytest.raises(ValueError, match="must be positive, top_p above 0 and at most 1, not "):
-        filter_logits(torch.zeros(1, 3), **options)
-    with pytest.raises(ValueError, match="must be positive, top_p above 0 and at most 1, not "):
-        sample(Table(a_table(0)), 3, **options)
+def test_numbers_that_make_no_sense_are_named(name, number):
+    says = "must be positive, top_p above 0 and at most 1, not "
+    for call, arguments in ((filter_logits, (torch.zeros(1, 3),)), (sample, (Table(a_table(0)), 3))):
+        with pytest.raises(ValueError, match=says):
+            call(*arguments, **{name: number})
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.6, "top_k": 3, "top_p": 0.9}], ids=str)
@@ -441,8 +434,11 @@ def test_a_sentence_goes_on_while_one_of_its_beginnings_may_become_better():
         assert len(state.sizes) == steps
 
 
-@pytest.mark.parametrize(("beam", "max_length", "alpha"), [(0, 5, 0.6), (4, 0, 0.6), (4, 5, -0.1)])
-def test_numbers_that_make_no_search_are_named(beam, max_length, alpha):
-    says = f"^beam and max_length must be positive and alpha not negative, not {beam}, {max_length} and {alpha}$"
-    with pytest.raises(ValueError, match=says):
-        beam_search(Table(a_table(0)), max_length, beam, alpha)
+def test_numbers_that_make_no_search_are_named():
+    for write in (greedy, sample):
+        with pytest.raises(ValueError, match=r"^max_length must be positive, not 0$"):
+            write(Table(a_table(0)), 0)
+    for beam, max_length, alpha in ((0, 5, 0.6), (4, 0, 0.6), (4, 5, -0.1)):
+        says = f"^beam and max_length must be positive and alpha not negative, not {beam}, {max_length} and {alpha}$"
+        with pytest.raises(ValueError, match=says):
+            beam_search(Table(a_table(0)), max_length, beam, alpha)

@@ -39,9 +39,8 @@ def test_a_workload_that_cannot_be_measured_is_named(call, says):
         call()
 
 
-@pytest.mark.parametrize("sizes", [(9, 5)])
-def test_tokens_are_real_ones_of_both_sides(sizes):
-    work = Workload(TransformerConfig(*sizes, dropout=0.0), 200, 3)
+def test_tokens_are_real_ones_of_both_sides():
+    work = Workload(TransformerConfig(9, 5, dropout=0.0), 200, 3)
     pairs = work.tokens()
     assert [tuple(map(len, pair)) for pair in pairs] == [(3, 4)] * 200
     assert {token for pair in pairs for side in pair for token in side} == {3, 4}
@@ -113,14 +112,6 @@ def test_batches_hold_all_pairs_each_time(way):
         assert sorted(zip(source.tolist(), target.tolist(), strict=True)) == expected
     assert (found[0] is found[2]) == (way == "held")
     batches.close()
-
-
-def test_another_process_makes_only_what_is_made_ahead(monkeypatch):
-    asked = []
-    monkeypatch.setattr(ladder, "made_ahead", lambda batches, pin: asked.append(pin) or batches)
-    for way, pins in (("held", []), ("made", []), ("ahead", [False])):
-        next(feed(WORK, Setup(feed=way), "cpu"))
-        assert asked == pins
 
 
 # a step

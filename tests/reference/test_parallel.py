@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import re
 import threading
-from collections import Counter, defaultdict
 from functools import partial
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -139,24 +138,14 @@ def few_words(monkeypatch):
     return ways
 
 
-def test_letters_stand_apart_and_sounds_have_no_stress(few_words):
-    corpus = corpora.cmudict(3, 5)
-    targets = defaultdict(list)
-    for pair in together(corpus):
-        targets[pair.source].append(pair.target)
-    assert len(targets) == 40
-    assert sorted(targets["a s"]) == ["AE Z", "EH Z"]
-    assert targets["b '"] == ["T IY B"]
-    assert len(together(corpus)) == 41
-
-
 @pytest.mark.parametrize(("validation", "test"), [(0, 0), (3, 5), (20, 19)])
 def test_words_are_counted_and_each_is_in_one_part(few_words, validation, test):
     corpus = corpora.cmudict(validation, test)
     sources = [{pair.source for pair in part} for part in parts(corpus)]
     assert list(map(len, sources)) == [40 - validation - test, validation, test]
     assert len(set.union(*sources)) == 40
-    assert Counter(together(corpus)).most_common(1)[0][1] == 1
+    assert len({*together(corpus)}) == len(together(corpus)) == 41
+    assert {Pair("a s", "AE Z"), Pair("a s", "EH Z"), Pair("b '", "T IY B")} <= {*together(corpus)}
 
 
 def test_a_seed_fixes_which_words_are_where(few_words):
@@ -294,11 +283,8 @@ def test_a_file_that_is_there_but_another_is_named_and_left(server, tmp_path, mo
     assert not server.asked
 
 
-@pytest.mark.parametrize(
-    "content", [gzip.compress(CAPTIONS["val.de"]), b"<html>Log in first</html>"], ids=["another", "HTML"]
-)
-def test_what_is_downloaded_instead_is_not_kept(server, tmp_path, content):
-    right = server.files["val.en.gz"]
+def test_what_is_downloaded_instead_is_not_kept(server, tmp_path):
+    right, content = server.files["val.en.gz"], gzip.compress(CAPTIONS["val.de"])
     server.files["val.en.gz"] = 200, {"Content-Length": len(content)}, content
     with pytest.raises(ValueError, match=r"val\.en\.gz is not (the file it should be|a whole gzip file)"):
         corpora.multi30k_file("val.en")

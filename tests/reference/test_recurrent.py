@@ -5,8 +5,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 from dotformer.by_hand.recurrence import gru_cell, lstm_cell
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
@@ -105,16 +103,6 @@ def test_what_stands_for_padding_is_never_read(cell, attention):
 
 @every_variant
 @every_depth
-def test_stepping_is_teacher_forcing(cell, attention, num_layers):
-    model = fresh(cell=cell, attention=attention, num_layers=num_layers, d_model=32).eval()
-    state = RecurrentState(model, SOURCE)
-    assert len(state) == 3
-    stepped = torch.stack([state.step(tokens) for tokens in TARGET.T], dim=1)
-    torch.testing.assert_close(stepped, model(SOURCE, TARGET), rtol=0, atol=1e-6)
-
-
-@every_variant
-@every_depth
 def test_selected_rows_go_on_as_they_would_have(cell, attention, num_layers):
     model = small(cell=cell, attention=attention, num_layers=num_layers)
     state = RecurrentState(model, SOURCE)
@@ -132,15 +120,6 @@ def test_selected_rows_go_on_as_they_would_have(cell, attention, num_layers):
     assert_close(state.step(chosen[[4, 1], 3]), expected[[4, 1], 3])
     state.select(torch.tensor([], dtype=torch.int64))
     assert len(state) == 0
-
-
-@every_variant
-def test_a_gradient_reaches_every_parameter(cell, attention):
-    model = small(cell=cell, attention=attention, num_layers=2, tie_output=False)
-    F.cross_entropy(model(SOURCE, TARGET).flatten(0, 1), TARGET.roll(-1, 1).flatten()).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.any(), name
 
 
 def test_tables_are_tied_and_shared_as_wanted():
@@ -192,14 +171,6 @@ def test_dropout_in_training_alone(cell, attention, num_layers):
     model.eval()
     assert torch.equal(model(SOURCE, TARGET), model(SOURCE, TARGET))
     assert zeros() == {"encoder": 0, "decoder": 0, "output": 0}
-    model.train()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        elif isinstance(module, nn.RNNBase):
-            module.dropout = 0.0
-    evaluated = fresh(cell=cell, attention=attention, num_layers=num_layers, d_model=64)(SOURCE, TARGET)
-    assert torch.equal(model(SOURCE, TARGET), evaluated)
 
 
 def test_bad_batches_are_named():
@@ -214,16 +185,10 @@ def test_bad_batches_are_named():
         RecurrentState(model, SOURCE).step(torch.tensor([1]))
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"d_model": 0}, "^d_model must be positive, not 0$"),
-        ({"dropout": 1.0}, r"^dropout must be at least 0 and below 1, not 1\.0$"),
-        ({"cell": "rnn"}, "^cell must be 'lstm' or 'gru', not 'rnn'$"),
-        ({"pad_id": 10}, "^pad_id must be a token of both sides, not 10$"),
-        ({"share_embeddings": True}, r"^a shared table needs vocabularies of one size, not \(10, 12\)$"),
-    ],
-)
-def test_a_config_that_cannot_be_is_named(changes, says):
-    with pytest.raises(ValueError, match=says):
-        RecurrentConfig(**({"source_vocab_size": 10, "target_vocab_size": 12} | changes))
+@pytest.mark.parametrize("changes", [{"d_model": 0}, {"dropout": 1.0}, {"cell": "rnn"}, {"pad_id": 10}], ids=str)
+def test_a_config_that_cannot_be_is_named(changes):
+    ((name, value),) = changes.items()
+    with pytest.raises(ValueError, match=f"^{name} must be .*not '?{value}'?$"):
+        RecurrentConfig(10, 12, **changes)
+    with pytest.raises(ValueError, match=r"^a shared table needs vocabularies of one size, not \(10, 12\)$"):
+        RecurrentConfig(10, 12, share_embeddings=True)

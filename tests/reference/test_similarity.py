@@ -56,16 +56,9 @@ def test_similarity_matrix_is_einsum(axes, t, s, width, data):
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda: dot([1, 2], [1, 2, 3]), ValueError, r"\(2,\) and \(3,\)"),
         (lambda: normalize([[1, 0], [0, 0]]), ValueError, "zeros"),
         (lambda: normalize([np.inf, 1]), ValueError, "infinite"),
-        (lambda: cosine_similarity([0, 0], [1, 2]), ValueError, "zeros"),
         (lambda: similarity_matrix(np.ones((2, 3)), np.ones((2, 4))), ValueError, r"\(2, 3\), keys \(2, 4\)"),
-        (
-            lambda: similarity_matrix(np.ones((2, 1, 3)), np.ones((3, 1, 3))),
-            ValueError,
-            r"do not broadcast: queries have shape \(2, 1, 3\), keys \(3, 1, 3\)$",
-        ),
     ],
 )
 def test_bad_input_is_named(call, error, says):

@@ -151,11 +151,6 @@ def test_batches_waste_little_and_change_from_epoch_to_epoch():
     assert [max(lengths[n] for n in batch) for batch in first] != sorted(max(lengths[n] for n in b) for b in first)
 
 
-def test_a_sentence_that_fits_no_batch_is_named():
-    with pytest.raises(ValueError, match="a sentence of 51 tokens does not fit into 50"):
-        token_batches([3, 51], 50)
-
-
 @pytest.mark.parametrize(("rows", "says"), [([], "no row"), ([[1], []], r"rows \[1\] of 2")])
 def test_empty_rows_are_named(rows, says):
     with pytest.raises(ValueError, match=says):

@@ -116,14 +116,12 @@ def test_not_even_on_the_way_does_nothing_to_attend_to_make_nan():
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("kind", ["one head", "one sentence"])
+@pytest.mark.parametrize("kind", ["one query", "one head"])
 def test_heads_with_nothing_to_attend_to_give_zeros_and_finite_gradients(path, kind):
     module = drawn_anew(MultiHeadAttention(6, 3), seed=0)
     query, key, value = (x.requires_grad_() for x in normals(1, (2, 4, 6), (2, 5, 6), (2, 5, 6)))
     mask = torch.ones(2, 3, 4, 5, dtype=torch.bool).tril()
-    mask[
-        {"one query": (..., 2, slice(None)), "one head": (slice(None), 1), "one sentence": 1, "everything": ...}[kind]
-    ] = False
+    mask[{"one query": (..., 2, slice(None)), "one head": (slice(None), 1)}[kind]] = False
     output = attend(module, path, query, key, value, mask)
     for nothing in (~mask.any(-1)).all(1).nonzero():  # a query that no head answers
         assert torch.equal(output[*nothing], module.w_o.bias)
@@ -204,13 +202,11 @@ def yes(*shape):
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda: plain(shapes=[(2, 3), (5, 3), (6, 4)]), ValueError, r"\(2, 3\), \(5, 3\), \(6, 4\)$"),
         (
             lambda: plain(torch.ones(2, 5)),
             TypeError,
             "^mask must be boolean, True for may attend, but it is torch.float32$",
         ),
-        (lambda: plain(yes(5, 2)), ValueError, r"\(5, 2\) does not broadcast to scores of \(2, 5\)$"),
         (lambda: MultiHeadAttention(6, 4), ValueError, "^d_model must be divisible by num_heads, not 6 by 4$"),
         (lambda: MultiHeadAttention(6, 0), ValueError, "not 6 by 0$"),
         (lambda: MultiHeadAttention(4, 2, dropout=1.0), ValueError, "not 1.0"),
@@ -226,10 +222,8 @@ def test_bad_input_is_named(call, error, says):
 @pytest.mark.parametrize(
     ("mask", "error", "says"),
     [
-        (torch.ones(3, 5), TypeError, "^mask must be boolean, True for may attend, but it is torch.float32$"),
         (yes(5, 3), ValueError, r"^mask of shape \(5, 3\) does not broadcast to scores of \(2, 2, 3, 5\)$"),
         (yes(2, 3, 5), ValueError, r"^mask of shape \(2, 3, 5\) has no axis for the heads .* use mask\[:, None\]$"),
-        (yes(1, 3, 5), ValueError, "has no axis for the heads"),
     ],
 )
 def test_a_mask_that_does_not_fit_is_named(mask, error, says, need_weights):
@@ -312,16 +306,13 @@ def test_who_asks_for_weights_by_place_or_with_a_cache_is_recorded_too():
 
 
 def test_a_recording_inside_another_leaves_that_one_be():
-    model = Twice()
-    x = torch.ones(2, 3, 4)
+    model, x = Twice(), torch.ones(2, 3, 4)
     with record_weights(model) as outer:
         with record_weights(model.first) as inner:
             model(x)
-        assert list(inner) == [""]
         first = outer["first"]
         model(x)
-        assert outer["first"] is not first
-    assert hooks(model) == 0
+        assert list(inner) == [""] and outer["first"] is not first
 
 
 def test_a_compiled_model_is_not_recorded_in_silence():
@@ -344,24 +335,6 @@ class Kept:
         return self.kept
 
 
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_a_cache_is_asked_for_keys_and_values(need_weights):
-    module = drawn_anew(MultiHeadAttention(8, 2), seed=0)
-    query, key, value, keys, values = normals(1, (3, 2, 8), (3, 4, 8), (3, 4, 8), (3, 2, 5, 4), (3, 2, 5, 4))
-    mask = torch.ones(2, 5, dtype=torch.bool).tril(3)
-    cache = Kept(keys, values)
-    output, weights = module(query, key, value, mask, need_weights, cache=cache)
-    ((asking, *passed),) = cache.asked
-    assert asking is module
-    assert all(a is b for a, b in zip(passed, (key, value), strict=True))
-    queries = module.w_q(query).reshape(3, 2, 2, 4).transpose(1, 2)
-    heads, expected = scaled_dot_product_attention(queries, keys, values, mask)
-    assert_close(output, module.w_o(heads.transpose(1, 2).reshape(3, 2, 8)))
-    assert (weights is not None) == need_weights
-    if need_weights:
-        assert_close(weights, expected)
-
-
 @given(self_or_cross(), st.booleans())
 def test_a_cache_that_projects_changes_nothing(case, need_weights):
     num_heads, query, key, value, mask, seed = case
@@ -371,6 +344,9 @@ def test_a_cache_that_projects_changes_nothing(case, need_weights):
     assert_close(keys, module.w_k(key).reshape(shape).transpose(-3, -2))
     assert_close(values, module.w_v(value).reshape(shape).transpose(-3, -2))
     straight = module(query, key, value, mask, need_weights)
-    cached = module(query, key, value, mask, need_weights, Kept(keys, values))
+    cache = Kept(keys, values)
+    cached = module(query, key, value, mask, need_weights, cache)
+    assert len(cache.asked) == 1
+    assert all(a is b for a, b in zip(cache.asked[0], (module, key, value), strict=True))
     assert_close(cached[0], straight[0])
     assert not need_weights or torch.equal(cached[1], straight[1])

@@ -101,22 +101,6 @@ class Written:
         self.answers = [self.answers[n] for n in rows.tolist()]
 
 
-class Transitions:
-    """A state in which what follows depends on the last token alone, by the logarithm of its share."""
-
-    def __init__(self, logs, count):
-        self.logs, self.count = logs, count
-
-    def __len__(self):
-        return self.count
-
-    def step(self, tokens):
-        return self.logs[tokens]
-
-    def select(self, rows):
-        self.count = len(rows)
-
-
 # a translator
 
 
@@ -195,18 +179,17 @@ def test_a_text_far_too_long_is_refused_before_it_is_cut_up(text, monkeypatch):
 # translations
 
 
-def test_drafts_and_the_taste_for_length_are_those_of_beam_search(recurrent):
-    shares = torch.zeros(285, 285)
-    a, b, c, d, e = recurrent.target.encode("abcde")
-    shares[1, a], shares[1, b], shares[b, 2] = 0.6, 0.4, 1.0
-    shares[a, c], shares[a, 2], shares[a, a], shares[c, d], shares[d, e], shares[e, 2] = 0.4, 0.3, 0.3, 1.0, 1.0, 1.0
-    recurrent.state = lambda _, source: Transitions(shares.log(), len(source))
-    assert recurrent.translate(["he"], 1) == ["acde"]  # at first a is likelier
-    assert recurrent.translate(["he"], 2) == ["b"]  # 0.4 > 0.6 · 0.4
-    assert recurrent.translate(["he", "the dog"], beam=2, alpha=3.0) == ["acde", "acde"]
-    assert recurrent.translate(["he"]) == ["b"]
-    defaults = [parameter.default for parameter in inspect.signature(Translator.translate).parameters.values()]
-    assert defaults[2:] == [4, 0.6, 4096]
+def test_drafts_and_the_taste_for_length_are_those_of_beam_search(recurrent, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "dotformer.translation.beam_search",
+        lambda state, *arguments: asked.append(arguments) or beam_search(state, *arguments),
+    )
+    longest = len(recurrent.tokens("he")) + 50
+    for options, expected in (({}, (4, 0.6)), ({"beam": 2, "alpha": 3.0}, (2, 3.0))):
+        recurrent.translate(["he"], **options)
+        assert asked.pop() == (longest, *expected)
+    assert inspect.signature(Translator.translate).parameters["max_tokens"].default == 4096
 
 
 def test_without_a_word_the_model_is_not_asked(recurrent):
@@ -311,11 +294,7 @@ SOUNDS = [Pair("a", "AH"), Pair("a", "EY"), Pair("b", "B"), Pair("the", "AH"), P
 
 @pytest.mark.parametrize(
     ("hypotheses", "sources"),
-    [
-        (["EY", "EY", "B", "AH", "AH", "T IY"], 4),
-        (["EY", "EY", "B", "EY", "EY", "T IY"], 3),
-        (["IY", "IY", "b", "IY", "IY", "T  IY"], 1),
-    ],
+    [(["EY", "EY", "B", "EY", "EY", "T IY"], 3), (["IY", "IY", "b", "IY", "IY", "T  IY"], 1)],
     ids=str,
 )
 def test_each_source_counts_once_and_any_of_its_targets_is_right(hypotheses, sources):
@@ -334,7 +313,7 @@ def test_an_exact_match_of_nothing_or_of_other_numbers_is_refused(hypotheses, pa
 
 
 MIXED = (
-    ["The dog's toy, he said, was 3.5 cm long.", "Yes!", "He walks the old dog .", "a &quot;cat&quot; sits on it"],
+    ["The dog's toy, he said, was 3.5 cm long.", "Yes!", "He walks the very old dog .", "a &quot;cat&quot; sits on it"],
     ["The dog's toy, she said, was 3.5 cm long.", "No!", "he Walks the old dog.", 'The "cat" sits on it'],
 )
 
@@ -390,8 +369,7 @@ def learned(tokenizers, request):
 def test_pairs_learned_by_heart_are_translated(learned):
     answers = learned.translate(ENGLISH)
     assert answers == GERMAN
-    assert exact_match(answers, PAIRS) == 1
-    assert bleu(answers, GERMAN)[0] == pytest.approx(100)
+    assert exact_match(answers, PAIRS) == 1 and bleu(answers, GERMAN)[0] == pytest.approx(100)
 
 
 def test_each_text_is_translated_as_if_alone_whatever_the_batches(learned):
