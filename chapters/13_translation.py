@@ -984,7 +984,9 @@ def learn(kind, shape, seed=0, every=75):
     translator = Translator(english, german, kind, shape | {"dropout": 0.0})
     learnt = translator.numbered(corpus.train)
     held_out = list(pair_batches(translator.numbered(corpus.validation)))
-    config = TrainingConfig(steps=900, rate=3e-3, warmup=100, every=every, seed=seed)
+    config = TrainingConfig(
+        steps=900, rate=3e-3, warmup=100, every=every, seed=seed
+    )
     history = train(
         translator.model,
         partial(pair_batches, learnt, max_tokens=1024, seed=seed),
