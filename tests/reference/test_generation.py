@@ -192,8 +192,7 @@ def test_padding_and_begin_are_never_written_and_end_ends(marks):
     found = {token for tokens in written for token in tokens}
     assert found == {0, 1, 2, 3, 4, 5} - set(marks)
     assert any(len(tokens) < 4 for tokens in written)
-    slow = greedy_slowly(lambda tokens: table[tokens[-1]], 7, marks)
-    assert written[:5] == [slow] * 5
+    assert written[:5] == [greedy_slowly(lambda tokens: table[tokens[-1]], 7, marks)] * 5
 
 
 def test_no_sentences_give_nothing():

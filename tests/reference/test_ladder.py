@@ -103,12 +103,11 @@ def test_layers_are_computed_twice():
 
 @pytest.mark.parametrize("way", ["held", "made", "ahead"])
 def test_batches_hold_all_pairs_each_time(way):
-    batch = 4
-    batches = feed(WORK, Setup(feed=way, batch=batch), "cpu")
+    batches = feed(WORK, Setup(feed=way, batch=4), "cpu")
     found = list(itertools.islice(batches, 3))
-    expected = sorted(WORK.tokens() * batch)
+    expected = sorted(WORK.tokens() * 4)
     for source, target in found:
-        assert (source.shape, target.shape) == ((3 * batch, 12), (3 * batch, 13))
+        assert (source.shape, target.shape) == ((12, 12), (12, 13))
         assert sorted(zip(source.tolist(), target.tolist(), strict=True)) == expected
     assert (found[0] is found[2]) == (way == "held")
     batches.close()
