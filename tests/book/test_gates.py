@@ -172,7 +172,7 @@ def append(project, **added: str) -> None:
 def test_what_is_not_as_the_chapters_say_is_named(project, capsys):
     append(
         project,
-        dotformer__by_hand__softmax="# edited by hand",
+        dotformer__by_hand__blocks="# edited by hand",
         book__names="Edited by hand.",
         chapters__03_softmax="# %% [markdown]\n# Changed, and not woven.",
         book__measurements__tokens="",
@@ -180,7 +180,7 @@ def test_what_is_not_as_the_chapters_say_is_named(project, capsys):
     assert main(["--root", str(project), "--check"]) == 1
     named = re.findall(r"^[\w/]+\.\w+(?=:)", capsys.readouterr().err, re.MULTILINE)
     notebooks = [f"book/notebooks/{stem}.ipynb" for stem in ("03_softmax", "10_tokens")]
-    assert sorted(set(named)) == ["book/names.md", *notebooks, "dotformer/by_hand/softmax.py"]
+    assert sorted(set(named)) == ["book/names.md", *notebooks, "dotformer/by_hand/blocks.py"]
 
 
 def test_a_chapter_that_looks_ahead_is_named(project, capsys):
