@@ -888,16 +888,20 @@ def race(sentences, rounds=24):
 # %%
 from classroom.measured import measured
 
+gains = {}
 for sentences, (one, two) in measured("two_processes")["found"].items():
     table = {"one process": one["silent"]} | {
         f"two, {way}": two[way] for way in two
     }
     print(f"{sentences} sentences")
     for name, (low, middle, high) in table.items():
-        print(
-            f"  {name:15} x {one['silent'][1] / middle:.2f}"
-            f" {middle:4.0f} ms ({low:.0f}-{high:.0f})"
-        )
+        gains[sentences, name] = gain = one["silent"][1] / middle
+        print(f"  {name:15} x {gain:.2f} {middle:4.0f} ms ({low:.0f}-{high:.0f})")
+assert (
+    1.5 < gains["32", "two, in buckets"] < 2 > gains["32", "two, at the end"] > 1.5
+)
+assert max(gains["4", "two, in buckets"], gains["4", "two, at the end"]) < 1
+assert gains["4", "two, silent"] < 1.5
 
 # %% [markdown]
 # (In brackets are the quartiles.) With 32 sentences two are faster, but not twice as fast. With 4 they are *slower*
