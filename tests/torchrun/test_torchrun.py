@@ -102,9 +102,9 @@ def parts(folder):
     return {len(value.chunks) for name, value in stored.items() if name.startswith("model.")}
 
 
-def begun(folder):
-    """The numbers of the processes that have begun, in order."""
-    return sorted((folder / "started").read_text().split())
+def noted(folder, name="started"):
+    """The numbers that processes have written to a file, in order."""
+    return sorted(map(int, (folder / name).read_text().split()))
 
 
 def new(base, *names):
@@ -139,7 +139,9 @@ def test_gradients_are_those_of_one_to_rounding_and_means_of_means_are_not(two):
 
 
 def test_two_train_what_one_trains(two, alone):
-    assert begun(two / "whole") == ["0", "1"] and parts(two / "whole") == {1}
+    assert noted(two / "whole") == [0, 1] and parts(two / "whole") == {1}
+    tokens, [all_tokens] = noted(two / "whole", "tokens"), noted(alone, "tokens")
+    assert sum(tokens) == all_tokens and min(tokens) > 0.4 * all_tokens
     assert_same_run(two / "whole", alone)
 
 
@@ -160,7 +162,7 @@ def test_a_worker_killed_on_another_machine_is_started_again_and_nothing_is_lost
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     torchrun(1, "die", "whole", tmp_path, restarts=1, machines=2, port=port)
-    assert (tmp_path / "killed").exists() and begun(tmp_path) == ["0", "0", "1", "1"]
+    assert (tmp_path / "killed").exists() and noted(tmp_path) == [0, 0, 1, 1]
     assert_same_run(tmp_path, alone)
 
 
@@ -173,7 +175,7 @@ def test_a_command_of_two_of_which_one_is_killed_trains_what_it_trains_alone(tor
     heard = torchrun(2, "command", tmp_path, *command, both, "--shard", restarts=1).replace(str(both), str(one))
     assert heard.splitlines() == [*said[:2], said[0], "going on after step 4 of 8", said[2]]  # only one of them speaks
     assert (tmp_path / "killed").exists() and parts(both) == {2}
-    assert (tmp_path / "left").read_text() == "0 0 "  # wrapped models, when the group ends
+    assert noted(tmp_path, "left") == [0, 0]  # wrapped models, when the group ends
     assert_same_run(both, one)
     assert main(["evaluate", str(both), "--device", "cpu"]) == 0
     assert main([*command, str(both)]) == 1

@@ -58,13 +58,24 @@ def learn(team, what, way, folder):
                     die_once(folder)
             yield batch
 
-    with (folder / "started").open("a") as file:
-        file.write(f"{team.number} ")
-    model = team.wrap(fresh(team.number), way == "parts")
+    def noted(epoch):
+        for source, target in team.share(until_the_last)(epoch):
+            tokens.append(int((target[:, 1:] > 0).sum()))
+            yield source, target
+
+    note(folder / "started", team.number)
+    model, tokens = team.wrap(fresh(team.number), way == "parts"), []
     try:
-        train(model, team.share(until_the_last), CONFIG, validate, folder, progress=False, team=team)
+        train(model, noted, CONFIG, validate, folder, progress=False, team=team)
     except InterruptedError:
         (folder / "stopped").touch()
+    note(folder / "tokens", sum(tokens))
+
+
+def note(path, number):
+    """Add a number to those that processes have written to a file."""
+    with path.open("a") as file:
+        file.write(f"{number} ")
 
 
 def die_once(folder):
@@ -122,8 +133,7 @@ def command(folder, *arguments):
     def end(*given):
         wrapped = nn.parallel.DistributedDataParallel, FSDPModule
         left = [module for module in gc.get_objects() if isinstance(module, wrapped)]
-        with (Path(folder) / "left").open("a") as file:
-            file.write(f"{len(left)} ")
+        note(Path(folder) / "left", len(left))
         destroy(*given)
 
     sys.argv = ["dotformer", *arguments]
