@@ -55,8 +55,8 @@ test: venv ## prove the book; FAST=1 leaves out what takes minutes, CHAPTER=05 p
 ifdef CHAPTER
 	$(RUN) pytest --nbval-lax -n 2 --dist loadscope $$($(VENV)/bin/python -m tests.one_chapter $(CHAPTER))
 else
-	$(PYTEST) $(FIRST)
-	$(PYTEST) $(SECOND)
+	$(PYTEST) -p no:nbval $(FIRST)
+	$(PYTEST) -p no:nbval $(SECOND)
 ifndef FAST
 	$(PYTEST) --nbval-lax $(MINUTES)
 endif

@@ -52,6 +52,15 @@ def called(*arguments):
     return code
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Compute in one thread: models are tiny, and processes then compute the same."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
     """Compute there, wherever the tests run."""

@@ -308,7 +308,7 @@ def test_a_tokenizer_of_another_run_is_noticed(fails, begun, config):
 
 
 def test_parameters_of_another_model_or_that_are_not_numbers(fails, begun, config):
-    path, settings = begun / "model.safetensors", json.loads((begun / "config.json").read_text())
+    path, settings = begun / "model.safetensors", json.loads((begun / "config.json").read_bytes())
     values = load_file(path)
     save_file({name: tensor * torch.nan for name, tensor in values.items()}, path)
     assert "not numbers" in fails("translate", begun, given=b"the dog sees\n")
