@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from literate.chapter import Cell, Chapter, Definition, Import
-from literate.names import Book, Export
+from literate.names import WRITTEN_BY_HAND, Book, Export
 from literate.project import PACKAGE, ChapterError, ProjectError, read_text, remove_leftovers, short_diff, write_text
 
 BY_HAND = {"__init__.py", "__main__.py"}
-BY_HAND_FOLDER = "command_line"
+BY_HAND_FOLDERS = (*WRITTEN_BY_HAND, "command_line")
 TANGLED = '"""Tangled from '
 TITLE_WIDTH = 54  # what a line as wide as a page's column has room for, beside the words around it
 
@@ -63,9 +63,9 @@ def tangle(book: Book, chosen: Sequence[Chapter], *, check: bool) -> list[str]:
     texts = {project.package.joinpath(*name.split(".")).with_suffix(".py"): text for name, text in modules.items()}
     surplus = []
     if len(chosen) == len(book.chapters):
-        here = sorted(project.package.rglob("*.py"))
-        by_hand = {path for path in here if path.name in BY_HAND or path.parent.name == BY_HAND_FOLDER}
-        surplus = [path for path in here if path not in texts and path not in by_hand]
+        by_hand = {path for folder in BY_HAND_FOLDERS for path in (project.package / folder).rglob("*.py")}
+        here = {path for path in project.package.rglob("*.py") if path.name not in BY_HAND}
+        surplus = sorted(here - by_hand - texts.keys())
     if check:
         problems = [problem for path, text in texts.items() if (problem := _difference(book, path, text))]
         return problems + [f"{project.relative(path)}: surplus, no chapter exports it" for path in surplus]

@@ -130,6 +130,9 @@ def test_contents_that_are_not_the_chapters(tmp_path, listed):
         ("literate/weave.py", "from classroom import quiz"),
         ("chapters/03_softmax.py", "from tests.reference import strategies"),
         ("chapters/03_softmax.py", "import scipy"),
+        ("dotformer/support/shapes.py", "from dotformer.attention import MultiHeadAttention"),
+        ("dotformer/support/shapes.py", "from dotformer import data"),
+        ("dotformer/data/corpora.py", "import dotformer.tokens"),
     ],
 )
 def test_an_import_against_the_arrows(tmp_path, path, source):

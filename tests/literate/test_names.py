@@ -56,6 +56,8 @@ def refused(folder, stem: str, fragment: str) -> str:
         "from dotformer import by_hand\nby_hand.softmax.softmax.__name__",
         "from dotformer.by_hand import softmax as s\nfor s in [1]:\n    s.real",
         "import dotformers.other",
+        "from dotformer.support.shapes import shapes",
+        "from dotformer.data import corpora\ncorpora.Pair",
     ],
 )
 def test_a_chapter_uses_what_earlier_ones_export(two_chapters, code):
@@ -83,6 +85,7 @@ def test_a_chapter_that_looks_ahead_is_refused(two_chapters, code):
         "from dotformer.by_hand.softmax import softer  # here",
         "from dotformer.by_hand import softer  # here",
         "from dotformer.softer import softmax  # here",
+        "from dotformer.command_line.softer import main  # here",
         "import dotformer.by_hand.softmax as s\ns.softer(1)  # here",
         "import dotformer.by_hand.softmax\ndotformer.by_hand.softmax.softer(1)  # here",
         "from dotformer.by_hand import softmax\nsoftmax.softer(1)  # here",

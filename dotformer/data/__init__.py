@@ -1,0 +1,1 @@
+"""Data to learn from, written by hand: corpora, and how they are downloaded, checked and cached."""

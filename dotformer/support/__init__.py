@@ -1,0 +1,1 @@
+"""What no chapter teaches, written by hand: the check of shapes."""
