@@ -24,7 +24,7 @@ TO_TORCH = {  # parts of our parameters' names -> of those in nn.Transformer; th
         "self_attention": "self_attn",
         "cross_attention": "multihead_attn",
     },
-    "both": {"feed_forward.expand": "linear1", "feed_forward.contract": "linear2", "w_o": "out_proj"},
+    "both": {"feed_forward.up": "linear1", "feed_forward.down": "linear2", "w_o": "out_proj"},
 }
 TO_MARIAN = {  # the same for Marian
     "encoder": {"attention_add_norm.norm": "self_attn_layer_norm", "attention": "self_attn"},
@@ -35,8 +35,8 @@ TO_MARIAN = {  # the same for Marian
         "cross_attention": "encoder_attn",
     },
     "both": {
-        **{"feed_forward_add_norm.norm": "final_layer_norm", "feed_forward.expand": "fc1"},
-        **{"feed_forward.contract": "fc2", "w_q": "q_proj", "w_k": "k_proj", "w_v": "v_proj", "w_o": "out_proj"},
+        **{"feed_forward_add_norm.norm": "final_layer_norm", "feed_forward.up": "fc1"},
+        **{"feed_forward.down": "fc2", "w_q": "q_proj", "w_k": "k_proj", "w_v": "v_proj", "w_o": "out_proj"},
     },
 }
 

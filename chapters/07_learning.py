@@ -275,125 +275,55 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 #
 # Here is attention again, with two additions. A query with nothing to attend to receives zeros instead of an error:
 # inside a large batch that must be possible, and it must not turn into NaN, which would spread backwards into every
-# matrix. And *dropout* can be switched on; chapter 8 says what it is for. Skip the next cell, which checks shapes.
+# matrix. So a masked score becomes the lowest number that the dtype has instead of minus infinity. Its weight is still
+# exactly 0, and in a row that is masked from end to end the second `masked_fill` sees to it. And *dropout* can be
+# switched on; chapter 8 says what it is for.
 
 # %% tags=["export"] module="attention"
 import math
 
 import torch
+from dotformer.support.shapes import shapes
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def checked_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The mask, with 2 axes or more, if it fits scores of `shape` (..., T, S).
-
-    Raises TypeError when it is not boolean, and ValueError when it does not
-    broadcast, or when it has an axis for the batch but none for the heads: those
-    two would be taken for each other.
-    """
-    if mask.dtype != torch.bool:
-        raise TypeError(
-            f"mask must be boolean, True for may attend, but it is {mask.dtype}"
-        )
-    axes = zip(mask.shape[::-1], shape[::-1], strict=False)
-    if mask.ndim > len(shape) or any(m not in (1, size) for m, size in axes):
-        raise ValueError(
-            f"mask of shape {tuple(mask.shape)} does not broadcast to scores of"
-            f" {tuple(shape)}"
-        )
-    if 2 < mask.ndim < len(shape):
-        raise ValueError(
-            f"mask of shape {tuple(mask.shape)} has no axis for the heads of scores"
-            f" of {tuple(shape)}: use mask[:, None]"
-        )
-    return torch.atleast_2d(mask)
-
-
-def scores_shape(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
-    """The shape (..., T, S) of the scores, or a ValueError that says why not."""
-    fits = min(query.ndim, key.ndim, value.ndim) > 1 and query.shape[-1] > 0
-    fits = fits and query.shape[-1] == key.shape[-1]
-    fits = fits and key.shape[-2] == value.shape[-2]
-    leading = query.shape[:-2]
-    if not leading == key.shape[:-2] == value.shape[:-2]:
-        try:
-            leading = torch.broadcast_shapes(leading, key.shape[:-2])
-            torch.broadcast_shapes(leading, value.shape[:-2])
-        except RuntimeError:
-            fits = False
-    if not fits:
-        raise ValueError(
-            "query and key need equal widths, key and value equally many rows, and"
-            " leading axes that broadcast, not"
-            f" {tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
-        )
-    return (*leading, query.shape[-2], key.shape[-2])
-
-
-# %% tags=["export"] module="attention"
+@shapes
 def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
+    query: Float[Tensor, "*batch T d_k"],
+    key: Float[Tensor, "*batch S d_k"],
+    value: Float[Tensor, "*batch S d_v"],
+    mask: Bool[Tensor, "*#batch #T #S"] | None = None,
     dropout: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Attention: each query receives a blend of the values, weighted by their keys.
+) -> tuple[Float[Tensor, "*batch T d_v"], Float[Tensor, "*batch T S"]]:
+    """Scaled dot-product attention: softmax(Q K^T / sqrt(d_k)) V, and its weights.
 
-    `query` has shape (..., T, d_k), `key` (..., S, d_k) and `value` (..., S, d_v).
-    `mask` is boolean and broadcasts to (..., T, S); True means *may attend*. A
-    query that may attend to nothing receives zeros. `dropout` is the share of the
-    weights set to 0 (and the rest enlarged) before they blend, always: pass 0
-    outside training. Returns the output (..., T, d_v) and the weights (..., T, S)
-    before dropout. Raises TypeError when the mask is not boolean, and ValueError
-    when shapes do not fit. After Vaswani and others (2017), equation 1.
+    `mask` is True where a query may attend; one that may attend to nothing gets
+    zeros. `dropout` is the share of the weights set to 0 before they blend, always:
+    pass 0 outside training. After Vaswani and others (2017), equation 1.
     """
-    shape = scores_shape(query, key, value)
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
     if mask is None:
-        weights = scores.softmax(dim=-1)
-    else:
-        mask = checked_mask(mask, shape)
-        nothing = ~mask.any(dim=-1, keepdim=True)  # rows with nothing to attend to
-        weights = scores.masked_fill(~mask & ~nothing, -math.inf).softmax(dim=-1)
-        weights = weights.masked_fill(nothing, 0.0)
+        mask = torch.ones_like(scores, dtype=torch.bool)
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(dim=-1).masked_fill(~mask, 0.0)
     return F.dropout(weights, dropout) @ value, weights
 
 
 # %% [markdown]
-# And several heads. The mask has one more way to go wrong here: it must fit $(B, H, T, S)$, and a mask of shape
-# $(B, T, S)$ would be read as $(H, T, S)$ whenever $B = H$. So that is refused.
-#
-# (`cache` stays None until [chapter 12](12_generation.ipynb). A model that writes word by word would compute the keys
-# and values of all earlier words again at each word. There, something with this shape keeps them.)
-
-# %% tags=["export"] module="attention"
-from typing import Protocol
-
-
-class Cache(Protocol):
-    """A keeper of keys and values, for a decoder that runs a token at a time.
-
-    `length` tokens are in it already. `project` gives an attention the keys and
-    values (..., H, S, D/H) to attend to. Chapter 12 has one.
-    """
-
-    length: int
-
-    def project(
-        self, attention: "MultiHeadAttention", key: Tensor, value: Tensor
-    ) -> tuple[Tensor, Tensor]: ...
+# And several heads. In the signature, `{self.d_model}` stands for the width that the layer was built with. The mask has
+# one more way to go wrong here: it must fit $(B, H, T, S)$, and a mask of shape $(B, T, S)$ would be read as
+# $(H, T, S)$ whenever $B = H$. A shape cannot tell the two apart, so the first line refuses it.
 
 
 # %% tags=["export"] module="attention"
 class MultiHeadAttention(nn.Module):
     """Attention in several heads: project, split, attend, merge, mix.
 
-    `d_model` is the width D of the vectors, `num_heads` the number H of heads of
-    width D / H, `dropout` the share of the weights dropped in training; with
-    `bias`, each projection adds a vector of its own. Raises ValueError when D is
-    not divisible by H. After Vaswani and others (2017), section 3.2.2.
+    `d_model` is the width D of the vectors, `num_heads` the number H of heads, each
+    of width D / H; `dropout` is the share of the weights dropped in training. After
+    Vaswani and others (2017), section 3.2.2.
     """
 
     def __init__(
@@ -401,70 +331,51 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         if num_heads < 1 or d_model % num_heads:
-            raise ValueError(
-                "d_model must be divisible by num_heads, not"
-                f" {d_model} by {num_heads}"
-            )
-        if not 0 <= dropout < 1:
-            raise ValueError(
-                f"dropout must be at least 0 and below 1, not {dropout}"
-            )
-        self.d_model, self.num_heads, self.dropout = d_model, num_heads, dropout
+            raise ValueError(f"{d_model} columns do not make {num_heads} heads")
+        self.d_model, self.num_heads = d_model, num_heads
+        self.dropout = nn.Dropout(dropout)
         self.w_q = nn.Linear(d_model, d_model, bias)
         self.w_k = nn.Linear(d_model, d_model, bias)
         self.w_v = nn.Linear(d_model, d_model, bias)
         self.w_o = nn.Linear(d_model, d_model, bias)
 
+    @shapes
     def forward(
         self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None = None,
+        query: Float[Tensor, "*batch T {self.d_model}"],
+        key: Float[Tensor, "*batch S {self.d_model}"],
+        value: Float[Tensor, "*batch S {self.d_model}"],
+        mask: Bool[Tensor, "*#batch #H #T #S"]
+        | Bool[Tensor, "#T #S"]
+        | None = None,
         need_weights: bool = False,
-        cache: Cache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend from `query` (..., T, D) to `key` and `value` (..., S, D).
+    ) -> tuple[
+        Float[Tensor, "*batch T {self.d_model}"],
+        Float[Tensor, "*batch {self.num_heads} T S"] | None,
+    ]:
+        """The output and, with `need_weights`, the weights, otherwise None.
 
-        `mask` is boolean, True for *may attend*, and broadcasts to (..., H, T, S).
-        Where there is a `cache`, it is asked for the keys and values (chapter 12).
-        Returns the output (..., T, D) and, with `need_weights`, the weights
-        (..., H, T, S), otherwise None: then PyTorch's fused attention is used,
-        which never writes them out. Raises ValueError when shapes do not fit.
+        `mask` is True where a query may attend, the same for all heads if H is 1.
         """
-        q = self.split_heads(self.w_q(self.checked(query, "query")))
-        if cache is None:
-            k, v = self.project(key, value)
-        else:
-            k, v = cache.project(self, key, value)
-        dropout = self.dropout if self.training else 0.0
+        if mask is not None and 2 < mask.ndim <= query.ndim:
+            raise ValueError("a mask (B, T, S) lacks the heads: use mask[:, None]")
+        q = self.split_heads(self.w_q(query))  # (B, H, T, d_k)
+        k = self.split_heads(self.w_k(key))  # (B, H, S, d_k)
+        v = self.split_heads(self.w_v(value))
+        dropout, weights = self.dropout.p if self.training else 0.0, None
         if need_weights:
             heads, weights = scaled_dot_product_attention(q, k, v, mask, dropout)
         else:
-            shape = scores_shape(q, k, v)
-            mask = None if mask is None else checked_mask(mask, shape)
             heads = F.scaled_dot_product_attention(q, k, v, mask, dropout)
-            weights = None
-        return self.w_o(heads.transpose(-3, -2).flatten(-2)), weights
-
-    def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of all heads, (..., H, S, D/H) each."""
-        k = self.split_heads(self.w_k(self.checked(key, "key")))
-        v = self.split_heads(self.w_v(self.checked(value, "value")))
-        return k, v
+        return self.w_o(self.merge_heads(heads)), weights
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """Deal the columns out to the heads: (..., T, D) -> (..., H, T, D/H)."""
+        """(..., T, D) -> (..., H, T, d_k)."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
 
-    def checked(self, x: Tensor, name: str) -> Tensor:
-        """Return `x` if it has shape (..., tokens, D), or say which one it has."""
-        if x.ndim < 2 or x.shape[-1] != self.d_model:
-            raise ValueError(
-                f"{name} needs shape (..., tokens, {self.d_model}), not"
-                f" {tuple(x.shape)}"
-            )
-        return x
+    def merge_heads(self, heads: Tensor) -> Tensor:
+        """(..., H, T, d_k) -> (..., T, D)."""
+        return heads.transpose(-3, -2).flatten(-2)
 
 
 # %% [markdown]
@@ -870,49 +781,14 @@ assert all(p.grad is not None for p in reader.parameters())
 #
 # ## A window
 #
-# To look at weights *without* touching the model, there is a small tool. While it is open, it makes each attention
-# inside a model keep what it computed, under the name that it has there. Chapters 8 and 9 look inside larger models
-# with it.
-
-# %% tags=["export"] module="attention"
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-
-@contextmanager
-def record_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Keep the weights of every `MultiHeadAttention` inside `model` while it runs.
-
-    Yields a dictionary that each forward pass fills: from the name of the module
-    (as in `model.named_modules()`) to its weights (..., H, T, S), detached. Raises
-    TypeError for a compiled model, which runs none of this: pass the original.
-    """
-    if hasattr(model, "_orig_mod"):
-        raise TypeError("the model is compiled: record the original's weights")
-    weights: dict[str, Tensor] = {}
-    handles = []
-
-    def ask(_module: nn.Module, arguments: tuple, keywords: dict) -> tuple:
-        return arguments[:4], keywords | {"need_weights": True}
-
-    for name, module in model.named_modules():
-        if isinstance(module, MultiHeadAttention):
-
-            def keep(
-                _m: nn.Module, _a: tuple, output: tuple, name: str = name
-            ) -> None:
-                weights[name] = output[1].detach()
-
-            handles.append(module.register_forward_pre_hook(ask, with_kwargs=True))
-            handles.append(module.register_forward_hook(keep))
-    try:
-        yield weights
-    finally:
-        for handle in handles:
-            handle.remove()
-
+# To look at weights *without* touching the model, there is a small tool, `record_weights`. While it is open, it asks each
+# attention inside a model for its weights and keeps them, under the name that the module has there. (PyTorch calls that
+# a [hook](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook).)
+# Chapters 8 and 9 look inside larger models with it.
 
 # %%
+from dotformer.support.recording import record_weights
+
 with record_weights(reader) as seen, torch.no_grad():
     reader(*as_vectors(*shown))
 assert list(seen) == ["attention"] and seen["attention"].shape == (1, 1, 5, 5)

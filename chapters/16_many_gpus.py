@@ -128,7 +128,9 @@ assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 from dotformer.training import cross_entropy
 from dotformer.transformer import Transformer, TransformerConfig
 
-shape = TransformerConfig(30, 30, 16, 2, 1, 1, 32, dropout=0.0, max_length=16)
+shape = TransformerConfig(
+    30, 30, 1, 1, d_model=16, num_heads=2, d_ff=32, dropout=0.0, max_length=16
+)
 torch.manual_seed(1)
 batch = torch.randint(3, 30, (5, 7)), torch.randint(3, 30, (5, 8))
 batch[1][1, 5:] = batch[1][3, 3:] = 0  # the second process has the short ones
@@ -366,7 +368,9 @@ def summed(number):
 def one_step(engine):
     """What a step moves and keeps, over the parameters' bytes, and its gradient."""
     torch.manual_seed(0)
-    config = TransformerConfig(1000, 1000, 64, 4, 2, 2, 256, dropout=0.0)
+    config = TransformerConfig(
+        1000, 1000, 2, 2, d_model=64, num_heads=4, d_ff=256, dropout=0.0
+    )
     model, rows = Transformer(config), torch.randint(3, 1000, (8, 17))
     whole, size = sum(p.nbytes for p in model.parameters()), dist.get_world_size()
     share = my_share((rows, rows), dist.get_rank(), size)
@@ -864,7 +868,9 @@ def race(sentences, rounds=24):
     """Milliseconds for a gradient, for each way: the quartiles of some rounds."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    config = TransformerConfig(1000, 1000, 256, 4, 2, 2, 1024, dropout=0.0)
+    config = TransformerConfig(
+        1000, 1000, 2, 2, d_model=256, num_heads=4, d_ff=1024, dropout=0.0
+    )
     rows = torch.randint(3, 1000, (sentences // dist.get_world_size(), 33))
     ways = {
         name: DistributedDataParallel(Transformer(config), bucket_cap_mb=megabytes)
@@ -964,7 +970,7 @@ from dotformer.devices import step_operations
 models = {
     "base": (TransformerConfig(37_000, 37_000), 100_000, 12),
     "big": (
-        TransformerConfig(37_000, 37_000, 1024, 16, d_ff=4096),
+        TransformerConfig(37_000, 37_000, d_model=1024, num_heads=16, d_ff=4096),
         300_000,
         3.5 * 24,
     ),

@@ -5,65 +5,83 @@ Never edited by hand: edit the chapter, then `make tangle`.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dotformer.attention import MultiHeadAttention
 from dotformer.by_hand.positions import sinusoidal_positions
+from dotformer.support.checks import check_dropout, check_positive
+from dotformer.support.shapes import shapes
 
 
-class FeedForward(nn.Module):
-    """Two linear maps with a bend between them, the same for every token.
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig:
+    """What fixes a layer, and a stack of them. Defaults: the paper's base model.
 
-    (..., D) -> (..., d_ff) -> (..., D). `activation` is "relu", as in Vaswani and
-    others (2017), section 3.3, or "gelu". Raises ValueError for another.
+    `norm_first` and `final_norm` are the next section's; `activation` is "relu" or
+    "gelu". Raises ValueError for what cannot be.
 
     Defined in chapter 8, "A network for each token".
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        dropout: float = 0.0,
-        activation: str = "relu",
-    ) -> None:
+    d_model: int = 512
+    num_heads: int = 8
+    d_ff: int = 2048
+    dropout: float = 0.1
+    activation: str = "relu"
+    norm_first: bool = False
+    final_norm: bool | None = None
+    layer_norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_positive(
+            d_model=self.d_model, num_heads=self.num_heads, d_ff=self.d_ff
+        )
+        check_dropout(self.dropout)
+        if self.activation not in ("relu", "gelu"):
+            raise ValueError(f"activation: relu or gelu, not {self.activation!r}")
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation function between them, for each token.
+
+    (..., D) -> (..., d_ff) -> (..., D). After Vaswani and others (2017), 3.3.
+
+    Defined in chapter 8, "A network for each token".
+    """
+
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        bends = {"relu": nn.ReLU, "gelu": nn.GELU}
-        if activation not in bends:
-            raise ValueError(
-                f"activation must be one of {sorted(bends)}, not {activation!r}"
-            )
-        self.expand = nn.Linear(d_model, d_ff)
-        self.bend = bends[activation]()
-        self.dropout = nn.Dropout(dropout)
-        self.contract = nn.Linear(d_ff, d_model)
+        self.up = nn.Linear(config.d_model, config.d_ff)
+        self.activation = nn.ReLU() if config.activation == "relu" else nn.GELU()
+        self.dropout = nn.Dropout(config.dropout)
+        self.down = nn.Linear(config.d_ff, config.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the network to each vector of x (..., D)."""
-        return self.contract(self.dropout(self.bend(self.expand(x))))
+        return self.down(self.dropout(self.activation(self.up(x))))
 
 
 class AddAndNorm(nn.Module):
-    """Add what a sublayer found to what went in, and normalise.
+    """A residual connection around a sublayer, and layer normalisation.
 
-    The paper normalises the sum; with `norm_first` the norm stands before the
-    sublayer, and nothing but additions lies on the way through.
+    With `norm_first` the norm stands before the sublayer, and nothing but additions
+    lies on the way through.
 
     Defined in chapter 8, "The encoder".
     """
 
-    def __init__(
-        self, d_model: int, dropout: float, norm_first: bool, eps: float
-    ) -> None:
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model, eps=eps)
-        self.dropout = nn.Dropout(dropout)
-        self.norm_first = norm_first
+        self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+        self.norm_first = config.norm_first
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return x (..., T, D) with the sublayer's finding added, same shape."""
+        """Return x (..., T, D) with the sublayer's output added, same shape."""
         if self.norm_first:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
@@ -72,28 +90,19 @@ class AddAndNorm(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward network, each with its add and norm.
 
-    Every token looks at all tokens; then each thinks by itself. `norm_first` and
-    `eps` as in `AddAndNorm`, `activation` as in `FeedForward`. After Vaswani and
-    others (2017), section 3.1.
+    After Vaswani and others (2017), section 3.1.
 
     Defined in chapter 8, "The encoder".
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        dropout: float = 0.0,
-        norm_first: bool = False,
-        activation: str = "relu",
-        eps: float = 1e-5,
-    ) -> None:
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(d_model, num_heads, dropout)
-        self.attention_add_norm = AddAndNorm(d_model, dropout, norm_first, eps)
-        self.feed_forward = FeedForward(d_model, d_ff, dropout, activation)
-        self.feed_forward_add_norm = AddAndNorm(d_model, dropout, norm_first, eps)
+        self.attention = MultiHeadAttention(
+            config.d_model, config.num_heads, config.dropout
+        )
+        self.attention_add_norm = AddAndNorm(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_add_norm = AddAndNorm(config)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Pass x (..., T, D) through; `mask` broadcasts to (..., H, T, T)."""
@@ -101,98 +110,93 @@ class EncoderLayer(nn.Module):
         return self.feed_forward_add_norm(x, self.feed_forward)
 
 
-class Encoder(nn.Module):
-    """A stack of `num_layers` encoder layers, each with parameters of its own.
+class Stack(nn.Module):
+    """Layers of one kind, one after the other, each with parameters of its own.
 
-    With `norm_first`, nothing has normalised what leaves the last layer, so a
-    final norm does; `final_norm` overrides that (nn.Transformer always has one).
-    The other arguments as in `EncoderLayer`.
+    With `config.norm_first` nothing has normalised what leaves the last layer, so a
+    final norm does; `config.final_norm` overrides that.
 
     Defined in chapter 8, "The encoder".
     """
 
     def __init__(
         self,
+        layer: Callable[[LayerConfig], nn.Module],
+        config: LayerConfig,
         num_layers: int,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        dropout: float = 0.0,
-        norm_first: bool = False,
-        final_norm: bool | None = None,
-        activation: str = "relu",
-        eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        options = (dropout, norm_first, activation, eps)
-        self.layers = nn.ModuleList(
-            EncoderLayer(d_model, num_heads, d_ff, *options)
-            for _ in range(num_layers)
+        self.layers = nn.ModuleList(layer(config) for _ in range(num_layers))
+        final = (
+            config.norm_first if config.final_norm is None else config.final_norm
         )
-        wanted = norm_first if final_norm is None else final_norm
-        self.norm = nn.LayerNorm(d_model, eps=eps) if wanted else nn.Identity()
+        norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.norm = norm if final else nn.Identity()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Pass x (..., S, D) through all layers; `mask` as in `EncoderLayer`."""
+    def forward(self, x: Tensor, *context: Tensor | None) -> Tensor:
+        """Pass x (..., T, D) through all layers, each with the same context."""
         for layer in self.layers:
-            x = layer(x, mask)
+            x = layer(x, *context)
         return self.norm(x)
 
 
-class PositionalEncoding(nn.Module):
-    """Add to each vector the encoding of its place, then drop some entries.
+class Encoder(Stack):
+    """A stack of `num_layers` encoder layers.
 
-    The table has `max_length` rows of width `d_model`: sinusoids (chapter 5), or
-    with `learned` a parameter that starts small and is trained. After Vaswani and
-    others (2017), section 3.5.
+    Defined in chapter 8, "The encoder".
+    """
+
+    def __init__(self, config: LayerConfig, num_layers: int) -> None:
+        super().__init__(EncoderLayer, config, num_layers)
+
+    @shapes
+    def forward(
+        self,
+        x: Float[Tensor, "*batch T D"],
+        mask: Bool[Tensor, "*#batch #H #T #T"]
+        | Bool[Tensor, "#T #T"]
+        | None = None,
+    ) -> Float[Tensor, "*batch T D"]:
+        """Pass x through all layers; `mask` is True where a query may attend."""
+        return super().forward(x, mask)
+
+
+class PositionalEncoding(nn.Module):
+    """Add to each vector the sinusoid of its position, then drop some entries.
+
+    The table has `max_length` rows of width `d_model`. After Vaswani and others
+    (2017), section 3.5.
 
     Defined in chapter 8, "From numbers to vectors".
     """
 
     def __init__(
-        self,
-        d_model: int,
-        max_length: int = 5000,
-        dropout: float = 0.0,
-        learned: bool = False,
+        self, d_model: int, max_length: int = 5000, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        if learned:
-            self.table = nn.Parameter(torch.randn(max_length, d_model) * 0.02)
-        else:
-            table = sinusoidal_positions(max_length, d_model)
-            table = torch.tensor(table, dtype=torch.get_default_dtype())
-            self.register_buffer("table", table, persistent=False)
+        table = sinusoidal_positions(max_length, d_model)
+        table = torch.tensor(table, dtype=torch.get_default_dtype())
+        self.register_buffer("table", table, persistent=False)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Return x (..., T, D) plus the rows from `start` on.
-
-        Raises ValueError when x is not as wide as the table, or when a place lies
-        outside it.
-        """
-        if x.ndim < 2 or x.shape[-1] != self.table.shape[1] or start < 0:
+    @shapes
+    def forward(
+        self, x: Float[Tensor, "*batch T D"]
+    ) -> Float[Tensor, "*batch T D"]:
+        """Add the first T rows. ValueError: the table has fewer."""
+        if x.shape[-2] > len(self.table):
             raise ValueError(
-                f"x of shape {tuple(x.shape)} from position {start} does not fit"
-                f" the table of shape {tuple(self.table.shape)}"
+                f"{x.shape[-2]} tokens exceed max_length {len(self.table)}"
             )
-        end = start + x.shape[-2]
-        if end > len(self.table):
-            raise ValueError(
-                f"x of shape {tuple(x.shape)} reaches position {end - 1}, but the"
-                f" table of shape {tuple(self.table.shape)} ends at"
-                f" {len(self.table) - 1}"
-            )
-        return self.dropout(x + self.table[start:end])
+        return self.dropout(x + self.table[: x.shape[-2]])
 
 
 class Embeddings(nn.Module):
-    """From token numbers to vectors: look each up, scale, add its place.
+    """From token numbers to vectors: look each up, scale, add its position.
 
-    `vocab_size` rows of width `d_model`, drawn with deviation 1/sqrt(D) and
-    multiplied by sqrt(D) when looked up, so that they start as large as the
-    positions (chapter 5). BERT's differ: `scale=False`, `learned_positions`, a
-    vector for the first of its `segments`, and a `norm` over the sum.
+    The `vocab_size` rows start with deviation 1/sqrt(D) and are multiplied by
+    sqrt(D) when looked up, so that they start as large as the positions. After
+    Vaswani and others (2017), section 3.4.
 
     Defined in chapter 8, "From numbers to vectors".
     """
@@ -203,43 +207,16 @@ class Embeddings(nn.Module):
         d_model: int,
         max_length: int = 5000,
         dropout: float = 0.0,
-        scale: bool = True,
-        learned_positions: bool = False,
-        segments: int = 0,
-        norm: bool = False,
-        eps: float = 1e-5,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, d_model)
         nn.init.normal_(self.tokens.weight, std=d_model**-0.5)
-        self.scale = math.sqrt(d_model) if scale else 1.0
-        self.positions = PositionalEncoding(
-            d_model, max_length, learned=learned_positions
-        )
-        self.segments = nn.Embedding(segments, d_model) if segments else None
-        self.norm = nn.LayerNorm(d_model, eps=eps) if norm else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.scale = math.sqrt(d_model)
+        self.positions = PositionalEncoding(d_model, max_length, dropout)
 
-    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """Token numbers (..., T) to vectors (..., T, D), the first at `start`.
-
-        Raises TypeError when they are not int32 or int64, and ValueError when there
-        are none, when one is not in the table, or when a place is not.
-        """
-        if tokens.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"tokens must be int32 or int64, not {tokens.dtype}")
-        if tokens.ndim < 1 or tokens.shape[-1] == 0:
-            raise ValueError(
-                f"an empty sentence: tokens of shape {tuple(tokens.shape)}"
-            )
-        try:
-            x = self.tokens(tokens) * self.scale
-        except IndexError as error:
-            raise ValueError(
-                f"tokens go from {tokens.min()} to {tokens.max()}, but the table"
-                f" has {len(self.tokens.weight)} rows"
-            ) from error
-        x = self.positions(x, start)
-        if self.segments is not None:
-            x = x + self.segments.weight[0]
-        return self.dropout(self.norm(x))
+    @shapes
+    def forward(
+        self, tokens: Int[Tensor, "*batch T"]
+    ) -> Float[Tensor, "*batch T D"]:
+        """A vector for each token. IndexError (on a CPU): no such token."""
+        return self.positions(self.tokens(tokens) * self.scale)

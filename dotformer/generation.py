@@ -5,10 +5,12 @@ Never edited by hand: edit the chapter, then `make tangle`.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dotformer.attention import MultiHeadAttention
 from dotformer.transformer import Transformer
@@ -182,6 +184,17 @@ def beam_search(
     return [sorted(done, key=lambda h: -h.score)[:beam] for done in finished]
 
 
+def keys_and_values(
+    attention: MultiHeadAttention, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What attention attends to in x (B, S, D): two tensors (B, H, S, d_k).
+
+    Defined in chapter 12, "What has been computed before".
+    """
+    k, v = attention.w_k(x), attention.w_v(x)
+    return attention.split_heads(k), attention.split_heads(v)
+
+
 class KVCache:
     """Sentences that a transformer is writing, with their keys and values so far.
 
@@ -196,58 +209,74 @@ class KVCache:
         if model.training:
             raise ValueError("the model is in training mode: call model.eval()")
         self.model = model
-        self.memory, mask = model.encode(source)
+        memory, mask = model.encode(source)
         unmasked = source.device.type == "cpu" and mask.all()  # a GPU would wait
         self.memory_mask = None if unmasked else mask
+        layers = model.decoder.layers
+        self.read = [keys_and_values(a.cross_attention, memory) for a in layers]
+        nothing = memory[:, :0]  # (B, 0, D)
+        self.written = [keys_and_values(a.self_attention, nothing) for a in layers]
         self.source = torch.arange(len(source))  # of each row
         self.length = 0
-        self.read: dict[MultiHeadAttention, tuple[Tensor, Tensor]] = {}
-        self.written: dict[MultiHeadAttention, tuple[Tensor, Tensor]] = {}
 
     def __len__(self) -> int:
         """How many sentences are being written."""
-        return len(self.memory)
-
-    def project(
-        self, attention: MultiHeadAttention, key: Tensor, value: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Keys and values to attend to: the memory's once, new tokens' added."""
-        if key is self.memory:  # cross-attention
-            if attention not in self.read:
-                self.read[attention] = attention.project(key, value)
-            return self.read[attention]
-        keys, values = attention.project(key, value)
-        if attention in self.written:
-            old_keys, old_values = self.written[attention]
-            keys = torch.cat([old_keys, keys], dim=-2)
-            values = torch.cat([old_values, values], dim=-2)
-        self.written[attention] = keys, values
-        return keys, values
+        return len(self.source)
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> Tensor:
         """Read a token of each sentence (B,): logits (B, V) of what may follow."""
-        tokens = tokens.to(self.memory.device)[:, None]
-        logits = self.model.decode(tokens, self.memory, self.memory_mask, self)
+        embeddings = self.model.target_embeddings
+        positions = embeddings.positions.table
+        if self.length == len(positions):
+            raise ValueError(f"more tokens than max_length {len(positions)}")
+        x = embeddings.tokens(tokens.to(positions.device)[:, None])
+        x = x * embeddings.scale + positions[self.length]
+        for n, layer in enumerate(self.model.decoder.layers):
+            x = layer.self_attention_add_norm(x, partial(self.attend_to_written, n))
+            x = layer.cross_attention_add_norm(x, partial(self.attend_to_read, n))
+            x = layer.feed_forward_add_norm(x, layer.feed_forward)
         self.length += 1
-        return logits[:, -1]
+        return self.model.output(self.model.decoder.norm(x))[:, -1]
+
+    def attend_to_written(self, n: int, x: Tensor) -> Tensor:
+        """Self-attention of layer n: new tokens x (B, 1, D) to all, x included."""
+        attention = self.model.decoder.layers[n].self_attention
+        pairs = zip(self.written[n], keys_and_values(attention, x), strict=True)
+        k, v = (torch.cat(pair, dim=-2) for pair in pairs)
+        self.written[n] = k, v
+        return attend(attention, x, k, v)
+
+    def attend_to_read(self, n: int, x: Tensor) -> Tensor:
+        """Cross-attention of layer n, from new tokens x (B, 1, D)."""
+        attention = self.model.decoder.layers[n].cross_attention
+        return attend(attention, x, *self.read[n], self.memory_mask)
 
     def select(self, rows: Tensor) -> None:
         """Keep these sentences, in this order; one may be there several times."""
         before, self.source = self.source, self.source[rows.cpu()]
-        rows = rows.to(self.memory.device)
-        changing = [self.written]
+        rows = rows.to(self.model.output.weight.device)
+        self.written = [(k[rows], v[rows]) for k, v in self.written]
         if not torch.equal(before, self.source):  # else drafts of one sentence swap
-            changing.append(self.read)
-            self.memory = self.memory.index_select(0, rows)
+            self.read = [(k[rows], v[rows]) for k, v in self.read]
             if self.memory_mask is not None:
-                self.memory_mask = self.memory_mask.index_select(0, rows)
-        for kept in changing:
-            for attention, (keys, values) in kept.items():
-                kept[attention] = (
-                    keys.index_select(0, rows),
-                    values.index_select(0, rows),
-                )
+                self.memory_mask = self.memory_mask[rows]
+
+
+def attend(
+    attention: MultiHeadAttention,
+    x: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Attention from x (B, T, D) to keys and values that are there already.
+
+    Defined in chapter 12, "What has been computed before".
+    """
+    q = attention.split_heads(attention.w_q(x))
+    heads = F.scaled_dot_product_attention(q, k, v, mask)
+    return attention.w_o(attention.merge_heads(heads))
 
 
 def filter_logits(

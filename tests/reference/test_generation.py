@@ -23,7 +23,11 @@ def small(seed=0, layers=1, size=9, spread=1.0, **options):
     """A small model in eval mode, in float64, whose logits are the further apart the larger `spread` is."""
     torch.manual_seed(seed)
     options = {"max_length": 12, "tie_output": False, "dropout": 0.3} | options
-    model = Transformer(TransformerConfig(9, size, 8, 2, layers, layers, 16, **options)).double().eval()
+    model = (
+        Transformer(TransformerConfig(9, size, layers, layers, d_model=8, num_heads=2, d_ff=16, **options))
+        .double()
+        .eval()
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, dtype=torch.float64)

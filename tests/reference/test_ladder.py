@@ -18,7 +18,7 @@ from dotformer.ladder import Setup, Workload, climb, feed, measure, rungs, set_u
 from dotformer.training import TrainingConfig, cross_entropy, take_step
 from dotformer.transformer import TransformerConfig
 
-MODEL = TransformerConfig(40, 50, 16, 2, 2, 1, 32, 0.0, max_length=24)
+MODEL = TransformerConfig(40, 50, 2, 1, d_model=16, num_heads=2, d_ff=32, dropout=0.0, max_length=24)
 WORK = Workload(MODEL, pairs=3, length=12)
 EXACT = {name: change for name, change in rungs().items() if name not in ("bf16", "compile")}
 
@@ -278,7 +278,7 @@ def test_compiled_rungs_compute_the_same(monkeypatch):
         return compiled(function, backend="eager", **options)
 
     monkeypatch.setattr(torch, "compile", traced)
-    small = Workload(TransformerConfig(9, 9, 8, 2, 1, 1, 16, 0.0, max_length=12), 2, 3)
+    small = Workload(TransformerConfig(9, 9, 1, 1, d_model=8, num_heads=2, d_ff=16, dropout=0.0, max_length=12), 2, 3)
     with contextlib.ExitStack() as stack:
         stack.callback(torch._dynamo.reset)
         one, other = climb(small, {"one": {}, "compiled": {"compiled": True}}, steps=2)

