@@ -83,11 +83,12 @@ class MultiHeadAttention(nn.Module):
         q = self.split_heads(self.w_q(query))  # (B, H, T, d_k)
         k = self.split_heads(self.w_k(key))  # (B, H, S, d_k)
         v = self.split_heads(self.w_v(value))
-        dropout, weights = self.dropout.p if self.training else 0.0, None
+        dropout = self.dropout.p if self.training else 0.0
         if need_weights:
             heads, weights = scaled_dot_product_attention(q, k, v, mask, dropout)
         else:
             heads = F.scaled_dot_product_attention(q, k, v, mask, dropout)
+            weights = None
         return self.w_o(self.merge_heads(heads)), weights
 
     def split_heads(self, x: Tensor) -> Tensor:

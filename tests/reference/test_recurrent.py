@@ -175,7 +175,7 @@ def test_dropout_in_training_alone(cell, attention, num_layers):
 
 def test_bad_batches_are_named():
     model = fresh()
-    with pytest.raises(ValueError, match=r"empty sentences: rows \[1\] .* nothing but padding \(0\)"):
+    with pytest.raises(ValueError, match=r"^empty sentences in rows \[1\]: nothing but padding$"):
         model(torch.tensor([[1, 2], [0, 0]]), TARGET[:2])
     with pytest.raises(ValueError, match=r"^source rows \[0, 2\] have padding before a token$"):
         model(torch.tensor([[0, 2], [1, 2], [0, 3]]), TARGET)
