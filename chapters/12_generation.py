@@ -59,7 +59,7 @@ class Decoding(Protocol):
     def select(self, rows: Tensor) -> None: ...
 
 
-def read(state: Decoding, tokens: Tensor) -> Tensor:
+def next_logits(state: Decoding, tokens: Tensor) -> Tensor:
     """A copy of the logits (N, V) after a step, in float32 at least.
 
     Raises FloatingPointError when one of them is not a number.
@@ -92,7 +92,7 @@ def generate(
     still = written  # the same lists: what one is given, both have
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
-        logits = read(state, tokens)
+        logits = next_logits(state, tokens)
         logits[:, [pad, begin]] = -math.inf
         if (logits.amax(dim=-1) == -math.inf).any():
             raise ValueError("no token may follow: all scores are minus infinity")
@@ -242,7 +242,7 @@ def beam_search(
     ]  # and what is live
     tokens = torch.full((len(state),), begin)
     for length in range(1, max_length + 1):
-        logs = read(state, tokens).log_softmax(dim=-1)
+        logs = next_logits(state, tokens).log_softmax(dim=-1)
         logs[:, [pad, begin]] = -math.inf
         best = logs.topk(min(beam + 1, logs.shape[1]))  # of each draft
         likely, places = best.values.tolist(), best.indices.tolist()
@@ -344,9 +344,13 @@ class KVCache:
         unmasked = source.device.type == "cpu" and mask.all()  # a GPU would wait
         self.memory_mask = None if unmasked else mask
         layers = model.decoder.layers
-        self.read = [keys_and_values(a.cross_attention, memory) for a in layers]
+        self.source_kv = [
+            keys_and_values(a.cross_attention, memory) for a in layers
+        ]
         nothing = memory[:, :0]  # (B, 0, D)
-        self.written = [keys_and_values(a.self_attention, nothing) for a in layers]
+        self.target_kv = [
+            keys_and_values(a.self_attention, nothing) for a in layers
+        ]
         self.source = torch.arange(len(source))  # of each row
         self.length = 0
 
@@ -364,32 +368,32 @@ class KVCache:
         x = embeddings.tokens(tokens.to(positions.device)[:, None])
         x = x * embeddings.scale + positions[self.length]
         for n, layer in enumerate(self.model.decoder.layers):
-            x = layer.self_attention_add_norm(x, partial(self.attend_to_written, n))
-            x = layer.cross_attention_add_norm(x, partial(self.attend_to_read, n))
+            x = layer.self_attention_add_norm(x, partial(self.attend_to_target, n))
+            x = layer.cross_attention_add_norm(x, partial(self.attend_to_source, n))
             x = layer.feed_forward_add_norm(x, layer.feed_forward)
         self.length += 1
         return self.model.output(self.model.decoder.norm(x))[:, -1]
 
-    def attend_to_written(self, n: int, x: Tensor) -> Tensor:
+    def attend_to_target(self, n: int, x: Tensor) -> Tensor:
         """Self-attention of layer n: new tokens x (B, 1, D) to all, x included."""
         attention = self.model.decoder.layers[n].self_attention
-        pairs = zip(self.written[n], keys_and_values(attention, x), strict=True)
+        pairs = zip(self.target_kv[n], keys_and_values(attention, x), strict=True)
         k, v = (torch.cat(pair, dim=-2) for pair in pairs)
-        self.written[n] = k, v
+        self.target_kv[n] = k, v
         return attend(attention, x, k, v)
 
-    def attend_to_read(self, n: int, x: Tensor) -> Tensor:
+    def attend_to_source(self, n: int, x: Tensor) -> Tensor:
         """Cross-attention of layer n, from new tokens x (B, 1, D)."""
         attention = self.model.decoder.layers[n].cross_attention
-        return attend(attention, x, *self.read[n], self.memory_mask)
+        return attend(attention, x, *self.source_kv[n], self.memory_mask)
 
     def select(self, rows: Tensor) -> None:
         """Keep these sentences, in this order; one may be there several times."""
         before, self.source = self.source, self.source[rows.cpu()]
         rows = rows.to(self.model.output.weight.device)
-        self.written = [(k[rows], v[rows]) for k, v in self.written]
+        self.target_kv = [(k[rows], v[rows]) for k, v in self.target_kv]
         if not torch.equal(before, self.source):  # else drafts of one sentence swap
-            self.read = [(k[rows], v[rows]) for k, v in self.read]
+            self.source_kv = [(k[rows], v[rows]) for k, v in self.source_kv]
             if self.memory_mask is not None:
                 self.memory_mask = self.memory_mask[rows]
 
@@ -534,7 +538,7 @@ def seconds(state, length):
 
 
 def kept_bytes(cache):
-    pairs = [*cache.read.values(), *cache.written.values()]
+    pairs = [*cache.source_kv, *cache.target_kv]
     return sum(tensor.nbytes for pair in pairs for tensor in pair)
 
 
