@@ -433,7 +433,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
-from dotformer.files import replacing
+from dotformer.support.files import replacing
 from dotformer.training import TrainingConfig, shape_of
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict

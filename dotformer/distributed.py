@@ -35,7 +35,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from dotformer.decoder import DecoderLayer
 from dotformer.encoder import EncoderLayer
-from dotformer.files import replacing
+from dotformer.support.files import replacing
 from dotformer.training import Team, TrainingConfig, shape_of, write_logs
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from dotformer.files import replacing
+from dotformer.support.files import replacing
 from dotformer.tokens import pad_batch, token_batches
 
 

@@ -10,7 +10,7 @@ import torch
 from sacrebleu.metrics import BLEU
 from torch import Tensor, nn
 
-from dotformer.corpora import Pair
+from dotformer.data.corpora import Pair
 from dotformer.generation import KVCache, beam_search
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
 from dotformer.support.recording import record_weights

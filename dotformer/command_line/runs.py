@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model
 
-from dotformer import corpora
-from dotformer.files import replacing
+from dotformer.data import corpora
+from dotformer.support.files import replacing
 from dotformer.tokens import BPETokenizer
 from dotformer.training import TrainingConfig
 from dotformer.translation import Translator, kinds

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dotformer.corpora import Pair
+from dotformer.data.corpora import Pair
 from dotformer.generation import beam_search
 from dotformer.support.recording import record_weights
 from dotformer.tokens import BPETokenizer, pad_batch
