@@ -1,4 +1,4 @@
-"""Chapter 16's race of two processes against one: `python -m benchmarks.two_processes`.
+"""Chapter 21's race of two processes against one: `python -m benchmarks.two_processes`.
 
 The code is the chapter's own. Takes three minutes of two cores and writes book/measurements/two_processes.json.
 """
@@ -14,7 +14,7 @@ SENTENCES = (32, 4)
 
 def main() -> None:
     """Race, save."""
-    race = names_before("16_many_gpus", "two_processes")["race"]
+    race = names_before("21_many_gpus", "two_processes")["race"]
     found = {n: [together(partial(race, n), size)[0] for size in (1, 2)] for n in SENTENCES}
     save("two_processes", {"found": found})
 

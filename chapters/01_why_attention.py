@@ -502,7 +502,7 @@ for n in (50, 512, 5000):
 #
 # That was worth a great deal. The paper reported 41.8 BLEU from English to French (a score for translations, chapter
 # 13) and 28.4 to German, both better than any single model before, after 3.5 days of training on eight GPUs (chapter
-# 16), and the same network learned to parse English (chapter 14).
+# 21), and the same network learned to parse English (chapter 14).
 #
 # ### Is attention an infinite memory?
 #

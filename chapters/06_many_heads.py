@@ -471,7 +471,7 @@ movable.heads(head_weights, tokens, token=2)
 # In head 1 nearly every line leans back by one word, in head 2 forward; the first word has nothing before it, the last
 # nothing after. In head 3 the two *the* find each other and share their attention, and every other word looks at
 # itself. Head 4 shows what untrained matrices do: something, for no reason. Trained heads are often of these kinds, and
-# often of no kind that has a name; chapter 8 looks at those of a published model.
+# often of no kind that has a name; chapter 15 looks at those of a published model.
 
 # %%
 assert all(head_weights[0, t].argmax() == t - 1 for t in range(1, 7))

@@ -381,7 +381,7 @@ class MultiHeadAttention(nn.Module):
 
 # %% [markdown]
 # When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`, which
-# computes the same without writing the table of weights to memory (chapter 15 shows how that is possible). It had
+# computes the same without writing the table of weights to memory (chapter 20 shows how that is possible). It had
 # better be the same. Compare with part I, and with `nn.MultiheadAttention`, given the same numbers:
 
 # %%
@@ -785,7 +785,7 @@ assert all(p.grad is not None for p in reader.parameters())
 # To look at weights *without* touching the model, there is a small tool, `record_weights`. While it is open, it asks each
 # attention inside a model for its weights and keeps them, under the name that the module has there. (PyTorch calls that
 # a [hook](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook).)
-# Chapters 8 and 9 look inside larger models with it.
+# Chapters 9 and 15 look inside larger models with it.
 
 # %%
 from dotformer.support.recording import record_weights

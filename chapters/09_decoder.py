@@ -772,7 +772,7 @@ for layer, head in np.ndindex(2, 2):
 
 # %% [markdown]
 # In this model, both heads of the second layer look at *you* from `<begin>`. Does that explain the *I*? A map is not
-# yet a reason, says [chapter 8](08_encoder.ipynb#do-attention-maps-explain-predictions). Hide one word of the question
+# yet a reason, says [chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions). Hide one word of the question
 # at a time from the decoder, and see what becomes of *I*, in all three models.
 
 

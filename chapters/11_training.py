@@ -447,7 +447,7 @@ def take_step(
     """One step on the gradient of several batches, as if they were one.
 
     The model runs inside `precision()`; `criterion` is `cross_entropy`, or another
-    program that computes it. With several `processes` (chapter 16) `total` adds up
+    program that computes it. With several `processes` (chapter 21) `total` adds up
     a number over all, and the model averages their gradients. Returns the summed
     loss and the number of real targets, of all processes. Raises ValueError when
     there is none, and FloatingPointError when the gradient is not finite; nothing
@@ -592,7 +592,7 @@ def pair_batches(
 
 # %% [markdown]
 # Now the loop: draw batches, take a step, and every so often validate, note and save. Batches, device and precision (in
-# how many bits it computes, chapter 15) are passed in, so that later chapters can pass others. What it keeps in its
+# how many bits it computes, chapter 20) are passed in, so that later chapters can pass others. What it keeps in its
 # folder, and how it goes on from there, is the last part of this chapter. The functions for that are folded here; open
 # them when you get there.
 
@@ -748,7 +748,7 @@ def write_logs(
 
 
 class Team:
-    """Who trains: a process alone. Chapter 16 has teams of several processes.
+    """Who trains: a process alone. Chapter 21 has teams of several processes.
 
     `number` is that of this process, from 0, of `size`. `save` leaves in a folder
     what `load` goes on from. A process alone needs none of the rest: it waits for
@@ -1511,7 +1511,7 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# You have written what chapter 16 does with many GPUs.
+# You have written what chapter 21 does with many GPUs.
 #
 # ## In one breath
 #

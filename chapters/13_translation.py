@@ -1032,7 +1032,7 @@ assert without[1] == 0.0 and 0.28 < 1 - without[0] < 1 / 3
 # %% [markdown]
 # With layer 2's switched off, no sentence is right. With layer 1's, which points no better than the diagonal, nearly a
 # third of them fail. This model relies on both, and the share of right looks tells only how one of them is used
-# ([chapter 8](08_encoder.ipynb#do-attention-maps-explain-predictions) has more such trials).
+# ([chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) has more such trials).
 
 # %% tags=["quiz"]
 quiz.one_choice(

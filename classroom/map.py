@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from classroom import map_drawing
 
-FIRST_CHAPTER, LAST_CHAPTER = 1, 18
+FIRST_CHAPTER, LAST_CHAPTER = 1, 22
 
 
 @dataclass(frozen=True)

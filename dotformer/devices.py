@@ -1,4 +1,4 @@
-"""Tangled from chapters/15_one_gpu.py.
+"""Tangled from chapters/20_one_gpu.py.
 
 Never edited by hand: edit the chapter, then `make tangle`.
 """
@@ -28,7 +28,7 @@ def step_operations(
     By part, for `batch` pairs of `source` and `target` tokens. A multiplication
     and an addition are two operations.
 
-    Defined in chapter 15, "How much work is a step?".
+    Defined in chapter 20, "How much work is a step?".
     """
     d, encoder, decoder = (
         config.d_model,
@@ -50,7 +50,7 @@ def step_operations(
 def synchronize(device: torch.device | str) -> None:
     """Wait until a device has done all that it was asked to do.
 
-    Defined in chapter 15, "How fast could it be?".
+    Defined in chapter 20, "How fast could it be?".
     """
     device = torch.device(device)
     which = [] if device.type == "mps" else [device]  # a Mac has one
@@ -63,7 +63,7 @@ def time_of(
 ) -> list[float]:
     """Seconds that each repetition of some work takes, after one to warm up.
 
-    Defined in chapter 15, "How fast could it be?".
+    Defined in chapter 20, "How fast could it be?".
     """
     times = []
     for _ in range(repeats + 1):
@@ -78,7 +78,7 @@ def time_of(
 def copy_rate(device: torch.device | str, size: int = 1 << 25) -> float:
     """Bytes a second that a device reads and writes, copying `size` numbers.
 
-    Defined in chapter 15, "How fast could it be?".
+    Defined in chapter 20, "How fast could it be?".
     """
     numbers = torch.randn(size, device=device)
     other = torch.empty_like(numbers)
@@ -91,7 +91,7 @@ def product_rate(
 ) -> float:
     """Operations a second in the product of two square tables of `size` rows.
 
-    Defined in chapter 15, "How fast could it be?".
+    Defined in chapter 20, "How fast could it be?".
     """
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return 2 * size**3 / median(time_of(lambda: a @ b, device))
@@ -101,7 +101,7 @@ def product_rate(
 def quietly() -> Iterator[None]:
     """Throw away what is written to standard error, by any part of the process.
 
-    Defined in chapter 15, "Where does it go?".
+    Defined in chapter 20, "Where does it go?".
     """
     before, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
@@ -121,7 +121,7 @@ def costliest(
     On a CUDA device its own operations, elsewhere PyTorch's. The work is done
     three times before, to warm up.
 
-    Defined in chapter 15, "Where does it go?".
+    Defined in chapter 20, "Where does it go?".
     """
     for _ in range(3):
         work()
@@ -149,7 +149,7 @@ def product_precision(name: str) -> Iterator[None]:
 
     As `torch.set_float32_matmul_precision`, while the block lasts.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(name)
@@ -164,7 +164,7 @@ class Checkpointed(nn.Module):
 
     After Chen and others (2016).
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
 
     def __init__(self, layer: nn.Module) -> None:
@@ -182,7 +182,7 @@ class PaddedOutput(nn.Module):
     The scores of those rows are cut off again: it is the same function. Raises
     ValueError for a map with a bias.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
 
     def __init__(self, output: nn.Linear, multiple: int) -> None:
@@ -200,7 +200,7 @@ class PaddedOutput(nn.Module):
 class Epoch(IterableDataset):
     """The batches of an epoch, for PyTorch's loader.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
 
     def __init__(self, batches: Callable[[int], Iterable], epoch: int) -> None:
@@ -218,7 +218,7 @@ def made_ahead(
     `batches(epoch)` is as `train` wants it. With `pin` they arrive in memory from
     which a GPU can copy by itself.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
 
     def ahead(epoch: int) -> DataLoader:
@@ -242,7 +242,7 @@ def kept_for_backward(model: nn.Module) -> Iterator[dict[int, int]]:
 
     Those of the model's parameters do not count: they are there anyway.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
     there = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
@@ -267,7 +267,7 @@ def memory_of_step(
     first pair of `source` (B, S) and `target` (B, T). The model and the pair are
     moved to the CPU for that.
 
-    Defined in chapter 15, "What if it does not fit?".
+    Defined in chapter 20, "What if it does not fit?".
     """
     model.cpu().zero_grad()
     pair = source[:1].clone().cpu(), target[:1].clone().cpu()
@@ -286,7 +286,7 @@ def what_to_shrink(
 
     For a step that has run out of memory; see `memory_of_step`.
 
-    Defined in chapter 15, "What if it does not fit?".
+    Defined in chapter 20, "What if it does not fit?".
     """
     state, batch = memory_of_step(model, source, target)
     pairs, longest = len(source), max(source.shape[1], target.shape[1])

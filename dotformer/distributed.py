@@ -1,4 +1,4 @@
-"""Tangled from chapters/16_many_gpus.py.
+"""Tangled from chapters/21_many_gpus.py.
 
 Never edited by hand: edit the chapter, then `make tangle`.
 """
@@ -48,7 +48,7 @@ def my_share(
     target without real tokens, which adds nothing to a loss: it must take part in
     what all do together. Raises ValueError when there is no such process.
 
-    Defined in chapter 16, "Two halves of a batch".
+    Defined in chapter 21, "Two halves of a batch".
     """
     if not 0 <= number < size:
         raise ValueError(f"there is no process {number} among {size}")
@@ -65,7 +65,7 @@ def replicate(model: nn.Module) -> nn.Module:
     The backward pass sends those that are ready while it computes the others. All
     begin with the parameters of process 0. After Li and others (2020).
 
-    Defined in chapter 16, "Ready-made engines".
+    Defined in chapter 21, "Ready-made engines".
     """
     return DistributedDataParallel(model, forward_sync_buffers=False)
 
@@ -78,7 +78,7 @@ def shard(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
     mean, and each process keeps its part of that. All begin with the parameters of
     process 0. After Rajbhandari and others (2020).
 
-    Defined in chapter 16, "Ready-made engines".
+    Defined in chapter 21, "Ready-made engines".
     """
     for parameter in model.parameters():
         dist.broadcast(parameter.data, 0)
@@ -94,7 +94,7 @@ def last_checkpoint(folder: Path) -> Path:
 
     That is `checkpoint`, or `checkpoint.old` if all were killed between two names.
 
-    Defined in chapter 16, "A team that trains".
+    Defined in chapter 21, "A team that trains".
     """
     path, old = folder / "checkpoint", folder / "checkpoint.old"
     return old if old.exists() and not path.exists() else path
@@ -103,7 +103,7 @@ def last_checkpoint(folder: Path) -> Path:
 def whole_of(model: nn.Module) -> nn.Module:
     """The model that `replicate` has wrapped, or the one that `shard` has changed.
 
-    Defined in chapter 16, "A team that trains".
+    Defined in chapter 21, "A team that trains".
     """
     return getattr(model, "module", model)
 
@@ -111,7 +111,7 @@ def whole_of(model: nn.Module) -> nn.Module:
 def digests(path: Path) -> dict[str, str]:
     """SHA-256 of the files of a checkpoint but `run.json`, by name.
 
-    Defined in chapter 16, "A team that trains".
+    Defined in chapter 21, "A team that trains".
     """
     files = [file for file in path.iterdir() if file.name != "run.json"]
     return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
@@ -122,7 +122,7 @@ def read_run(folder: Path, config: TrainingConfig) -> dict[str, Any] | None:
 
     Raises ValueError when it is no such run, or had another configuration.
 
-    Defined in chapter 16, "A team that trains".
+    Defined in chapter 21, "A team that trains".
     """
     if (folder / "checkpoint.pt").exists():
         raise ValueError(
@@ -162,7 +162,7 @@ def save_parts(
 
     Raises OSError when a part cannot be written.
 
-    Defined in chapter 16, "A team that trains".
+    Defined in chapter 21, "A team that trains".
     """
     draft, path = folder / "checkpoint.draft", folder / "checkpoint"
     first = dist.get_rank() == 0
@@ -199,7 +199,7 @@ def load_parts(
     PyTorch's reader can run what a file tells it to: load only your own ones.
     Raises ValueError when files are missing, damaged, or of another model.
 
-    Defined in chapter 16, "A team that trains".
+    Defined in chapter 21, "A team that trains".
     """
     path, inner = last_checkpoint(folder), whole_of(model)
     if run["shape"] != shape_of(inner):
@@ -228,7 +228,7 @@ class Processes(Team):
     same folder. Process 0 keeps a whole copy of the model on its CPU, and each
     validates on everything.
 
-    Defined in chapter 16, "A team that trains".
+    Defined in chapter 21, "A team that trains".
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
@@ -324,7 +324,7 @@ def joined(device: str = "cpu") -> Iterator[Team]:
     process, when processes cannot talk on the device, and when restarts on several
     machines would wait for the dead.
 
-    Defined in chapter 16, "A team that trains".
+    Defined in chapter 21, "A team that trains".
     """
     if not dist.is_torchelastic_launched():
         yield Team()

@@ -1,4 +1,4 @@
-"""Tangled from chapters/15_one_gpu.py.
+"""Tangled from chapters/20_one_gpu.py.
 
 Never edited by hand: edit the chapter, then `make tangle`.
 """
@@ -43,7 +43,7 @@ class Setup:
     they come from: "held" on the device, "made" between steps, or made "ahead".
     Raises ValueError for another precision or feed.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
 
     precision: str = "float32"  # or "tf32", "bfloat16", "float16"
@@ -71,7 +71,7 @@ class Setup:
 def rungs() -> dict[str, dict[str, Any]]:
     """The rungs of the ladder: what each changes in the one before.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
     return {
         "float32": {},
@@ -91,7 +91,7 @@ def rungs() -> dict[str, dict[str, Any]]:
 def setups(changes: dict[str, dict[str, Any]]) -> dict[str, Setup]:
     """The setup of each of some `rungs`, with all the changes up to it.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
     now, found = Setup(), {}
     for name, change in changes.items():
@@ -108,7 +108,7 @@ class Workload:
     ValueError when there are none, and when the model has dropout: no two steps
     would compute the same.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
 
     model: TransformerConfig
@@ -143,7 +143,7 @@ class Workload:
 def written_out(_module: nn.Module, given: tuple, named: dict) -> tuple:
     """Ask an attention for its weights, so that it writes them out (chapter 7).
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
     return given[:4], named | {"need_weights": True}
 
@@ -151,7 +151,7 @@ def written_out(_module: nn.Module, given: tuple, named: dict) -> tuple:
 def set_up(model: Transformer, setup: Setup) -> Transformer:
     """Change a model, in place, into one that computes in the way of a setup.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
     for module in model.modules():
         if isinstance(module, MultiHeadAttention) and not setup.fused_attention:
@@ -169,7 +169,7 @@ def set_up(model: Transformer, setup: Setup) -> Transformer:
 def in_a_row(batches: Callable[[int], Iterable], _epoch: int) -> Iterator:
     """The batches of all epochs, one after another.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
     return chain.from_iterable(map(batches, count()))
 
@@ -179,7 +179,7 @@ def feed(
 ) -> Iterator[tuple[Tensor, ...]]:
     """Batches of a workload on the device, without end, in the way of a setup.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
     pairs = workload.tokens(setup.batch)
     one = partial(
@@ -203,7 +203,7 @@ def trainer(
     A step returns the summed loss and the number of targets. The learning rate is
     0: all steps find the same model.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
     model = set_up(workload.fresh(device), setup)
     optimizer = torch.optim.AdamW(
@@ -242,7 +242,7 @@ def measure(
     elsewhere parameters, gradients, the optimiser's two means, and what was kept
     for the backward pass. Raises ValueError for fewer than 2 steps.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
     if steps < 2:
         raise ValueError(f"steps must be at least 2, not {steps}")
@@ -290,7 +290,7 @@ def climb(
     "gradient_error", relative, in place of the gradient. A rung that cannot run
     here, for want of memory or of a compiler, has an "error" instead.
 
-    Defined in chapter 15, "A ladder".
+    Defined in chapter 20, "A ladder".
     """
     first = None
     for name, setup in setups(changes).items():

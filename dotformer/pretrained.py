@@ -1,4 +1,4 @@
-"""Tangled from chapters/08_encoder.py.
+"""Tangled from chapters/15_pretrained.py.
 
 Never edited by hand: edit the chapter, then `make tangle`.
 """
@@ -23,7 +23,7 @@ class BertEmbeddings(nn.Module):
 
     After Devlin and others (2018).
 
-    Defined in chapter 8, "The real thing".
+    Defined in chapter 15, "BERT is the encoder, with other embeddings".
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SentenceEncoder(nn.Module):
 
     After Reimers and Gurevych (2019).
 
-    Defined in chapter 8, "The real thing".
+    Defined in chapter 15, "BERT is the encoder, with other embeddings".
     """
 
     def __init__(
@@ -110,7 +110,7 @@ def load_minilm(folder: str | Path | None = None) -> SentenceEncoder:
 
     For `folder` and errors see `support.published.minilm_files`.
 
-    Defined in chapter 8, "The real thing".
+    Defined in chapter 15, "BERT is the encoder, with other embeddings".
     """
     files = minilm_files(folder)
     tokenizer = Tokenizer.from_file(str(files["tokenizer.json"]))
@@ -130,7 +130,7 @@ def load_minilm(folder: str | Path | None = None) -> SentenceEncoder:
 def our_name(name: str) -> str:
     """The name in a `SentenceEncoder` of what BERT's code calls `name`.
 
-    Defined in chapter 8, "The real thing".
+    Defined in chapter 15, "BERT is the encoder, with other embeddings".
     """
     for theirs, ours in {
         "word_embeddings": "tokens",

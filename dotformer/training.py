@@ -169,7 +169,7 @@ def take_step(
     """One step on the gradient of several batches, as if they were one.
 
     The model runs inside `precision()`; `criterion` is `cross_entropy`, or another
-    program that computes it. With several `processes` (chapter 16) `total` adds up
+    program that computes it. With several `processes` (chapter 21) `total` adds up
     a number over all, and the model averages their gradients. Returns the summed
     loss and the number of real targets, of all processes. Raises ValueError when
     there is none, and FloatingPointError when the gradient is not finite; nothing
@@ -411,7 +411,7 @@ def write_logs(
 
 
 class Team:
-    """Who trains: a process alone. Chapter 16 has teams of several processes.
+    """Who trains: a process alone. Chapter 21 has teams of several processes.
 
     `number` is that of this process, from 0, of `size`. `save` leaves in a folder
     what `load` goes on from. A process alone needs none of the rest: it waits for

@@ -51,6 +51,19 @@ class Project:
         return self.root / "book" / "names.md"
 
     @property
+    def contents_page(self) -> Path:
+        return self.root / "book" / "contents.md"
+
+    def parts(self) -> list[tuple[str, list[str]]]:
+        """The parts of _toc.yml, captions and stems of chapters, in order; none where there is no such file."""
+        path = self.root / "_toc.yml"
+        toc = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return [
+            (part["caption"], [Path(entry["file"]).name for entry in part["chapters"] if "notebooks" in entry["file"]])
+            for part in toc.get("parts", [])
+        ]
+
+    @property
     def work(self) -> Path:
         return self.root / "work"
 

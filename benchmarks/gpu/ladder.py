@@ -1,4 +1,4 @@
-"""The ladder of chapter 15: what a training step costs on each rung, and its costliest kernels on two of them."""
+"""The ladder of chapter 20: what a training step costs on each rung, and its costliest kernels on two of them."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""Tangled from chapters/15_one_gpu.py.
+"""Tangled from chapters/20_one_gpu.py.
 
 Never edited by hand: edit the chapter, then `make tangle`.
 """
@@ -20,7 +20,7 @@ def blockwise_attention(
     there is no key, or `block` is below 1. After Milakov and Gimelshein (2018),
     Rabe and Staats (2021), Dao and others (2022).
 
-    Defined in chapter 15, "Attention without the table".
+    Defined in chapter 20, "Attention without the table".
     """
     query, key, value = (
         as_real_array(a, name)

@@ -159,7 +159,7 @@ def project(root, tmp_path):
     """A copy of the chapters and of what is made from them."""
     for name in ("chapters", "dotformer", "classroom", "book/measurements", "book/notebooks"):
         shutil.copytree(root / name, tmp_path / name)
-    for name in ("pyproject.toml", "_config.yml", "book/names.md"):
+    for name in ("pyproject.toml", "_config.yml", "_toc.yml", "book/contents.md", "book/names.md"):
         shutil.copy(root / name, tmp_path / name)
     return tmp_path
 
@@ -176,6 +176,7 @@ def test_what_is_not_as_the_chapters_say_is_named(project, capsys):
     append(
         project,
         dotformer__by_hand__blocks="# edited by hand",
+        book__contents="Edited by hand.",
         book__names="Edited by hand.",
         chapters__03_softmax="# %% [markdown]\n# Changed, and not woven.",
         book__measurements__tokens="",
@@ -183,7 +184,7 @@ def test_what_is_not_as_the_chapters_say_is_named(project, capsys):
     assert main(["--root", str(project), "--check"]) == 1
     named = re.findall(r"^[\w/]+\.\w+(?=:)", capsys.readouterr().err, re.MULTILINE)
     notebooks = [f"book/notebooks/{stem}.ipynb" for stem in ("03_softmax", "10_tokens")]
-    assert sorted(set(named)) == ["book/names.md", *notebooks, "dotformer/by_hand/blocks.py"]
+    assert sorted(set(named)) == ["book/contents.md", "book/names.md", *notebooks, "dotformer/by_hand/blocks.py"]
 
 
 def test_a_chapter_that_looks_ahead_is_named(project, capsys):

@@ -185,3 +185,17 @@ def test_the_index_says_where_names_are_defined_and_used(two_chapters, capsys):
     two_chapters.edit("book/names.md", "Busy", "Idle")
     assert two_chapters.literate("index", "--check") == 1
     assert "+++ from the chapters" in capsys.readouterr().err
+
+
+def test_the_contents_list_the_chapters_of_each_part_that_are_there(two_chapters):
+    entries = ("03_softmax", "04_attention", "05_to_come")
+    files = "".join(f"      - file: book/notebooks/{stem}\n" for stem in entries)
+    other = "  - caption: Reference\n    chapters:\n      - file: book/names\n"
+    two_chapters.write("_toc.yml", f"parts:\n  - caption: I. Both\n    chapters:\n{files}{other}")
+    assert two_chapters.literate("index") == 0
+    comment, count, *listed = two_chapters.read("book/contents.md").strip().split("\n\n")
+    assert comment.startswith("<!--") and count == "2 chapters are ready."
+    assert listed[0] == "**I. Both**" and len(listed) == 2
+    links = [line.removeprefix("- ") for line in listed[1].split("\n")]
+    assert [link.partition("](")[2] for link in links] == [f"notebooks/{stem}.ipynb)" for stem in entries[:2]]
+    assert [link[:3] for link in links] == ["[3.", "[4."]

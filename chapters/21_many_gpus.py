@@ -6,13 +6,13 @@
 # ---
 
 # %% [markdown]
-# # 16. How do many train one model?
+# # 21. How do many train one model?
 #
 # One device can be only so fast. To be faster, several must share the work, and then they must agree on every step. At
 # the end of this chapter the command of [chapter 13](13_translation.ipynb) trains in one process, in several, or on
 # several machines. You can tell whether many compute what one would have computed, and what it costs them to talk.
 #
-# You need [chapter 11](11_training.ipynb) for the step and [chapter 15](15_one_gpu.ipynb) for its cost. No GPU is
+# You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
 # needed: processes of one machine stand for devices. It takes about 45 minutes to read, and 35 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
@@ -29,7 +29,7 @@ from classroom import checks, plots, quiz, transformer_map
 from classroom.processes import together
 
 plots.book_style()
-transformer_map(built=16)
+transformer_map(built=21)
 
 # %% [markdown]
 # ## Two halves of a batch
@@ -283,7 +283,7 @@ quiz.number(
 # begins to send the gradients of the last layers while the backward pass still computes those of the first. **Fully
 # sharded data parallel** (FSDP) leaves each process only a part of the parameters, the gradients and Adam's two means.
 # Before a layer is used the processes put it together, and after it each forgets what is not its own. Of the 16 bytes
-# for each parameter ([chapter 15](15_one_gpu.ipynb#what-if-it-does-not-fit)) that leaves about $16 / N$.
+# for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) that leaves about $16 / N$.
 #
 # Both *average* gradients, as if all shares had equally many targets. We need the sum. So `take_step` multiplies the
 # loss by $N$ before its backward pass, `(loss * processes / tokens).backward()`: the mean of $N$ gradients, each $N$
@@ -960,7 +960,7 @@ assert seconds[10_000] < 100 * seconds[10]
 #
 # **By hand.** 12 hours are 43,200 seconds, and $43{,}200 \cdot 8 \cdot 9.5 \cdot 10^{12} = 3.3 \cdot 10^{18}$.
 #
-# **Predict first.** We can count ([chapter 15](15_one_gpu.ipynb#how-much-work-is-a-step)). A step has about 25,000
+# **Predict first.** We can count ([chapter 20](20_one_gpu.ipynb#how-much-work-is-a-step)). A step has about 25,000
 # tokens on each side; let them be 390 pairs of 64. Is the number of operations in the products of 100,000 such steps
 # larger than the estimate, or smaller?
 
@@ -989,7 +989,7 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # Counted, it is less than half. What do 29 and 42 percent say? Operations divided by time are a speed, so the quotient
 # is the **utilisation**: of what the eight could do, that much went into the products of the model. (We have not
 # counted products with padding, which are work too. And the 9.5 is itself an estimate, the paper's, of what a P100
-# sustains with 32 bits.) Where the rest went nobody has measured. [Chapter 15](15_one_gpu.ipynb#where-does-it-go) found
+# sustains with 32 bits.) Where the rest went nobody has measured. [Chapter 20](20_one_gpu.ipynb#where-does-it-go) found
 # sums, norms and waiting for memory, and here it is talking, too. The larger model does better, as one would expect of
 # larger products.
 #

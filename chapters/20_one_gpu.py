@@ -6,7 +6,7 @@
 # ---
 
 # %% [markdown]
-# # 15. Where does the time go?
+# # 20. Where does the time go?
 #
 # Training is one step, made a hundred thousand times. At the end of this chapter you know how much work is in that step,
 # how fast your machine could do it, where the rest of the time goes, and which changes win it back. You try
@@ -26,7 +26,7 @@ import torch
 from classroom import checks, plots, quiz, transformer_map
 
 plots.book_style()
-transformer_map(built=15)
+transformer_map(built=20)
 
 # %% [markdown]
 # ## How much work is a step?
@@ -1380,5 +1380,5 @@ verdict
 # (2016)](https://arxiv.org/abs/1604.06174). Six operations for each parameter and token: [Kaplan and others
 # (2020)](https://arxiv.org/abs/2001.08361), section 2.1.
 #
-# **Next.** One device has a floor. Chapter 16 puts several to work on one model, and begins by making sure that two of
+# **Next.** One device has a floor. Chapter 21 puts several to work on one model, and begins by making sure that two of
 # them compute what one would have computed.

