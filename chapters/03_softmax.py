@@ -229,7 +229,7 @@ def weighted_average(
     to 1 (to 1e-5, so that weights computed in float32 pass).
     """
     if (weights < 0).any() or not np.allclose(weights.sum(axis=-1), 1):
-        raise ValueError("weights must not be negative, and sum to 1 in each row")
+        raise ValueError("weights must be at least 0 and sum to 1 in each row")
     return weights.astype(float) @ values
 
 

@@ -39,7 +39,7 @@ def weighted_average(
     Defined in chapter 3, "The blend".
     """
     if (weights < 0).any() or not np.allclose(weights.sum(axis=-1), 1):
-        raise ValueError("weights must not be negative, and sum to 1 in each row")
+        raise ValueError("weights must be at least 0 and sum to 1 in each row")
     return weights.astype(float) @ values
 
 

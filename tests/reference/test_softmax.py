@@ -76,5 +76,5 @@ def test_a_row_without_weights_is_refused(row):
 
 @pytest.mark.parametrize("row", [[0.5, 0.4999], [1.5, -0.5], [0.5, np.nan]])
 def test_weights_that_are_no_shares_are_refused(row):
-    with pytest.raises(ValueError, match=r"^weights must not be negative, and sum to 1 in each row$"):
+    with pytest.raises(ValueError, match=r"^weights must be at least 0 and sum to 1 in each row$"):
         weighted_average(np.array([[0.5, 0.5], row]), np.ones((2, 1)))
