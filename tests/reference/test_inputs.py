@@ -72,14 +72,10 @@ def annotations(name):
     return {parameter.name: [kind for kind in kinds if kind is not type(None)] for parameter, kinds, _ in named}
 
 
-def axes(kind):
-    """The axes of an array by name, without `#`; of another argument, none."""
-    return kind.dim_str.replace("#", "").split() if issubclass(kind, AbstractArray) else []
-
-
 def fixed(kind):
-    """The axes that stand for one each, from the last to the first."""
-    return [axis for axis in reversed(axes(kind)) if not axis.startswith(("*", "..."))]
+    """The axes of an array that stand for one each, from the last to the first; of another argument, none."""
+    axes = kind.dim_str.replace("#", "").split() if issubclass(kind, AbstractArray) else []
+    return [axis for axis in reversed(axes) if not axis.startswith(("*", "..."))]
 
 
 def arrays(name):
@@ -114,9 +110,8 @@ def wrong_values(kind, value):
     dtypes = {Real: [bool, complex, str], Float: [int, bool, complex], Bool: [int, float]}
     (own,) = [dtype for dtype in dtypes if dtype.dtypes == kind.dtypes]
     wrong = [value.astype(dtype) for dtype in dtypes[own]]
-    few = len(fixed(kind)) - 1
-    if few >= 0:
-        wrong.append(value.reshape(*value.shape[:few], -1)[..., 0] if few < value.ndim else value)
+    if fixed(kind):
+        wrong.append(value.reshape(*value.shape[: len(fixed(kind)) - 1], -1)[..., 0])
     return [*wrong, value.tolist(), torch.from_numpy(value), str(value)]
 
 
@@ -158,6 +153,21 @@ def test_an_axis_of_another_size_is_named_with_its_array_and_shape(name, data):
         function_of(name)(**values | {argument: wrong})
     assert f"parameter '{argument}'" in str(raised.value)
     assert f"Actual value: {'bool' if wrong.dtype == bool else 'f64'}{str(shape).replace(' ', '')}" in str(raised.value)
+
+
+def with_leading_axes(name):
+    """The first two arrays that share their leading axes, or none."""
+    shared = [argument for argument in arrays(name) if annotations(name)[argument][0].dim_str.startswith("*")]
+    return shared[:2] if len(shared) > 1 else []
+
+
+@pytest.mark.parametrize("name", [name for name in ARGUMENTS if with_leading_axes(name)])
+def test_leading_axes_that_do_not_fit_are_named(name):
+    first, second = with_leading_axes(name)
+    values = dict(zip(annotations(name), ARGUMENTS[name], strict=True))
+    values |= {first: np.stack([values[first]] * 2), second: np.stack([values[second]] * 3)}
+    with pytest.raises(TypeError, match=f"parameter '{second}'"):
+        function_of(name)(**values)
 
 
 def test_hardly_a_function_is_without_shared_axes():
