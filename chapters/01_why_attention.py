@@ -98,147 +98,110 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # Here $i$, $f$ and $o$ are $\sigma(x W_x + h W_h + b)$, each with matrices of its own, and the new part $g$ is the
 # $\tanh$ of such a sum. The **GRU** of 2014 makes do with one state: a gate $z$ blends the old state with a new one,
 # $h' = (1 - z) \odot g + z \odot h$, and a second gate, the reset, says how much of the old state goes into $g$.
+#
+# Here is the plain cell in code. Its sum has two biases, one for the word and one for the state, because PyTorch's cells
+# have them.
 
 
-# %% tags=["export"] module="by_hand.arrays"
+# %% tags=["export"] module="by_hand.recurrence"
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from dotformer.support.shapes import shapes
+from jaxtyping import Float
 
 
-def as_real_array(
-    values: ArrayLike, name: str, *, infinite: bool = False
-) -> NDArray[np.float64]:
-    """Turn `values` into a float64 array, or say in one line why not.
+@shapes
+def rnn_cell(
+    x: Float[np.ndarray, "*batch D"],
+    hidden: Float[np.ndarray, "*batch H"],
+    w_x: Float[np.ndarray, "D H"],
+    w_h: Float[np.ndarray, "H H"],
+    b_x: Float[np.ndarray, " H"],
+    b_h: Float[np.ndarray, " H"],
+) -> Float[np.ndarray, "*batch H"]:
+    """One step of a plain recurrent network: from word and state to the new state.
 
-    `name` is what the error calls the argument. Raises TypeError for text, complex
-    numbers and ragged lists, and ValueError where an entry is NaN or, unless
-    `infinite` allows it, infinite.
+    Equal to `torch.nn.RNNCell` with its weights transposed. After Elman (1990).
     """
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise TypeError(
-            f"{name} is ragged: its rows have different lengths"
-        ) from error
-    if array.dtype.kind not in "biuf":  # boolean, integer, unsigned, floating
-        raise TypeError(
-            f"{name} must hold real numbers, but its dtype is {array.dtype}"
-        )
-    array = array.astype(np.float64)
-    if np.isnan(array).any():
-        raise ValueError(
-            f"{name} holds NaN: nothing can be computed from a missing number"
-        )
-    if not infinite and np.isinf(array).any():
-        raise ValueError(f"{name} holds an infinite entry")
-    return array
+    return np.tanh(x @ w_x + b_x + hidden @ w_h + b_h)
 
 
 # %% [markdown]
-# That was a check and no cell. Every function of part I sends its input through it, so that text or a missing value is
-# refused by name and does not turn up as a strange result three steps later. Skip such checks wherever you meet them;
-# `mix`, below, is mostly one. In the cells $f$, $i$, $g$, $o$ are called keep, enter, new and show.
+# The body is the formula, and **the signature says which shapes fit it**. `Float[np.ndarray, "*batch D"]` is a NumPy
+# array of floating-point numbers with an axis of size $D$, after any number of other axes. A letter stands for one size
+# throughout a call: `x` is as wide as `w_x` is high. This notation is
+# [jaxtyping](https://docs.kidger.site/jaxtyping/)'s. The decorator `@shapes` checks each call against it, by means of
+# [beartype](https://beartype.readthedocs.io), and refuses what does not fit. Here a word of width 7 meets a matrix with
+# 8 rows:
 
-
-# %% tags=["export"] module="by_hand.recurrence"
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-
-def sigmoid(z: ArrayLike) -> NDArray[np.float64]:
-    """1 / (1 + e^-z) for every entry of z, of any shape: between 0 and 1."""
-    return np.exp(-np.logaddexp(0, -as_real_array(z, "z", infinite=True)))
-
-
-def mix(
-    x: ArrayLike, hidden: ArrayLike, weights: tuple[ArrayLike, ...], gates: int
-) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """What word and state send to each gate, as pairs (x W_x + b_x, h W_h + b_h).
-
-    `x` has shape (..., D), `hidden` (..., H), and `weights` are w_x (D, G H), w_h
-    (H, G H), b_x and b_h (G H,) for G gates. Raises ValueError when a shape does
-    not fit.
-    """
-    x, hidden = as_real_array(x, "x"), as_real_array(hidden, "hidden")
-    if x.ndim == 0 or hidden.ndim == 0 or len(weights) != 4:
-        raise ValueError(
-            "x and hidden need an axis, and weights are w_x, w_h, b_x, b_h"
-        )
-    width, size = x.shape[-1], hidden.shape[-1]
-    columns = gates * size
-    shapes = [(width, columns), (size, columns), (columns,), (columns,)]
-    checked = []
-    for name, values, shape in zip(
-        ["w_x", "w_h", "b_x", "b_h"], weights, shapes, strict=True
-    ):
-        array = as_real_array(values, name)
-        if array.shape != shape:
-            raise ValueError(
-                f"{name} must have shape {shape} for x {x.shape} and hidden"
-                f" {hidden.shape}, not {array.shape}"
-            )
-        checked.append(array)
-    w_x, w_h, b_x, b_h = checked
-    with np.errstate(over="ignore", invalid="ignore"):
-        from_word, from_state = x @ w_x + b_x, hidden @ w_h + b_h
-    if not (np.isfinite(from_word).all() and np.isfinite(from_state).all()):
-        raise ValueError("x, hidden or the weights are so large that sums overflow")
-    by_gate = (
-        np.split(from_word, gates, axis=-1),
-        np.split(from_state, gates, axis=-1),
+# %% tags=["nbval-check-output"]
+try:
+    rnn_cell(
+        x=np.ones(7),
+        hidden=np.zeros(3),
+        w_x=np.ones((8, 3)),
+        w_h=np.ones((3, 3)),
+        b_x=np.zeros(3),
+        b_h=np.zeros(3),
     )
-    return list(zip(*by_gate, strict=True))
+except TypeError as error:
+    lines = str(error).splitlines()
+    print(*lines[1:4], "...", *lines[-3:], sep="\n")
+
+# %% [markdown]
+# The error names the argument, the shape it has and the axes that its annotation asks for. The last lines list the sizes
+# known by then: `x` came first, so $D$ is 7. All functions of part I check their arguments like this.
+#
+# Next the two cells with gates. In code, $f$, $i$, $g$ and $o$ are called keep, enter, new and show, and `4*H` is the
+# width of four gates side by side.
 
 
 # %% tags=["export"] module="by_hand.recurrence"
-def rnn_cell(
-    x: ArrayLike, hidden: ArrayLike, weights: tuple[ArrayLike, ...]
-) -> NDArray[np.float64]:
-    """One step of a plain recurrent network: tanh of word and state, mixed.
-
-    Shapes and errors as in `mix`, with one gate; returns the new state (..., H).
-    Equal to `torch.nn.RNNCell` with its weights transposed. After Elman (1990).
-    """
-    ((word, state),) = mix(x, hidden, weights, gates=1)
-    return np.tanh(word + state)
+@shapes
+def sigmoid(z: Float[np.ndarray, "*batch H"]) -> Float[np.ndarray, "*batch H"]:
+    """1 / (1 + e^-z) for every entry of z: between 0 and 1."""
+    return np.exp(-np.logaddexp(0, -z))
 
 
+@shapes
 def lstm_cell(
-    x: ArrayLike, hidden: ArrayLike, cell: ArrayLike, weights: tuple[ArrayLike, ...]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """One step of an LSTM: gates decide what to let in, keep and show.
+    x: Float[np.ndarray, "*batch D"],
+    hidden: Float[np.ndarray, "*batch H"],
+    cell: Float[np.ndarray, "*batch H"],
+    w_x: Float[np.ndarray, "D 4*H"],
+    w_h: Float[np.ndarray, "H 4*H"],
+    b_x: Float[np.ndarray, " 4*H"],
+    b_h: Float[np.ndarray, " 4*H"],
+) -> tuple[Float[np.ndarray, "*batch H"], Float[np.ndarray, "*batch H"]]:
+    """One step of an LSTM: the new hidden state and the new cell.
 
-    Shapes and errors as in `mix`, with four gates in the order in, forget, new,
-    out; `cell` has the shape of `hidden`. Returns the new hidden state and the new
-    cell, both (..., H). Equal to `torch.nn.LSTMCell` with its weights transposed.
-    After Hochreiter and Schmidhuber (1997), with the forget gate of Gers and others
-    (2000).
+    Equal to `torch.nn.LSTMCell` with its weights transposed. After Hochreiter and
+    Schmidhuber (1997), with the forget gate of Gers and others (2000).
     """
-    hidden, cell = as_real_array(hidden, "hidden"), as_real_array(cell, "cell")
-    if cell.shape != hidden.shape:
-        raise ValueError(
-            f"cell {cell.shape} and hidden {hidden.shape} differ in shape"
-        )
-    enter, keep, new, show = (
-        word + state for word, state in mix(x, hidden, weights, gates=4)
-    )
+    gates = x @ w_x + b_x + hidden @ w_h + b_h
+    enter, keep, new, show = np.split(gates, 4, axis=-1)
     cell = sigmoid(keep) * cell + sigmoid(enter) * np.tanh(new)
     return sigmoid(show) * np.tanh(cell), cell
 
 
+@shapes
 def gru_cell(
-    x: ArrayLike, hidden: ArrayLike, weights: tuple[ArrayLike, ...]
-) -> NDArray[np.float64]:
+    x: Float[np.ndarray, "*batch D"],
+    hidden: Float[np.ndarray, "*batch H"],
+    w_x: Float[np.ndarray, "D 3*H"],
+    w_h: Float[np.ndarray, "H 3*H"],
+    b_x: Float[np.ndarray, " 3*H"],
+    b_h: Float[np.ndarray, " 3*H"],
+) -> Float[np.ndarray, "*batch H"]:
     """One step of a GRU: a blend of the old state and a new one.
 
-    Shapes and errors as in `mix`, with three gates in the order reset, keep, new;
-    returns the new state (..., H). Equal to `torch.nn.GRUCell` with its weights
-    transposed. After Cho and others (2014), with the reset where PyTorch has it.
+    Equal to `torch.nn.GRUCell` with its weights transposed. After Cho and others
+    (2014), with the reset where PyTorch has it.
     """
-    reset, keep, new = mix(x, hidden, weights, gates=3)
-    candidate = np.tanh(new[0] + sigmoid(sum(reset)) * new[1])
-    kept = sigmoid(sum(keep))
-    return (1 - kept) * candidate + kept * as_real_array(hidden, "hidden")
+    x_reset, x_keep, x_new = np.split(x @ w_x + b_x, 3, axis=-1)
+    h_reset, h_keep, h_new = np.split(hidden @ w_h + b_h, 3, axis=-1)
+    new = np.tanh(x_new + sigmoid(x_reset + h_reset) * h_new)
+    keep = sigmoid(x_keep + h_keep)
+    return (1 - keep) * new + keep * hidden
 
 
 # %% [markdown]
@@ -268,10 +231,10 @@ def start_weights(rng, gates, width=8, size=24, forget=0.0):
     return weights
 
 
-def lstm_step(x, state, weights):
+def lstm_step(x, state, *weights):
     """The LSTM's two states in one list, so that all cells are called alike."""
     hidden, cell = np.split(state, 2, axis=-1)
-    return np.concatenate(lstm_cell(x, hidden, cell, weights), axis=-1)
+    return np.concatenate(lstm_cell(x, hidden, cell, *weights), axis=-1)
 
 
 def slopes(function, point, nudge=1e-6):
@@ -288,15 +251,15 @@ def influence_by_distance(step, states, weights, rng, words=50, size=24):
     text = rng.standard_normal((words, 8))
     history = [np.zeros(states * size)]
     for word in text:
-        history.append(step(word, history[-1], weights))
+        history.append(step(word, history[-1], *weights))
     influence = []
     onward = np.eye(size, states * size)  # from the state at hand to the last one
     for word, state in zip(text[::-1], history[-2::-1], strict=True):
         by_word = slopes(
-            lambda w, s=state: step(w, np.tile(s, (len(w), 1)), weights), word
+            lambda w, s=state: step(w, np.tile(s, (len(w), 1)), *weights), word
         )
         by_state = slopes(
-            lambda s, w=word: step(np.tile(w, (len(s), 1)), s, weights), state
+            lambda s, w=word: step(np.tile(w, (len(s), 1)), s, *weights), state
         )
         influence.append(np.linalg.norm(onward @ by_word))
         onward = onward @ by_state
@@ -545,7 +508,7 @@ def run(text, weights):
     """Plain cells over the first axis of text, as PyTorch's default has it."""
     state = np.zeros((text.shape[1], 24))
     for step in text:
-        state = rnn_cell(step, state, weights)
+        state = rnn_cell(step, state, *weights)
     return state
 
 

@@ -107,44 +107,35 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
-# Its results are called **weights** from here on. In the function below, the last two lines compute; the next section
-# explains why `highest` is subtracted.
+# Its results are called **weights** from here on. In the function below, `highest` is the largest score of each row; the
+# next section explains why it is subtracted.
 
 
 # %% tags=["export"] module="by_hand.softmax"
 import numpy as np
-from dotformer.by_hand.arrays import as_real_array
-from numpy.typing import ArrayLike, NDArray
+from dotformer.support.scores import check_scores
+from dotformer.support.shapes import shapes
+from jaxtyping import Float, Real
 
 
-def softmax(scores: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
+@shapes
+def softmax(
+    scores: Real[np.ndarray, "*batch S"], axis: int = -1
+) -> Float[np.ndarray, "*batch S"]:
     """Turn scores into weights: numbers from 0 to 1 that sum to 1 along `axis`.
 
-    `scores` has any shape with at least one axis; the weights have the same shape.
     A score of minus infinity gets the weight 0. Raises ValueError when a row holds
-    nothing else (there is nothing to attend to), when a score is plus infinity, and
-    when `scores` has no such axis or no entry along it.
+    nothing else, when one is plus infinity or NaN, and when there is no score.
     """
-    scores = as_real_array(scores, "scores", infinite=True)
-    if not -scores.ndim <= axis < scores.ndim or scores.shape[axis] == 0:
-        raise ValueError(
-            f"nothing to weigh along axis {axis} of scores of shape {scores.shape}"
-        )
-    highest = scores.max(axis=axis, keepdims=True)
-    if np.isposinf(highest).any():
-        raise ValueError(
-            "scores hold plus infinity: its share of the weight cannot be computed"
-        )
-    if np.isneginf(highest).any():
-        raise ValueError(
-            "a row of scores is all minus infinity: it has nothing to attend to"
-        )
+    highest = scores.max(axis=axis, keepdims=True).astype(float)
+    check_scores(highest)
     shares = np.exp(scores - highest)
     return shares / shares.sum(axis=axis, keepdims=True)
 
 
 # %%
-assert np.allclose(softmax([0, 1, 2]), shares_by_loop([0, 1, 2]), rtol=1e-14)
+row = np.array([0, 1, 2])
+assert np.allclose(softmax(row), shares_by_loop(row), rtol=1e-14)
 
 # %% [markdown]
 # ## Break it: scores of a thousand
@@ -154,7 +145,7 @@ assert np.allclose(softmax([0, 1, 2]), shares_by_loop([0, 1, 2]), rtol=1e-14)
 # %% tags=["nbval-check-output"]
 with np.errstate(all="ignore"):
     print("loop:   ", np.array(shares_by_loop([1000, 1001, 1002])))
-print("softmax:", softmax([1000, 1001, 1002]).round(3))
+print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% [markdown]
 # `nan`, "not a number", three times. $e^{1000}$ is larger than any float64, so it becomes infinity, and infinity over
@@ -165,10 +156,11 @@ print("softmax:", softmax([1000, 1001, 1002]).round(3))
 # logarithm (exercise 2).
 #
 # A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
-# minus infinity has no weights, so the function refuses it.
+# minus infinity has no weights, so `check_scores` refuses it. It wants the largest score of each row to be finite, and
+# with that it also catches NaN and scores that have overflowed.
 
 # %%
-assert np.array_equal(softmax([2.0, -np.inf, 2.0]), [0.5, 0.0, 0.5])
+assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
 assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 
 # %% tags=["quiz"]
@@ -196,7 +188,7 @@ quiz.one_choice(
 # %% tags=["quiz"]
 quiz.number(
     "On paper: two keys have the scores $0$ and $\\ln 3 \\approx 1.0986$. What is the weight of the second?",
-    softmax([0, np.log(3)])[1],
+    softmax(np.array([0, np.log(3)]))[1],
     tolerance=0.005,
     feedback="Yes: the exponentials are 1 and 3, so the weights are 1/4 and 3/4.",
     mistakes=[
@@ -227,42 +219,18 @@ quiz.number(
 
 
 # %% tags=["export"] module="by_hand.softmax"
-def weighted_average(weights: ArrayLike, values: ArrayLike) -> NDArray[np.float64]:
+@shapes
+def weighted_average(
+    weights: Real[np.ndarray, "*queries S"], values: Real[np.ndarray, "S D"]
+) -> Float[np.ndarray, "*queries D"]:
     """Blend the rows of `values`, a blend for each row of `weights`.
 
-    `weights` has shape (..., T, S), or (S,) for a single query, and `values`
-    (..., S, D); leading axes broadcast. The result has shape (..., T, D), or
-    (..., D). Raises ValueError when S differs, when a weight is negative, or when
-    the weights of a row do not sum to 1 (to 1e-5, so that weights computed in
-    float32 pass).
+    Raises ValueError when a weight is negative, or the weights of a row do not sum
+    to 1 (to 1e-5, so that weights computed in float32 pass).
     """
-    weights = as_real_array(weights, "weights")
-    values = as_real_array(values, "values")
-    shapes = f"weights have shape {weights.shape}, values {values.shape}"
-    if (
-        weights.ndim == 0
-        or values.ndim < 2
-        or weights.shape[-1] != values.shape[-2]
-    ):
-        raise ValueError(
-            f"weights need one column for each row of values: {shapes}"
-        )
-    if (weights < 0).any():
-        raise ValueError(
-            f"weights must not be negative, but the least is {weights.min():.6g}"
-        )
-    totals = weights.sum(axis=-1)
-    if (np.abs(totals - 1) > 1e-5).any():
-        worst = totals.flat[np.abs(totals - 1).argmax()]
-        raise ValueError(
-            f"weights must sum to 1 in each row, but a row sums to {worst:.6g}"
-        )
-    try:
-        return weights @ values
-    except ValueError as error:
-        raise ValueError(
-            f"the leading axes of weights and values do not broadcast: {shapes}"
-        ) from error
+    if (weights < 0).any() or not np.allclose(weights.sum(axis=-1), 1):
+        raise ValueError("weights must be at least 0 and sum to 1 in each row")
+    return weights.astype(float) @ values
 
 
 # %% tags=["nbval-check-output"]
@@ -355,23 +323,19 @@ movable.temperature(drinks, scores)
 
 
 # %% tags=["export"] module="by_hand.softmax"
-def softmax_jacobian(weights: ArrayLike) -> NDArray[np.float64]:
+@shapes
+def softmax_jacobian(
+    weights: Real[np.ndarray, "*batch S"],
+) -> Float[np.ndarray, "*batch S S"]:
     """Derivative of every weight with respect to every score: diag(w) - w w^T.
 
-    `weights` has shape (..., S), as `softmax` returns them. The result has shape
-    (..., S, S): entry (i, j) says how much weight i gains when score j rises.
-    Raises ValueError when there is no axis to differentiate along.
+    Entry (i, j) says how much weight i gains when score j rises.
     """
-    weights = as_real_array(weights, "weights")
-    if weights.ndim == 0:
-        raise ValueError("weights must have at least one axis")
-    return weights[..., :, None] * (
-        np.eye(weights.shape[-1]) - weights[..., None, :]
-    )
+    return weights[..., None] * (np.eye(weights.shape[-1]) - weights[..., None, :])
 
 
 # %%
-example = softmax([0, 1, 2])
+example = softmax(row)
 jacobian = softmax_jacobian(example)
 assert np.allclose(jacobian[2], [-0.060, -0.163, 0.223], rtol=0, atol=0.0005)
 assert np.allclose(jacobian.sum(axis=1), 0)
@@ -380,8 +344,8 @@ assert np.allclose(jacobian.sum(axis=1), 0)
 nudge = 1e-6
 for j in range(3):
     up, down = (
-        softmax([0, 1, 2] + nudge * np.eye(3)[j]),
-        softmax([0, 1, 2] - nudge * np.eye(3)[j]),
+        softmax(row + nudge * np.eye(3)[j]),
+        softmax(row - nudge * np.eye(3)[j]),
     )
     assert np.allclose((up - down) / (2 * nudge), jacobian[:, j], rtol=0, atol=1e-9)
 
@@ -715,7 +679,7 @@ check_backward = partial(
     checks.check,
     reference=lambda w, g: np.einsum("...ij,...i->...j", softmax_jacobian(w), g),
     cases=[
-        (softmax([0.0, 1.0, 2.0]), np.array([0.0, 0.0, 1.0])),
+        (softmax(np.array([0.0, 1.0, 2.0])), np.array([0.0, 0.0, 1.0])),
         (softmax(rng.standard_normal((4, 5))), rng.standard_normal((4, 5))),
     ],
     mistakes={

@@ -202,108 +202,49 @@ quiz.one_choice(
 #
 # The table has a cell for every pair of words, so a text twice as long costs four times the work.
 #
-# The code below has one argument more, `mask`; the next section is about it. Skip `checked_mask`, which refuses masks
-# that make no sense.
+# The code below has one argument more, `mask`; the next section is about it.
 
 
 # %% tags=["export"] module="by_hand.attention"
 import numpy as np
-from dotformer.by_hand.arrays import as_real_array
-from dotformer.by_hand.similarity import similarity_matrix
-from dotformer.by_hand.softmax import softmax, weighted_average
-from numpy.typing import ArrayLike, NDArray
+from dotformer.by_hand.softmax import softmax
+from dotformer.support.shapes import shapes
+from jaxtyping import Bool, Float, Real
 
 
+@shapes
 def scaled_dot_product_attention(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    mask: ArrayLike | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Attention: each query receives a blend of the values, weighted by their keys.
+    query: Real[np.ndarray, "*#batch T d_k"],
+    key: Real[np.ndarray, "*#batch S d_k"],
+    value: Real[np.ndarray, "*#batch S d_v"],
+    mask: Bool[np.ndarray, "*#batch #T #S"] | None = None,
+) -> tuple[Float[np.ndarray, "*batch T d_v"], Float[np.ndarray, "*#batch T S"]]:
+    """Scaled dot-product attention: softmax(Q K^T / sqrt(d_k)) V, and its weights.
 
-    `query` has shape (..., T, d_k), `key` (..., S, d_k) and `value` (..., S, d_v),
-    where leading axes broadcast. `mask` is boolean and broadcasts to (..., T, S);
-    True means *may attend*. Returns the output (..., T, d_v) and the weights
-    (..., T, S). Raises TypeError when the mask is not boolean, and ValueError when
-    shapes do not fit, scores overflow, or a query may attend to nothing. After
+    `mask` is True where a query may attend. Raises ValueError when a query may
+    attend to nothing, or the largest of its scores is NaN or infinity. After
     Vaswani and others (2017), equation 1.
     """
-    query, key, value = (
-        as_real_array(a, name)
-        for a, name in [(query, "query"), (key, "key"), (value, "value")]
-    )
-    scores = similarity_matrix(query, key) / np.sqrt(query.shape[-1])
-    if value.ndim < 2 or value.shape[-2] != key.shape[-2]:
-        raise ValueError(
-            f"key and value need equally many rows, not {key.shape}, {value.shape}"
-        )
+    scores = query.astype(float) @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
     if mask is not None:
-        scores = np.where(checked_mask(mask, scores.shape), scores, -np.inf)
+        scores = np.where(mask, scores, -np.inf)
     weights = softmax(scores)
-    return weighted_average(weights, value), weights
+    return weights @ value, weights
 
 
-# %% tags=["export"] module="by_hand.attention"
-def checked_mask(mask: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Broadcast a mask to the `shape` (..., T, S) of the scores, or say why not.
-
-    Raises TypeError when it is not boolean, and ValueError when it does not
-    broadcast or leaves a query nothing to attend to.
-    """
-    try:
-        mask = np.asarray(mask)
-    except ValueError as error:
-        raise ValueError(
-            "mask is ragged: its rows have different lengths"
-        ) from error
-    if mask.dtype != np.bool_:
-        raise TypeError(
-            f"mask must be boolean, True for may attend, but it is {mask.dtype}"
-        )
-    try:
-        mask = np.broadcast_to(mask, shape)
-    except ValueError as error:
-        raise ValueError(
-            f"mask of shape {mask.shape} does not broadcast to scores of {shape}"
-        ) from error
-    if not mask.any(axis=-1).all():
-        raise ValueError(
-            f"mask of shape {mask.shape} leaves a query nothing to attend to"
-        )
-    return mask
-
-
-# %% tags=["export"] module="by_hand.attention"
+@shapes
 def self_attention(
-    x: ArrayLike,
-    w_q: ArrayLike,
-    w_k: ArrayLike,
-    w_v: ArrayLike,
-    mask: ArrayLike | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    x: Real[np.ndarray, "*batch T D"],
+    w_q: Real[np.ndarray, "D d_k"],
+    w_k: Real[np.ndarray, "D d_k"],
+    w_v: Real[np.ndarray, "D d_v"],
+    mask: Bool[np.ndarray, "*#batch #T #T"] | None = None,
+) -> tuple[Float[np.ndarray, "*batch T d_v"], Float[np.ndarray, "*batch T T"]]:
     """Attention of a sequence to itself: three projections of the same vectors.
 
-    `x` has shape (..., T, D), `w_q` and `w_k` (D, d_k), `w_v` (D, d_v); `mask` as
-    in `scaled_dot_product_attention`. Returns the output (..., T, d_v) and the
-    weights (..., T, T). Raises ValueError when a matrix does not fit `x`, or `w_q`
-    and `w_k` do not fit each other.
+    `mask`, the results and the errors are those of `scaled_dot_product_attention`.
     """
-    x = as_real_array(x, "x")
-    matrices = {
-        name: as_real_array(w, name)
-        for name, w in [("w_q", w_q), ("w_k", w_k), ("w_v", w_v)]
-    }
-    for name, w in matrices.items():
-        if x.ndim < 2 or w.ndim != 2 or w.shape[0] != x.shape[-1]:
-            raise ValueError(
-                f"{name} does not fit x: x has shape {x.shape}, {name} {w.shape}"
-            )
-    if matrices["w_q"].shape != matrices["w_k"].shape:
-        raise ValueError(
-            f"w_q and w_k differ in shape: {np.shape(w_q)} and {np.shape(w_k)}"
-        )
-    query, key, value = (x @ w for w in matrices.values())
+    query, key, value = (x.astype(float) @ w for w in (w_q, w_k, w_v))
     return scaled_dot_product_attention(query, key, value, mask)
 
 
@@ -349,7 +290,7 @@ quiz.one_choice(
 # the softmax. Its exponential is 0, so its weight is exactly 0, and the others still sum to 1. Hide the dog:
 
 # %% tags=["nbval-check-output"]
-no_dog = np.array([False, True, True])  # one row, which serves all three queries
+no_dog = np.array([[False, True, True]])  # one row, which serves all queries
 _, masked_weights = self_attention(small, w_q, w_k, w_v, mask=no_dog)
 print(masked_weights.round(3))
 
@@ -498,7 +439,7 @@ quiz.number(
     feedback="Yes. The scores become 0, 0 and 1; the exponentials 1, 1 and 2.718; and 2.718 / 4.718 is 0.576.",
     mistakes=[
         (
-            softmax([0, 0, 2])[2],
+            softmax(np.array([0, 0, 2]))[2],
             "That is the softmax of the scores as they are: divide them by $\\sqrt{d_k} = 2$ first.",
         ),
         (

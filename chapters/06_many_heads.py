@@ -238,83 +238,59 @@ plt.show()
 
 # %% tags=["export"] module="by_hand.multihead"
 import numpy as np
-from dotformer.by_hand.arrays import as_real_array
 from dotformer.by_hand.attention import scaled_dot_product_attention
-from numpy.typing import ArrayLike, NDArray
+from dotformer.support.shapes import shapes
+from jaxtyping import Bool, Float, Real
 
 
-def split_heads(x: ArrayLike, num_heads: int) -> NDArray[np.float64]:
-    """Deal the columns of x out to heads: (..., T, D) -> (..., H, T, D/H).
+@shapes
+def split_heads(
+    x: Real[np.ndarray, "*batch T D"], num_heads: int
+) -> Real[np.ndarray, "*batch H T d_k"]:
+    """Deal the columns of x out to heads: head h gets columns h d_k to (h+1) d_k.
 
-    Head h gets columns h D/H to (h+1) D/H. Raises ValueError when D is not
-    divisible by the number of heads.
+    Raises ValueError when D is not divisible by the number of heads.
     """
-    x = as_real_array(x, "x")
-    if x.ndim < 2 or num_heads < 1 or x.shape[-1] % num_heads:
+    if num_heads < 1 or x.shape[-1] % num_heads:
         raise ValueError(
-            f"x of shape {x.shape} cannot be split into {num_heads} heads"
+            f"width {x.shape[-1]} does not split into {num_heads} heads"
         )
-    pieces = x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads)
-    return pieces.swapaxes(-2, -3)
+    return x.reshape(*x.shape[:-1], num_heads, -1).swapaxes(-2, -3)
 
 
-def merge_heads(heads: ArrayLike) -> NDArray[np.float64]:
-    """Set the heads' outputs side by side again: (..., H, T, d) -> (..., T, H d).
-
-    Undoes `split_heads`. Raises ValueError when there is no head axis.
-    """
-    heads = as_real_array(heads, "heads")
-    if heads.ndim < 3:
-        raise ValueError(
-            f"heads need the axes (heads, tokens, width), not {heads.shape}"
-        )
-    pieces = heads.swapaxes(-2, -3)  # (..., T, H, d): first swap, then reshape
-    return pieces.reshape(*pieces.shape[:-2], pieces.shape[-2] * pieces.shape[-1])
+@shapes
+def merge_heads(
+    heads: Real[np.ndarray, "*batch H T d_k"],
+) -> Real[np.ndarray, "*batch T D"]:
+    """Set the heads' outputs side by side again: undoes `split_heads`."""
+    pieces = heads.swapaxes(-2, -3)  # (..., T, H, d_k): first swap, then reshape
+    return pieces.reshape(*pieces.shape[:-2], -1)
 
 
-# %% tags=["export"] module="by_hand.multihead"
+@shapes
 def multi_head_attention(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    w_q: ArrayLike,
-    w_k: ArrayLike,
-    w_v: ArrayLike,
-    w_o: ArrayLike,
+    query: Real[np.ndarray, "*#batch T D"],
+    key: Real[np.ndarray, "*#batch S D"],
+    value: Real[np.ndarray, "*#batch S D"],
+    w_q: Real[np.ndarray, "D D"],
+    w_k: Real[np.ndarray, "D D"],
+    w_v: Real[np.ndarray, "D D"],
+    w_o: Real[np.ndarray, "D D"],
     num_heads: int,
-    mask: ArrayLike | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    mask: Bool[np.ndarray, "... #T #S"] | None = None,
+) -> tuple[Float[np.ndarray, "... T D"], Float[np.ndarray, "... H T S"]]:
     """Attention in several heads: project, split, attend, merge, mix.
 
-    `query` has shape (..., T, D), `key` and `value` (..., S, D), and the four
-    matrices (D, D); for self-attention pass the same array three times. `mask` is
-    boolean, True for *may attend*, and broadcasts to (..., H, T, S). Returns the
-    output (..., T, D) and the weights (..., H, T, S). Raises ValueError when shapes
-    do not fit or D is not divisible by `num_heads`. After Vaswani and others
-    (2017), section 3.2.2.
+    `mask` is True where a query may attend, and broadcasts to (..., H, T, S).
+    Raises ValueError when D is not divisible by `num_heads`, or a query may attend
+    to nothing. After Vaswani and others (2017), section 3.2.2.
     """
-    inputs = {"query": query, "key": key, "value": value}
-    matrices = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
-    matrices = {name: as_real_array(w, name) for name, w in matrices.items()}
-    d_model = matrices["w_q"].shape[-1] if matrices["w_q"].ndim else 0
-    for name, w in matrices.items():
-        if w.shape != (d_model, d_model):
-            raise ValueError(
-                f"{name} must have shape {(d_model,) * 2}, not {w.shape}"
-            )
-    for name, array in inputs.items():
-        inputs[name] = as_real_array(array, name)
-        if inputs[name].ndim < 2 or inputs[name].shape[-1] != d_model:
-            shape = inputs[name].shape
-            raise ValueError(
-                f"{name} needs shape (..., tokens, {d_model}), not {shape}"
-            )
     q, k, v = (
-        split_heads(array @ matrix, num_heads)
-        for array, matrix in zip(inputs.values(), matrices.values(), strict=False)
+        split_heads(x.astype(float) @ w, num_heads)
+        for x, w in [(query, w_q), (key, w_k), (value, w_v)]
     )
     heads, weights = scaled_dot_product_attention(q, k, v, mask)
-    return merge_heads(heads) @ matrices["w_o"], weights
+    return merge_heads(heads) @ w_o, weights
 
 
 # %%

@@ -162,49 +162,32 @@ quiz.one_choice(
 
 # %% tags=["export"] module="by_hand.gradients"
 import numpy as np
-from dotformer.by_hand.arrays import as_real_array
 from dotformer.by_hand.attention import (
     scaled_dot_product_attention as attend_by_hand,
 )
-from numpy.typing import ArrayLike, NDArray
+from dotformer.support.shapes import shapes
+from jaxtyping import Bool, Float, Real
 
 
+@shapes
 def attention_gradients(
-    query: ArrayLike,
-    key: ArrayLike,
-    value: ArrayLike,
-    d_output: ArrayLike,
-    mask: ArrayLike | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    query: Real[np.ndarray, "*batch T d_k"],
+    key: Real[np.ndarray, "*batch S d_k"],
+    value: Real[np.ndarray, "*batch S d_v"],
+    d_output: Real[np.ndarray, "*batch T d_v"],
+    mask: Bool[np.ndarray, "*#batch #T #S"] | None = None,
+) -> tuple[
+    Float[np.ndarray, "*batch T d_k"],
+    Float[np.ndarray, "*batch S d_k"],
+    Float[np.ndarray, "*batch S d_v"],
+]:
     """Gradients of a loss for query, key and value, from that for the output.
 
-    `query` has shape (..., T, d_k), `key` (..., S, d_k), `value` (..., S, d_v), all
-    with the same leading axes, and `d_output` (..., T, d_v). Returns an array for
-    each of the three, in its shape. Raises ValueError when shapes do not fit; for
-    `mask` and its errors see `scaled_dot_product_attention`.
+    `mask` and errors are those of `scaled_dot_product_attention`.
     """
-    query, key, value, d_output = (
-        as_real_array(a, name)
-        for a, name in [
-            (query, "query"),
-            (key, "key"),
-            (value, "value"),
-            (d_output, "d_output"),
-        ]
-    )
-    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
-        raise ValueError(
-            "query, key and value need the same leading axes, not"
-            f" {query.shape}, {key.shape}, {value.shape}"
-        )
-    output, weights = attend_by_hand(query, key, value, mask)
-    if d_output.shape != output.shape:
-        raise ValueError(
-            f"d_output needs the shape of the output, {output.shape}, not"
-            f" {d_output.shape}"
-        )
+    _, weights = attend_by_hand(query, key, value, mask)
     d_value = weights.swapaxes(-1, -2) @ d_output
-    d_weights = d_output @ value.swapaxes(-1, -2)
+    d_weights = d_output.astype(float) @ value.swapaxes(-1, -2)
     average = (weights * d_weights).sum(axis=-1, keepdims=True)
     d_scores = weights * (d_weights - average) / np.sqrt(query.shape[-1])
     return d_scores @ key, d_scores.swapaxes(-1, -2) @ query, d_value
@@ -396,7 +379,9 @@ matrices = [
     linear.weight.detach().numpy().T
     for linear in (layer.w_q, layer.w_k, layer.w_v, layer.w_o)
 ]
-by_hand, hand_weights = multi_head_attention(x, x, x, *matrices, 2, mask)
+by_hand, hand_weights = multi_head_attention(
+    *[x.numpy()] * 3, *matrices, 2, mask.numpy()
+)
 
 theirs = torch.nn.MultiheadAttention(8, 2, bias=False, batch_first=True).double()
 with torch.no_grad():

@@ -35,14 +35,14 @@ def masks(draw, *shapes):
 def attention_inputs(draw):
     """Query (..., T, d_k), key and value (..., S, d_k or d_v), and a mask or None, as attention takes them.
 
-    T, S, d_k and d_v are drawn apart from one another. A mask is (S,), (T, S), (..., 1, S) or (..., T, S).
+    T, S, d_k and d_v are drawn apart from one another. A mask is (1, S), (T, S), (..., 1, S) or (..., T, S).
     """
     t, s, d_k, d_v = (draw(sizes) for _ in range(4))
     of_query, of_key, of_value = draw(leading_axes(count=3))
     query, key = draw(reals((*of_query, t, d_k))), draw(reals((*of_key, s, d_k)))
     value = draw(reals((*of_value, s, d_v)))
     every = np.broadcast_shapes(of_query, of_key)
-    return query, key, value, draw(masks((s,), (t, s), (*every, 1, s), (*every, t, s)))
+    return query, key, value, draw(masks((1, s), (t, s), (*every, 1, s), (*every, t, s)))
 
 
 def assert_same(ours, reference, scale=1.0):

@@ -1,7 +1,5 @@
 """The gradients of attention by hand, against PyTorch's autograd."""
 
-import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,22 +17,14 @@ def inputs(draw):
     leading = draw(st.sampled_from([(), (2,), (2, 3)]))
     shapes = [(t, d_k), (s, d_k), (s, d_v), (t, d_v)]
     arrays = [draw(reals((*leading, *shape))) for shape in shapes]
-    return *arrays, draw(masks((s,), (t, s), (*leading, t, s)))
+    return *arrays, draw(masks((1, s), (t, s), (*leading, t, s)))
 
 
 @given(inputs())
 def test_gradients_are_those_of_autograd(given_inputs):
     *arrays, d_output, mask = given_inputs
     leaves = [torch.tensor(array, requires_grad=True) for array in arrays]
-    allowed = None if mask is None else torch.tensor(np.atleast_2d(mask))
+    allowed = None if mask is None else torch.tensor(mask)
     F.scaled_dot_product_attention(*leaves, attn_mask=allowed).backward(torch.tensor(d_output))
     for ours, leaf in zip(attention_gradients(*arrays, d_output, mask), leaves, strict=True):
         assert_same(ours, leaf.grad, scale=100)
-
-
-def test_shapes_that_do_not_fit_are_named():
-    query, key, value = np.ones((2, 3, 4)), np.ones((2, 5, 4)), np.ones((2, 5, 6))
-    with pytest.raises(ValueError, match=r"\(2, 3, 6\), not \(2, 3, 4\)"):
-        attention_gradients(query, key, value, query)
-    with pytest.raises(ValueError, match=r"leading axes.*\(2, 3, 4\), \(5, 4\)"):
-        attention_gradients(query, key[0], value, np.ones((2, 3, 6)))

@@ -36,7 +36,7 @@ def by_hand(model, source, target):
     def cell(x, state, place):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         weights = tuple(values[f"{place.replace('*', name)}"].T for name in names)
-        return lstm_cell(x, *state, weights) if config.cell == "lstm" else (gru_cell(x, *state, weights),)
+        return lstm_cell(x, *state, *weights) if config.cell == "lstm" else (gru_cell(x, *state, *weights),)
 
     empty = (np.zeros(config.d_model),) * (2 if config.cell == "lstm" else 1)
     memory = values["source_embeddings.weight"][source]

@@ -19,7 +19,7 @@ def test_dot_is_torch_dot(pair):
 
 
 def test_dot_of_integers_does_not_wrap_around():
-    assert dot([2**40, 1], [2**40, 1]) == 2.0**80 + 1
+    assert dot(np.array([2**40, 1]), np.array([2**40, 1])) == 2.0**80 + 1
 
 
 @given(pairs.filter(lambda pair: min(np.abs(x).max() for x in pair) > 1e-3))
@@ -53,14 +53,7 @@ def test_similarity_matrix_is_einsum(axes, t, s, width, data):
     assert_same(similarity_matrix(queries, keys), reference, scale=9 * width)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "says"),
-    [
-        (lambda: normalize([[1, 0], [0, 0]]), ValueError, "zeros"),
-        (lambda: normalize([np.inf, 1]), ValueError, "infinite"),
-        (lambda: similarity_matrix(np.ones((2, 3)), np.ones((2, 4))), ValueError, r"\(2, 3\), keys \(2, 4\)"),
-    ],
-)
-def test_bad_input_is_named(call, error, says):
-    with pytest.raises(error, match=says):
-        call()
+@pytest.mark.parametrize("vector", [[0, 0], [np.inf, 1], [1, np.nan], []])
+def test_a_vector_without_direction_is_refused(vector):
+    with pytest.raises(ValueError, match=r"^a vector of zeros, NaN or infinity has no direction$"):
+        normalize(np.array([[1.0] * len(vector), vector]))
