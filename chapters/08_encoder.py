@@ -425,9 +425,7 @@ class Encoder(Stack):
     def forward(
         self,
         x: Float[Tensor, "*batch T D"],
-        mask: Bool[Tensor, "*#batch #H #T #T"]
-        | Bool[Tensor, "#T #T"]
-        | None = None,
+        mask: Bool[Tensor, "... #T #T"] | None = None,
     ) -> Float[Tensor, "*batch T D"]:
         """Pass x through all layers; `mask` is True where a query may attend."""
         return super().forward(x, mask)

@@ -287,12 +287,8 @@ class Decoder(Stack):
         self,
         x: Float[Tensor, "*batch T D"],
         memory: Float[Tensor, "*batch S D"],
-        mask: Bool[Tensor, "*#batch #H #T #T"]
-        | Bool[Tensor, "#T #T"]
-        | None = None,
-        memory_mask: Bool[Tensor, "*#batch #H #T #S"]
-        | Bool[Tensor, "#T #S"]
-        | None = None,
+        mask: Bool[Tensor, "... #T #T"] | None = None,
+        memory_mask: Bool[Tensor, "... #T #S"] | None = None,
     ) -> Float[Tensor, "*batch T D"]:
         """Pass x through all layers; masks as in `DecoderLayer`."""
         return super().forward(x, memory, mask, memory_mask)

@@ -40,9 +40,9 @@ def scaled_dot_product_attention(
 class MultiHeadAttention(nn.Module):
     """Attention in several heads: project, split, attend, merge, mix.
 
-    `d_model` is the width D of the vectors, `num_heads` the number H of heads, each
-    of width D / H; `dropout` is the share of the weights dropped in training. After
-    Vaswani and others (2017), section 3.2.2.
+    Vectors of width D = `d_model`, and H = `num_heads` heads of width D / H; in
+    training, a share `dropout` of the weights is dropped. After Vaswani and others
+    (2017), section 3.2.2.
 
     Defined in chapter 7, "Let the machine do it".
     """
@@ -53,8 +53,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if num_heads < 1 or d_model % num_heads:
             raise ValueError(f"{d_model} columns do not make {num_heads} heads")
-        self.d_model, self.num_heads = d_model, num_heads
-        self.dropout = nn.Dropout(dropout)
+        self.d_model, self.num_heads, self.dropout = d_model, num_heads, dropout
         self.w_q = nn.Linear(d_model, d_model, bias)
         self.w_k = nn.Linear(d_model, d_model, bias)
         self.w_v = nn.Linear(d_model, d_model, bias)
@@ -66,15 +65,10 @@ class MultiHeadAttention(nn.Module):
         query: Float[Tensor, "*batch T {self.d_model}"],
         key: Float[Tensor, "*batch S {self.d_model}"],
         value: Float[Tensor, "*batch S {self.d_model}"],
-        mask: Bool[Tensor, "*#batch #H #T #S"]
-        | Bool[Tensor, "#T #S"]
-        | None = None,
+        mask: Bool[Tensor, "... #T #S"] | None = None,
         need_weights: bool = False,
-    ) -> tuple[
-        Float[Tensor, "*batch T {self.d_model}"],
-        Float[Tensor, "*batch {self.num_heads} T S"] | None,
-    ]:
-        """The output and, with `need_weights`, the weights, otherwise None.
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output (..., T, D) and, with `need_weights`, weights (..., H, T, S).
 
         `mask` is True where a query may attend, the same for all heads if H is 1.
         """
@@ -83,12 +77,11 @@ class MultiHeadAttention(nn.Module):
         q = self.split_heads(self.w_q(query))  # (B, H, T, d_k)
         k = self.split_heads(self.w_k(key))  # (B, H, S, d_k)
         v = self.split_heads(self.w_v(value))
-        dropout = self.dropout.p if self.training else 0.0
+        p = self.dropout if self.training else 0.0
         if need_weights:
-            heads, weights = scaled_dot_product_attention(q, k, v, mask, dropout)
-        else:
-            heads = F.scaled_dot_product_attention(q, k, v, mask, dropout)
-            weights = None
+            heads, weights = scaled_dot_product_attention(q, k, v, mask, p)
+        else:  # the same, fused, without the weights
+            heads, weights = F.scaled_dot_product_attention(q, k, v, mask, p), None
         return self.w_o(self.merge_heads(heads)), weights
 
     def split_heads(self, x: Tensor) -> Tensor:

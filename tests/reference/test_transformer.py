@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from dotformer.attention import MultiHeadAttention
 from dotformer.transformer import Transformer, TransformerConfig
 from tests.reference.strategies import as_ours, assert_close, drawn_anew, seeds
 
@@ -30,6 +31,7 @@ def test_all_dropout_is_as_configured_and_sleeps_in_eval():
     assert_close(model.eval()(SOURCE, TARGET), plain(SOURCE, TARGET))
     dropouts = [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
     assert len(dropouts) > 10 and set(dropouts) == {0.7}
+    assert {m.dropout for m in model.modules() if isinstance(m, MultiHeadAttention)} == {0.7}
 
 
 # parameters
@@ -95,7 +97,7 @@ def test_the_defaults_are_the_base_model_of_the_paper():
     ("options", "says"),
     [
         ({"d_model": 6, "num_heads": 4}, "^6 columns do not make 4 heads$"),
-        ({"d_model": 9, "num_heads": 3}, "^d_model must be even and at least 2"),
+        ({"d_model": 9, "num_heads": 3}, "^d_model must be even and positive"),
         ({"num_heads": 0}, "^num_heads must be positive, not 0$"),
         ({"num_decoder_layers": 0}, "^num_decoder_layers must be positive, not 0$"),
         ({"pad_id": 10}, "^pad_id 10 is not a token of both sides$"),
