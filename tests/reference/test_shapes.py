@@ -60,7 +60,30 @@ def test_what_fits_passes_and_broadcasts():
 class Scores(nn.Module):
     @shapes
     def forward(self, query: Float[Tensor, "*batch T d_k"]) -> Float[Tensor, "*batch T T"]:
-        return scores(query, query)
+        return query @ query.mT
+
+
+class Outer(nn.Module):
+    """A model whose checked forward pass hands on what `inner` makes of its input."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.scores, self.inner = Scores(), inner
+
+    @shapes
+    def forward(self, query: Float[Tensor, "B T d_k"]) -> Tensor:
+        return self.scores(self.inner(query))
+
+
+def test_a_method_is_checked_where_it_is_called_from_outside():
+    whole = QUERY.int()
+    assert Outer(lambda query: whole)(QUERY).dtype == torch.int32  # not by the model that has been checked itself
+    with pytest.raises(TypeError, match="'query'"):
+        Scores()(whole)
+    with pytest.raises(ZeroDivisionError):
+        Outer(lambda query: 1 / 0)(QUERY)
+    with pytest.raises(TypeError, match="'query'"):  # an exception leaves nothing behind
+        Scores()(whole)
 
 
 def test_compiled_and_exported_the_check_steps_aside():
