@@ -2,13 +2,19 @@
 
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, TypeVar
 
 from beartype import beartype
 from jaxtyping import jaxtyped
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@cache  # not made by `shapes`: a function of a notebook that goes to another process cannot take its check along
+def checked(function: Function) -> Function:
+    """The function with its check."""
+    return jaxtyped(typechecker=beartype)(function)
 
 
 def shapes(function: Function) -> Function:
@@ -21,13 +27,12 @@ def shapes(function: Function) -> Function:
     A call costs some 50 microseconds more, so decorate what others call, not what a loop calls. The check steps aside
     while PyTorch compiles or exports the function, and everywhere if the environment has JAXTYPING_DISABLE=1.
     """
-    checked = jaxtyped(typechecker=beartype)(function)
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         torch = sys.modules.get("torch")  # Part I has NumPy only
         if torch is not None and torch.compiler.is_compiling():
             return function(*arguments, **keywords)
-        return checked(*arguments, **keywords)
+        return checked(function)(*arguments, **keywords)
 
     return call
