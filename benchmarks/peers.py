@@ -117,7 +117,7 @@ def training(size: tuple[int, ...], device: torch.device, **budget: Any) -> Meas
     logits, gradients = {}, {}
     for name, model in models.items():
         found = model.to(device).eval()(source, target[:, :-1])
-        cross_entropy(found, target[:, 1:], smoothing=0.1)[0].backward()
+        cross_entropy(found, target[:, 1:], label_smoothing=0.1)[0].backward()
         logits[name] = found.detach()[target[:, :-1] != 0]
         gradients[name] = next(p.grad for p in model.parameters() if p.shape == (vocab_size, size[0]))
     apart = max(difference(logits, 1e-4), difference(gradients, 1e-4))

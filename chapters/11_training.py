@@ -467,8 +467,8 @@ class TrainingConfig:
 
 
 # %% [markdown]
-# The configuration will be kept with the run. (`check_settings`, which is no part of this book's story, refuses a negative
-# learning rate, or a text where a number is wanted.)
+# The configuration will be kept with the run. `check_settings` refuses a negative learning rate, or a text where a
+# number is wanted; like every module of `dotformer.support` it is written by hand, and no chapter explains it.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -573,18 +573,18 @@ def pair_batches(
 
 
 # %% [markdown]
-# Now the trainer. Read its last method first, the loop: draw batches, take a step, and every so often validate, note and
-# save. Then read what it calls.
+# Now the trainer. Read its last method first, the loop: draw batches, take a step, and every so often validate, note
+# and save. Then read what it calls.
 #
-# `train_step` is one step from several batches. `count_targets` counts the real targets of all of them before anything is
-# divided, and `accumulate_gradients` divides each summed loss by that count. Clipping has a check beside it: a gradient
-# with one entry that is infinite, or *not a number*, has no length, and clipping would divide every other entry by it. So
-# that is an error, raised while nothing has changed yet.
+# `train_step` makes one step from several batches. `count_targets` counts the real targets of all of them before
+# anything is divided, and `accumulate_gradients` divides each summed loss by that count. Beside clipping stands a
+# check: a gradient with one entry that is infinite, or *not a number*, has no length, and clipping would divide every
+# other entry by it. So that is an error, raised while nothing has changed yet.
 #
-# Of the helpers, `evaluating` turned dropout and gradients off for `evaluate`; `stream` gives the batches of one epoch
-# after another from a `place` on, as many together as make a step; `Meter` adds up losses and looks at the clock. What
-# `RunFolder` keeps, and how the run goes on from there, is the last part of this chapter. (`precision` says in how many
-# bits the model computes; [chapter 15](15_one_gpu.ipynb) will replace it.)
+# Of the helpers, `evaluating` has turned dropout and gradients off for `evaluate`. `stream` gives the batches of one
+# epoch after another from a `place` on, as many together as make a step, and `Meter` adds up losses and looks at the
+# clock. What `RunFolder` keeps, and how a run goes on from there, is the last part of this chapter. (`precision` says
+# in how many bits the model computes. [Chapter 15](15_one_gpu.ipynb) changes it.)
 
 # %% tags=["export"] module="training"
 from contextlib import nullcontext
@@ -989,8 +989,8 @@ assert all(torch.equal(one, other) for one, other in both)
 # The book's tests do the same at every batch in turn, and with programs that are killed while they save.
 #
 # The five things are in one file, the **checkpoint**. `RunFolder` replaces it only by a whole one ([chapter
-# 10](10_tokens.ipynb#the-definition)), and writes a checksum into it. So when it is damaged all the same, by a bad disk for
-# instance, that is noticed before anything is changed:
+# 10](10_tokens.ipynb#the-definition)), and writes a checksum into it. When the file is damaged all the same, by a bad
+# disk for instance, that is noticed before anything is changed:
 
 # %%
 path = folder / "checkpoint.safetensors"
@@ -1006,10 +1006,10 @@ else:
     raise AssertionError("the damage was not noticed")
 
 # %% [markdown]
-# The file is in the format [safetensors](https://huggingface.co/docs/safetensors): tensors by name, and beside them a text,
-# here the place and the history. PyTorch's own `torch.save` uses Python's pickle, and such a file, opened without
-# `weights_only=True`, can run any program with your rights: think of it before you open one from the net. A safetensors
-# file cannot hold a program at all. The best model is kept in another one, `model.safetensors`.
+# The file is in the format [safetensors](https://huggingface.co/docs/safetensors): tensors by name, and beside them a
+# text, here the place and the history. PyTorch's own `torch.save` uses Python's pickle. Opened without
+# `weights_only=True`, such a file can run any program with your rights: think of it before you open one from the net.
+# A safetensors file cannot hold a program at all. The best model is kept in another one, `model.safetensors`.
 #
 # ### Break it: the parameters are enough
 #
@@ -1043,9 +1043,9 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 
 # %% [markdown]
 # One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
-# parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most parameters
-# move by far less, in directions averaged over many batches. Ten steps later the damage is still there. At the end of a
-# long run little of it may be seen. But the claim was *as if it had never stopped*.
+# parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
+# parameters move by far less, in directions averaged over many batches. Ten steps later the damage is still there. At
+# the end of a long run little of it may be seen. But the claim was *as if it had never stopped*.
 #
 # ## Exercises
 #

@@ -85,9 +85,9 @@ def shard_batch(
 # ## What do they tell each other?
 #
 # One operation is enough. **All-reduce** takes a table from each process, adds them up entry by entry, and gives the
-# sum to all. Here are three processes. `launch`, one of the book's helpers, starts a function several times at once. The
-# processes find each other and form a **group**; in it each has a number from 0, its **rank**, and the group has a
-# **world size**, 3.
+# sum to all. Here are three processes. `launch`, one of the book's helpers, starts a function several times at once.
+# The processes find each other and form a **group**, in which each has a number, its **rank**, from 0 on; how many
+# they are is the group's **world size**.
 
 # %%
 import torch.distributed as dist
@@ -267,15 +267,17 @@ quiz.number(
 #
 # PyTorch has two engines for this. **Distributed data parallel** (DDP) leaves the whole model with every process, and
 # begins to send the gradients of the last layers while the backward pass still computes those of the first. **Fully
-# sharded data parallel** (FSDP) leaves each process only a part of the parameters, the gradients and Adam's two means.
-# Before a layer is used the processes put it together, and after it each forgets what is not its own. Of the 16 bytes
-# for each parameter ([chapter 15](15_one_gpu.ipynb#what-if-it-does-not-fit)) that leaves about $16 / N$.
+# sharded data parallel** (FSDP) leaves each process only a **shard** of the parameters, the gradients and Adam's two
+# means. Before a layer is used the processes gather its parameters, and after it each frees what is not its own. Of
+# the 16 bytes for each parameter ([chapter 15](15_one_gpu.ipynb#what-if-it-does-not-fit)) that leaves about $16 / N$.
 #
-# Both *average* gradients, as if all shares had equally many targets. We need the sum. So each process divides its loss
-# not by the targets of all, but by an $N$-th of them: the mean of $N$ gradients, each $N$ times too large, is their sum.
+# Both *average* gradients, as if all processes had equally many targets. We need the sum. So each process divides its
+# loss not by the targets of all, but by an $N$-th of them: the mean of $N$ gradients, each $N$ times too large, is
+# their sum.
 #
-# Three methods of [chapter 11](11_training.ipynb#the-loop)'s `Trainer` change, and its loop stays as it is. A process
-# takes its rows of each batch. It counts the targets of all. And it divides by an $N$-th of them.
+# That is all that the `Trainer` of [chapter 11](11_training.ipynb#the-loop) has to learn. `DistributedTrainer` puts
+# the model into an engine, takes its rows of each batch, counts the targets of all processes, and divides by an
+# $N$-th of them. The loop stays as it is.
 
 # %% tags=["export"] module="distributed"
 import torch.distributed as dist
@@ -436,15 +438,14 @@ assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
 # ## What must be kept?
 #
 # The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, place and
-# history, and so does this one, in the same file. `RunFolder` knows about groups. To save, all processes gather the shards
-# of each parameter, and rank 0 writes the whole ones. To load, each process reads the file and keeps its shard. So the file
-# does not say how many processes have written it, and **another number of them may go on from there**: two may end what
-# one has begun. The random state in it is that of rank 0. The other ranks begin theirs anew whenever the run is saved or
+# history, and so it does here, in the same file. To save, the processes gather one parameter after the other, and
+# rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file depends
+# on how many processes have written it, and **any number of them may go on from there**: two may end what one has
+# begun. The random state in it is that of rank 0. The other ranks begin theirs anew whenever the run is saved or
 # loaded, from the seed, the step and the rank, so that no two draw the same dropout.
-
-# %% [markdown]
-# Does it hold? Train a model that turns sentences around, for 20 steps: in one process, in two that each have the whole
-# model, and in three that each have a part. (The accident is for later.)
+#
+# Does it hold? Train a model that turns sentences around, for 20 steps: in one process, in two that each have the
+# whole model, and in three that each have a shard. (The accident is for later.)
 
 # %%
 import os
@@ -467,11 +468,8 @@ def run(trainer_of, folder=None, accident=False):
 
     def batches(epoch):
         for n, batch in enumerate(pair_batches(pairs, epoch, max_tokens=20), 1):
-            who = (
-                os.environ.get("RANK"),
-                os.environ.get("TORCHELASTIC_RESTART_COUNT"),
-            )
-            if accident and (n, *who) == (13, "1", "0"):
+            first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+            if accident and n == 13 and first_attempt and dist.get_rank() == 1:
                 os.kill(os.getpid(), signal.SIGKILL)  # no chance to say goodbye
             yield batch
 

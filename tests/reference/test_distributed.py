@@ -72,6 +72,19 @@ def test_another_padding_and_a_process_that_is_not_there():
         shard_batch((target, target.float()), 0, 2)
 
 
+def test_the_step_of_one_of_several_divides_by_its_part_of_all_targets(group, monkeypatch):
+    """Here one process takes itself for two, and so finds each of its targets twice, and half of the divisor."""
+    monkeypatch.setattr("dotformer.distributed.all_reduce", lambda number: 2 * number)
+    [batch] = pair_batches(pairs(), max_tokens=100)
+    config = replace(CONFIG, max_grad_norm=1e9)
+    one, many = Trainer(model().eval(), config), DistributedTrainer(model().eval(), config)
+    many.world_size = 2
+    [(loss, tokens)] = [one.train_step([shard_batch(batch, 0, 2)], 0.0)]
+    assert many.train_step([batch], 0.0) == (pytest.approx(2 * loss), 2 * tokens)
+    for ours, theirs in zip(many.model.parameters(), one.model.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
 # a run, saved and gone on with
 
 

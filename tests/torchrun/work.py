@@ -132,12 +132,12 @@ def work(tasks):
 
 def command(folder, *arguments):
     """Run a command, in which process 1 is killed once, after a checkpoint; tell what is left when the group ends."""
-    steps, take_step, destroy = count(1), Trainer.train_step, torch.distributed.destroy_process_group
+    steps, train_step, destroy = count(1), Trainer.train_step, torch.distributed.destroy_process_group
 
     def take(*given, **named):
         if next(steps) == 6 and torch.distributed.get_rank() == 1:
             die_once(Path(folder))
-        return take_step(*given, **named)
+        return train_step(*given, **named)
 
     def end(*given):
         wrapped = nn.parallel.DistributedDataParallel, FSDPModule
