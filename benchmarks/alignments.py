@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.results import save
 from dotformer.command_line.runs import Run
-from dotformer.corpora import Pair
+from dotformer.data.corpora import Pair
 
 SENTENCES, LONGEST = 3, 12
 

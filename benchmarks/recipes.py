@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.results import save
-from dotformer.corpora import Corpus, number_words
+from dotformer.data.corpora import Corpus, number_words
 from dotformer.tokens import BPETokenizer
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
 from dotformer.transformer import Transformer, TransformerConfig

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dotformer.files import replacing
+from dotformer.support.files import replacing
 
 FOLDER = Path(__file__).resolve().parents[1] / "book" / "measurements"
 

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from benchmarks.results import save
 from classroom.measured import measured
-from dotformer.corpora import Corpus, Pair, grammar, number_words
+from dotformer.data.corpora import Corpus, Pair, grammar, number_words
 from dotformer.generation import greedy
 from dotformer.tokens import BPETokenizer, pad_batch
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches

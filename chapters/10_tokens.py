@@ -242,39 +242,10 @@ def learn_slowly(texts, count):
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# What has been learnt must be kept, and a file cut short by a full disk or a power cut is worse than none. So write
-# beside the old file, and put the new one in its place only when it is whole.
-
-# %% tags=["export"] module="files"
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
-
-@contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """Write a file whole or not at all.
-
-    Yields a path beside `path` to write to. Only when that has succeeded, and is on
-    the disk, does it take the place of `path`; after an error, `path` is as before.
-    """
-    path = Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield draft
-        with draft.open("rb+") as file:
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        if error.errno and not error.filename:  # a full disk names none
-            error.filename = str(path)
-        raise
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-# %% [markdown]
+# What has been learnt must be kept, and a file cut short by a full disk or a power cut is worse than none. So `save`
+# writes with `replacing`, an import that writes beside the old file and puts the new one in its place only when it is
+# whole.
+#
 # The tokenizer itself keeps the merges, and puts a few **special tokens** before the bytes: padding, begin and end.
 # These stand for no text. They are numbers that only the program can write. (Two numberings meet here: *symbols* count
 # from the bytes, *tokens* from the special tokens, so symbol 256 is token 259.)
@@ -284,6 +255,8 @@ import json
 from operator import index
 from pathlib import Path
 from typing import Self
+
+from dotformer.support.files import replacing
 
 
 class BPETokenizer:

@@ -631,7 +631,7 @@ assert np.allclose(
 # steps; three times, with different seeds.
 
 # %%
-from dotformer.corpora import number_words
+from dotformer.data.corpora import number_words
 from dotformer.tokens import BPETokenizer, pad_batch
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
 

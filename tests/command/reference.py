@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_model
 from torch.nn import functional as F
 
-from dotformer import corpora
-from dotformer.corpora import Corpus, Pair
+from dotformer.data import corpora
+from dotformer.data.corpora import Corpus, Pair
 from dotformer.generation import KVCache, beam_search
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
 from dotformer.tokens import BPETokenizer

@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
-from dotformer import corpora
+from dotformer.data import corpora
 from dotformer.recurrent import RecurrentSeq2Seq
 from dotformer.tokens import BPETokenizer
 from dotformer.transformer import Transformer
@@ -211,7 +211,7 @@ def captions(monkeypatch, folder):
     for name, text in texts.items():
         (folder / f"{name}.gz").write_bytes(gzip.compress(text))
     sums = {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
-    monkeypatch.setattr(corpora, "multi30k_sums", lambda: sums)
+    monkeypatch.setattr(corpora, "MULTI30K_SHA256", sums)
     monkeypatch.setenv("DOTFORMER_DATA", str(folder))
 
 

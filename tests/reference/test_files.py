@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dotformer.files import replacing
+from dotformer.support.files import replacing
 
 
 @pytest.fixture(params=["Ältere Datei.txt", ".hidden"])

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from dotformer.attention import record_weights
-from dotformer.corpora import Pair
+from dotformer.data.corpora import Pair
 from dotformer.generation import beam_search
 from dotformer.tokens import BPETokenizer, pad_batch
 from dotformer.translation import Translator, bleu, exact_match, kinds, on_target
