@@ -408,7 +408,7 @@ def one_step(sharded):
     return moved | {"kept": kept / whole}, torch.cat(found)
 
 
-[(alone, gradient)] = launch(partial(one_step, sharded=False), 1)
+[(single, gradient)] = launch(partial(one_step, sharded=False), 1)
 rows = {}
 for sharded in (False, True):
     (row, found), _ = launch(partial(one_step, sharded), 2)
@@ -416,7 +416,7 @@ for sharded in (False, True):
     apart = ((found - gradient).abs().max() / gradient.abs().max()).item()
     assert apart < 1e-6, apart
 print(" " * 14 + "".join(f"{name:>12}" for name in rows))
-for kind in alone:
+for kind in single:
     print(f"{kind:14}" + "".join(f"{row[kind]:12.2f}" for row in rows.values()))
 moved = rows["shard"]
 assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
@@ -862,20 +862,24 @@ verdict
 # ### Exercise 2: What each keeps
 #
 # *Easy, 10 minutes.* A model has `parameters` parameters, of which the largest layer has `layer`. Training takes 16
-# bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the means. Return the bytes that each of `size`
-# processes needs, if each keeps its part of all of these and has besides, in tables of their own, the whole parameters
-# and gradients of one layer at a time.
+# bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the means. Return the bytes that each of
+# `world_size` processes needs, if each keeps its part of all of these and has besides, in tables of their own, the
+# whole parameters and gradients of one layer at a time.
 
 
 # %% tags=["exercise"]
-def bytes_of_part(parameters, layer, size):
-    """Bytes in each of `size` processes."""
+def bytes_of_part(parameters, layer, world_size):
+    """Bytes in each of `world_size` processes."""
     ...
 
 
 # %% tags=["check"]
-def kept(parameters, layer, size, divide=16, whole=8):
-    return divide * parameters / size + whole * layer + (16 - divide) * parameters
+def kept(parameters, layer, world_size, divide=16, whole=8):
+    return (
+        divide * parameters / world_size
+        + whole * layer
+        + (16 - divide) * parameters
+    )
 
 
 check_part = partial(
@@ -896,9 +900,9 @@ check_part(bytes_of_part)
 
 
 # %% tags=["solution"]
-def bytes_of_part(parameters, layer, size):
-    """Bytes in each of `size` processes."""
-    return 16 * parameters / size + 8 * layer
+def bytes_of_part(parameters, layer, world_size):
+    """Bytes in each of `world_size` processes."""
+    return 16 * parameters / world_size + 8 * layer
 
 
 verdict = check_part(bytes_of_part)
@@ -910,23 +914,23 @@ verdict
 #
 # ### Exercise 3: Nobody left out
 #
-# *Medium, 15 minutes.* A sampler deals out `count` sentences to `size` processes like cards, in order. All must make
-# the same number of batches, each of one sentence. Return for process `number` the list of its sentences' numbers, with
-# `None` where it has to take part without one, so that each sentence is with one process.
+# *Medium, 15 minutes.* A sampler deals out `count` sentences to `world_size` processes like cards, in order. All must
+# make the same number of batches, each of one sentence. Return for the process `rank` the list of its sentences'
+# numbers, with `None` where it has to take part without one, so that each sentence is with one process.
 
 
 # %% tags=["exercise"]
-def dealt(count, number, size):
+def dealt(count, rank, world_size):
     """The sentences of a process, and None where there is none left."""
     ...
 
 
 # %% tags=["check"]
-def dealing(count, number, size, fill=True, repeat=False, drop=False):
-    own = list(range(number, count, size))
-    rounds = count // size if drop else -(-count // size)
+def dealing(count, rank, world_size, fill=True, repeat=False, drop=False):
+    own = list(range(rank, count, world_size))
+    rounds = count // world_size if drop else -(-count // world_size)
     if fill and len(own) < rounds:
-        own.append(number % count if repeat else None)
+        own.append(rank % count if repeat else None)
     return own[:rounds]
 
 
@@ -946,10 +950,10 @@ check_dealt(dealt)
 
 
 # %% tags=["solution"]
-def dealt(count, number, size):
+def dealt(count, rank, world_size):
     """The sentences of a process, and None where there is none left."""
-    own = list(range(number, count, size))
-    return own + [None] * (-(-count // size) - len(own))
+    own = list(range(rank, count, world_size))
+    return own + [None] * (-(-count // world_size) - len(own))
 
 
 verdict = check_dealt(dealt)
@@ -966,7 +970,7 @@ verdict
 #
 # Many processes train one model if each takes a share of every batch and they add up what they find: the number of
 # targets before the backward pass, the gradients after it. Divided by the targets of all, the sum is what one process
-# would have found, and a ring makes it for less than twice the gradient from each. What does not fit is kept in parts,
+# would have found, and a ring makes it for less than twice the gradient from each. What does not fit is kept in shards,
 # which takes more traffic, and what dies is started again from what was saved. How much faster it gets depends on the
 # work between two sums.
 #

@@ -20,7 +20,7 @@ from dotformer.command_line.runs import Run, write_json
 from dotformer.devices import product_precision, what_to_shrink
 from dotformer.distributed import DistributedTrainer
 from dotformer.support.checkpoints import RunFolder
-from dotformer.support.processes import process_group, rank, wait_for_all, world_size
+from dotformer.support.processes import barrier, process_group, rank, world_size
 from dotformer.training import Trainer, evaluate, pair_batches
 from dotformer.translation import bleu, exact_match
 
@@ -62,7 +62,7 @@ def train_in_group(args: argparse.Namespace, device: str) -> None:
     if args.shard and not distributed:
         raise ValueError("one process has no shards of a model: use torchrun")
     if rank() > 0:
-        wait_for_all()
+        barrier()
     run = Run.begin(args.config, args.output or Path("runs", args.config.stem))
     say = (lambda _: None) if args.quiet or rank() > 0 else partial(print, flush=True)
     translator, config, folder = run.translator(), run.training, run.folder
@@ -70,7 +70,7 @@ def train_in_group(args: argparse.Namespace, device: str) -> None:
     pairs, held_out = run.numbered(translator, "train"), run.numbered(translator, "validation")
     run.save(translator)
     if rank() == 0:
-        wait_for_all()
+        barrier()
     if reached < config.steps:
         parameters = sum(map(Tensor.numel, model.parameters()))
         say(f"{len(pairs):,} pairs, {parameters:,} parameters, on {device}, in {folder}")

@@ -122,7 +122,7 @@ class Checkpoint:
         try:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no dictionary
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118, it is no dictionary
             if metadata.get("format") != FORMAT:
                 raise ValueError(f"its format is {metadata.get('format')!r}")
             if metadata["sha256"] != checksum(tensors, metadata["run"]):

@@ -29,7 +29,7 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def wait_for_all() -> None:
+def barrier() -> None:
     """Wait until all processes of the group are here."""
     if dist.is_initialized():
         dist.barrier()

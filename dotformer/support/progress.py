@@ -12,9 +12,9 @@ Place = tuple[int, int]  # in the data: the epoch, and how many of its batches h
 
 
 def stream(
-    batches: Callable[[int], Iterable[Batch]], place: Place, together: int = 1
+    batches: Callable[[int], Iterable[Batch]], place: Place, accumulation_steps: int = 1
 ) -> Iterator[tuple[Place, list[Batch]]]:
-    """Epoch after epoch of batches from a place on, several together, with the place after them.
+    """Epoch after epoch of batches from a place on, as many in a list as make a step, with the place after them.
 
     Raises ValueError when an epoch is empty, or too short for the place.
     """
@@ -24,7 +24,7 @@ def stream(
         for n, batch in enumerate(batches(epoch), 1):
             if n > taken:
                 group.append(batch)
-            if len(group) == together:
+            if len(group) == accumulation_steps:
                 yield (epoch, n), group
                 group = []
         if not n or taken > n:

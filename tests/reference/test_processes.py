@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from dotformer.support.processes import fresh_random_numbers, launch, process_group, rank, wait_for_all, world_size
+from dotformer.support.processes import barrier, fresh_random_numbers, launch, process_group, rank, world_size
 from dotformer.support.shapes import shapes
 
 # joining
@@ -20,7 +20,7 @@ def test_a_process_that_nobody_has_started_is_alone(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")  # other launchers set it, too
     with process_group():
         assert not dist.is_initialized() and (rank(), world_size()) == (0, 1)
-        wait_for_all()
+        barrier()
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_each_has_its_rank_and_what_the_function_knows():
         return count
 
     def tell():
-        wait_for_all()
+        barrier()
         return rank(), checked(world_size()), word
 
     assert launch(tell, 2) == [(0, 2, word), (1, 2, word)]
