@@ -23,7 +23,7 @@ from benchmarks.results import FOLDER, save
 from classroom.measured import measured
 from dotformer.command_line.commands import device_named
 from dotformer.command_line.runs import Run
-from dotformer.training import evaluate, pair_batches, train
+from dotformer.training import Trainer, evaluate, pair_batches
 from dotformer.translation import bleu
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
@@ -35,7 +35,7 @@ KINDS = {
 }
 RATES = (1.25e-3, 2.5e-3, 5e-3, 1e-2)
 SEARCH, FULL = 2000, 9000  # steps
-Job = tuple[str, float, int]  # kind, rate, steps
+Job = tuple[str, float, int]  # kind, learning rate, steps
 
 
 def attempt(job: Job, folder: Path, device: str) -> dict[str, Any]:
@@ -44,12 +44,12 @@ def attempt(job: Job, folder: Path, device: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     run = Run(CONFIGS / KINDS[kind], folder)  # all share the tokenizers that lie there
     translator = run.translator()
-    config = replace(run.training, steps=steps, rate=rate)
+    config = replace(run.training, steps=steps, learning_rate=rate)
     pairs, held_out = (run.numbered(translator, part) for part in ("train", "validation"))
     batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
     validate = partial(evaluate, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
-    rows = train(translator.model, batches, config, validate, device=device, progress=False)
-    found: dict[str, Any] = dict(zip(("kind", "rate", "steps"), job, strict=True))
+    rows = Trainer(translator.model, config, device).train(batches, validate, progress=False)
+    found: dict[str, Any] = dict(zip(("kind", "learning_rate", "steps"), job, strict=True))
     found["parameters"] = sum(p.numel() for p in translator.model.parameters())
     found |= {name: [row[name] for row in rows] for name in ("step", "validation_loss", "validation_accuracy")}
     if steps == FULL:
@@ -64,8 +64,9 @@ def loss(row: dict[str, Any]) -> float:
 
 
 def best_rates(kind: str, rows: Iterable[dict[str, Any]]) -> list[float]:
-    """The two rates of a kind that did best in the search."""
-    return [row["rate"] for row in sorted((r for r in rows if (r["kind"], r["steps"]) == (kind, SEARCH)), key=loss)[:2]]
+    """The two learning rates of a kind that did best in the search."""
+    tried = [row for row in rows if (row["kind"], row["steps"]) == (kind, SEARCH)]
+    return [row["learning_rate"] for row in sorted(tried, key=loss)[:2]]
 
 
 def main() -> None:
@@ -78,13 +79,20 @@ def main() -> None:
     rows = measured("captions")["runs"] if begun else []
 
     def do(jobs: Iterable[Job]) -> None:
-        done = {(row["kind"], row["rate"], row["steps"]) for row in rows}
+        done = {(row["kind"], row["learning_rate"], row["steps"]) for row in rows}
         at_work = [pool.submit(attempt, job, Path(folder), device) for job in jobs if job not in done]
         for future in as_completed(at_work):
             row = future.result()
-            print(row["kind"], row["rate"], row["steps"], f"loss {loss(row):.3f}", row.get("bleu", ""), flush=True)
+            print(
+                row["kind"],
+                row["learning_rate"],
+                row["steps"],
+                f"loss {loss(row):.3f}",
+                row.get("bleu", ""),
+                flush=True,
+            )
             rows.append(row)
-            rows.sort(key=lambda one: (one["steps"], list(KINDS).index(one["kind"]), one["rate"]))
+            rows.sort(key=lambda one: (one["steps"], list(KINDS).index(one["kind"]), one["learning_rate"]))
             save("captions", {"device": device, "runs": rows})
 
     with TemporaryDirectory() as folder, ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:

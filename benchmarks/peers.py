@@ -8,7 +8,7 @@ Without `x-transformers`, its attention is left out.
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ from dotformer.decoder import causal_mask
 from dotformer.generation import beam_search, greedy
 from dotformer.pretrained import load_minilm
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq
-from dotformer.training import TrainingConfig, cross_entropy, take_step
+from dotformer.training import Trainer, TrainingConfig, cross_entropy
 from dotformer.transformer import Transformer, TransformerConfig
 
 Measurement = dict[str, Any]
@@ -101,9 +101,11 @@ def told(size: Sequence[int]) -> str:
 def step_of(model: nn.Module, source: Tensor, target: Tensor) -> Callable[[], object]:
     """A training step of a model, on a GPU in bfloat16 where that suffices."""
     learnt = [p for p in model.train().parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(learnt, betas=(0.9, 0.98), eps=1e-9)
-    precision = partial(torch.autocast, "cuda", torch.bfloat16) if source.is_cuda else nullcontext
-    return lambda: take_step(model, optimizer, [(source, target)], 1e-4, TrainingConfig(), precision)
+    trainer = Trainer(model, TrainingConfig(), str(source.device))
+    trainer.optimizer = torch.optim.Adam(learnt, betas=(0.9, 0.98), eps=1e-9)
+    if source.is_cuda:
+        trainer.precision = partial(torch.autocast, "cuda", torch.bfloat16)
+    return lambda: trainer.train_step([(source, target)], 1e-4)
 
 
 def training(size: tuple[int, ...], device: torch.device, **budget: Any) -> Measurement:
@@ -115,7 +117,7 @@ def training(size: tuple[int, ...], device: torch.device, **budget: Any) -> Meas
     logits, gradients = {}, {}
     for name, model in models.items():
         found = model.to(device).eval()(source, target[:, :-1])
-        cross_entropy(found, target[:, 1:], smoothing=0.1)[0].backward()
+        cross_entropy(found, target[:, 1:], label_smoothing=0.1)[0].backward()
         logits[name] = found.detach()[target[:, :-1] != 0]
         gradients[name] = next(p.grad for p in model.parameters() if p.shape == (vocab_size, size[0]))
     apart = max(difference(logits, 1e-4), difference(gradients, 1e-4))

@@ -12,21 +12,21 @@ from tqdm import tqdm
 from benchmarks.results import save
 from dotformer.data.corpora import Corpus, number_words
 from dotformer.tokens import BPETokenizer
-from dotformer.training import TrainingConfig, evaluate, pair_batches, train
+from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
 from dotformer.transformer import Transformer, TransformerConfig
 
 SEEDS = range(3)
-CHAPTER = {"steps": 600, "rate": 3e-3, "warmup": 100, "every": 25}
+CHAPTER = {"steps": 600, "learning_rate": 3e-3, "warmup_steps": 100, "validate_every": 25}
 RECIPES: dict[str, dict[str, Any]] = {  # what differs from the chapter's; "numbers" is how many there are to learn from
     "the chapter's": {},
-    "no smoothing": {"smoothing": 0.0},
+    "no smoothing": {"label_smoothing": 0.0},
     "1/sqrt": {"schedule": "inverse_sqrt"},
-    "the paper's": {"schedule": "inverse_sqrt", "rate": (64 * 4000) ** -0.5, "warmup": 4000},
-    "double rate": {"rate": 6e-3},
-    "double rate, no warm-up": {"rate": 6e-3, "warmup": 1},
-    "no warm-up": {"warmup": 1},
+    "the paper's": {"schedule": "inverse_sqrt", "learning_rate": (64 * 4000) ** -0.5, "warmup_steps": 4000},
+    "double rate": {"learning_rate": 6e-3},
+    "double rate, no warm-up": {"learning_rate": 6e-3, "warmup_steps": 1},
+    "no warm-up": {"warmup_steps": 1},
     "few numbers": {"numbers": 1000, "steps": 300},
-    "few numbers, no smoothing": {"numbers": 1000, "steps": 300, "smoothing": 0.0},
+    "few numbers, no smoothing": {"numbers": 1000, "steps": 300, "label_smoothing": 0.0},
 }
 
 
@@ -50,7 +50,8 @@ def run(corpus: Corpus, seed: int, numbers: int = 20_000, **options: Any) -> dic
     model = Transformer(TransformerConfig(len(english), len(german), **sizes, **layers))
     config = TrainingConfig(**(CHAPTER | options | {"seed": seed}))
     validate = partial(evaluate, batches=list(pair_batches(validation)))
-    rows = train(model, partial(pair_batches, learn, max_tokens=1024, seed=seed), config, validate, progress=False)
+    batches = partial(pair_batches, learn, max_tokens=1024, seed=seed)
+    rows = Trainer(model, config).train(batches, validate, progress=False)
     names = ("step", "validation_loss", "validation_exact")
     return {"seed": seed, "test": evaluate(model, pair_batches(test))} | {
         name: [row[name] for row in rows] for name in names

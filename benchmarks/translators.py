@@ -19,7 +19,7 @@ from classroom.measured import measured
 from dotformer.data.corpora import Corpus, Pair, grammar, number_words
 from dotformer.generation import greedy
 from dotformer.tokens import BPETokenizer, pad_batch
-from dotformer.training import TrainingConfig, evaluate, pair_batches, train
+from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
 from dotformer.translation import Translator, on_target
 
 SEEDS = range(3)
@@ -45,18 +45,22 @@ def words(pair: Pair) -> int:
     return len(pair.target.split())
 
 
-def run(corpus: Corpus, model: str, steps: int, rate: float, seed: int) -> tuple[Translator, dict[str, Any]]:
+def run(corpus: Corpus, model: str, steps: int, learning_rate: float, seed: int) -> tuple[Translator, dict[str, Any]]:
     """Train one model: its validations, and its test."""
     sides = (BPETokenizer.train((f" {pair[side]}" for pair in corpus.train), 10_000) for side in (0, 1))
     torch.manual_seed(seed)
     translator = Translator(*sides, *MODELS[model])
     learn, held_out, test = map(translator.numbered, (corpus.train, corpus.validation, corpus.test))
-    config = TrainingConfig(steps=steps, rate=rate, warmup=100, every=steps // 12, seed=seed)
+    config = TrainingConfig(steps, learning_rate, warmup_steps=100, validate_every=steps // 12, seed=seed)
     batches = partial(pair_batches, learn, max_tokens=1024, seed=seed)
     validate = partial(evaluate, batches=list(pair_batches(held_out)))
-    rows = train(translator.model, batches, config, validate, progress=False)
+    rows = Trainer(translator.model, config).train(batches, validate, progress=False)
     curve = {name: [row[name] for row in rows] for name in ("step", "validation_loss", "validation_exact")}
-    found = {"seed": seed, "rate": rate} | curve | {"test": evaluate(translator.model, pair_batches(test))}
+    found = (
+        {"seed": seed, "learning_rate": learning_rate}
+        | curve
+        | {"test": evaluate(translator.model, pair_batches(test))}
+    )
     return translator, found | {"points_right": points_right(translator, corpus.test)}
 
 
@@ -103,8 +107,11 @@ def main() -> None:
         for model in tqdm(MODELS, desc=name):
             tried = [run(corpus, model, STEPS[name], rate, seed=0)[1] for rate in RATES]
             best = min(tried, key=lambda one: one["validation_loss"][-1])
-            others = [run(corpus, model, STEPS[name], best["rate"], seed)[1] for seed in SEEDS if seed]
-            long = [over_length(run(short, model, STEPS[name], best["rate"], seed)[0], corpus.test) for seed in SEEDS]
+            others = [run(corpus, model, STEPS[name], best["learning_rate"], seed)[1] for seed in SEEDS if seed]
+            long = [
+                over_length(run(short, model, STEPS[name], best["learning_rate"], seed)[0], corpus.test)
+                for seed in SEEDS
+            ]
             found[name][model] = {"tried": tried, "runs": [best, *others], "over_length": long}
     save("translators", {"steps": STEPS, "models": MODELS, "found": found})
 

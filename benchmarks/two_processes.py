@@ -7,7 +7,7 @@ from functools import partial
 
 from benchmarks.pages import names_before
 from benchmarks.results import save
-from classroom.processes import together
+from dotformer.support.processes import launch
 
 SENTENCES = (32, 4)
 
@@ -15,7 +15,7 @@ SENTENCES = (32, 4)
 def main() -> None:
     """Race, save."""
     race = names_before("21_many_gpus", "two_processes")["race"]
-    found = {n: [together(partial(race, n), size)[0] for size in (1, 2)] for n in SENTENCES}
+    found = {n: [launch(partial(race, n), size)[0] for size in (1, 2)] for n in SENTENCES}
     save("two_processes", {"found": found})
 
 

@@ -112,30 +112,30 @@ print(train_pairs[0])
 
 # %% tags=["export"] module="training"
 import torch
-from torch import Tensor, nn
+from dotformer.support.shapes import shapes
+from jaxtyping import Float, Int
+from torch import Tensor, nn, optim
 from torch.nn import functional as F
 
 
+@shapes
 def cross_entropy(
-    logits: Tensor, targets: Tensor, pad_id: int = 0, smoothing: float = 0.0
+    logits: Float[Tensor, "*batch T V"],
+    targets: Int[Tensor, "*batch T"],
+    pad_id: int = 0,
+    label_smoothing: float = 0.0,
 ) -> tuple[Tensor, int]:
     """The loss summed over the real targets, in nats, and how many these are.
 
-    `logits` (B, T, V) score what stands in `targets` (B, T); targets equal to
-    `pad_id` do not count. With `smoothing`, that share of the probability is asked
-    for evenly from the whole vocabulary. Raises ValueError when shapes do not fit.
+    Targets equal to `pad_id` do not count. With `label_smoothing`, that share of
+    the probability is asked for evenly from the whole vocabulary.
     """
-    if logits.shape[:-1] != targets.shape:
-        raise ValueError(
-            f"logits {tuple(logits.shape)} need targets"
-            f" {tuple(logits.shape[:-1])}, not {tuple(targets.shape)}"
-        )
     loss = F.cross_entropy(
         logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float)),
         targets.flatten(),
         ignore_index=pad_id,
         reduction="sum",
-        label_smoothing=smoothing,
+        label_smoothing=label_smoothing,
     )
     return loss, int((targets != pad_id).sum())
 
@@ -150,7 +150,9 @@ targets = torch.tensor([[1, 2, 9]])  # and 9 stands for padding
 logits = probabilities.log()[None]
 summed, count = cross_entropy(logits, targets, pad_id=9)
 assert np.allclose([summed / count, count], [0.871, 2], rtol=0, atol=5e-4)
-smooth, _ = cross_entropy(logits[:, :1], targets[:, :1], pad_id=9, smoothing=0.1)
+smooth, _ = cross_entropy(
+    logits[:, :1], targets[:, :1], pad_id=9, label_smoothing=0.1
+)
 by_hand = -(0.925 * np.log(0.7) + 3 * 0.025 * np.log(0.1))
 assert np.isclose(smooth, by_hand) and np.isclose(by_hand, 0.503, atol=5e-4)
 
@@ -231,7 +233,7 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 def inverse_sqrt_rate(step: int, peak: float, warmup: int) -> float:
     """Up in a line to `peak` at step `warmup`, then down as 1 / sqrt(step).
 
-    Steps count from 1. Raises ValueError for a step or a warm-up below 1.
+    Steps count from 1; ValueError for a step or a warm-up below 1.
     """
     if min(step, warmup) < 1:
         raise ValueError(f"step and warmup count from 1, not {step} and {warmup}")
@@ -239,25 +241,18 @@ def inverse_sqrt_rate(step: int, peak: float, warmup: int) -> float:
 
 
 def noam_rate(step: int, d_model: int, warmup: int) -> float:
-    """The paper's schedule, whose peak follows from width and warm-up.
-
-    Steps count from 1. After Vaswani and others (2017), equation 3; named after
-    its author Noam Shazeer.
-    """
+    """The paper's schedule (Vaswani and others 2017, equation 3), by Noam Shazeer."""
     return inverse_sqrt_rate(step, (d_model * warmup) ** -0.5, warmup)
 
 
 def linear_rate(step: int, peak: float, warmup: int, steps: int) -> float:
     """Up in a line to `peak` at step `warmup`, then down in a line.
 
-    It reaches 0 one step after the last, `steps`, and stays there. Raises
-    ValueError for a step below 1 or a warm-up that is not between 1 and `steps`.
+    It is 0 after `steps`. ValueError for a step or a warm-up that there is not.
     """
     if step < 1 or not 1 <= warmup <= steps:
-        raise ValueError(
-            "step must be at least 1 and warmup between 1 and steps, not"
-            f" {step}, {warmup} and {steps}"
-        )
+        wanted = "step must be at least 1 and warmup between 1 and steps"
+        raise ValueError(f"{wanted}, not {step}, {warmup} and {steps}")
     left = (steps + 1 - step) / (steps + 1 - warmup)
     return peak * max(0.0, min(step / warmup, left))
 
@@ -368,115 +363,47 @@ assert length > 2  # of the last one
 # anything is divided.
 
 # %% tags=["export"] module="training"
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Literal
+
+from dotformer.support.settings import check_settings
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     """All that fixes a run, beside the model and the data.
 
-    `schedule` is "linear" or "inverse_sqrt", `rate` its peak, reached at step
-    `warmup`. Gradients of `accumulate` batches make a step; they are clipped to the
-    norm `clip`. After each `every` steps the model is validated, logged and saved.
-    Raises TypeError for a value of another kind, and ValueError for a number that
-    cannot work.
+    The schedule has its peak, `learning_rate`, at step `warmup_steps`. The model is
+    validated, logged and saved each `validate_every` steps. TypeError for a value
+    of another type, and ValueError for a number that cannot work.
     """
 
     steps: int = 2000
-    rate: float = 1e-3
-    warmup: int = 200
-    schedule: str = "linear"
-    smoothing: float = 0.1
-    clip: float = 1.0
-    accumulate: int = 1
-    every: int = 200
+    learning_rate: float = 1e-3
+    warmup_steps: int = 200
+    schedule: Literal["linear", "inverse_sqrt"] = "linear"
+    label_smoothing: float = 0.1
+    max_grad_norm: float = 1.0
+    accumulation_steps: int = 1
+    validate_every: int = 200
     seed: int = 0
     pad_id: int = 0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            given, kind = getattr(self, field.name), type(field.default)
-            if isinstance(given, str) != (kind is str) or (
-                kind is int and given % 1
-            ):
-                raise TypeError(
-                    f"{field.name} must be of type {kind.__name__}, not {given!r}"
-                )
-            object.__setattr__(self, field.name, kind(given))  # no NumPy number
-        for name in ("steps", "warmup", "accumulate", "every", "rate", "clip"):
-            if not getattr(self, name) > 0:
-                raise ValueError(
-                    f"{name} must be positive, not {getattr(self, name)}"
-                )
-        if not 0 <= self.smoothing < 1:
-            raise ValueError(
-                f"smoothing must be at least 0 and below 1, not {self.smoothing}"
-            )
-        self.rate_at(1)
+        check_settings(self, zero=("seed", "pad_id"), shares=("label_smoothing",))
+        self.learning_rate_at(1)
 
-    def rate_at(self, step: int) -> float:
+    def learning_rate_at(self, step: int) -> float:
         """The learning rate of a step, the first of which is 1."""
+        peak, warmup = self.learning_rate, self.warmup_steps
         if self.schedule == "linear":
-            return linear_rate(step, self.rate, self.warmup, self.steps)
-        if self.schedule == "inverse_sqrt":
-            return inverse_sqrt_rate(step, self.rate, self.warmup)
-        raise ValueError(
-            f"schedule must be linear or inverse_sqrt, not {self.schedule!r}"
-        )
-
-
-# %% tags=["export"] module="training"
-def alone(number: Tensor) -> Tensor:
-    """The sum of a number over all processes that train, where there is but one."""
-    return number
-
-
-def take_step(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    batches: Sequence[tuple[Tensor, Tensor]],
-    rate: float,
-    config: TrainingConfig,
-    precision: Callable[[], AbstractContextManager] = nullcontext,
-    criterion: Callable[..., tuple[Tensor, int]] = cross_entropy,
-    total: Callable[[Tensor], Tensor] = alone,
-    processes: int = 1,
-) -> tuple[float, int]:
-    """One step on the gradient of several batches, as if they were one.
-
-    The model runs inside `precision()`; `criterion` is `cross_entropy`, or another
-    program that computes it. With several `processes` (chapter 21) `total` adds up
-    a number over all, and the model averages their gradients. Returns the summed
-    loss and the number of real targets, of all processes. Raises ValueError when
-    there is none, and FloatingPointError when the gradient is not finite; nothing
-    has changed then.
-    """
-    summed, pad = torch.zeros(()), config.pad_id
-    own = sum((target[:, 1:] != pad).sum() for _, target in batches)
-    tokens = int(total(torch.as_tensor(own)))
-    if not tokens:
-        raise ValueError("no target of these batches is real")
-    optimizer.zero_grad()
-    for source, target in batches:
-        with precision():
-            logits = model(source, target[:, :-1])
-        loss, _ = criterion(logits, target[:, 1:], pad, config.smoothing)
-        (loss * processes / tokens).backward()
-        summed = summed.to(loss.device) + loss.detach()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-    if not torch.isfinite(norm):
-        raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.step()
-    return float(total(summed)), tokens
+            return linear_rate(step, peak, warmup, self.steps)
+        return inverse_sqrt_rate(step, peak, warmup)
 
 
 # %% [markdown]
-# (The configuration will be kept with the run.) A gradient with one entry that is infinite, or *not a number*, has no
-# length, and clipping would divide every other entry by it. So that is an error, raised while nothing has changed yet.
+# The configuration will be kept with the run. `check_settings` refuses a negative learning rate, or a text where a
+# number is wanted; like every module of `dotformer.support` it is written by hand, and no chapter explains it.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -511,42 +438,34 @@ quiz.one_choice(
 
 
 # %% tags=["export"] module="training"
-@torch.no_grad()
-def evaluate(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    pad_id: int = 0,
-) -> dict[str, float]:
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from dotformer.support.modes import evaluating
+from dotformer.support.progress import Batch, Row
+
+
+def evaluate(model: nn.Module, batches: Iterable[Batch], pad_id: int = 0) -> Row:
     """How well a model predicts targets, given the true ones before each.
 
-    "loss" is in nats a token, without smoothing; "accuracy" the share of places
+    "loss" is in nats a token, without smoothing; "accuracy" the share of positions
     where the right token scores highest, "exact" the share of sentences in which it
-    always does. Those are the ones that greedy generation gets right, if padding
-    and begin never score highest.
+    always does. Raises ValueError when there is no batch.
     """
-    training, device = model.training, next(model.parameters()).device
-    model.eval()
     loss, tokens, right, exact, sentences = 0.0, 0, 0, 0, 0
-    try:
+    with evaluating(model) as device:
         for source, target in batches:
-            source, target = source.to(device), target.to(device)
-            logits = model(source, target[:, :-1])
-            summed, count = cross_entropy(logits, target[:, 1:], pad_id)
-            ignored = target[:, 1:] == pad_id
-            hits = logits.argmax(dim=-1) == target[:, 1:]
+            logits = model(source.to(device), target[:, :-1].to(device))
+            target = target[:, 1:].to(device)
+            summed, count = cross_entropy(logits, target, pad_id)
+            hits, real = logits.argmax(dim=-1) == target, target != pad_id
             loss, tokens = loss + float(summed), tokens + count
-            right += int((hits & ~ignored).sum())
-            exact += int((hits | ignored).all(dim=1).sum())
+            right += int((hits & real).sum())
+            exact += int((hits | ~real).all(dim=1).sum())
             sentences += len(target)
-    finally:
-        model.train(training)
     if not tokens:
         raise ValueError("nothing to evaluate: there is no batch")
-    return {
-        "loss": loss / tokens,
-        "accuracy": right / tokens,
-        "exact": exact / sentences,
-    }
+    shares = {"accuracy": right / tokens, "exact": exact / sentences}
+    return {"loss": loss / tokens} | shares
 
 
 # %% [markdown]
@@ -563,8 +482,6 @@ def evaluate(
 # else. Remember that: it is what lets us stop in the middle.
 
 # %% tags=["export"] module="training"
-from collections.abc import Iterator
-
 from dotformer.tokens import pad_batch, token_batches
 
 
@@ -574,11 +491,11 @@ def pair_batches(
     max_tokens: int = 4096,
     pad_id: int = 0,
     seed: int = 0,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of source (B, S) and target (B, T) tokens, each pair in one of them.
+) -> Iterator[Batch]:
+    """Batches of pairs of token lists, each pair in one of them.
 
-    No batch has more than `max_tokens` places on a side. `seed` and `epoch` fix the
-    order. Raises ValueError when a side is empty or too long.
+    No batch has more than `max_tokens` on a side, padding included; `seed` and
+    `epoch` fix the order. ValueError when a side is empty or too long.
     """
     empty = [n for n, pair in enumerate(pairs) if not all(map(len, pair))]
     if empty:
@@ -591,353 +508,112 @@ def pair_batches(
 
 
 # %% [markdown]
-# Now the loop: draw batches, take a step, and every so often validate, note and save. Batches, device and precision (in
-# how many bits it computes, chapter 20) are passed in, so that later chapters can pass others. What it keeps in its
-# folder, and how it goes on from there, is the last part of this chapter. The functions for that are folded here; open
-# them when you get there.
-
-# %% tags=["export", "hide-input"] module="training"
-import io
-import zipfile
-from dataclasses import asdict
-from pathlib import Path
-
-from dotformer.support.files import replacing
-
-
-def shape_of(model: nn.Module) -> dict | None:
-    """A model's configuration as a dictionary, if it has one."""
-    return asdict(model.config) if hasattr(model, "config") else None
-
-
-def save_checkpoint(
-    path: str | Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    config: TrainingConfig,
-    place: tuple[int, int] = (0, 0),
-    history: Sequence[dict[str, float]] = (),
-) -> None:
-    """Write all that a run needs to go on as if it had never stopped.
-
-    That is parameters, the optimiser's memory, the random state, the `place` in the
-    data (epoch, batches taken), and the history. All of it is written, or nothing.
-    """
-    content = {
-        "format": "dotformer checkpoint 1",
-        "config": asdict(config),
-        "shape": shape_of(model),
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "random": [torch.get_rng_state(), *torch.cuda.get_rng_state_all()],
-        "place": place,
-        "history": list(history),
-    }
-    buffer = io.BytesIO()  # into a file, torch.save hides what the disk says
-    torch.save(content, buffer)
-    with replacing(path) as draft:
-        draft.write_bytes(buffer.getbuffer())
-
-
-def load_checkpoint(
-    path: str | Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    config: TrainingConfig,
-) -> tuple[tuple[int, int], list[dict[str, float]]]:
-    """Put a run back to where `save_checkpoint` left it; place and history.
-
-    Nothing in the file is executed. Raises ValueError, and changes nothing, when it
-    is damaged, no checkpoint, of another model, or of another configuration.
-    """
-    data = io.BytesIO(Path(path).read_bytes())
-    try:
-        with zipfile.ZipFile(data) as file:
-            damaged = file.testzip()  # torch.load does not check the sums
-            if damaged or any(record.external_attr for record in file.infolist()):
-                raise ValueError(f"{damaged or 'its table of contents'} is damaged")
-        data.seek(0)
-        content = torch.load(data, map_location="cpu", weights_only=True)
-        if content["format"] != "dotformer checkpoint 1":
-            raise ValueError(f"its format is {content['format']!r}")
-        cpu, *others = content["random"]
-        torch.Generator().set_state(cpu)
-    except Exception as error:  # there is no end of what damage can raise
-        raise ValueError(f"{path} is not a whole checkpoint: {error}") from error
-    for name, value in asdict(config).items():
-        if content["config"].get(name) != value:
-            raise ValueError(
-                f"{path} was made with {name} = {content['config'].get(name)!r},"
-                f" not {value!r}"
-            )
-    own, found = (
-        {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
-        for state in (model.state_dict(), content["model"])
-    )
-    if own != found or content["shape"] != shape_of(model):
-        raise ValueError(f"{path} holds the parameters of another model")
-    own, found = (
-        [(group.keys(), group["params"]) for group in state["param_groups"]]
-        for state in (optimizer.state_dict(), content["optimizer"])
-    )
-    if own != found:
-        raise ValueError(f"{path} holds the memory of another optimiser")
-    model.load_state_dict(content["model"])
-    optimizer.load_state_dict(content["optimizer"])
-    torch.set_rng_state(cpu)
-    torch.cuda.set_rng_state_all(others[: torch.cuda.device_count()])
-    return tuple(content["place"]), content["history"]
-
-
-# %% tags=["export", "hide-input"] module="training"
-import csv
-import math
-
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch.utils.tensorboard import SummaryWriter
-
-
-def keep_random_state() -> AbstractContextManager:
-    """Put PyTorch's random numbers back when the block ends, on every device."""
-    # by their numbers: without, PyTorch warns where there are several
-    return torch.random.fork_rng(range(torch.accelerator.device_count()))
-
-
-def save_parameters(path: str | Path, model: nn.Module) -> None:
-    """Write a model's parameters, and nothing that could run; all or nothing.
-
-    A parameter with several names is written once, under the first of them.
-    """
-    state = model.state_dict(keep_vars=True)
-    names = {id(tensor): name for name, tensor in reversed(state.items())}
-    parameters = {
-        # on a GPU, those of a recurrent layer are slices of one array
-        name: state[name].detach().clone(memory_format=torch.contiguous_format)
-        for name in names.values()
-    }
-    with replacing(path) as draft:
-        try:
-            save_file(parameters, draft)
-        except SafetensorError as error:
-            raise OSError(f"{path}: {error}") from error
-
-
-def write_logs(
-    folder: Path,
-    model: nn.Module,
-    history: list[dict[str, float]],
-    board: SummaryWriter,
-) -> None:
-    """Write what a run has found so far: the best model, and the history twice."""
-    row = history[-1]
-    losses = [r["validation_loss"] for r in history]
-    if row["validation_loss"] <= min(n for n in [*losses, math.inf] if n == n):
-        save_parameters(folder / "model.safetensors", model)
-    with (
-        replacing(folder / "log.csv") as draft,
-        draft.open("w", newline="") as file,
-    ):
-        names = dict.fromkeys(name for row in history for name in row)
-        table = csv.DictWriter(file, names)
-        table.writeheader()
-        table.writerows(history)
-    for name, value in row.items():
-        board.add_scalar(name, value, int(row["step"]))
-    board.flush()
-
-
-class Team:
-    """Who trains: a process alone. Chapter 21 has teams of several processes.
-
-    `number` is that of this process, from 0, of `size`. `save` leaves in a folder
-    what `load` goes on from. A process alone needs none of the rest: it waits for
-    nobody, has the whole of each batch, and trains the model as it is.
-    """
-
-    number, size = 0, 1
-
-    def seed(self, config: TrainingConfig, step: int) -> None:
-        """Begin the random numbers that follow a step; 0 before the first."""
-        torch.manual_seed(config.seed)
-
-    def wait(self) -> None:
-        """Wait until all of the team are here."""
-
-    def total(self, number: Tensor) -> Tensor:
-        """The sum of a number over the team."""
-        return alone(number)
-
-    def share(
-        self, batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]]
-    ) -> Callable[[int], Iterable[tuple[Tensor, Tensor]]]:
-        """This process's share of the batches of an epoch."""
-        return batches
-
-    def wrap(self, model: nn.Module, sharded: bool = False) -> nn.Module:
-        """The model as the team trains it. ValueError: one process has no parts."""
-        if sharded:
-            raise ValueError("one process has no parts of a model: use torchrun")
-        return model
-
-    def checkpoint(self, folder: Path) -> Path | None:
-        """Where a run was saved. ValueError: several processes have begun it."""
-        if any(
-            (folder / name).exists() for name in ("checkpoint", "checkpoint.old")
-        ):
-            raise ValueError(
-                f"{folder} was begun by several processes: go on with torchrun (one"
-                " process is enough), or choose another folder"
-            )
-        path = folder / "checkpoint.pt"
-        return path if path.exists() else None
-
-    def reached(
-        self, folder: Path, model: nn.Module, config: TrainingConfig
-    ) -> int:
-        """How many steps the run in a folder has made; see `load_checkpoint`."""
-        path = self.checkpoint(folder)
-        if path is None:
-            return 0
-        optimizer = torch.optim.Adam(model.parameters())
-        with keep_random_state():
-            _, history = load_checkpoint(path, model, optimizer, config)
-        return int(history[-1]["step"])
-
-    def load(
-        self,
-        folder: Path,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        config: TrainingConfig,
-    ) -> tuple[tuple[int, int], list[dict[str, float]]]:
-        """Put a run back to where it was saved last, or to its start.
-
-        Place and history, as of `load_checkpoint`.
-        """
-        path = self.checkpoint(folder)
-        if path is None:
-            return (0, 0), []
-        return load_checkpoint(path, model, optimizer, config)
-
-    def save(
-        self,
-        folder: Path,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        config: TrainingConfig,
-        place: tuple[int, int],
-        history: list[dict[str, float]],
-        board: SummaryWriter | None,
-    ) -> None:
-        """Write what a run leaves in its folder: logs, then the checkpoint."""
-        write_logs(folder, model, history, board)
-        path = folder / "checkpoint.pt"
-        save_checkpoint(path, model, optimizer, config, place, history)
-
+# Now the trainer. Read its last method first, the loop: draw batches, take a step, and every so often validate, note
+# and save. Then read what it calls.
+#
+# `train_step` makes one step from several batches. `count_targets` counts the real targets of all of them before
+# anything is divided, and `accumulate_gradients` divides each summed loss by that count. Beside clipping stands a
+# check: a gradient with one entry that is infinite, or *not a number*, has no length, and clipping would divide every
+# other entry by it. So that is an error, raised while nothing has changed yet.
+#
+# Of the helpers, `evaluating` has turned dropout and gradients off for `evaluate`. `stream` gives the batches of one
+# epoch after another from a `place` on, as many together as make a step, and `Meter` adds up losses and looks at the
+# clock. What `RunFolder` keeps, and how a run goes on from there, is the last part of this chapter. (`precision` says
+# in how many bits the model computes. [Chapter 20](20_one_gpu.ipynb) changes it.)
 
 # %% tags=["export"] module="training"
-import time
+from contextlib import nullcontext
+from pathlib import Path
 
-from tqdm import tqdm
+from dotformer.support.checkpoints import RunFolder, keep_random_state
+from dotformer.support.progress import Meter, steps_after, stream
 
 
-def stream(
-    batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]],
-    place: tuple[int, int],
-) -> Iterator[tuple[tuple[int, int], tuple[Tensor, Tensor]]]:
-    """Epoch after epoch of batches from a place on, each with the place after it.
-
-    Raises ValueError when an epoch is empty, or too short for the place.
+class Trainer:
+    """Trains a model in place. Its optimizer, the function that computes the loss,
+    and the context of each forward pass are attributes, which may be replaced.
     """
-    epoch, taken = place
-    while True:
-        n = 0
-        for n, batch in enumerate(batches(epoch), 1):
-            if n > taken:
-                yield (epoch, n), batch
-        if not n or taken > n:
-            raise ValueError(
-                f"epoch {epoch} has {n} batches, of which {taken} have been taken"
-            )
-        epoch, taken = epoch + 1, 0
 
+    def __init__(
+        self, model: nn.Module, config: TrainingConfig, device: str = "cpu"
+    ) -> None:
+        self.model, self.config, self.device = model.to(device), config, device
+        self.criterion, self.precision = cross_entropy, nullcontext
+        self.optimizer = optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
 
-def train(
-    model: nn.Module,
-    batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]],
-    config: TrainingConfig,
-    validate: Callable[[nn.Module], dict[str, float]],
-    folder: str | Path | None = None,
-    device: torch.device | str = "cpu",
-    precision: Callable[[], AbstractContextManager] = nullcontext,
-    progress: bool = True,
-    team: Team | None = None,
-) -> list[dict[str, float]]:
-    """Train a model in place. Returns the history, a row for each validation.
+    def count_targets(self, batches: list[Batch]) -> int:
+        """How many real targets there are in the batches of a step."""
+        pad = self.config.pad_id
+        return int(sum((target[:, 1:] != pad).sum() for _, target in batches))
 
-    `batches(epoch)` gives the batches of an epoch, the same ones whenever it is
-    asked, without drawing PyTorch's global random numbers; `validate(model)` gives
-    figures, "loss" among them. What it keeps in `folder`: `checkpoint.pt`, from
-    which the next call goes on, whatever the model's parameters are, on the same
-    CPU bit for bit as if it had never stopped; `model.safetensors`, as the model
-    was when the validation loss was lowest; `log.csv`, and the same for
-    TensorBoard. The model is left in training mode, the caller's random state as it
-    was. A folder serves one run at a time. A `team` of several processes (chapter
-    16) trains what it has wrapped on its shares of the batches.
-    """
-    model.to(device).train()
-    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
-    place, history, team = (0, 0), [], team or Team()
-    with keep_random_state(), ExitStack() as stack:
-        team.seed(config, 0)
-        folder = None if folder is None else Path(folder)
-        if folder:
-            place, history = team.load(folder, model, optimizer, config)
-        done = int(history[-1]["step"]) if history else 0
-        data = stream(batches, place)
-        board = None
-        if folder and team.number == 0:
-            board = stack.enter_context(
-                SummaryWriter(folder / "tensorboard", purge_step=done + 1)
-            )
-        steps = tqdm(
-            range(done + 1, config.steps + 1),
-            initial=done,
-            total=config.steps,
-            disable=not progress or team.number > 0,
-        )
-        summed, tokens, start = 0.0, 0, time.perf_counter()
-        for step in steps:
-            group = []
-            for _ in range(config.accumulate):
-                place, (source, target) = next(data)
-                group.append((source.to(device), target.to(device)))
-            rate = config.rate_at(step)
-            loss, count = take_step(
-                model,
-                optimizer,
-                group,
-                rate,
-                config,
-                precision,
-                total=team.total,
-                processes=team.size,
-            )
-            summed, tokens = summed + loss, tokens + count
-            if step % config.every and step < config.steps:
-                continue
-            speed = tokens / (time.perf_counter() - start)
-            row = {"step": step, "epoch": place[0], "rate": rate}
-            row |= {"loss": summed / tokens, "tokens_per_second": speed}
-            row |= {f"validation_{k}": float(v) for k, v in validate(model).items()}
-            history.append(row)
-            model.train()
-            steps.set_postfix_str(f"validation loss {row['validation_loss']:.3f}")
-            if folder:
-                team.save(folder, model, optimizer, config, place, history, board)
-            summed, tokens, start = 0.0, 0, time.perf_counter()
-    return history
+    def accumulate_gradients(self, batches: list[Batch], tokens: float) -> float:
+        """Add up the gradients of each batch's loss / `tokens`; the summed loss."""
+        pad, smoothing = self.config.pad_id, self.config.label_smoothing
+        summed = 0.0
+        for source, target in batches:
+            with self.precision():
+                logits = self.model(source, target[:, :-1])
+            loss, _ = self.criterion(logits, target[:, 1:], pad, smoothing)
+            (loss / tokens).backward()
+            summed = summed + loss.detach()
+        return float(summed)
+
+    def train_step(
+        self, batches: list[Batch], learning_rate: float
+    ) -> tuple[float, int]:
+        """One step on several batches, as if they were one; summed loss, targets.
+
+        ValueError when no target is real, FloatingPointError when the gradient is
+        not finite; nothing has changed then.
+        """
+        batches = [tuple(side.to(self.device) for side in one) for one in batches]
+        tokens = self.count_targets(batches)
+        if not tokens:
+            raise ValueError("no target of these batches is real")
+        self.optimizer.zero_grad()
+        loss = self.accumulate_gradients(batches, tokens)
+        limit = self.config.max_grad_norm
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        if not torch.isfinite(norm):
+            raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
+        return loss, tokens
+
+    def train(
+        self,
+        batches: Callable[[int], Iterable[Batch]],
+        validate: Callable[[nn.Module], Row],
+        folder: str | Path | None = None,
+        progress: bool = True,
+    ) -> list[Row]:
+        """Train to the last step; the history, a row for each validation.
+
+        `batches(epoch)` gives the same batches whenever it is asked, and leaves
+        PyTorch's global random numbers alone; `validate(model)` gives figures,
+        "loss" among them. A run that `folder` holds goes on where it was.
+        """
+        config, optimizer, model = self.config, self.optimizer, self.model.train()
+        with keep_random_state(), RunFolder(folder) as run:
+            torch.manual_seed(config.seed)
+            place, history = run.load(model, optimizer, config)
+            data = stream(batches, place, config.accumulation_steps)
+            steps, meter = steps_after(history, config.steps, progress), Meter()
+            for step, (place, group) in zip(steps, data, strict=False):
+                rate = config.learning_rate_at(step)
+                meter.add(*self.train_step(group, rate))
+                if step % config.validate_every and step < config.steps:
+                    continue
+                row = {"step": step, "epoch": place[0], "learning_rate": rate}
+                row |= meter.read()  # the loss and the speed
+                found = validate(model)
+                row |= {f"validation_{name}": float(found[name]) for name in found}
+                history.append(row)
+                run.save(model, optimizer, config, place, history)
+                model.train()
+                meter = Meter()
+        return history
 
 
 # %% [markdown]
@@ -957,10 +633,12 @@ def fresh(seed=0, dropout=0.0):
 
 batches = partial(pair_batches, train_pairs, max_tokens=1024)  # of an epoch
 validate = partial(evaluate, batches=list(pair_batches(validation_pairs)))
-config = TrainingConfig(steps=600, rate=3e-3, warmup=100, every=50)
+config = TrainingConfig(
+    steps=600, learning_rate=3e-3, warmup_steps=100, validate_every=50
+)
 model = fresh()
 before = validate(model)
-history = train(model, batches, config, validate, progress=False)
+history = Trainer(model, config).train(batches, validate, progress=False)
 result = evaluate(model, pair_batches(test_pairs))
 parameters = sum(p.numel() for p in model.parameters())
 print(
@@ -1193,7 +871,7 @@ quiz.one_choice(
 # **Predict first.** Make a list before you read on.
 #
 # 1. The parameters.
-# 2. Adam's two means for every parameter, and the number of the step.
+# 2. The optimiser state: Adam's two means for every parameter, and the number of the step.
 # 3. The state of the random numbers, since dropout draws from them.
 # 4. The place in the data: which epoch, and how many of its batches are done.
 # 5. The history, or the best model so far would be forgotten.
@@ -1219,19 +897,23 @@ def failing(epoch):
         yield batch
 
 
-config = TrainingConfig(steps=40, rate=3e-3, warmup=20, every=10)
+config = TrainingConfig(
+    steps=40, learning_rate=3e-3, warmup_steps=20, validate_every=10
+)
 never_stopped = fresh(dropout=0.1)
-train(never_stopped, batches, config, validate, progress=False)
+Trainer(never_stopped, config).train(batches, validate, progress=False)
 
 folder = Path(tempfile.mkdtemp())
 try:
-    train(fresh(dropout=0.1), failing, config, validate, folder, progress=False)
+    trainer = Trainer(fresh(dropout=0.1), config)
+    trainer.train(failing, validate, folder, progress=False)
 except PowerCut:
     print(
         "stopped. Kept:", ", ".join(sorted(path.name for path in folder.iterdir()))
     )
 resumed = fresh(seed=99, dropout=0.1)  # its parameters will be replaced
-rows = train(resumed, batches, config, validate, folder, progress=False)
+trainer = Trainer(resumed, config)
+rows = trainer.train(batches, validate, folder, progress=False)
 print("validated at steps", [row["step"] for row in rows])
 both = zip(resumed.parameters(), never_stopped.parameters(), strict=True)
 assert all(torch.equal(one, other) for one, other in both)
@@ -1241,26 +923,28 @@ assert all(torch.equal(one, other) for one, other in both)
 # sentences and the same dropout. (On a GPU some sums are taken in an order that varies, and their last bits with it.)
 # The book's tests do the same at every batch in turn, and with programs that are killed while they save.
 #
-# Go back and open the folded functions if you like. A file is replaced only by a whole one ([chapter
-# 10](10_tokens.ipynb#the-definition)). When it is damaged all the same, by a bad disk for instance, that is noticed
-# before anything is changed:
+# The five things are in one file, the **checkpoint**. `RunFolder` replaces it only by a whole one ([chapter
+# 10](10_tokens.ipynb#the-definition)), and writes a checksum into it. When the file is damaged all the same, by a bad
+# disk for instance, that is noticed before anything is changed:
 
 # %%
-path = folder / "checkpoint.pt"
+path = folder / "checkpoint.safetensors"
 content = bytearray(path.read_bytes())
 content[len(content) // 3] ^= 1  # one bit
 path.write_bytes(content)
 try:
-    train(fresh(dropout=0.1), batches, config, validate, folder, progress=False)
+    trainer = Trainer(fresh(dropout=0.1), config)
+    trainer.train(batches, validate, folder, progress=False)
 except ValueError as error:
     print(str(error).replace(str(folder), "..."))
 else:
     raise AssertionError("the damage was not noticed")
 
 # %% [markdown]
-# And the file is read as numbers and names only (`weights_only=True`). Opened without that, such a file can run any
-# program, with your rights: think of it before you open one from the net. The best model is kept in a format that
-# cannot hold a program at all, `model.safetensors`.
+# The file is in the format [safetensors](https://huggingface.co/docs/safetensors): tensors by name, and beside them a
+# text, here the place and the history. PyTorch's own `torch.save` uses Python's pickle. Opened without
+# `weights_only=True`, such a file can run any program with your rights: think of it before you open one from the net.
+# A safetensors file cannot hold a program at all. The best model is kept in another one, `model.safetensors`.
 #
 # ### Break it: the parameters are enough
 #
@@ -1273,36 +957,30 @@ else:
 # %%
 import copy
 
-
-def new_adam(model):
-    return torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
-
-
-config = TrainingConfig(steps=600, rate=3e-3, warmup=100)
+config = TrainingConfig(steps=600, learning_rate=3e-3, warmup_steps=100)
 data = list(batches(0))
-model = fresh()
-optimizer = new_adam(model)
+keeping = Trainer(fresh(), config)
 for step in range(1, 191):
-    take_step(model, optimizer, [data[step]], config.rate_at(step), config)
+    keeping.train_step([data[step]], config.learning_rate_at(step))
 
-forgetful = copy.deepcopy(model)
-new = new_adam(forgetful)
-print("step    memory kept  parameters only   (whole numbers right)")
+forgetting = Trainer(copy.deepcopy(keeping.model), config)  # with a new Adam
+print("step    state kept   parameters only   (whole numbers right)")
 shares = {}
 for step in range(190, 201):
     if step in (190, 191, 192, 195, 200):
-        shares[step] = validate(model)["exact"], validate(forgetful)["exact"]
-        print(f"{step:4} {shares[step][0]:13.0%} {shares[step][1]:15.0%}")
-    for one, other in [(model, optimizer), (forgetful, new)]:
-        take_step(one, other, [data[step + 1]], config.rate_at(step + 1), config)
+        found = [validate(one.model)["exact"] for one in (keeping, forgetting)]
+        shares[step] = found
+        print(f"{step:4} {found[0]:13.0%} {found[1]:15.0%}")
+    for one in (keeping, forgetting):
+        one.train_step([data[step + 1]], config.learning_rate_at(step + 1))
 assert shares[190][0] == shares[190][1] > 0.85 and shares[191][1] < 0.8
 assert min(kept for kept, _ in shares.values()) > 0.8
 
 # %% [markdown]
 # One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
-# parameter that has a gradient by the whole rate, which has long been warmed up. With the memory kept, most parameters
-# move by far less, in directions averaged over many batches. Ten steps later the damage is still there. At the end of a
-# long run little of it may be seen. But the claim was *as if it had never stopped*.
+# parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
+# parameters move by far less, in directions averaged over many batches. Ten steps later the damage is still there. At
+# the end of a long run little of it may be seen. But the claim was *as if it had never stopped*.
 #
 # ## Exercises
 #

@@ -664,7 +664,7 @@ assert np.allclose(
 # %%
 from dotformer.data.corpora import number_words
 from dotformer.tokens import BPETokenizer, pad_batch
-from dotformer.training import TrainingConfig, evaluate, pair_batches, train
+from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
 
 corpus = number_words()
 english = BPETokenizer.train((" " + p.source for p in corpus.train), 10_000)
@@ -682,13 +682,16 @@ validation = numbered(corpus.validation)
 batches = partial(pair_batches, numbered(corpus.train), max_tokens=1024)
 validate = partial(evaluate, batches=list(pair_batches(validation)))
 sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
-config = TrainingConfig(steps=110, rate=3e-3, warmup=50, every=110)
+config = TrainingConfig(
+    steps=110, learning_rate=3e-3, warmup_steps=50, validate_every=110
+)
 models, forced = [], []
 for seed in range(3):
     torch.manual_seed(seed)
     shape = TransformerConfig(len(english), len(german), **sizes, **layers)
     models.append(Transformer(shape))
-    [row] = train(models[-1], batches, config, validate, progress=False)
+    trainer = Trainer(models[-1], config)
+    [row] = trainer.train(batches, validate, progress=False)
     forced.append(row["validation_exact"])
     models[-1].eval()
 

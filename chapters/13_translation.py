@@ -586,7 +586,7 @@ class Translator:
 # attention, one without?
 
 # %%
-from dotformer.training import TrainingConfig, evaluate, pair_batches, train
+from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
 
 english, german = (
     BPETokenizer.train((" " + pair[side] for pair in corpus.train), 10_000)
@@ -608,19 +608,21 @@ models = {"transformer": ("transformer", sizes | layers)} | {
 }
 
 
-def learn(kind, shape, seed=0, every=75):
+def learn(kind, shape, seed=0, validate_every=75):
     """A translator, and what its training has logged."""
     torch.manual_seed(seed)
     translator = Translator(english, german, kind, shape | {"dropout": 0.0})
     learnt = translator.numbered(corpus.train)
     held_out = list(pair_batches(translator.numbered(corpus.validation)))
     config = TrainingConfig(
-        steps=900, rate=3e-3, warmup=100, every=every, seed=seed
+        steps=900,
+        learning_rate=3e-3,
+        warmup_steps=100,
+        validate_every=validate_every,
+        seed=seed,
     )
-    history = train(
-        translator.model,
+    history = Trainer(translator.model, config).train(
         partial(pair_batches, learnt, max_tokens=1024, seed=seed),
-        config,
         partial(evaluate, batches=held_out),
         progress=False,
     )
@@ -634,7 +636,7 @@ def share_right(translator, pairs):
 
 short = [pair for pair in corpus.test if len(pair.target.split()) <= 8]
 long = [pair for pair in corpus.test if len(pair.target.split()) >= 12]
-transformer, _ = learn(*models["transformer"], every=300)
+transformer, _ = learn(*models["transformer"], validate_every=300)
 right = share_right(transformer, corpus.test)
 print(f"the transformer gets {right:.1%} of {len(corpus.test)} sentences right")
 
@@ -731,11 +733,13 @@ print(" " * 20 + "grammar: rate, three seeds      numbers: rate, three seeds")
 for name in models:
     line = f"{name:19}"
     for task in ("grammar", "numbers"):
-        rate = found[task][name]["runs"][0]["rate"]
+        rate = found[task][name]["runs"][0]["learning_rate"]
         line += f" {rate:.3f} " + " ".join(f"{x:6.1%}" for x in tested(task, name))
         line += " " * 4
     print(line)
-assert all(found["grammar"][name]["runs"][0]["rate"] == 0.006 for name in models)
+assert all(
+    found["grammar"][name]["runs"][0]["learning_rate"] == 0.006 for name in models
+)
 best, beside = (tested("grammar", n) for n in ("transformer", "gru, attention"))
 assert beside[0] > 0.96 and best[0] - beside[0] < 0.03 and best[-1] < beside[-1]
 blind = tested("grammar", "gru, no attention")
@@ -1412,7 +1416,7 @@ for (kind, steps), one in sorted(
 ):
     print(
         f"{steps:>5} steps  {kind:17} {one['parameters'] / 1e6:.2f} M parameters",
-        f" rate {one['rate']:<6} loss {one['validation_loss'][-1]:.2f}",
+        f" rate {one['learning_rate']:<6} loss {one['validation_loss'][-1]:.2f}",
         f"BLEU {one['bleu']:.1f}" if "bleu" in one else "",
     )
 loss = {key: one["validation_loss"][-1] for key, one in best.items()}
@@ -1451,11 +1455,12 @@ plt.show()
 at_high_rate = next(
     one["bleu"]
     for one in runs
-    if (one["kind"], one["rate"], one["steps"]) == ("transformer", 0.01, 9000)
+    if (one["kind"], one["learning_rate"], one["steps"])
+    == ("transformer", 0.01, 9000)
 )
 print(f"transformer at rate 0.01: {at_high_rate:.1f}")
 assert round(at_high_rate, 1) == 37.0
-assert best["gru, attention", 9000]["rate"] == 0.01  # the highest
+assert best["gru, attention", 9000]["learning_rate"] == 0.01  # the highest
 
 # %% [markdown]
 # ## Exercises

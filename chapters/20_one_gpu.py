@@ -333,15 +333,15 @@ def costliest(
 
 
 # %%
-from dotformer.training import TrainingConfig, take_step
+from dotformer.training import Trainer, TrainingConfig
 
 model = Transformer(small).to(device)
-optimizer = torch.optim.Adam(model.parameters())
+trainer = Trainer(model, TrainingConfig(), device)
 batch = source.to(device), target.to(device)
 
 
 def step():
-    return take_step(model, optimizer, [batch], 1e-4, TrainingConfig())
+    return trainer.train_step([batch], 1e-4)
 
 
 seconds = median(time_of(step, device))
@@ -381,7 +381,7 @@ assert least < 1.1 * seconds
 #
 # Dropout is off, because two programs would drop different entries. The learning rate is 0, so that every step finds the
 # same model. The larger batch has the same pairs four times, and the scores of the padded rows are cut off before the
-# softmax. The program is folded below; what it times is `take_step` of [chapter 11](11_training.ipynb).
+# softmax. The program is folded below; what it times is `train_step` of [chapter 11](11_training.ipynb).
 #
 # **Predict first.** Which rungs are slower on your machine?
 
@@ -570,13 +570,8 @@ def setups(changes: dict[str, dict[str, Any]]) -> dict[str, Setup]:
 import time
 
 from dotformer.attention import MultiHeadAttention
-from dotformer.training import (
-    TrainingConfig,
-    cross_entropy,
-    keep_random_state,
-    pair_batches,
-    take_step,
-)
+from dotformer.support.checkpoints import keep_random_state
+from dotformer.training import Trainer, TrainingConfig, cross_entropy, pair_batches
 
 
 @dataclass(frozen=True)
@@ -669,23 +664,22 @@ def trainer(
     0: all steps find the same model.
     """
     model = set_up(workload.fresh(device), setup)
-    optimizer = torch.optim.AdamW(
+    trainer = Trainer(model, TrainingConfig(max_grad_norm=1e9), device)
+    trainer.optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=0.0, fused=setup.fused_optimizer or None
     )
-    config, half = TrainingConfig(clip=1e9), nullcontext
     if setup.precision.endswith("float16"):
-        kind = torch.device(device).type
-        half = partial(torch.autocast, kind, getattr(torch, setup.precision))
-    criterion = torch.compile(cross_entropy) if setup.compiled else cross_entropy
+        kind, dtype = torch.device(device).type, getattr(torch, setup.precision)
+        trainer.precision = partial(torch.autocast, kind, dtype)
+    if setup.compiled:
+        trainer.criterion = torch.compile(cross_entropy)
     rounding = "highest" if setup.precision == "float32" else "high"
 
     def step(batch: tuple[Tensor, ...]) -> tuple[float, int]:
         # the loss's compiled program may hand a number back, too
         whole = torch._dynamo.config.patch(capture_scalar_outputs=True)
         with product_precision(rounding), whole:
-            return take_step(
-                model, optimizer, [batch], 0.0, config, half, criterion
-            )
+            return trainer.train_step([batch], 0.0)
 
     return step, model
 
@@ -1150,7 +1144,8 @@ quiz.one_choice(
 # are 16 bytes for each parameter, however large the batch is. The fourth grows with the batch and the length.
 
 # %% tags=["export", "hide-input"] module="devices"
-from dotformer.training import cross_entropy, keep_random_state
+from dotformer.support.checkpoints import keep_random_state
+from dotformer.training import cross_entropy
 
 
 def memory_of_step(

@@ -26,7 +26,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from classroom import checks, plots, quiz, transformer_map
-from classroom.processes import together
+from dotformer.support.processes import launch
 
 plots.book_style()
 transformer_map(built=21)
@@ -50,21 +50,27 @@ transformer_map(built=21)
 
 # %% tags=["export"] module="distributed"
 import torch
+from dotformer.support.shapes import shapes
+from jaxtyping import Int
 from torch import Tensor
 
 
-def my_share(
-    batch: tuple[Tensor, Tensor], number: int, size: int, pad_id: int = 0
-) -> tuple[Tensor, Tensor]:
-    """The rows of a batch (B, S), (B, T) that belong to process `number` of `size`.
+@shapes
+def shard_batch(
+    batch: tuple[Int[Tensor, "B S"], Int[Tensor, "B T"]],
+    rank: int,
+    world_size: int,
+    pad_id: int = 0,
+) -> tuple[Int[Tensor, "rows S"], Int[Tensor, "rows T"]]:
+    """The rows of a batch that belong to the process `rank` of `world_size`.
 
     Every row belongs to one process. One that has none gets a source to read and a
     target without real tokens, which adds nothing to a loss: it must take part in
     what all do together. Raises ValueError when there is no such process.
     """
-    if not 0 <= number < size:
-        raise ValueError(f"there is no process {number} among {size}")
-    source, target = (side[number::size] for side in batch)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"there is no rank {rank} among {world_size} processes")
+    source, target = (side[rank::world_size] for side in batch)
     if not len(source):
         source, target = (side[:1].clone() for side in batch)
         target[:, 1:] = pad_id
@@ -79,29 +85,14 @@ def my_share(
 # ## What do they tell each other?
 #
 # One operation is enough. **All-reduce** takes a table from each process, adds them up entry by entry, and gives the
-# sum to all. Here are three processes. `together`, one of the book's helpers, starts a function several times at once,
-# and each process finds in its environment its number, how many they are, and where they meet.
+# sum to all. Here are three processes. `launch`, one of the book's helpers, starts a function several times at once.
+# The processes find each other and form a **group**, in which each has a number, its **rank**, from 0 on; how many
+# they are is the group's **world size**.
 
 # %%
-import gc
-
 import torch.distributed as dist
 
 
-def in_a_group(work):
-    """`work` by processes that first find each other, and in the end part."""
-
-    def with_others(*arguments):
-        dist.init_process_group("gloo")
-        result = work(*arguments)
-        gc.collect()  # a wrapped model refers to itself, and stays till then
-        dist.destroy_process_group()
-        return result
-
-    return with_others
-
-
-@in_a_group
 def introduce():
     rank = dist.get_rank()
     mine = torch.tensor([rank + 1.0, 10.0])
@@ -109,15 +100,13 @@ def introduce():
     return rank, mine.tolist()
 
 
-answers = together(introduce, 3)
+answers = launch(introduce, 3)
 print(answers)
 assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 
 # %% [markdown]
 # (`gloo` carries numbers between CPUs. Between NVIDIA's GPUs `nccl` does.) Everyone must call it, in the same order:
-# whoever leaves one out keeps the others waiting. A group must outlive the models that use it, or a
-# process may wait for itself for ever ([issue 56297](https://github.com/pytorch/pytorch/issues/56297) has such a case).
-# Hence the decorator: the group ends when the function has returned and its models are gone.
+# whoever leaves one out keeps the others waiting.
 #
 # ### Break it: each divides by its own
 #
@@ -146,10 +135,9 @@ def gradient_of(batch, divisor=None, kind=torch.float32):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-@in_a_group
 def two_halves():
     """For each kind of number the sum, divided by all, and the mean, each by its own."""
-    share = my_share(batch, dist.get_rank(), dist.get_world_size())
+    share = shard_batch(batch, dist.get_rank(), dist.get_world_size())
     tokens = (share[1][:, 1:] != 0).sum()
     dist.all_reduce(tokens)
     found = {}
@@ -161,7 +149,7 @@ def two_halves():
     return found
 
 
-first, second = together(two_halves, 2)
+first, second = launch(two_halves, 2)
 for kind, found in first.items():
     whole = gradient_of(batch, kind=kind)
     added, averaged = (
@@ -281,18 +269,24 @@ quiz.number(
 #
 # PyTorch has two engines for this. **Distributed data parallel** (DDP) leaves the whole model with every process, and
 # begins to send the gradients of the last layers while the backward pass still computes those of the first. **Fully
-# sharded data parallel** (FSDP) leaves each process only a part of the parameters, the gradients and Adam's two means.
-# Before a layer is used the processes put it together, and after it each forgets what is not its own. Of the 16 bytes
-# for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) that leaves about $16 / N$.
+# sharded data parallel** (FSDP) leaves each process only a **shard** of the parameters, the gradients and Adam's two
+# means. Before a layer is used the processes gather its parameters, and after it each frees what is not its own. Of
+# the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) that leaves about $16 / N$.
 #
-# Both *average* gradients, as if all shares had equally many targets. We need the sum. So `take_step` multiplies the
-# loss by $N$ before its backward pass, `(loss * processes / tokens).backward()`: the mean of $N$ gradients, each $N$
-# times too large, is their sum.
+# Both *average* gradients, as if all processes had equally many targets. We need the sum. So each process divides its
+# loss not by the targets of all, but by an $N$-th of them: the mean of $N$ gradients, each $N$ times too large, is
+# their sum.
+#
+# That is all that the `Trainer` of [chapter 11](11_training.ipynb#the-loop) has to learn. `DistributedTrainer` puts
+# the model into an engine, takes its rows of each batch, counts the targets of all processes, and divides by an
+# $N$-th of them. The loop stays as it is.
 
 # %% tags=["export"] module="distributed"
 import torch.distributed as dist
 from dotformer.decoder import DecoderLayer
 from dotformer.encoder import EncoderLayer
+from dotformer.support.progress import Batch
+from dotformer.training import Trainer, TrainingConfig
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -303,18 +297,18 @@ def replicate(model: nn.Module) -> nn.Module:
     """A model of which each process has a copy; gradients become their mean.
 
     The backward pass sends those that are ready while it computes the others. All
-    begin with the parameters of process 0. After Li and others (2020).
+    begin with the parameters of rank 0. After Li and others (2020).
     """
     return DistributedDataParallel(model, forward_sync_buffers=False)
 
 
 def shard(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
-    """A model, changed in place, of which each process keeps a part on its device.
+    """A model, changed in place, of which each process keeps a shard on its device.
 
-    A layer of a transformer is put together before it is used, and forgotten after;
-    what belongs to no layer stays whole between the passes. Gradients become their
-    mean, and each process keeps its part of that. All begin with the parameters of
-    process 0. After Rajbhandari and others (2020).
+    A layer of a transformer is gathered before it is used, and freed after; what
+    belongs to no layer stays whole between the passes. Gradients become their mean,
+    and each process keeps its shard of that. All begin with the parameters of rank
+    0. After Rajbhandari and others (2020).
     """
     for parameter in model.parameters():
         dist.broadcast(parameter.data, 0)
@@ -323,6 +317,50 @@ def shard(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
         if isinstance(part, EncoderLayer | DecoderLayer):
             fully_shard(part, mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+def all_reduce(number: float) -> float:
+    """The sum of a number over all processes."""
+    summed = torch.tensor(number, dtype=torch.float64)
+    dist.all_reduce(summed)
+    return summed.item()
+
+
+class DistributedTrainer(Trainer):
+    """Several processes train one model, each on its rows of each batch.
+
+    The processes are a group; each has a copy of the model, or a shard of it. Each
+    validates on everything, and rank 0 writes into the folder, which all must see.
+    Any number of processes goes on with what any other has begun.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainingConfig,
+        device: str = "cpu",
+        sharded: bool = False,
+    ) -> None:
+        model = shard(model, device) if sharded else replicate(model.to(device))
+        super().__init__(model, config, device)
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+
+    def train_step(
+        self, batches: list[Batch], learning_rate: float
+    ) -> tuple[float, int]:
+        """One step on this process's rows of several batches."""
+        who = self.rank, self.world_size, self.config.pad_id
+        mine = [shard_batch(batch, *who) for batch in batches]
+        return super().train_step(mine, learning_rate)
+
+    def count_targets(self, batches: list[Batch]) -> int:
+        """How many real targets there are in the batches of all processes."""
+        return int(all_reduce(super().count_targets(batches)))
+
+    def accumulate_gradients(self, batches: list[Batch], tokens: float) -> float:
+        """Leave the sum of all processes' gradients; the summed loss of all."""
+        share = tokens / self.world_size  # since the engines take the mean
+        return all_reduce(super().accumulate_gradients(batches, share))
 
 
 # %% [markdown]
@@ -354,50 +392,35 @@ class Traffic(TorchDispatchMode):
 
 
 # %%
-from dotformer.training import TrainingConfig, take_step
-
-
-def summed(number):
-    """The sum of a number over all processes."""
-    number = number.clone()
-    dist.all_reduce(number)
-    return number
-
-
-@in_a_group
-def one_step(engine):
+def one_step(sharded):
     """What a step moves and keeps, over the parameters' bytes, and its gradient."""
     torch.manual_seed(0)
     config = TransformerConfig(
         1000, 1000, 2, 2, d_model=64, num_heads=4, d_ff=256, dropout=0.0
     )
     model, rows = Transformer(config), torch.randint(3, 1000, (8, 17))
-    whole, size = sum(p.nbytes for p in model.parameters()), dist.get_world_size()
-    share = my_share((rows, rows), dist.get_rank(), size)
-    model, plan = engine(model), TrainingConfig(clip=1e9)
-    optimizer = torch.optim.Adam(model.parameters())
+    whole = sum(p.nbytes for p in model.parameters())
+    plan = TrainingConfig(max_grad_norm=1e9)
+    trainer = DistributedTrainer(model, plan, sharded=sharded)
     with Traffic() as traffic:
-        take_step(
-            model, optimizer, [share], 0.0, plan, total=summed, processes=size
-        )
+        trainer.train_step([(rows, rows)], 0.0)
     found, kept = [], 0
-    for p in model.parameters():
-        kept += (p.to_local() if engine is shard else p).nbytes
-        found.append(
-            (p.grad.full_tensor() if engine is shard else p.grad).flatten()
-        )
+    for p in trainer.model.parameters():
+        kept += (p.to_local() if sharded else p).nbytes
+        found.append((p.grad.full_tensor() if sharded else p.grad).flatten())
     moved = {name: n / whole for name, n in traffic.bytes.items()}
     return moved | {"kept": kept / whole}, torch.cat(found)
 
 
-[(alone, gradient)] = together(partial(one_step, replicate), 1)
+[(single, gradient)] = launch(partial(one_step, sharded=False), 1)
 rows = {}
-for engine in (replicate, shard):
-    (rows[engine.__name__], found), _ = together(partial(one_step, engine), 2)
+for sharded in (False, True):
+    (row, found), _ = launch(partial(one_step, sharded), 2)
+    rows["shard" if sharded else "replicate"] = row
     apart = ((found - gradient).abs().max() / gradient.abs().max()).item()
     assert apart < 1e-6, apart
 print(" " * 14 + "".join(f"{name:>12}" for name in rows))
-for kind in alone:
+for kind in single:
     print(f"{kind:14}" + "".join(f"{row[kind]:12.2f}" for row in rows.values()))
 moved = rows["shard"]
 assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
@@ -416,316 +439,22 @@ assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
 # to the other, and FSDP does not cut these. And a step that accumulates over 4 batches sends everything 4 times here;
 # both engines can be told to wait for the last.
 #
-# ## A team that trains
+# ## What must be kept?
 #
-# [Chapter 11](11_training.ipynb)'s `train` asks its `Team` for everything that concerns others, and a process alone has
-# little to say. `Processes` has more. `wrap` puts the model into an engine, `share` deals out the batches, and `total`
-# is an all-reduce. What `save` keeps is what chapter 11 keeps (parameters, Adam's means, the step, the place in the
-# data), but each process writes its part, and a table of contents says what is where. So another number of processes
-# may go on from there; a test does that. `joined` finds out whether there are others. (The code is folded.)
-
-# %% tags=["export", "hide-input"] module="distributed"
-import hashlib
-import json
-import shutil
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
-
-import torch.distributed.checkpoint as dcp
-from dotformer.support.files import replacing
-from dotformer.training import TrainingConfig, shape_of
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-
-
-def last_checkpoint(folder: Path) -> Path:
-    """Where the last whole checkpoint is, if a run has saved one.
-
-    That is `checkpoint`, or `checkpoint.old` if all were killed between two names.
-    """
-    path, old = folder / "checkpoint", folder / "checkpoint.old"
-    return old if old.exists() and not path.exists() else path
-
-
-def whole_of(model: nn.Module) -> nn.Module:
-    """The model that `replicate` has wrapped, or the one that `shard` has changed."""
-    return getattr(model, "module", model)
-
-
-def digests(path: Path) -> dict[str, str]:
-    """SHA-256 of the files of a checkpoint but `run.json`, by name."""
-    files = [file for file in path.iterdir() if file.name != "run.json"]
-    return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
-
-
-def read_run(folder: Path, config: TrainingConfig) -> dict[str, Any] | None:
-    """What `save_parts` was told of the run in a folder; None where there is none.
-
-    Raises ValueError when it is no such run, or had another configuration.
-    """
-    if (folder / "checkpoint.pt").exists():
-        raise ValueError(
-            f"{folder} was begun by a process alone: go on without torchrun, or"
-            " choose another folder"
-        )
-    path = last_checkpoint(folder) / "run.json"
-    if not path.exists():
-        return None
-    try:
-        run = json.loads(path.read_text(encoding="utf-8"))
-        before, step = run["config"], int(run["history"][-1]["step"])
-        found = {
-            "place": tuple(run["place"]),
-            "history": run["history"],
-            "step": step,
-            "shape": run["shape"],
-            "digests": run["digests"],
-        }
-        wrong = [n for n, value in asdict(config).items() if before[n] != value]
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}") from error
-    if wrong:
-        raise ValueError(f"{path} was made with another {', '.join(wrong)}")
-    return found
-
-
-def save_parts(
-    folder: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    config: TrainingConfig,
-    place: tuple[int, int],
-    history: list[dict[str, float]],
-) -> None:
-    """Write a checkpoint, each process its part. The one before stays until then.
-
-    Raises OSError when a part cannot be written.
-    """
-    draft, path = folder / "checkpoint.draft", folder / "checkpoint"
-    first = dist.get_rank() == 0
-    if first:
-        shutil.rmtree(draft, ignore_errors=True)
-    dist.barrier()
-    parameters, memory = get_state_dict(whole_of(model), optimizer)
-    try:
-        dcp.save({"model": parameters, "optimizer": memory}, checkpoint_id=draft)
-    except CheckpointException as error:
-        raise OSError(f"{draft}: {str(error).strip().splitlines()[-1]}") from error
-    if first:
-        run = {"config": asdict(config), "place": place, "history": history}
-        run |= {"shape": shape_of(whole_of(model)), "digests": digests(draft)}
-        with replacing(draft / "run.json") as file:
-            file.write_text(json.dumps(run), encoding="utf-8")
-        old = folder / "checkpoint.old"
-        if path.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            path.rename(old)
-        draft.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
-    dist.barrier()
-
-
-def load_parts(
-    folder: Path,
-    run: dict[str, Any],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    """Put a model and its optimiser back, saved by however many processes.
-
-    PyTorch's reader can run what a file tells it to: load only your own ones.
-    Raises ValueError when files are missing, damaged, or of another model.
-    """
-    path, inner = last_checkpoint(folder), whole_of(model)
-    if run["shape"] != shape_of(inner):
-        raise ValueError(f"{path} holds the parameters of another model")
-    if dist.get_rank() == 0 and run["digests"] != digests(path):
-        raise ValueError(f"{path} is damaged: a file is missing, or has changed")
-    parameters, memory = get_state_dict(inner, optimizer)
-    state = {"model": parameters, "optimizer": memory}
-    try:
-        dcp.load(state, checkpoint_id=path)
-    except (CheckpointException, OSError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ValueError(f"{path} cannot be read: {reason}") from error
-    set_state_dict(
-        inner,
-        optimizer,
-        model_state_dict=state["model"],
-        optim_state_dict=state["optimizer"],
-    )
-
-
-# %% tags=["export", "hide-input"] module="distributed"
-from collections.abc import Callable, Iterable, Iterator
-from copy import deepcopy
-
-import numpy as np
-from dotformer.training import Team, write_logs
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-)
-from torch.utils.tensorboard import SummaryWriter
-
-
-class Processes(Team):
-    """Several processes that train one model together, a share of each batch each.
-
-    Made where the processes have found each other; see `joined`. All must see the
-    same folder. Process 0 keeps a whole copy of the model on its CPU, and each
-    validates on everything.
-    """
-
-    def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.number, self.size = dist.get_rank(), dist.get_world_size()
-        self.device = torch.device(device)
-        self.copy: nn.Module | None = None
-
-    def wait(self) -> None:
-        """Wait until all processes are here."""
-        dist.barrier()
-
-    def total(self, number: Tensor) -> Tensor:
-        """The sum of a number over all processes."""
-        summed = number.clone()
-        dist.all_reduce(summed)
-        return summed
-
-    def share(
-        self, batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]]
-    ) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
-        """This process's share of each batch of an epoch; see `my_share`."""
-        return lambda epoch: (
-            my_share(batch, self.number, self.size) for batch in batches(epoch)
-        )
-
-    def wrap(self, model: nn.Module, sharded: bool = False) -> nn.Module:
-        """The model as all train it together: each the whole, or each a part."""
-        self.copy = deepcopy(model).cpu() if self.number == 0 else None
-        if sharded:
-            return shard(model, self.device)
-        return replicate(model.to(self.device))
-
-    def reached(
-        self, folder: Path, model: nn.Module, config: TrainingConfig
-    ) -> int:
-        """How many steps the run in a folder has made."""
-        run = read_run(folder, config)
-        return run["step"] if run else 0
-
-    def load(
-        self,
-        folder: Path,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        config: TrainingConfig,
-    ) -> tuple[tuple[int, int], list[dict[str, float]]]:
-        """Put a run back to where it was saved last; see `read_run`, `load_parts`.
-
-        Raises ValueError, too, when not all processes find the same checkpoint.
-        """
-        run = read_run(folder, config)
-        step = run["step"] if run else 0
-        if self.total(torch.tensor(step, device=self.device)) != self.size * step:
-            raise ValueError(f"not all processes find the same run in {folder}")
-        if run is None:
-            return (0, 0), []
-        load_parts(folder, run, model, optimizer)
-        self.seed(config, step)
-        return run["place"], run["history"]
-
-    def save(
-        self,
-        folder: Path,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        config: TrainingConfig,
-        place: tuple[int, int],
-        history: list[dict[str, float]],
-        board: SummaryWriter | None,
-    ) -> None:
-        """Write what a run leaves: process 0 the logs, each its part."""
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        whole = get_model_state_dict(whole_of(model), options=options)
-        if self.copy:
-            self.copy.load_state_dict(whole)
-            write_logs(folder, self.copy, history, board)
-        save_parts(folder, model, optimizer, config, place, history)
-        self.seed(config, int(history[-1]["step"]))
-
-    def seed(self, config: TrainingConfig, step: int) -> None:
-        """Begin random numbers that no other process and no other step has."""
-        mixed = np.random.SeedSequence([config.seed, step, self.number])
-        torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0]))
-
-
-# %% tags=["export", "hide-input"] module="distributed"
-import gc
-import os
-from contextlib import contextmanager
-from datetime import timedelta
-
-
-@contextmanager
-def joined(device: str = "cpu") -> Iterator[Team]:
-    """The team of the processes that torchrun has started, or of this one alone.
-
-    On GPUs each process takes the one that has its number on this machine. What the
-    team has wrapped must be gone when the block ends, or ending the group can hang:
-    let a function of its own train. Raises ValueError when there is no GPU for a
-    process, when processes cannot talk on the device, and when restarts on several
-    machines would wait for the dead.
-    """
-    if not dist.is_torchelastic_launched():
-        yield Team()
-        return
-    local, here, restarts, attempt = (
-        int(os.environ[name])
-        for name in (
-            "LOCAL_RANK",
-            "LOCAL_WORLD_SIZE",
-            "TORCHELASTIC_MAX_RESTARTS",
-            "TORCHELASTIC_RESTART_COUNT",  # each machine has its own
-        )
-    )
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"several processes cannot use {device}: use --device cpu")
-    if device == "cuda" and local >= torch.cuda.device_count():
-        raise ValueError(
-            f"{here} processes find {torch.cuda.device_count()} GPUs: start fewer,"
-            " or use --device cpu"
-        )
-    store, number, size = next(dist.rendezvous("env://"))
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # it outlives a restart, and holds the addresses of those that have died
-        if here < size and restarts:
-            raise ValueError(
-                "to restart several machines, torchrun needs"
-                " TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"
-            )
-        store = dist.PrefixStore(f"attempt {attempt}", store)
-    if device == "cuda":
-        torch.cuda.set_device(local)
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
-        store=store,
-        rank=number,
-        world_size=size,
-        timeout=timedelta(hours=3),  # process 0 may have to fetch and prepare data
-    )
-    yield Processes(device)
-    gc.collect()  # what has wrapped a model refers to itself, and stays till then
-    dist.destroy_process_group()  # not after an error: others may never answer
-
-
-# %% [markdown]
-# Does it hold? Train a model that turns sentences around, for 20 steps: in one process, in two that each have the whole
-# model, and in three that each have a part. (The accident is for later.)
+# The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, place and
+# history, and so it does here, in the same file. To save, the processes gather one parameter after the other, and
+# rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file depends
+# on how many processes have written it, and **any number of them may go on from there**: two may end what one has
+# begun. The random state in it is that of rank 0. The other ranks begin theirs anew whenever the run is saved or
+# loaded, from the seed, the step and the rank, so that no two draw the same dropout.
+#
+# Does it hold? Train a model that turns sentences around, for 20 steps: in one process, in two that each have the
+# whole model, and in three that each have a shard. (The accident is for later.)
 
 # %%
-from dotformer.training import TrainingConfig, evaluate, pair_batches, train
+import os
+
+from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
 
 torch.manual_seed(0)
 sentences = [
@@ -734,34 +463,30 @@ sentences = [
 pairs = [(one, [1, *one[::-1], 2]) for one in sentences]
 
 
-def run(sharded=False, folder=None, accident=False):
+def run(trainer_of, folder=None, accident=False):
     """The history of a short training, with an accident on the first attempt."""
-    with joined() as team:
-        return run_by(team, sharded, folder, accident)
-
-
-def run_by(team, sharded, folder, accident):
     validate = partial(evaluate, batches=list(pair_batches(pairs[:20])))
-    config = TrainingConfig(steps=20, rate=1e-2, warmup=5, every=5)
+    config = TrainingConfig(
+        steps=20, learning_rate=1e-2, warmup_steps=5, validate_every=5
+    )
 
-    def share(epoch):
+    def batches(epoch):
         for n, batch in enumerate(pair_batches(pairs, epoch, max_tokens=20), 1):
-            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")
-            if accident and (n, team.number, attempt) == (13, 1, "0"):
+            first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+            if accident and n == 13 and first_attempt and dist.get_rank() == 1:
                 os.kill(os.getpid(), signal.SIGKILL)  # no chance to say goodbye
             yield batch
 
     torch.manual_seed(0)
-    model, batches = team.wrap(Transformer(shape), sharded), team.share(share)
-    return train(
-        model, batches, config, validate, folder, progress=False, team=team
-    )
+    trainer = trainer_of(Transformer(shape), config)
+    return trainer.train(batches, validate, folder, progress=False)
 
 
+sharded = partial(DistributedTrainer, sharded=True)
 histories = {
-    "1 process": run(),
-    "2, each the whole": together(run, 2)[0],
-    "3, each a part": together(partial(run, sharded=True), 3)[0],
+    "1 process": run(Trainer),
+    "2, each the whole": launch(partial(run, DistributedTrainer), 2)[0],
+    "3, each a shard": launch(partial(run, sharded), 3)[0],
 }
 
 
@@ -793,8 +518,8 @@ for name in histories:
 
 # %%
 with TemporaryDirectory() as folder:
-    killed = partial(run, folder=Path(folder), accident=True)
-    histories["2, one of them killed"] = together(killed, 2, restarts=1)[0]
+    killed = partial(run, DistributedTrainer, folder, accident=True)
+    histories["2, one of them killed"] = launch(killed, 2, restarts=1)[0]
 for name in ("1 process", "2, one of them killed"):
     compare(name)
 
@@ -803,10 +528,10 @@ for name in ("1 process", "2, one of them killed"):
 #
 # ## The same command
 #
-# `torchrun` comes with PyTorch. It starts a program several times, tells each copy its number, and watches them;
-# `together` uses the same code. `python -m dotformer train` looks into its environment for that number. Two processes;
-# two that each keep a part; eight processes, one for each GPU, that are started again, at most three times, when one
-# fails:
+# `torchrun` comes with PyTorch. It starts a program several times, tells each copy its rank, and watches them; `launch`
+# uses the same code. `python -m dotformer train` looks into its environment for that rank, and takes a
+# `DistributedTrainer` if it finds one. Two processes; two that each keep a shard; eight processes, one for each GPU, that
+# are started again, at most three times, when one fails:
 #
 # ```bash
 # torchrun --standalone --nproc-per-node 2 \
@@ -863,7 +588,6 @@ quiz.one_choice(
 
 
 # %%
-@in_a_group
 def race(sentences, rounds=24):
     """Milliseconds for a gradient, for each way: the quartiles of some rounds."""
     torch.set_num_threads(1)
@@ -923,7 +647,6 @@ assert gains["4", "two, silent"] < 1.5
 
 
 # %%
-@in_a_group
 def talk():
     """Seconds for an all-reduce of so many numbers, the median of some."""
     dist.all_reduce(torch.ones(1))  # the first takes longer
@@ -939,7 +662,7 @@ def talk():
     return found
 
 
-seconds = together(talk, 2)[0]
+seconds = launch(talk, 2)[0]
 for size, taken in seconds.items():
     rate = 4 * size / taken / 1e6
     print(
@@ -1145,20 +868,24 @@ verdict
 # ### Exercise 2: What each keeps
 #
 # *Easy, 10 minutes.* A model has `parameters` parameters, of which the largest layer has `layer`. Training takes 16
-# bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the means. Return the bytes that each of `size`
-# processes needs, if each keeps its part of all of these and has besides, in tables of their own, the whole parameters
-# and gradients of one layer at a time.
+# bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the means. Return the bytes that each of
+# `world_size` processes needs, if each keeps its part of all of these and has besides, in tables of their own, the
+# whole parameters and gradients of one layer at a time.
 
 
 # %% tags=["exercise"]
-def bytes_of_part(parameters, layer, size):
-    """Bytes in each of `size` processes."""
+def bytes_of_part(parameters, layer, world_size):
+    """Bytes in each of `world_size` processes."""
     ...
 
 
 # %% tags=["check"]
-def kept(parameters, layer, size, divide=16, whole=8):
-    return divide * parameters / size + whole * layer + (16 - divide) * parameters
+def kept(parameters, layer, world_size, divide=16, whole=8):
+    return (
+        divide * parameters / world_size
+        + whole * layer
+        + (16 - divide) * parameters
+    )
 
 
 check_part = partial(
@@ -1179,9 +906,9 @@ check_part(bytes_of_part)
 
 
 # %% tags=["solution"]
-def bytes_of_part(parameters, layer, size):
-    """Bytes in each of `size` processes."""
-    return 16 * parameters / size + 8 * layer
+def bytes_of_part(parameters, layer, world_size):
+    """Bytes in each of `world_size` processes."""
+    return 16 * parameters / world_size + 8 * layer
 
 
 verdict = check_part(bytes_of_part)
@@ -1193,23 +920,23 @@ verdict
 #
 # ### Exercise 3: Nobody left out
 #
-# *Medium, 15 minutes.* A sampler deals out `count` sentences to `size` processes like cards, in order. All must make
-# the same number of batches, each of one sentence. Return for process `number` the list of its sentences' numbers, with
-# `None` where it has to take part without one, so that each sentence is with one process.
+# *Medium, 15 minutes.* A sampler deals out `count` sentences to `world_size` processes like cards, in order. All must
+# make the same number of batches, each of one sentence. Return for the process `rank` the list of its sentences'
+# numbers, with `None` where it has to take part without one, so that each sentence is with one process.
 
 
 # %% tags=["exercise"]
-def dealt(count, number, size):
+def dealt(count, rank, world_size):
     """The sentences of a process, and None where there is none left."""
     ...
 
 
 # %% tags=["check"]
-def dealing(count, number, size, fill=True, repeat=False, drop=False):
-    own = list(range(number, count, size))
-    rounds = count // size if drop else -(-count // size)
+def dealing(count, rank, world_size, fill=True, repeat=False, drop=False):
+    own = list(range(rank, count, world_size))
+    rounds = count // world_size if drop else -(-count // world_size)
     if fill and len(own) < rounds:
-        own.append(number % count if repeat else None)
+        own.append(rank % count if repeat else None)
     return own[:rounds]
 
 
@@ -1229,10 +956,10 @@ check_dealt(dealt)
 
 
 # %% tags=["solution"]
-def dealt(count, number, size):
+def dealt(count, rank, world_size):
     """The sentences of a process, and None where there is none left."""
-    own = list(range(number, count, size))
-    return own + [None] * (-(-count // size) - len(own))
+    own = list(range(rank, count, world_size))
+    return own + [None] * (-(-count // world_size) - len(own))
 
 
 verdict = check_dealt(dealt)
@@ -1249,7 +976,7 @@ verdict
 #
 # Many processes train one model if each takes a share of every batch and they add up what they find: the number of
 # targets before the backward pass, the gradients after it. Divided by the targets of all, the sum is what one process
-# would have found, and a ring makes it for less than twice the gradient from each. What does not fit is kept in parts,
+# would have found, and a ring makes it for less than twice the gradient from each. What does not fit is kept in shards,
 # which takes more traffic, and what dies is started again from what was saved. How much faster it gets depends on the
 # work between two sums.
 #

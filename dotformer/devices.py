@@ -16,7 +16,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, IterableDataset
 
-from dotformer.training import cross_entropy, keep_random_state
+from dotformer.support.checkpoints import keep_random_state
+from dotformer.training import cross_entropy
 from dotformer.transformer import TransformerConfig
 
 

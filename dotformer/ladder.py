@@ -25,13 +25,8 @@ from dotformer.devices import (
     step_operations,
     synchronize,
 )
-from dotformer.training import (
-    TrainingConfig,
-    cross_entropy,
-    keep_random_state,
-    pair_batches,
-    take_step,
-)
+from dotformer.support.checkpoints import keep_random_state
+from dotformer.training import Trainer, TrainingConfig, cross_entropy, pair_batches
 from dotformer.transformer import Transformer, TransformerConfig
 
 
@@ -206,23 +201,22 @@ def trainer(
     Defined in chapter 20, "A ladder".
     """
     model = set_up(workload.fresh(device), setup)
-    optimizer = torch.optim.AdamW(
+    trainer = Trainer(model, TrainingConfig(max_grad_norm=1e9), device)
+    trainer.optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=0.0, fused=setup.fused_optimizer or None
     )
-    config, half = TrainingConfig(clip=1e9), nullcontext
     if setup.precision.endswith("float16"):
-        kind = torch.device(device).type
-        half = partial(torch.autocast, kind, getattr(torch, setup.precision))
-    criterion = torch.compile(cross_entropy) if setup.compiled else cross_entropy
+        kind, dtype = torch.device(device).type, getattr(torch, setup.precision)
+        trainer.precision = partial(torch.autocast, kind, dtype)
+    if setup.compiled:
+        trainer.criterion = torch.compile(cross_entropy)
     rounding = "highest" if setup.precision == "float32" else "high"
 
     def step(batch: tuple[Tensor, ...]) -> tuple[float, int]:
         # the loss's compiled program may hand a number back, too
         whole = torch._dynamo.config.patch(capture_scalar_outputs=True)
         with product_precision(rounding), whole:
-            return take_step(
-                model, optimizer, [batch], 0.0, config, half, criterion
-            )
+            return trainer.train_step([batch], 0.0)
 
     return step, model
 

@@ -7,7 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -18,8 +18,10 @@ from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
 from dotformer.devices import product_precision, what_to_shrink
-from dotformer.distributed import joined
-from dotformer.training import Team, evaluate, pair_batches, train
+from dotformer.distributed import DistributedTrainer
+from dotformer.support.checkpoints import RunFolder
+from dotformer.support.processes import barrier, process_group, rank, world_size
+from dotformer.training import Trainer, evaluate, pair_batches
 from dotformer.translation import bleu, exact_match
 
 SHOWN = 10  # translations that --save keeps
@@ -30,11 +32,12 @@ CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default
               with a sentence a line, named from where CONFIG.toml lies
   [tokens]    vocab_size = 10000, shared = false (one tokenizer for both sides)
   [model]     kind = "transformer" or "recurrent", and the fields of TransformerConfig or RecurrentConfig
-  [training]  max_tokens = 4096 (places in a batch), precision = "float32", "tf32" or "bfloat16" (of products), and the
-              fields of TrainingConfig
+  [training]  max_tokens = 4096 (in a batch, padding included), precision = "float32", "tf32" or "bfloat16" (of
+              products), and the fields of TrainingConfig
 
 The folder will hold config.json, source.json and target.json (the tokenizers), model.safetensors (the parameters when
-the validation loss was lowest), log.csv, tensorboard/, and checkpoint.pt, from which the same command goes on."""
+the validation loss was lowest), log.csv, tensorboard/, and checkpoint.safetensors, from which the same command goes on,
+by any number of processes."""
 
 
 def device_named(name: str) -> str:
@@ -49,40 +52,47 @@ def device_named(name: str) -> str:
 def train_command(args: argparse.Namespace) -> None:
     """Train, or go on where the checkpoint is."""
     device = device_named(args.device)
-    with joined(device) as team:
-        train_together(args, device, team)
+    with process_group(device):
+        train_in_group(args, device)
 
 
-def train_together(args: argparse.Namespace, device: str, team: Team) -> None:
-    """Train as one of a team, whose first process makes the folder for all."""
-    if team.number:
-        team.wait()
+def train_in_group(args: argparse.Namespace, device: str) -> None:
+    """Train, as one of several processes if there are; rank 0 makes the folder for all."""
+    distributed = torch.distributed.is_initialized()
+    if args.shard and not distributed:
+        raise ValueError("one process has no shards of a model: use torchrun")
+    if rank() > 0:
+        barrier()
     run = Run.begin(args.config, args.output or Path("runs", args.config.stem))
-    say = (lambda _: None) if args.quiet or team.number else partial(print, flush=True)
+    say = (lambda _: None) if args.quiet or rank() > 0 else partial(print, flush=True)
     translator, config, folder = run.translator(), run.training, run.folder
-    model, reached = translator.model, team.reached(run.folder, translator.model, run.training)
+    model, reached = translator.model, RunFolder(run.folder).reached()
     pairs, held_out = run.numbered(translator, "train"), run.numbered(translator, "validation")
     run.save(translator)
-    if not team.number:
-        team.wait()
-    if reached >= config.steps:
-        return say(f"{folder} is finished: all {config.steps:,} steps are done")
-    say(f"{len(pairs):,} pairs, {sum(map(Tensor.numel, model.parameters())):,} parameters, on {device}, in {folder}")
-    say(f"going on after step {reached:,} of {config.steps:,}" if reached else f"{config.steps:,} steps to go")
+    if rank() == 0:
+        barrier()
+    if reached < config.steps:
+        parameters = sum(map(Tensor.numel, model.parameters()))
+        say(f"{len(pairs):,} pairs, {parameters:,} parameters, on {device}, in {folder}")
+        say(f"going on after step {reached:,} of {config.steps:,}" if reached else f"{config.steps:,} steps to go")
     batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
     validate = partial(evaluate, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
-    progress = not args.quiet and sys.stderr is not None and sys.stderr.isatty()
-    half = partial(torch.autocast, device, torch.bfloat16) if config.precision == "bfloat16" else nullcontext
+    progress = not args.quiet and rank() == 0 and sys.stderr is not None and sys.stderr.isatty()
     with product_precision("highest" if config.precision == "float32" else "high"):
         try:
-            wrapped = team.wrap(model, args.shard)
-            history = train(wrapped, team.share(batches), config, validate, folder, device, half, progress, team)
+            kind = partial(DistributedTrainer, sharded=args.shard) if distributed else Trainer
+            trainer = kind(model, config, device)
+            if config.precision == "bfloat16":
+                trainer.precision = partial(torch.autocast, device, torch.bfloat16)
+            history = trainer.train(batches, validate, folder, progress)
         except torch.OutOfMemoryError as error:
-            if team.size > 1:  # what follows computes with the whole model and the whole batch
+            if world_size() > 1:  # what follows computes with the whole model and the whole batch
                 raise MemoryError(str(error)) from error
             largest = max(batches(0), key=lambda batch: sum(map(Tensor.numel, batch)))
             there = torch.cuda.get_device_properties(device).total_memory if device == "cuda" else 0
             raise MemoryError(what_to_shrink(model, *largest, there) if there else str(error)) from error
+    if reached >= config.steps:
+        return say(f"{folder} is finished: all {config.steps:,} steps are done")
     best = min(history, key=lambda row: row["validation_loss"])
     say(f"finished; the lowest validation loss was {best['validation_loss']:.3f}, after step {best['step']:,}")
 
@@ -197,7 +207,7 @@ def parser() -> Parser:
     made.add_argument("config", type=Path, metavar="CONFIG.toml", help="what to train, as configs/number_words.toml")
     made.add_argument("--output", type=Path, metavar="FOLDER", help="where to keep it (default: runs/CONFIG)")
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    made.add_argument("--shard", action="store_true", help="under torchrun: each process keeps a part of the model")
+    made.add_argument("--shard", action="store_true", help="under torchrun: each process keeps a shard of the model")
     for run, short, more in (
         (translate_command, "Translate standard input to standard output, line by line", "Example:\n  "
          "echo forty two | python -m dotformer translate runs/number_words"),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin
 
 import torch
 from safetensors import SafetensorError
@@ -38,10 +38,13 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Training(TrainingConfig):
-    """A training, with the number of places in a batch, and how it is computed: see `PRECISIONS`."""
+    """A training, with the number of tokens in a batch, and the precision of products.
+
+    Parameters are float32 in any case; products in float16 would need a loss scale.
+    """
 
     max_tokens: int = 4096
-    precision: str = "float32"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
 
 
 CORPORA = {name: getattr(corpora, name) for name in ("number_words", "grammar", "cmudict", "multi30k")}
@@ -51,17 +54,26 @@ SECTIONS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # the key th
     "model": ("kind", {kind: parts[0] for kind, parts in kinds().items()}),
     "training": ("", {"": Training}),
 }
-PRECISIONS = ("float32", "tf32", "bfloat16")  # of products; parameters are float32, and float16 would need a loss scale
+RENAMED = {  # keys of [training] in earlier versions
+    "rate": "learning_rate",
+    "warmup": "warmup_steps",
+    "smoothing": "label_smoothing",
+    "clip": "max_grad_norm",
+    "accumulate": "accumulation_steps",
+    "every": "validate_every",
+}
 OURS = ("source_vocab_size", "target_vocab_size", "pad_id")  # what the tokenizers fix
 PARTS, SIDES = ("train", "validation", "test"), ("source", "target")
-FILES = ("source.json", "target.json", "model.safetensors", "log.csv", "checkpoint.pt")
-WANTED = {int: "a whole number", float: "a number", str: "a text in quotes", list[str]: "two file names"}
+FILES = ("source.json", "target.json", "model.safetensors", "log.csv", "checkpoint.safetensors")
+WANTED = {int: "a whole number", float: "a number", bool: "true or false", list[str]: "two file names"}
 
 
 def fits(value: Any, kind: Any) -> bool:
     """Whether a value from a file is of that kind."""
     if kind in (int, float):
         return (type(value) is int and abs(value) < 2**31) or type(value) is kind is float
+    if get_origin(kind) is Literal:
+        return isinstance(value, str)
     if kind == list[str]:
         return isinstance(value, list) and list(map(type, value)) == [str, str]
     return isinstance(value, kind)
@@ -75,10 +87,12 @@ def section(name: str, given: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"[{name}] {choice} must be one of {', '.join(choices)}, not {chosen!r}")
     keys = {key: p for key, p in inspect.signature(choices[chosen]).parameters.items() if key not in OURS}
     for key, value in given.items():
+        if key not in keys and name == "training" and key in RENAMED:
+            raise ValueError(f"[training] {key} is called {RENAMED[key]} now")
         if key not in keys:
             raise ValueError(f"[{name}] has no key {key}; there are {', '.join(filter(None, [choice, *keys]))}")
         if not fits(value, keys[key].annotation):
-            wanted = WANTED.get(keys[key].annotation, "true or false")
+            wanted = WANTED.get(keys[key].annotation, "a text in quotes")
             raise ValueError(f"[{name}] {key} must be {wanted}, not {value!r}")
     for key, parameter in keys.items():
         if given.setdefault(key, parameter.default) is parameter.empty:
@@ -116,11 +130,6 @@ class Run:
                 raise ValueError("[model] share_embeddings needs [tokens] shared = true")
             with named("[training]"):
                 self.training = Training(**self.config["training"])
-                if self.training.max_tokens < 1 or self.training.seed < 0:
-                    raise ValueError("max_tokens must be positive and seed not negative")
-                if self.training.precision not in PRECISIONS:
-                    there = ", ".join(PRECISIONS)
-                    raise ValueError(f"precision must be one of {there}, not {self.training.precision!r}")
         if data["corpus"] == "parallel":
             data |= {part: [str((path.parent / name).absolute()) for name in data[part]] for part in PARTS}
         self.longest = min(model.get("max_length", self.training.max_tokens), self.training.max_tokens)

@@ -1,1 +1,1 @@
-"""What no chapter teaches, written by hand: the check of shapes, and a recorder of attention weights."""
+"""What no chapter teaches, written by hand: shapes, settings, files, checkpoints, processes, recorded weights."""

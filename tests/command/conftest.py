@@ -92,8 +92,8 @@ CONFIG = {
     "tokens": {"vocab_size": 330},
     "model": {"d_model": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "d_ff": 64}
     | {"max_length": 16, "norm_first": True},
-    "training": {"steps": 60, "rate": 0.02, "warmup": 10, "schedule": "inverse_sqrt", "every": 5, "max_tokens": 96}
-    | {"seed": 6},
+    "training": {"steps": 60, "learning_rate": 0.02, "warmup_steps": 10, "schedule": "inverse_sqrt"}
+    | {"validate_every": 5, "max_tokens": 96, "seed": 6},
 }
 
 

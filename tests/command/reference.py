@@ -50,15 +50,28 @@ DEFAULTS = {
     | {"share_embeddings": False, "tie_output": True},
     "recurrent": {"d_model": 256, "num_layers": 1, "dropout": 0.1, "cell": "lstm", "attention": True}
     | {"share_embeddings": False, "tie_output": True},
-    "training": {"steps": 2000, "rate": 1e-3, "warmup": 200, "schedule": "linear", "smoothing": 0.1, "clip": 1.0}
-    | {"accumulate": 1, "every": 200, "seed": 0, "max_tokens": 4096, "precision": "float32"},
+    "training": {
+        "steps": 2000,
+        "learning_rate": 1e-3,
+        "warmup_steps": 200,
+        "schedule": "linear",
+        "label_smoothing": 0.1,
+    }
+    | {
+        "max_grad_norm": 1.0,
+        "accumulation_steps": 1,
+        "validate_every": 200,
+        "seed": 0,
+        "max_tokens": 4096,
+        "precision": "float32",
+    },
 }
 
 SMALL = {
     "tokens": {"vocab_size": 300},
     "model": {"d_model": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "d_ff": 8}
     | {"max_length": 32},
-    "training": {"steps": 4, "rate": 0.05, "warmup": 2, "every": 2, "max_tokens": 96},
+    "training": {"steps": 4, "learning_rate": 0.05, "warmup_steps": 2, "validate_every": 2, "max_tokens": 96},
 }
 
 
@@ -136,7 +149,7 @@ def judged(model, pairs):
 
 def rate_at(step, training):
     """The learning rate of a step: up in a line, then down in a line or as 1 / sqrt(step)."""
-    peak, warmup = training["rate"], training["warmup"]
+    peak, warmup = training["learning_rate"], training["warmup_steps"]
     if step <= warmup:
         return peak * step / warmup
     if training["schedule"] == "inverse_sqrt":
@@ -159,23 +172,23 @@ def learn(config, corpus=CORPUS):
         sizes = training["max_tokens"], 0, training["seed"]
         data = chain.from_iterable(pair_batches(pairs, epoch, *sizes) for epoch in count())
         for step in range(1, training["steps"] + 1):
-            batches = list(islice(data, training["accumulate"]))
+            batches = list(islice(data, training["accumulation_steps"]))
             real = sum(int((target[:, 1:] != 0).sum()) for _, target in batches)
             adam.zero_grad()
             for source, target in batches:
                 with half:
                     logits = model.train()(source, target[:, :-1]).flatten(0, 1)
-                options = {"ignore_index": 0, "reduction": "sum", "label_smoothing": training["smoothing"]}
+                options = {"ignore_index": 0, "reduction": "sum", "label_smoothing": training["label_smoothing"]}
                 loss = F.cross_entropy(logits.float(), target[:, 1:].flatten(), **options)
                 (loss / real).backward()
                 losses += float(loss.detach())
             tokens += real
-            torch.nn.utils.clip_grad_norm_(model.parameters(), training["clip"])
+            torch.nn.utils.clip_grad_norm_(model.parameters(), training["max_grad_norm"])
             adam.param_groups[0]["lr"] = rate_at(step, training)
             adam.step()
-            if step % training["every"] == 0 or step == training["steps"]:
+            if step % training["validate_every"] == 0 or step == training["steps"]:
                 found = {f"validation_{name}": value for name, value in judged(model, held_out).items()}
-                rows.append({"step": step, "rate": rate_at(step, training), "loss": losses / tokens} | found)
+                rows.append({"step": step, "learning_rate": rate_at(step, training), "loss": losses / tokens} | found)
                 if found["validation_loss"] == min(row["validation_loss"] for row in rows):
                     best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
                 losses = tokens = 0

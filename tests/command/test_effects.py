@@ -33,7 +33,7 @@ from tests.command.reference import CORPUS, SMALL, changed, toml
 RECURRENT = SMALL | {"model": {"kind": "recurrent", "d_model": 8}}
 SHARED = {"tokens": {"vocab_size": 300, "shared": True}}
 BASES = {"small": SMALL, "recurrent": RECURRENT, "shared": SMALL | SHARED, "shared, recurrent": RECURRENT | SHARED}
-WORSE = changed(SMALL, "training", {"rate": 2.0, "every": 1})  # from step to step
+WORSE = changed(SMALL, "training", {"learning_rate": 2.0, "validate_every": 1})  # from step to step
 ROOT = Path(__file__).parents[2]
 
 
@@ -78,12 +78,16 @@ def assert_left(folder, config, corpus=CORPUS):
         assert (saved.merges, saved.special_tokens) == (tokenizer.merges, tokenizer.special_tokens)
     for row, expected in zip(log(folder), rows, strict=True):
         assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-3)
-    parameters = reference.kept(reference.full(config), both, folder).state_dict()
+    fresh = reference.kept(reference.full(config), both, folder)
+    parameters = fresh.state_dict()
     assert parameters.keys() == best.keys()
     for name in best:
         torch.testing.assert_close(parameters[name], best[name], rtol=0, atol=5e-3)
-    [group], [plain] = (state["param_groups"] for state in (torch.load(folder / "checkpoint.pt")["optimizer"], adam))
-    assert group | {"lr": plain["lr"]} == plain and group["lr"] == pytest.approx(plain["lr"])
+    checkpoint = load_file(folder / "checkpoint.safetensors")
+    for index, name in enumerate(name for name, _ in fresh.named_parameters()):
+        for kind, value in adam["state"][index].items():
+            found_value = checkpoint[f"optimizer.{name}.{kind}"]
+            torch.testing.assert_close(found_value, value, rtol=0, atol=5e-3, msg=f"{kind} of {name}")
     return found
 
 
@@ -120,13 +124,13 @@ KEYS = [
     ("recurrent", "model", {"tie_output": False}),
     ("shared, recurrent", "model", {"share_embeddings": True}),
     ("small", "training", {"steps": 5}),
-    ("small", "training", {"rate": 0.1}),
-    ("small", "training", {"warmup": 3}),
+    ("small", "training", {"learning_rate": 0.1}),
+    ("small", "training", {"warmup_steps": 3}),
     ("small", "training", {"schedule": "inverse_sqrt"}),
-    ("small", "training", {"smoothing": 0.5}),
-    ("small", "training", {"clip": 100.0}),
-    ("small", "training", {"accumulate": 2}),
-    ("small", "training", {"every": 1}),
+    ("small", "training", {"label_smoothing": 0.5}),
+    ("small", "training", {"max_grad_norm": 100.0}),
+    ("small", "training", {"accumulation_steps": 2}),
+    ("small", "training", {"validate_every": 1}),
     ("small", "training", {"seed": 1}),
     ("small", "training", {"max_tokens": 60}),
     ("small", "training", {"precision": "bfloat16"}),
@@ -401,10 +405,10 @@ def test_a_device_is_where_it_computes(
         assert found["measured"]["device"] == device and ("accelerator" in found["machine"]) == (device == "cuda")
 
 
-def test_one_process_has_no_parts(fails, tmp_path, data):
+def test_one_process_has_no_shards(fails, tmp_path, data):
     (tmp_path / "small.toml").write_text(toml({"data": data} | SMALL))
     said = fails("train", tmp_path / "small.toml", "--output", tmp_path / "run", "--shard")
-    assert said == "dotformer: one process has no parts of a model: use torchrun\n"
+    assert said == "dotformer: one process has no shards of a model: use torchrun\n"
 
 
 def test_settings_of_the_caller_stay(data, call, fails, tmp_path):
@@ -417,7 +421,7 @@ def test_settings_of_the_caller_stay(data, call, fails, tmp_path):
             for seed in (torch.manual_seed, np.random.seed, random.seed):
                 seed(99)
             for rate, code in ((0.05, 0), (1e30, 1)):
-                config = changed(SMALL, "training", {"rate": rate, "precision": "tf32"})
+                config = changed(SMALL, "training", {"learning_rate": rate, "precision": "tf32"})
                 (tmp_path / "small.toml").write_text(toml({"data": data} | config))
                 run = tmp_path / f"run{code}"
                 found, _, error = call("train", tmp_path / "small.toml", "--output", run)
@@ -438,11 +442,11 @@ from unittest import mock
 
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from dotformer import training
+from dotformer.training import Trainer
 from tests.command import reference
 
 _, config, folder = sys.argv
-steps, take_step = count(1), training.take_step
+steps, train_step = count(1), Trainer.train_step
 
 def full(*_):
     raise OSError(28, "No space left on device")
@@ -450,10 +454,10 @@ def full(*_):
 def until_the_last(*given, **named):
     if next(steps) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
-    return take_step(*given, **named)
+    return train_step(*given, **named)
 
 print(hash("a"), *reference.digests(), flush=True)
-for name, *patch in (("full", RecordWriter, "write", full), ("killed", training, "take_step", until_the_last)):
+for name, *patch in (("full", RecordWriter, "write", full), ("killed", Trainer, "train_step", until_the_last)):
     sys.argv = ["dotformer", "train", config, "--output", f"{folder}/{name}", "--quiet", "--device", "cpu"]
     with mock.patch.object(*patch):
         try:
@@ -481,8 +485,8 @@ def test_a_run_that_was_killed_goes_on_in_another_process_where_sets_have_anothe
         assert (tmp_path / "killed" / name).read_bytes() == (whole / name).read_bytes()
     rows = [[row | {"tokens_per_second": 0} for row in log(folder)] for folder in (whole, tmp_path / "killed")]
     assert rows[0] == rows[1]
-    states = [torch.load(folder / "checkpoint.pt")["optimizer"] for folder in (whole, tmp_path / "killed")]
-    assert str(states[0]) == str(states[1])
+    ours, theirs = (load_file(one / "checkpoint.safetensors") for one in (whole, tmp_path / "killed"))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_answers_come_while_the_input_is_open_until_nobody_listens(trained, answers):

@@ -7,7 +7,7 @@ import signal
 import sys
 import tomllib
 import types
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from dotformer.command_line import commands
 from dotformer.command_line.runs import Run
 from dotformer.devices import memory_of_step, what_to_shrink
-from dotformer.training import Team, pair_batches
+from dotformer.training import pair_batches
 from dotformer.transformer import Transformer
 from tests.command import reference
 from tests.command.conftest import PARTS
@@ -123,12 +123,19 @@ def test_configs_are_valid(path, tmp_path):
         (f'{NUMBERS}[model]\nactivation = "tanh"', "[model] activation: relu or gelu"),
         (f"{NUMBERS}[model]\nd_ff = 2147483647\nd_model = 2147483646\nnum_heads = 1", "[model] "),
         ("[model]\nshare_embeddings = true", "[model] share_embeddings needs [tokens] shared"),
-        ('[training]\nrate = "1e-3"', "[training] rate must be a number, not '1e-3'"),
-        ("[training]\nrate = nan", "[training] rate must be positive"),
-        ("[training]\nsteps = 10\nwarmup = 20", "[training] step must be"),
+        ('[training]\nlearning_rate = "1e-3"', "[training] learning_rate must be a number, not '1e-3'"),
+        ("[training]\nlearning_rate = nan", "[training] learning_rate must be positive"),
+        ("[training]\nsteps = 10\nwarmup_steps = 20", "[training] step must be"),
         ("[training]\nmax_tokens = 0", "[training] max_tokens must be positive"),
-        ("[training]\nseed = -1", "[training] max_tokens must be positive and seed not negative"),
-        ('[training]\nprecision = "BF16"', "[training] precision must be one of float32, tf32, bfloat16, not 'BF16'"),
+        ("[training]\nseed = -1", "[training] seed must be at least 0, not -1"),
+        ('[training]\nprecision = "BF16"', "[training] precision must be float32 or tf32 or bfloat16, not 'BF16'"),
+        *(
+            (f"[training]\n{old} = 1", f"[training] {old} is called {new} now")
+            for old, new in (
+                *(("rate", "learning_rate"), ("warmup", "warmup_steps"), ("every", "validate_every")),
+                *(("smoothing", "label_smoothing"), ("clip", "max_grad_norm"), ("accumulate", "accumulation_steps")),
+            )
+        ),
         ("[training]\nprecision = 16", "[training] precision must be a text in quotes, not 16"),
         (f"[training]\nseed = {2**63}", "[training] seed must be a whole number"),
         ("steps = = 3", "tiny.toml: "),
@@ -269,7 +276,7 @@ def test_a_tokenizer_that_is_gone_is_learnt_again(call, begun, config):
     before = files(begun)
     (begun / "source.json").unlink()
     assert call("translate", begun, "--beam", 1, given=b"the dog sees\n")[0] == 0
-    (begun / "checkpoint.pt").unlink()
+    (begun / "checkpoint.safetensors").unlink()
     assert call("train", config(), "--output", begun, "--quiet") == (0, "", "")
     for name in ("source.json", "model.safetensors"):
         assert (begun / name).read_bytes() == before[name]
@@ -287,7 +294,7 @@ def test_damaged_files(fails, begun, config):
     for name, tried in (
         ("source.json", (translate, train)),
         ("model.safetensors", (translate, evaluate)),
-        ("checkpoint.pt", (train,)),
+        ("checkpoint.safetensors", (train,)),
     ):
         whole = (begun / name).read_bytes()
         for damaged in (b"", whole[: len(whole) // 2], b'{"tokenizer": 3}'):
@@ -317,7 +324,7 @@ def test_parameters_of_another_model_or_that_are_not_numbers(fails, begun, confi
     (begun / "config.json").write_text(json.dumps(settings))
     assert "model.safetensors holds another model" in fails("translate", begun)
     wider = config(changed(SMALL, "model", {"d_model": 16}))
-    assert "checkpoint.pt holds the parameters of another model" in fails("train", wider, "--output", begun)
+    assert "checkpoint.safetensors holds the parameters of another model" in fails("train", wider, "--output", begun)
 
 
 # what happens on the way
@@ -368,8 +375,7 @@ def test_not_enough_memory_on_a_gpu(fails, call, config, tmp_path, monkeypatch, 
             patch.setattr(torch.cuda, "get_device_properties", lambda *_, properties=properties: properties)
             assert fails(*train) == f"dotformer: {advice}\n" and said in advice and "cuda" in moved
         assert "\ngoing on after step 2 of 4\n" in call(*train)[1]
-    team = type("Two", (Team,), {"size": 2})()
-    monkeypatch.setattr(commands, "joined", lambda _: nullcontext(team))
+    monkeypatch.setattr(commands, "world_size", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with before_pass(1, full):
         assert fails(*train[:3], tmp_path / "two") == "dotformer: CUDA out of memory. Tried to allocate 3 GiB\n"
@@ -387,9 +393,9 @@ def test_a_full_disk(fails, call, config, tmp_path):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    for limit in (500, 10_000, 40_000):  # config.json, model.safetensors, checkpoint.pt do not fit
+    for limit in (500, 10_000, 40_000):  # config.json, model.safetensors, checkpoint.safetensors do not fit
         assert "File too large" in fails_with(limit, "train", path, "--output", run, "--quiet")
-        assert not [name for name in files(run) if name.startswith(".")] and "checkpoint.pt" not in files(run)
+        assert not [name for name in files(run) if name.startswith(".")] and "checkpoint.safetensors" not in files(run)
     assert call("train", path, "--output", run, "--quiet") == (0, "", "")
     assert "File too large" in fails_with(1000, "evaluate", run, "--beam", 1, "--save", tmp_path / "old.json")
     assert "exact match" in fails.out and (tmp_path / "old.json").read_text() == "old"

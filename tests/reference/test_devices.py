@@ -34,7 +34,7 @@ from dotformer.devices import (
 )
 from dotformer.encoder import EncoderLayer, LayerConfig
 from dotformer.support.recording import record_weights
-from dotformer.training import TrainingConfig, pair_batches, take_step, train
+from dotformer.training import Trainer, TrainingConfig, pair_batches
 from dotformer.transformer import Transformer, TransformerConfig
 
 # operations
@@ -321,24 +321,24 @@ def test_what_has_to_shrink(monkeypatch, state, batch, says):
 
 
 def test_training_finds_the_same_model():
-    config, found = TrainingConfig(steps=7, warmup=1, every=7), []
+    config, found = TrainingConfig(steps=7, warmup_steps=1, validate_every=7), []
     batches = partial(pair_batches, PAIRS, max_tokens=12)
     for way in (batches, made_ahead(batches)):
         torch.manual_seed(0)
         model = Transformer(TransformerConfig(9, 9, 1, 1, d_model=8, num_heads=2, d_ff=16, dropout=0.5, max_length=12))
-        train(model, way, config, lambda _: {"loss": 0.0}, progress=False)
+        Trainer(model, config).train(way, lambda _: {"loss": 0.0}, progress=False)
         found.append(model.state_dict())
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
 def test_the_memory_that_a_step_takes_is_about_that():
-    """Beside what is there while a step of another program runs: that of `take_step`, forward and back."""
+    """Beside what is there while a step of another program runs: that of a trainer, forward and back."""
     model = Transformer(TransformerConfig(9, 9, 2, 2, d_model=32, num_heads=2, d_ff=64, dropout=0.0, max_length=40))
     rows = torch.randint(3, 9, (4, 20))
-    optimizer = torch.optim.Adam(model.parameters())
+    trainer = Trainer(model, TrainingConfig())
     with kept_for_backward(model) as kept:
-        take_step(model, optimizer, [(rows, rows)], 0.1, TrainingConfig())
+        trainer.train_step([(rows, rows)], 0.1)
     state, batch = memory_of_step(model, rows, rows)
     assert batch == pytest.approx(sum(kept.values()), rel=0.1)
-    means = sum(t.nbytes for s in optimizer.state.values() for t in s.values() if t.ndim)
+    means = sum(t.nbytes for s in trainer.optimizer.state.values() for t in s.values() if t.ndim)
     assert state == means + 2 * sum(p.nbytes for p in model.parameters())

@@ -15,7 +15,7 @@ from dotformer import ladder
 from dotformer.attention import MultiHeadAttention
 from dotformer.devices import Checkpointed, PaddedOutput, kept_for_backward, step_operations
 from dotformer.ladder import Setup, Workload, climb, feed, measure, rungs, set_up, setups, trainer
-from dotformer.training import TrainingConfig, cross_entropy, take_step
+from dotformer.training import Trainer, TrainingConfig, cross_entropy
 from dotformer.transformer import TransformerConfig
 
 MODEL = TransformerConfig(40, 50, 2, 1, d_model=16, num_heads=2, d_ff=32, dropout=0.0, max_length=24)
@@ -128,15 +128,16 @@ def test_batches_hold_all_pairs_each_time(way):
 def test_a_step_is_made_in_the_precision_of_its_rung(monkeypatch, precision, rounding, dtype):
     seen = []
 
-    def taken(model, optimizer, batches, rate, config, half, criterion):
-        with half():
+    def taken(self, batches, rate):
+        with self.precision():
             product = torch.ones(2, 2) @ torch.ones(2, 2)
-        seen.extend((torch.get_float32_matmul_precision(), product.dtype, rate, criterion, config.clip))
-        [group] = optimizer.param_groups
-        seen.extend((type(optimizer), group["fused"], group["foreach"], group["weight_decay"], len(batches)))
+        clip = self.config.max_grad_norm
+        seen.extend((torch.get_float32_matmul_precision(), product.dtype, rate, self.criterion, clip))
+        [group] = self.optimizer.param_groups
+        seen.extend((type(self.optimizer), group["fused"], group["foreach"], group["weight_decay"], len(batches)))
         return 3.0, 4
 
-    monkeypatch.setattr(ladder, "take_step", taken)
+    monkeypatch.setattr(ladder.Trainer, "train_step", taken)
     step, model = trainer(WORK, Setup(precision, fused_optimizer=precision == "tf32"), "cpu")
     before = torch.get_float32_matmul_precision()
     assert step((None, None)) == (3.0, 4) and torch.get_float32_matmul_precision() == before
@@ -158,8 +159,7 @@ def test_all_steps_find_the_same_model():
 def test_a_step_is_that_of_a_training():
     model = WORK.fresh("cpu")
     batch = next(feed(WORK, Setup(), "cpu"))
-    optimizer = torch.optim.SGD(model.parameters())
-    loss, targets = take_step(model, optimizer, [batch], 0.0, TrainingConfig(clip=1e9))
+    loss, targets = Trainer(model, TrainingConfig(max_grad_norm=1e9)).train_step([batch], 0.0)
     found = measure(WORK, Setup(), steps=2)
     assert found["loss"] == pytest.approx(loss / targets, rel=1e-6)
     gradient = torch.cat([p.grad.flatten() for p in model.parameters()])

@@ -15,10 +15,9 @@ from shutil import copytree
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.distributed.checkpoint import FileSystemReader
 
 from dotformer.command_line.commands import main
-from dotformer.training import Team
+from dotformer.support.checkpoints import RunFolder
 from tests.torchrun import work
 
 WORK = Path(work.__file__)
@@ -39,8 +38,8 @@ d_ff = 16
 dropout = 0.0
 [training]
 steps = 8
-warmup = 4
-every = 4
+warmup_steps = 4
+validate_every = 4
 max_tokens = 512
 """
 
@@ -55,7 +54,7 @@ def torchrun(tmp_path_factory):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(WORK.parents[2])}
     server = subprocess.Popen([sys.executable, WORK, "serve"], env=environment, stdin=pipe, stdout=pipe, bufsize=0)
 
-    def torchrun(processes, *arguments, restarts=0, machines=1, port=0):
+    def torchrun(processes, *arguments, restarts=0, machines=1, port=0, code=0):
         command = [f"--nproc-per-node={processes}", f"--nnodes={machines}", f"--max-restarts={restarts}"]
         command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=test"]
         command += ["--monitor-interval=0.1", "--run-path", "--start-method=fork", WORK, *arguments]
@@ -68,9 +67,9 @@ def torchrun(tmp_path_factory):
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(number, signal.SIGKILL)
-            code = int(server.stdout.readline())
+            ended_with = int(server.stdout.readline())
         said, errors = (Path(f"{output}.{stream}") for stream in (1, 2))
-        assert ended and code == 0, errors.read_text()[-3000:]
+        assert ended and ended_with == code, errors.read_text()[-3000:]
         text = said.read_text()
         said.unlink()
         return text
@@ -96,10 +95,9 @@ def assert_same_run(folder, other, rounding=1e-5):
             assert torch.allclose(ours[name], theirs[name], atol=10 * rounding, rtol=0), name
 
 
-def parts(folder):
-    """In how many parts each parameter is in a checkpoint."""
-    stored = FileSystemReader(folder / "checkpoint").read_metadata().state_dict_metadata
-    return {len(value.chunks) for name, value in stored.items() if name.startswith("model.")}
+def on_each(folder):
+    """The shares of the parameters that processes have kept, in percent."""
+    return set(noted(folder, "kept"))
 
 
 def noted(folder, name="started"):
@@ -118,43 +116,58 @@ def new(base, *names):
 def alone(tmp_path_factory):
     """The folder of a run by one process without torchrun."""
     folder = tmp_path_factory.mktemp("alone")
-    work.learn(Team(), "train", "whole", folder)
+    work.learn("train", "alone", folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory, torchrun):
-    """What two processes have left in folders: gradients, a whole run, and one that they have stopped in parts."""
+    """What two processes have left in folders: gradients, a whole run, and one that they have stopped, sharded."""
     base = tmp_path_factory.mktemp("two")
     folders = new(base, "gradients", "whole", "stopped")
-    tasks = zip(("gradients", "train", "stop"), ("both", "whole", "parts"), folders, strict=True)
+    tasks = zip(("gradients", "train", "stop"), ("both", "whole", "sharded"), folders, strict=True)
     torchrun(2, *(word for task in tasks for word in task))
     return base
 
 
 def test_gradients_are_those_of_one_to_rounding_and_means_of_means_are_not(two):
     found = json.loads((two / "gradients" / "gradients.json").read_text())
-    assert found["whole"] < 1e-14 and found["parts"] < 1e-14
+    assert found["whole"] < 1e-14 and found["sharded"] < 1e-14
     assert found["each divides by its own"] > 1e-3
 
 
 def test_two_train_what_one_trains(two, alone):
-    assert noted(two / "whole") == [0, 1] and parts(two / "whole") == {1}
+    assert noted(two / "whole") == [0, 1] and on_each(two / "whole") == {100}
     tokens, [all_tokens] = noted(two / "whole", "tokens"), noted(alone, "tokens")
     assert sum(tokens) == all_tokens and min(tokens) > 0.4 * all_tokens
     assert_same_run(two / "whole", alone)
 
 
-def test_three_with_parts_train_what_one_trains_and_with_the_whole_go_on_where_two_have_stopped(
+def stopped_by_two(two, folder):
+    """A copy of the run that two processes have stopped after step 10."""
+    halves = Path(copytree(two / "stopped", folder))
+    assert RunFolder(halves).reached() == 10 and (halves / "stopped").exists() and on_each(halves) <= {49, 50, 51}
+    return halves
+
+
+def test_three_that_share_a_model_train_what_one_trains_and_go_on_where_two_have_stopped(
     two, alone, torchrun, tmp_path
 ):
-    [together] = new(tmp_path, "parts")
-    halves = Path(copytree(two / "stopped", tmp_path / "stopped"))
-    assert json.loads((halves / "checkpoint" / "run.json").read_text())["history"][-1]["step"] == 10
-    assert (halves / "stopped").exists() and parts(halves) == {2}
-    torchrun(3, "train", "parts", together, "train", "whole", halves)
-    assert parts(together) == {3} and parts(halves) == {1}
+    [together] = new(tmp_path, "sharded")
+    halves = stopped_by_two(two, tmp_path / "stopped")
+    torchrun(3, "train", "sharded", together, "train", "whole", halves)
     for folder in (together, halves):
+        assert_same_run(folder, alone)
+
+
+def test_one_ends_what_two_have_begun_and_two_what_one_has_begun_and_was_killed(two, alone, torchrun, tmp_path):
+    halves = stopped_by_two(two, tmp_path / "stopped")
+    work.learn("train", "alone", halves)
+    [killed] = new(tmp_path, "killed")
+    torchrun(1, "die", "alone", killed, code=1)
+    assert RunFolder(killed).reached() == 10 and (killed / "killed").exists()
+    torchrun(2, "die", "sharded", killed)
+    for folder in (halves, killed):
         assert_same_run(folder, alone)
 
 
@@ -174,9 +187,11 @@ def test_a_command_of_two_of_which_one_is_killed_trains_what_it_trains_alone(tor
     said = capsys.readouterr().out.splitlines()
     heard = torchrun(2, "command", tmp_path, *command, both, "--shard", restarts=1).replace(str(both), str(one))
     assert heard.splitlines() == [*said[:2], said[0], "going on after step 4 of 8", said[2]]  # only one of them speaks
-    assert (tmp_path / "killed").exists() and parts(both) == {2}
+    assert (tmp_path / "killed").exists()
     assert noted(tmp_path, "left") == [0, 0]  # wrapped models, when the group ends
     assert_same_run(both, one)
     assert main(["evaluate", str(both), "--device", "cpu"]) == 0
-    assert main([*command, str(both)]) == 1
-    assert "begun by several processes" in capsys.readouterr().err
+    assert main([*command, str(both)]) == 0
+    assert "is finished" in capsys.readouterr().out
+    assert main([*command, str(tmp_path / "new"), "--shard"]) == 1
+    assert "no shards of a model: use torchrun" in capsys.readouterr().err

@@ -20,17 +20,22 @@ import torch.distributed.run
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-import dotformer.command_line.commands
-from dotformer.distributed import joined, my_share, replicate, shard
-from dotformer.training import TrainingConfig, cross_entropy, evaluate, pair_batches, take_step, train
+from dotformer.distributed import DistributedTrainer, replicate, shard_batch
+from dotformer.support.processes import process_group, rank, world_size
+from dotformer.training import Trainer, TrainingConfig, cross_entropy, evaluate, pair_batches
 from dotformer.transformer import Transformer, TransformerConfig
 
-CONFIG = TrainingConfig(steps=20, rate=1e-2, warmup=5, every=10, accumulate=2)
+CONFIG = TrainingConfig(steps=20, learning_rate=1e-2, warmup_steps=5, validate_every=10, accumulation_steps=2)
 LAST = 14  # the step in which a run is stopped or killed: four after its checkpoint
+TRAINERS = {
+    "alone": Trainer,
+    "whole": DistributedTrainer,
+    "sharded": partial(DistributedTrainer, sharded=True),
+}
 
 
 def fresh(seed):
-    """A model as it starts; each process takes its number as seed, so that all start with other parameters."""
+    """A model as it starts; each process takes its rank as seed, so that all start with other parameters."""
     torch.manual_seed(seed)
     return Transformer(
         TransformerConfig(
@@ -47,33 +52,35 @@ def pairs():
     return [(source, [1, *source[::-1], 2]) for source in sources]
 
 
-def learn(team, what, way, folder):
-    """Train to the end ("train"), or stop in step 14 ("stop"), or let process 1 be killed there once ("die")."""
+def learn(what, way, folder):
+    """Train to the end ("train"), or stop in step 14 ("stop"), or let the last process be killed there once ("die")."""
     data, taken = pairs(), count()
-    batches = partial(pair_batches, data, max_tokens=20)
     validate = partial(evaluate, batches=list(pair_batches(data[:20])))
 
-    def until_the_last(epoch):
-        for batch in batches(epoch):
-            if next(taken) == LAST * CONFIG.accumulate - 1:
+    def batches(epoch):
+        for batch in pair_batches(data, epoch, max_tokens=20):
+            if next(taken) == LAST * CONFIG.accumulation_steps - 1:
                 if what == "stop":
                     raise InterruptedError
-                if what == "die" and team.number == 1:
+                if what == "die" and rank() == world_size() - 1:
                     die_once(folder)
             yield batch
 
-    def noted(epoch):
-        for source, target in team.share(until_the_last)(epoch):
-            tokens.append(int((target[:, 1:] > 0).sum()))
-            yield source, target
+    def noted(logits, targets, *options):
+        found.append(int((targets > 0).sum()))
+        return cross_entropy(logits, targets, *options)
 
-    note(folder / "started", team.number)
-    model, tokens = team.wrap(fresh(team.number), way == "parts"), []
+    note(folder / "started", rank())
+    trainer, found = TRAINERS[way](fresh(rank()), CONFIG), []
+    trainer.criterion = noted
+    local = [parameter.to_local() if way == "sharded" else parameter for parameter in trainer.model.parameters()]
+    whole = sum(parameter.numel() for parameter in trainer.model.parameters())
+    note(folder / "kept", round(100 * sum(parameter.numel() for parameter in local) / whole))
     try:
-        train(model, noted, CONFIG, validate, folder, progress=False, team=team)
+        trainer.train(batches, validate, folder, progress=False)
     except InterruptedError:
         (folder / "stopped").touch()
-    note(folder / "tokens", sum(tokens))
+    note(folder / "tokens", sum(found))
 
 
 def note(path, number):
@@ -89,24 +96,26 @@ def die_once(folder):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def gradients(team, folder):
+def gradients(folder):
     """How far the gradients of several processes are from those of one, relative to the largest."""
     generator = torch.Generator().manual_seed(1)
     source, target = (torch.randint(3, 30, (5, 7), generator=generator) for _ in range(2))
     target[0, 5:] = target[2, 2:] = 0
-    found, config, share = {}, TrainingConfig(clip=1e9), my_share((source, target), team.number, team.size)
-    for way, wrap in (("whole", replicate), ("parts", shard)):
-        one, many = fresh(0).double(), wrap(fresh(team.number).double())
-        optimizers = [torch.optim.SGD(model.parameters()) for model in (one, many)]
-        take_step(one, optimizers[0], [(source, target)], 0.0, config)
-        take_step(many, optimizers[1], [share], 0.0, config, total=team.total, processes=team.size)
-        found[way] = apart(one, many)
-    one, many = fresh(0).double(), replicate(fresh(team.number).double())
-    for model, (given, wanted) in ((one, (source, target)), (many, share)):
-        loss, tokens = cross_entropy(model(given, wanted[:, :-1]), wanted[:, 1:], smoothing=0.1)
+    found, config = {}, TrainingConfig(max_grad_norm=1e9)
+    for way in ("whole", "sharded"):
+        one, many = Trainer(fresh(0).double(), config), TRAINERS[way](fresh(rank()).double(), config)
+        for trainer in (one, many):
+            trainer.train_step([(source, target)], 0.0)
+        found[way] = apart(one.model, many.model)
+    one, many = fresh(0).double(), replicate(fresh(rank()).double())
+    for model, (given, wanted) in (
+        (one, (source, target)),
+        (many, shard_batch((source, target), rank(), world_size())),
+    ):
+        loss, tokens = cross_entropy(model(given, wanted[:, :-1]), wanted[:, 1:], label_smoothing=0.1)
         (loss / tokens).backward()
     found["each divides by its own"] = apart(one, many)
-    if not team.number:
+    if rank() == 0:
         (folder / "gradients.json").write_text(json.dumps(found))
 
 
@@ -118,21 +127,21 @@ def apart(one, many):
 
 def work(tasks):
     """Do all tasks in one group of processes."""
-    with joined() as team:
+    with process_group():
         for what, way, folder in tasks:
-            gradients(team, Path(folder)) if what == "gradients" else learn(team, what, way, Path(folder))
+            gradients(Path(folder)) if what == "gradients" else learn(what, way, Path(folder))
             # a wrapped model is in cycles; its destructor must not run when the group is gone (pytorch issue 56297)
             gc.collect()
 
 
 def command(folder, *arguments):
     """Run a command, in which process 1 is killed once, after a checkpoint; tell what is left when the group ends."""
-    steps, take_step, destroy = count(1), dotformer.training.take_step, torch.distributed.destroy_process_group
+    steps, train_step, destroy = count(1), Trainer.train_step, torch.distributed.destroy_process_group
 
     def take(*given, **named):
         if next(steps) == 6 and torch.distributed.get_rank() == 1:
             die_once(Path(folder))
-        return take_step(*given, **named)
+        return train_step(*given, **named)
 
     def end(*given):
         wrapped = nn.parallel.DistributedDataParallel, FSDPModule
@@ -142,7 +151,7 @@ def command(folder, *arguments):
 
     sys.argv = ["dotformer", *arguments]
     patch = mock.patch.object
-    with patch(dotformer.training, "take_step", take), patch(torch.distributed, "destroy_process_group", end):
+    with patch(Trainer, "train_step", take), patch(torch.distributed, "destroy_process_group", end):
         try:
             runpy.run_module("dotformer", run_name="__main__")
         except SystemExit as error:  # torchrun waits for a fork's script to return

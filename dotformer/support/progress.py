@@ -1,0 +1,54 @@
+"""How far a run has come: its batches from a place on, its loss and its speed."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from torch import Tensor
+from tqdm import tqdm
+
+Batch = tuple[Tensor, Tensor]  # tokens of sources (B, S) and of targets (B, T)
+Row = dict[str, float]  # figures by name: a row of a history
+Place = tuple[int, int]  # in the data: the epoch, and how many of its batches have been taken
+
+
+def stream(
+    batches: Callable[[int], Iterable[Batch]], place: Place, accumulation_steps: int = 1
+) -> Iterator[tuple[Place, list[Batch]]]:
+    """Epoch after epoch of batches from a place on, as many in a list as make a step, with the place after them.
+
+    Raises ValueError when an epoch is empty, or too short for the place.
+    """
+    (epoch, taken), group = place, []
+    while True:
+        n = 0
+        for n, batch in enumerate(batches(epoch), 1):
+            if n > taken:
+                group.append(batch)
+            if len(group) == accumulation_steps:
+                yield (epoch, n), group
+                group = []
+        if not n or taken > n:
+            raise ValueError(f"epoch {epoch} has {n} batches, of which {taken} have been taken")
+        epoch, taken = epoch + 1, 0
+
+
+def steps_after(history: Sequence[Row], last: int, progress: bool) -> tqdm:
+    """The numbers of the steps that a run has still to make, the last one included; with a progress bar if wanted."""
+    done = int(history[-1]["step"]) if history else 0
+    return tqdm(range(done + 1, last + 1), initial=done, total=last, disable=not progress)
+
+
+class Meter:
+    """Counts loss and tokens since it was made."""
+
+    def __init__(self) -> None:
+        self.loss, self.tokens, self.start = 0.0, 0, time.perf_counter()
+
+    def add(self, loss: float, tokens: int) -> None:
+        """Count a step: its summed loss, and how many tokens that is of."""
+        self.loss, self.tokens = self.loss + loss, self.tokens + tokens
+
+    def read(self) -> Row:
+        """The loss a token, and tokens a second."""
+        seconds = time.perf_counter() - self.start
+        return {"loss": self.loss / self.tokens, "tokens_per_second": self.tokens / seconds}
