@@ -22,7 +22,7 @@ class Calls(threading.local):
 CALLS = Calls()
 
 
-@cache  # not made by `shapes`: a function of a notebook that goes to another process cannot take its check along
+@cache
 def checked(function: Function) -> Function:
     """The function with its check."""
     return jaxtyped(typechecker=beartype)(function)
@@ -43,13 +43,19 @@ def shapes(function: Function) -> Function:
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        torch = sys.modules.get("torch")  # Part I has NumPy only
-        if (torch is not None and torch.compiler.is_compiling()) or (method and CALLS.inside):
-            return function(*arguments, **keywords)
-        before, CALLS.inside = CALLS.inside, CALLS.inside or method
-        try:
-            return checked(function)(*arguments, **keywords)
-        finally:
-            CALLS.inside = before
+        return call_checked(function, method, arguments, keywords)
 
     return call
+
+
+# Not inside `shapes`: a function of a notebook that goes to another process can take neither check nor state along.
+def call_checked(function: Callable[..., Any], method: bool, arguments: tuple, keywords: dict[str, Any]) -> Any:
+    """Call a function, with its check unless PyTorch compiles or another checked method calls this one."""
+    torch = sys.modules.get("torch")  # Part I has NumPy only
+    if (torch is not None and torch.compiler.is_compiling()) or (method and CALLS.inside):
+        return function(*arguments, **keywords)
+    before, CALLS.inside = CALLS.inside, CALLS.inside or method
+    try:
+        return checked(function)(*arguments, **keywords)
+    finally:
+        CALLS.inside = before
