@@ -254,8 +254,9 @@ quiz.number(
 
 # %% tags=["export"] module="encoder"
 from dataclasses import dataclass
+from typing import Literal
 
-from dotformer.support.checks import check_dropout, check_positive
+from dotformer.support.settings import check_settings
 from torch import Tensor, nn
 
 
@@ -263,26 +264,20 @@ from torch import Tensor, nn
 class LayerConfig:
     """What fixes a layer, and a stack of them. Defaults: the paper's base model.
 
-    `norm_first` and `final_norm` are the next section's; `activation` is "relu" or
-    "gelu". Raises ValueError for what cannot be.
+    `norm_first` and `final_norm` are the next section's.
     """
 
     d_model: int = 512
     num_heads: int = 8
     d_ff: int = 2048
     dropout: float = 0.1
-    activation: str = "relu"
+    activation: Literal["relu", "gelu"] = "relu"
     norm_first: bool = False
     final_norm: bool | None = None
     layer_norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        check_positive(
-            d_model=self.d_model, num_heads=self.num_heads, d_ff=self.d_ff
-        )
-        check_dropout(self.dropout)
-        if self.activation not in ("relu", "gelu"):
-            raise ValueError(f"activation: relu or gelu, not {self.activation!r}")
+        check_settings(self, shares=("dropout",))
 
 
 class FeedForward(nn.Module):

@@ -326,7 +326,7 @@ quiz.one_choice(
 from dataclasses import dataclass
 
 from dotformer.encoder import Embeddings, Encoder, LayerConfig
-from dotformer.support.checks import check_positive
+from dotformer.support.settings import check_settings, check_vocabularies
 from dotformer.support.shapes import shapes
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -350,21 +350,9 @@ class TransformerConfig(LayerConfig):
     tie_output: bool = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_settings(self, zero=("pad_id",), shares=("dropout",))
         sizes = self.source_vocab_size, self.target_vocab_size
-        check_positive(
-            source_vocab_size=self.source_vocab_size,
-            target_vocab_size=self.target_vocab_size,
-            num_encoder_layers=self.num_encoder_layers,
-            num_decoder_layers=self.num_decoder_layers,
-            max_length=self.max_length,
-        )
-        if not 0 <= self.pad_id < min(sizes):
-            raise ValueError(f"pad_id {self.pad_id} is not a token of both sides")
-        if self.share_embeddings and sizes[0] != sizes[1]:
-            raise ValueError(
-                f"a shared table needs vocabularies of one size: {sizes}"
-            )
+        check_vocabularies(*sizes, self.pad_id, self.share_embeddings)
 
 
 # %% [markdown]

@@ -6,6 +6,7 @@ Never edited by hand: edit the chapter, then `make tangle`.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from dotformer.attention import MultiHeadAttention
 from dotformer.by_hand.positions import sinusoidal_positions
-from dotformer.support.checks import check_dropout, check_positive
+from dotformer.support.settings import check_settings
 from dotformer.support.shapes import shapes
 
 
@@ -21,8 +22,7 @@ from dotformer.support.shapes import shapes
 class LayerConfig:
     """What fixes a layer, and a stack of them. Defaults: the paper's base model.
 
-    `norm_first` and `final_norm` are the next section's; `activation` is "relu" or
-    "gelu". Raises ValueError for what cannot be.
+    `norm_first` and `final_norm` are the next section's.
 
     Defined in chapter 8, "A network for each token".
     """
@@ -31,18 +31,13 @@ class LayerConfig:
     num_heads: int = 8
     d_ff: int = 2048
     dropout: float = 0.1
-    activation: str = "relu"
+    activation: Literal["relu", "gelu"] = "relu"
     norm_first: bool = False
     final_norm: bool | None = None
     layer_norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        check_positive(
-            d_model=self.d_model, num_heads=self.num_heads, d_ff=self.d_ff
-        )
-        check_dropout(self.dropout)
-        if self.activation not in ("relu", "gelu"):
-            raise ValueError(f"activation: relu or gelu, not {self.activation!r}")
+        check_settings(self, shares=("dropout",))
 
 
 class FeedForward(nn.Module):

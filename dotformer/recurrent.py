@@ -5,12 +5,14 @@ Never edited by hand: edit the chapter, then `make tangle`.
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from dotformer.decoder import padding_mask
+from dotformer.support.settings import check_settings, check_vocabularies
 
 
 class AdditiveAttention(nn.Module):
@@ -44,8 +46,7 @@ class AdditiveAttention(nn.Module):
 class RecurrentConfig:
     """All that fixes a recurrent model's shape; vectors are `d_model` wide.
 
-    `cell` is "lstm" or "gru"; the rest is as in `TransformerConfig`. Raises
-    ValueError for another cell, or when numbers cannot work together.
+    The rest is as in `TransformerConfig`.
 
     Defined in chapter 13, "What came before".
     """
@@ -55,34 +56,16 @@ class RecurrentConfig:
     d_model: int = 256
     num_layers: int = 1
     dropout: float = 0.1
-    cell: str = "lstm"
+    cell: Literal["lstm", "gru"] = "lstm"
     attention: bool = True
     pad_id: int = 0
     share_embeddings: bool = False
     tie_output: bool = True
 
     def __post_init__(self) -> None:
-        counts = ("source_vocab_size", "target_vocab_size", "d_model", "num_layers")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be positive, not {getattr(self, name)}"
-                )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(
-                f"dropout must be at least 0 and below 1, not {self.dropout}"
-            )
-        if self.cell not in ("lstm", "gru"):
-            raise ValueError(f"cell must be 'lstm' or 'gru', not {self.cell!r}")
+        check_settings(self, zero=("pad_id",), shares=("dropout",))
         sizes = self.source_vocab_size, self.target_vocab_size
-        if not 0 <= self.pad_id < min(sizes):
-            raise ValueError(
-                f"pad_id must be a token of both sides, not {self.pad_id}"
-            )
-        if self.share_embeddings and sizes[0] != sizes[1]:
-            raise ValueError(
-                f"a shared table needs vocabularies of one size, not {sizes}"
-            )
+        check_vocabularies(*sizes, self.pad_id, self.share_embeddings)
 
 
 class RecurrentSeq2Seq(nn.Module):

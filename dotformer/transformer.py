@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dotformer.decoder import Decoder, causal_mask, padding_mask
 from dotformer.encoder import Embeddings, Encoder, LayerConfig
-from dotformer.support.checks import check_positive
+from dotformer.support.settings import check_settings, check_vocabularies
 from dotformer.support.shapes import shapes
 
 
@@ -34,21 +34,9 @@ class TransformerConfig(LayerConfig):
     tie_output: bool = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_settings(self, zero=("pad_id",), shares=("dropout",))
         sizes = self.source_vocab_size, self.target_vocab_size
-        check_positive(
-            source_vocab_size=self.source_vocab_size,
-            target_vocab_size=self.target_vocab_size,
-            num_encoder_layers=self.num_encoder_layers,
-            num_decoder_layers=self.num_decoder_layers,
-            max_length=self.max_length,
-        )
-        if not 0 <= self.pad_id < min(sizes):
-            raise ValueError(f"pad_id {self.pad_id} is not a token of both sides")
-        if self.share_embeddings and sizes[0] != sizes[1]:
-            raise ValueError(
-                f"a shared table needs vocabularies of one size: {sizes}"
-            )
+        check_vocabularies(*sizes, self.pad_id, self.share_embeddings)
 
 
 class Transformer(nn.Module):

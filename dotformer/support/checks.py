@@ -6,9 +6,3 @@ def check_positive(**sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be positive, not {size}")
-
-
-def check_dropout(dropout: float) -> None:
-    """Raise ValueError unless `dropout` is the share of numbers to drop: at least 0 and below 1."""
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be at least 0 and below 1, not {dropout}")

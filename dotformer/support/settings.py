@@ -2,31 +2,47 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
+from numbers import Real
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 def check_settings(settings: Any, zero: Sequence[str] = (), shares: Sequence[str] = ()) -> None:
-    """Give each field of a dataclass the type of its default, and check its limits.
+    """Give each field of a dataclass the type that it is annotated with, and check its limits.
 
-    Numbers must be above 0, those of `zero` at least 0, and those of `shares` in [0, 1); a text must be one of those
-    that a Literal lists. A number of NumPy becomes Python's, and 2.0 a whole number where one is wanted. Raises
-    TypeError for a value of another type, and ValueError for one beyond its limits.
+    Numbers must be above 0, those of `zero` at least 0, and those of `shares` in [0, 1); what is annotated with a
+    Literal must be one of its values. A number of NumPy becomes Python's, and 2.0 a whole number where one is wanted.
+    Raises TypeError for a value of another type, and ValueError for one beyond its limits.
     """
     hints = get_type_hints(type(settings))
     for field in fields(settings):
-        name, given, kind = field.name, getattr(settings, field.name), type(field.default)
-        if isinstance(given, str) != (kind is str) or (kind is int and given % 1):
-            raise TypeError(f"{name} must be of type {kind.__name__}, not {given!r}")
-        object.__setattr__(settings, name, kind(given))
-        if kind is str:
-            choices = get_args(hints[name]) if get_origin(hints[name]) is Literal else (given,)
-            if given not in choices:
-                raise ValueError(f"{name} must be {' or '.join(choices)}, not {given!r}")
-        elif name in shares:
-            if not 0 <= given < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {given}")
-        elif name in zero:
-            if not given >= 0:
-                raise ValueError(f"{name} must be at least 0, not {given}")
-        elif not given > 0:
-            raise ValueError(f"{name} must be positive, not {given}")
+        name, given, kind = field.name, getattr(settings, field.name), hints[field.name]
+        if get_origin(kind) is Literal:
+            if given not in get_args(kind):
+                raise ValueError(f"{name} must be {' or '.join(get_args(kind))}, not {given!r}")
+        elif kind in (int, float):
+            if not isinstance(given, Real) or isinstance(given, bool) or (kind is int and given % 1):
+                raise TypeError(f"{name} must be of type {kind.__name__}, not {given!r}")
+            object.__setattr__(settings, name, kind(given))
+            check_limits(name, kind(given), zero=name in zero, share=name in shares)
+        elif not isinstance(given, kind):
+            raise TypeError(f"{name} must be of type {getattr(kind, '__name__', kind)}, not {given!r}")
+
+
+def check_limits(name: str, number: float, zero: bool, share: bool) -> None:
+    """Raise ValueError unless a number is positive, or a share, or with `zero` at least 0."""
+    if share:
+        if not 0 <= number < 1:
+            raise ValueError(f"{name} must be at least 0 and below 1, not {number}")
+    elif zero:
+        if not number >= 0:
+            raise ValueError(f"{name} must be at least 0, not {number}")
+    elif not number > 0:
+        raise ValueError(f"{name} must be positive, not {number}")
+
+
+def check_vocabularies(source_size: int, target_size: int, pad_id: int, shared: bool) -> None:
+    """Raise ValueError unless both vocabularies have the padding, and one size if they share a table."""
+    if pad_id >= min(source_size, target_size):
+        raise ValueError(f"pad_id must be a token of both sides, not {pad_id}")
+    if shared and source_size != target_size:
+        raise ValueError(f"a shared table needs vocabularies of one size, not {source_size} and {target_size}")

@@ -47,6 +47,7 @@ DEFAULTS = {
     "tokens": {"vocab_size": 10_000, "shared": False},
     "transformer": {"d_model": 512, "num_heads": 8, "num_encoder_layers": 6, "num_decoder_layers": 6, "d_ff": 2048}
     | {"dropout": 0.1, "max_length": 1024, "norm_first": False, "final_norm": None, "activation": "relu"}
+    | {"layer_norm_eps": 1e-5}
     | {"share_embeddings": False, "tie_output": True},
     "recurrent": {"d_model": 256, "num_layers": 1, "dropout": 0.1, "cell": "lstm", "attention": True}
     | {"share_embeddings": False, "tie_output": True},

@@ -114,6 +114,7 @@ KEYS = [
     ("small", "model", {"norm_first": True}),
     ("small", "model", {"final_norm": True}),
     ("small", "model", {"activation": "gelu"}),
+    ("small", "model", {"layer_norm_eps": 0.1}),
     ("small", "model", {"tie_output": False}),
     ("shared", "model", {"share_embeddings": True}),
     ("recurrent", "model", {"d_model": 12}),

@@ -120,7 +120,7 @@ def test_configs_are_valid(path, tmp_path):
         ("[model]\nd_model = true", "[model] d_model must be a whole number"),
         (f"{NUMBERS}[model]\nd_model = 15", "[model] d_model must be even"),
         (f"{NUMBERS}[model]\ndropout = nan", "[model] dropout must be"),
-        (f'{NUMBERS}[model]\nactivation = "tanh"', "[model] activation: relu or gelu"),
+        (f'{NUMBERS}[model]\nactivation = "tanh"', "[model] activation must be"),
         (f"{NUMBERS}[model]\nd_ff = 2147483647\nd_model = 2147483646\nnum_heads = 1", "[model] "),
         ("[model]\nshare_embeddings = true", "[model] share_embeddings needs [tokens] shared"),
         ('[training]\nlearning_rate = "1e-3"', "[training] learning_rate must be a number, not '1e-3'"),

@@ -77,7 +77,7 @@ def test_feed_forward_is_two_linear_maps_with_an_activation_between(d_model, d_f
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"activation": "tanh"}, "^activation: relu or gelu, not 'tanh'$"),
+        ({"activation": "tanh"}, "^activation must be relu or gelu, not 'tanh'$"),
         ({"d_ff": 0}, "^d_ff must be positive, not 0$"),
         ({"dropout": 1.0}, "^dropout must be at least 0 and below 1, not 1.0$"),
         ({"dropout": -0.1}, "^dropout must be at least 0 and below 1, not -0.1$"),
