@@ -16,11 +16,12 @@ from tqdm import tqdm
 
 from benchmarks.results import save
 from classroom.measured import measured
+from dotformer.alignment import on_target
 from dotformer.data.corpora import Corpus, Pair, grammar, number_words
 from dotformer.generation import greedy
 from dotformer.tokens import BPETokenizer, pad_batch
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
-from dotformer.translation import Translator, on_target
+from dotformer.translation import Translator
 
 SEEDS = range(3)
 RATES = (1e-3, 3e-3, 6e-3)

@@ -464,7 +464,7 @@ for n in (50, 512, 5000):
 # waiting: all words at once, where the recurrent network must take them in a row.
 #
 # That was worth a great deal. The paper reported 41.8 BLEU from English to French (a score for translations, chapter
-# 13) and 28.4 to German, both better than any single model before, after 3.5 days of training on eight GPUs (chapter
+# 14) and 28.4 to German, both better than any single model before, after 3.5 days of training on eight GPUs (chapter
 # 21), and the same network learned to parse English (chapter 14).
 #
 # ### Is attention an infinite memory?

@@ -347,7 +347,7 @@ for num_heads in (1, 8, 64):
 # %% [markdown]
 # The same, both times. More heads are narrower heads, and $H \cdot d_k$ stays 512. What grows is the number of weight
 # tables, each with its softmax. So the choice of $H$ is a trade: more questions at once, each asked with fewer numbers.
-# In the paper's table 3, a single head is 0.9 BLEU worse than eight (BLEU is a score for translations, chapter 13), and
+# In the paper's table 3, a single head is 0.9 BLEU worse than eight (BLEU is a score for translations, chapter 14), and
 # 32 heads lose 0.4 against eight.
 
 # %%

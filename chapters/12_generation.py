@@ -1090,5 +1090,5 @@ verdict
 # (2020)](https://arxiv.org/abs/1904.09751). What keys and values cost in a large model: [Pope and others
 # (2023)](https://arxiv.org/abs/2211.05102).
 #
-# **Next.** Everything on the map is built. Part III puts it to work: chapter 13 translates whole sentences, measures
+# **Next.** Everything on the map is built. Part III puts it to work: chapters 13 and 14 translate whole sentences, measures
 # how well, and compares it with the networks that came before.

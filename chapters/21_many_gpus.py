@@ -9,7 +9,7 @@
 # # 21. How do many train one model?
 #
 # One device can be only so fast. To be faster, several must share the work, and then they must agree on every step. At
-# the end of this chapter the command of [chapter 13](13_translation.ipynb) trains in one process, in several, or on
+# the end of this chapter the command of [chapter 14](14_translation.ipynb) trains in one process, in several, or on
 # several machines. You can tell whether many compute what one would have computed, and what it costs them to talk.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is

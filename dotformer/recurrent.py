@@ -1,4 +1,4 @@
-"""Tangled from chapters/13_translation.py.
+"""Tangled from chapters/13_alignment.py and chapters/14_translation.py.
 
 Never edited by hand: edit the chapter, then `make tangle`.
 """
@@ -183,7 +183,7 @@ class RecurrentSeq2Seq(nn.Module):
 class RecurrentState:
     """A decoder on its way: its source (B, S), encoded, and its state.
 
-    Defined in chapter 13, "One door for both".
+    Defined in chapter 14, "One translator for every model".
     """
 
     def __init__(self, model: RecurrentSeq2Seq, source: Tensor) -> None:

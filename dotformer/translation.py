@@ -1,4 +1,4 @@
-"""Tangled from chapters/13_translation.py.
+"""Tangled from chapters/14_translation.py.
 
 Never edited by hand: edit the chapter, then `make tangle`.
 """
@@ -18,10 +18,50 @@ from dotformer.tokens import BPETokenizer
 from dotformer.transformer import Transformer, TransformerConfig
 
 
+def bleu(
+    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False
+) -> tuple[float, str]:
+    """Corpus BLEU from 0 to 100, and the signature that says how it was counted.
+
+    Texts are as people write them: sacreBLEU cuts them itself. Raises ValueError
+    when there are not equally many. After Papineni and others (2002), Post (2018).
+
+    Defined in chapter 14, "How good is a translation?".
+    """
+    if len(hypotheses) != len(references) or not hypotheses:
+        raise ValueError(
+            f"{len(hypotheses)} hypotheses for {len(references)} references"
+        )
+    metric = BLEU(lowercase=lowercase, force=True)  # it would warn of " ."
+    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return score, str(metric.get_signature())
+
+
+def exact_match(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> float:
+    """The share of sources whose hypothesis equals one of their targets.
+
+    A source with several targets is several pairs, with a hypothesis each, and
+    counts once. Raises ValueError when there are none, or not equally many.
+
+    Defined in chapter 14, "How good is a translation?".
+    """
+    if not pairs:
+        raise ValueError("no pairs to compare with")
+    targets = defaultdict(set)
+    for pair in pairs:
+        targets[pair.source].add(pair.target)
+    answers = {
+        pair.source: text for pair, text in zip(pairs, hypotheses, strict=True)
+    }
+    return sum(text in targets[source] for source, text in answers.items()) / len(
+        answers
+    )
+
+
 def kinds() -> dict[str, tuple[type, type, type]]:
     """For each kind of model: its configuration, itself, and its state in writing.
 
-    Defined in chapter 13, "One door for both".
+    Defined in chapter 14, "One translator for every model".
     """
     return {
         "transformer": (TransformerConfig, Transformer, KVCache),
@@ -36,7 +76,7 @@ class Translator:
     without the sizes of the vocabularies, which are the tokenizers'. Raises
     ValueError for another kind or a shape that does not belong to it.
 
-    Defined in chapter 13, "One door for both".
+    Defined in chapter 14, "One translator for every model".
     """
 
     def __init__(
@@ -136,59 +176,3 @@ class Translator:
                 for n, hypotheses in zip(chosen, found, strict=True):
                     results[n] = self.target.decode(hypotheses[0].tokens).strip()
         return results
-
-
-def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
-    """Whether each aligned target word looks most at a word that it renders.
-
-    `weights` are (..., T, S), and `alignment` has pairs (target word, source word).
-    Returns booleans (..., N) for the N target words that are aligned, in order.
-
-    Defined in chapter 13, "Does attention say which word came from which?".
-    """
-    gold = torch.zeros(weights.shape[-2:], dtype=torch.bool)
-    for place in alignment:
-        gold[place] = True
-    best = weights.argmax(dim=-1, keepdim=True).cpu()
-    hits = gold.expand(weights.shape).gather(-1, best).squeeze(-1)
-    return hits[..., gold.any(dim=1)]
-
-
-def bleu(
-    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False
-) -> tuple[float, str]:
-    """Corpus BLEU from 0 to 100, and the signature that says how it was counted.
-
-    Texts are as people write them: sacreBLEU cuts them itself. Raises ValueError
-    when there are not equally many. After Papineni and others (2002), Post (2018).
-
-    Defined in chapter 13, "How good is a translation?".
-    """
-    if len(hypotheses) != len(references) or not hypotheses:
-        raise ValueError(
-            f"{len(hypotheses)} hypotheses for {len(references)} references"
-        )
-    metric = BLEU(lowercase=lowercase, force=True)  # it would warn of " ."
-    score = metric.corpus_score(list(hypotheses), [list(references)]).score
-    return score, str(metric.get_signature())
-
-
-def exact_match(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> float:
-    """The share of sources whose hypothesis equals one of their targets.
-
-    A source with several targets is several pairs, with a hypothesis each, and
-    counts once. Raises ValueError when there are none, or not equally many.
-
-    Defined in chapter 13, "How good is a translation?".
-    """
-    if not pairs:
-        raise ValueError("no pairs to compare with")
-    targets = defaultdict(set)
-    for pair in pairs:
-        targets[pair.source].add(pair.target)
-    answers = {
-        pair.source: text for pair, text in zip(pairs, hypotheses, strict=True)
-    }
-    return sum(text in targets[source] for source, text in answers.items()) / len(
-        answers
-    )

@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from dotformer.alignment import on_target
 from dotformer.data.corpora import Pair
 from dotformer.generation import beam_search
 from dotformer.support.recording import record_weights
 from dotformer.tokens import BPETokenizer, pad_batch
-from dotformer.translation import Translator, bleu, exact_match, kinds, on_target
+from dotformer.translation import Translator, bleu, exact_match, kinds
 from tests.reference.strategies import assert_close
 
 ENGLISH = ["the dog sees the cat", "the cat sleeps", "a bird sings", "he reads", "the old man sings", "my cat sings"]
