@@ -77,7 +77,7 @@ def train_in_group(args: argparse.Namespace, device: str) -> None:
         say(f"going on after step {reached:,} of {config.steps:,}" if reached else f"{config.steps:,} steps to go")
     batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
     validate = partial(evaluate, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
-    progress = not args.quiet and rank() == 0 and sys.stderr is not None and sys.stderr.isatty()
+    progress = not args.quiet and sys.stderr is not None and sys.stderr.isatty()
     with product_precision("highest" if config.precision == "float32" else "high"):
         try:
             kind = partial(DistributedTrainer, sharded=args.shard) if distributed else Trainer

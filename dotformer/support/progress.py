@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from torch import Tensor
 from tqdm import tqdm
 
+from dotformer.support.processes import rank
+
 Batch = tuple[Tensor, Tensor]  # tokens of sources (B, S) and of targets (B, T)
 Row = dict[str, float]  # figures by name: a row of a history
 Place = tuple[int, int]  # in the data: the epoch, and how many of its batches have been taken
@@ -33,9 +35,9 @@ def stream(
 
 
 def steps_after(history: Sequence[Row], last: int, progress: bool) -> tqdm:
-    """The numbers of the steps that a run has still to make, the last one included; with a progress bar if wanted."""
+    """The steps that a run has still to make, by number, up to the last; if wanted, with a progress bar on rank 0."""
     done = int(history[-1]["step"]) if history else 0
-    return tqdm(range(done + 1, last + 1), initial=done, total=last, disable=not progress)
+    return tqdm(range(done + 1, last + 1), initial=done, total=last, disable=not progress or rank() > 0)
 
 
 class Meter:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from dotformer.distributed import DistributedTrainer, shard, shard_batch
 from dotformer.support.checkpoints import Checkpoint, RunFolder
+from dotformer.support.progress import steps_after
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
 from dotformer.transformer import Transformer, TransformerConfig
 
@@ -144,8 +145,9 @@ def test_a_sharded_run_that_was_interrupted_ends_bit_for_bit_as_one_that_was_not
 
 
 def test_other_ranks_write_nothing_and_begin_their_random_numbers_anew(group, tmp_path, monkeypatch):
-    monkeypatch.setattr("dotformer.support.processes.rank", lambda: 1)
-    monkeypatch.setattr("dotformer.support.checkpoints.rank", lambda: 1)
+    for module in ("processes", "checkpoints", "progress"):
+        monkeypatch.setattr(f"dotformer.support.{module}.rank", lambda: 1)
+    assert steps_after([], 3, progress=True).disable
     history = [{"step": 4, "validation_loss": 1.0}]
     network = model()
     drawn = []
