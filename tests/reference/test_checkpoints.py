@@ -174,9 +174,9 @@ def test_another_model_is_named(saved):
 
 
 def test_a_model_of_the_same_parameters_but_another_shape_is_refused(tmp_path):
-    sizes = 9, 9, 8, 2, 1, 1, 16
-    one = Transformer(TransformerConfig(*sizes))
-    other = Transformer(TransformerConfig(*sizes, norm_first=True, final_norm=False))
+    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 16}
+    one = Transformer(TransformerConfig(9, 9, 1, 1, **sizes))
+    other = Transformer(TransformerConfig(9, 9, 1, 1, **sizes, norm_first=True, final_norm=False))
     path = save(tmp_path, one, torch.optim.Adam(one.parameters()))
     assert_refused(path, "of another model", other, torch.optim.Adam(other.parameters()))
 
