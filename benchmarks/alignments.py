@@ -19,11 +19,11 @@ def main() -> None:
     run = Run.load(Path(sys.argv[1]))
     translator, found = run.trained("cpu"), []
     for pair in run.corpus.test:
-        source = translator.source.pieces(f" {pair.source}")
+        source = translator.source.tokenize(f" {pair.source}")
         if len(source) > LONGEST:
             continue
         [translation] = translator.translate([pair.source])
-        target = translator.target.pieces(f" {translation}")
+        target = translator.target.tokenize(f" {translation}")
         if len(target) > LONGEST:
             continue
         weights = translator.attention(Pair(pair.source, translation))

@@ -41,7 +41,10 @@ def run(corpus: Corpus, seed: int, numbers: int = 20_000, **options: Any) -> dic
     """Train with a recipe and a seed: its validations, and its test."""
     english, german = tokenizers_of(corpus)
     learn, validation, test = (
-        [(english.encode(" " + pair.source), german.encode(" " + pair.target, marks=True)) for pair in pairs]
+        [
+            (english.encode(" " + pair.source), german.encode(" " + pair.target, add_special_tokens=True))
+            for pair in pairs
+        ]
         for pairs in (corpus.train[:numbers], corpus.validation, corpus.test)
     )
     torch.manual_seed(seed)

@@ -58,11 +58,11 @@ assert not known & set(unseen)
 # **A number for each letter.** Then these 21 kinds suffice. But a word is now 32 tokens long on average, and attention
 # costs the square of the length. Also, a letter means next to nothing, so the first layers must spell.
 #
-# What is wanted lies between: common pieces whole, rare ones in parts.
+# We want tokens between the two: **subwords**, so that a frequent word is one token and a rare one is several.
 #
 # ## Merging, by hand
 #
-# **Byte-pair encoding** finds the pieces by counting. Start with letters. Count all pairs of neighbours. Make the most
+# **Byte-pair encoding** finds the subwords by counting. Start with letters. Count all pairs of neighbours. Make the most
 # frequent pair a new symbol. Repeat.
 #
 # Take four words, with how often each occurs:
@@ -108,7 +108,7 @@ for step in range(1, 5):
 # The method knows what is frequent, and nothing else.
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. *Seat* begins as *s e a t*; *e a*
-# merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*. A word that was never seen, in two pieces
+# merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*. A word that was never seen, in two subwords
 # that were.
 #
 # ## Bytes, so that nothing is unknown
@@ -124,27 +124,25 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # An English letter is one byte, *ë* is two, the Chinese *tea* three, and the smile four. With bytes as the first 256
 # symbols, no token for *unknown* is needed, and whatever UTF-8 can write comes back from its tokens as it was.
 #
-# Merges should not cross from one word into the next, or *of the* would become a piece that helps with neither *of* nor
-# *the*. So the text is first cut into words, each with the space before it, so that nothing is lost. (In the pattern,
-# `\p{L}` is any letter and `\p{N}` any number sign of any script; the last two parts catch spaces.)
+# Merges should not cross from one word into the next, or *of the* would become a token that helps with neither *of* nor
+# *the*. So the text is first cut into words, each with the space before it, so that nothing is lost. This is called
+# **pre-tokenization**. (In the pattern, `\p{L}` is any letter and `\p{N}` any digit of any script; the last two parts
+# catch spaces.)
 
 # %% tags=["export"] module="tokens"
 import regex
 
 
-def words_of(text: str) -> list[str]:
-    """Cut a text into words, numbers, signs and spaces, which joined give it back.
-
-    A single space in front belongs to the word after it.
-    """
+def pretokenize(text: str) -> list[str]:
+    """Cut a text into words, each with a space before it, punctuation and spaces."""
     pattern = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     return regex.findall(pattern, text)
 
 
 # %% tags=["nbval-check-output"]
-print(words_of("A Lannister always pays his 2 debts!"))
+print(pretokenize("A Lannister always pays his 2 debts!"))
 assert (
-    "".join(words_of("  two spaces\n and a tab\t."))
+    "".join(pretokenize("  two spaces\n and a tab\t."))
     == "  two spaces\n and a tab\t."
 )
 
@@ -156,68 +154,62 @@ assert (
 # in, an entry whose count is out of date goes back with the right one when it comes to the front.
 
 # %% tags=["export"] module="tokens"
-from collections.abc import Sequence
-
-
-def merge_pair(word: Sequence[int], pair: tuple[int, int], made: int) -> list[int]:
-    """Replace each `pair` in a word, from left to right, by the symbol `made`."""
-    merged, i = [], 0
-    while i < len(word):
-        if tuple(word[i : i + 2]) == pair:
-            merged.append(made)
-            i += 2
-        else:
-            merged.append(word[i])
-            i += 1
-    return merged
-
-
-# %% tags=["export"] module="tokens"
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+
+
+def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int]:
+    """Replace each `pair` of symbols in a word, from left to right, by one `new`."""
+    merged: list[int] = []
+    for symbol in word:
+        if merged and (merged[-1], symbol) == pair:
+            merged[-1] = new
+        else:
+            merged.append(symbol)
+    return merged
 
 
 def learn_merges(texts: Iterable[str], count: int) -> list[tuple[int, int]]:
     """Byte-pair encoding: the pairs to merge, most frequent first, at most `count`.
 
-    Symbols 0 to 255 are bytes; merge number i makes symbol 256 + i. Of pairs that
-    are equally frequent, the one with the smaller numbers comes first. Stops early
-    when no pair is left. After Sennrich, Haddow and Birch (2016).
+    Symbols 0 to 255 are bytes; merge n makes symbol 256 + n. Of pairs that are
+    equally frequent, the one with the smaller numbers comes first. Stops early when
+    no pair is left. After Sennrich, Haddow and Birch (2016).
     """
-    frequency = Counter(word for text in texts for word in words_of(text))
-    words = [list(word.encode()) for word in frequency]
-    times = list(frequency.values())
-    pairs, places = Counter(), defaultdict(set)
-    for place, word in enumerate(words):
+    frequencies = Counter(word for text in texts for word in pretokenize(text))
+    words = [list(word.encode()) for word in frequencies]
+    counts = list(frequencies.values())
+    pair_counts, words_with = Counter(), defaultdict(set)
+    for n, word in enumerate(words):
         for pair in pairwise(word):
-            pairs[pair] += times[place]
-            places[pair].add(place)
-    queue = [(-n, pair) for pair, n in pairs.items()]
+            pair_counts[pair] += counts[n]
+            words_with[pair].add(n)
+    queue = [(-times, pair) for pair, times in pair_counts.items()]
     heapq.heapify(queue)
-    merges = []
+    merges: list[tuple[int, int]] = []
     while queue and len(merges) < count:
-        n, pair = heapq.heappop(queue)
-        if pairs[pair] != -n:  # it has changed since it was put there
-            if pairs[pair]:
-                heapq.heappush(queue, (-pairs[pair], pair))
+        minus_times, pair = heapq.heappop(queue)
+        if (
+            pair_counts[pair] != -minus_times
+        ):  # it has changed since it was put there
+            if pair_counts[pair]:
+                heapq.heappush(queue, (-pair_counts[pair], pair))
             continue
-        made = 256 + len(merges)
+        new, new_pairs = 256 + len(merges), set()
         merges.append(pair)
-        touched = set()
-        for place in places.pop(pair):
-            before = words[place]
-            after = words[place] = merge_pair(before, pair, made)
-            for old in pairwise(before):
-                pairs[old] -= times[place]
-            for new in pairwise(after):
-                pairs[new] += times[place]
-                if made in new:
-                    places[new].add(place)
-                    touched.add(new)
-        for new in touched:
-            heapq.heappush(queue, (-pairs[new], new))
+        for n in words_with.pop(pair):
+            for old_pair in pairwise(words[n]):
+                pair_counts[old_pair] -= counts[n]
+            words[n] = merge_pair(words[n], pair, new)
+            for new_pair in pairwise(words[n]):
+                pair_counts[new_pair] += counts[n]
+                if new in new_pair:
+                    words_with[new_pair].add(n)
+                    new_pairs.add(new_pair)
+        for new_pair in new_pairs:
+            heapq.heappush(queue, (-pair_counts[new_pair], new_pair))
     return merges
 
 
@@ -229,7 +221,7 @@ assert merges == [(101, 97), (116, 256), (257, 109), (256, 116)]  # as by hand
 
 def learn_slowly(texts, count):
     """The loop from above, over bytes: counts everything anew at each step."""
-    words = [list(w.encode()) for text in texts for w in words_of(text)]
+    words = [list(w.encode()) for text in texts for w in pretokenize(text)]
     merges = []
     for made in range(256, 256 + count):
         pairs = Counter(pair for word in words for pair in pairwise(word))
@@ -242,29 +234,28 @@ def learn_slowly(texts, count):
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# What has been learnt must be kept, and a file cut short by a full disk or a power cut is worse than none. So `save`
-# writes with `replacing`, an import that writes beside the old file and puts the new one in its place only when it is
-# whole.
+# The tokenizer keeps the merges, and puts a few **special tokens** before the bytes: `<pad>` for padding, `<begin>` and
+# `<end>` (other libraries write `<bos>` and `<eos>`, for the beginning and the end of a sequence). These stand for no
+# text. They are numbers that only the program can write. (Two numberings meet here: *symbols* count from the bytes,
+# *tokens* from the special tokens, so symbol 256 is token 259.)
 #
-# The tokenizer itself keeps the merges, and puts a few **special tokens** before the bytes: padding, begin and end.
-# These stand for no text. They are numbers that only the program can write. (Two numberings meet here: *symbols* count
-# from the bytes, *tokens* from the special tokens, so symbol 256 is token 259.)
+# Its file is JSON, and `tokenizer_files`, an import, checks what it reads. It writes the whole file or nothing, since a
+# file cut short by a full disk or a power cut is worse than none.
 
 # %% tags=["export"] module="tokens"
-import json
 from operator import index
 from pathlib import Path
 from typing import Self
 
-from dotformer.support.files import replacing
+from dotformer.support import tokenizer_files as files
 
 
 class BPETokenizer:
     """From text to token numbers and back, by bytes and learned merges.
 
     Numbers begin with the special tokens: padding, begin, end, and others if
-    wanted. Then come the 256 bytes, so that nothing is unknown, then the merges.
-    Text never becomes a special token, whatever stands in it.
+    wanted. No text is made one of them. Then come the 256 bytes, so that nothing is
+    unknown, then the merges. Raises ValueError for what makes no tokenizer.
     """
 
     def __init__(
@@ -272,134 +263,64 @@ class BPETokenizer:
         merges: Sequence[tuple[int, int]],
         special_tokens: Sequence[str] = ("<pad>", "<begin>", "<end>"),
     ) -> None:
-        names = [name for name in special_tokens if isinstance(name, str)]
-        if len(names) < 3 or len(set(names)) < len(special_tokens):
-            raise ValueError(
-                "special tokens must be different strings, beginning with padding,"
-                f" begin and end, not {list(special_tokens)}"
-            )
-        self.special_tokens = tuple(special_tokens)
+        self.merges, self.special_tokens = files.checked(merges, special_tokens)
         self.pad_id, self.begin_id, self.end_id = range(3)
-        self.merges = [(index(left), index(right)) for left, right in merges]
         self.symbols = [bytes([n]) for n in range(256)]
         for left, right in self.merges:
-            if not 0 <= left < len(self.symbols) > right >= 0:
-                raise ValueError(
-                    f"merge {len(self.symbols) - 256} joins {left} and {right}, but"
-                    f" only 0 to {len(self.symbols) - 1} exist by then"
-                )
             self.symbols.append(self.symbols[left] + self.symbols[right])
-            if len(self.symbols[-1]) > 10_000:
-                raise ValueError(
-                    f"symbol {len(self.symbols) - 1} is over 10,000 bytes"
-                )
+        self.vocabulary = [b""] * len(self.special_tokens) + self.symbols
         self._ranks = {pair: n for n, pair in enumerate(self.merges)}
-        if len(self._ranks) < len(self.merges):
-            raise ValueError("a pair is merged twice")
-        self._known: dict[str, list[int]] = {}
+        self._cache: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
         """How many token numbers there are."""
-        return len(self.special_tokens) + len(self.symbols)
+        return len(self.vocabulary)
 
     @classmethod
-    def train(
-        cls,
-        texts: Iterable[str],
-        vocab_size: int,
-        special_tokens: Sequence[str] = ("<pad>", "<begin>", "<end>"),
-    ) -> Self:
-        """Learn merges from texts until there are `vocab_size` tokens, or no pairs.
+    def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
+        """Learn merges until there are `vocab_size` tokens (or no pairs) in all."""
+        smallest = len(cls([]))
+        files.check_training(texts, vocab_size, smallest)
+        return cls(learn_merges(texts, vocab_size - smallest))
 
-        Raises ValueError when that is less than the special tokens and the bytes,
-        and TypeError for a single text.
-        """
-        if isinstance(texts, str):
-            raise TypeError("texts must be several strings, not one string")
-        count = index(vocab_size) - 256 - len(special_tokens)
-        if count < 0:
-            raise ValueError(
-                f"vocab_size {vocab_size} has no room for 256 bytes and"
-                f" {len(special_tokens)} special tokens"
-            )
-        return cls(learn_merges(texts, count), special_tokens)
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """The tokens of a text. UnicodeEncodeError: half of a surrogate pair."""
+        shift, words = len(self.special_tokens), pretokenize(text)
+        tokens = [n + shift for word in words for n in self._merge(word)]
+        if add_special_tokens:
+            return [self.begin_id, *tokens, self.end_id]
+        return tokens
 
-    def encode(self, text: str, marks: bool = False) -> list[int]:
-        """The token numbers of a text, with `marks` between begin and end.
+    def _merge(self, word: str) -> list[int]:
+        if word in self._cache:
+            return self._cache[word]
+        symbols = list(word.encode())
+        while pairs := self._ranks.keys() & pairwise(symbols):
+            pair = min(pairs, key=self._ranks.get)
+            symbols = merge_pair(symbols, pair, 256 + self._ranks[pair])
+        if len(self._cache) < 100_000:
+            self._cache[word] = symbols
+        return symbols
 
-        Time grows with the square of the longest word. Raises UnicodeEncodeError
-        for what UTF-8 cannot write, half of a surrogate pair.
-        """
-        shift = len(self.special_tokens)
-        tokens = [n + shift for word in words_of(text) for n in self._split(word)]
-        return [self.begin_id, *tokens, self.end_id] if marks else tokens
+    def tokenize(self, text: str) -> list[str]:
+        """The tokens of a text, to look at; bytes that are not UTF-8 as \\xNN."""
+        symbols = [self.vocabulary[token] for token in self.encode(text)]
+        return [symbol.decode(errors="backslashreplace") for symbol in symbols]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of token numbers; special tokens are left out.
-
-        Bytes that are no text become U+FFFD. Raises ValueError for a number that
-        is no token.
-        """
-        return b"".join(self._bytes(index(n)) for n in tokens).decode(
-            errors="replace"
-        )
-
-    def pieces(self, text: str) -> list[str]:
-        """What a text is cut into, to look at; bytes that are no text as \\xNN."""
-        return [
-            self._bytes(n).decode(errors="backslashreplace")
-            for n in self.encode(text)
-        ]
+        """The text of tokens; what is not UTF-8 is U+FFFD. ValueError: no token."""
+        tokens = files.checked_tokens(tokens, len(self))
+        joined = b"".join(self.vocabulary[token] for token in tokens)
+        return joined.decode(errors="replace")
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as JSON, a line a merge; all of it or nothing."""
-        lines = [
-            json.dumps(
-                [*pair, self.symbols[256 + n].decode(errors="backslashreplace")],
-                ensure_ascii=False,
-            )
-            for n, pair in enumerate(self.merges)
-        ]
-        special = json.dumps(self.special_tokens, ensure_ascii=False)
-        text = (
-            f'{{"tokenizer": "byte-pair encoding",\n"special_tokens": {special},\n'
-            + '"merges": [\n'
-            + ",\n".join(lines)
-            + "\n]}\n"
-        )
-        with replacing(path) as draft:
-            draft.write_text(text, encoding="utf-8")
+        files.write_tokenizer(path, self.merges, self.special_tokens, self.symbols)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote. Raises ValueError when the file is another."""
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if content["tokenizer"] != "byte-pair encoding":
-                raise ValueError(f"it says {content['tokenizer']!r}")
-            merges = [(left, right) for left, right, _ in content["merges"]]
-            return cls(merges, content["special_tokens"])
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is not a saved tokenizer: {error}") from error
-
-    def _split(self, word: str) -> list[int]:
-        if word in self._known:
-            return self._known[word]
-        symbols, never = list(word.encode()), len(self.merges)
-        while len(symbols) > 1:
-            pair = min(pairwise(symbols), key=lambda p: self._ranks.get(p, never))
-            if pair not in self._ranks:
-                break
-            symbols = merge_pair(symbols, pair, 256 + self._ranks[pair])
-        if len(self._known) < 100_000:  # words to remember
-            self._known[word] = symbols
-        return symbols
-
-    def _bytes(self, token: int) -> bytes:
-        if not 0 <= token < len(self):
-            raise ValueError(f"token {token} is not one of 0 to {len(self) - 1}")
-        symbol = token - len(self.special_tokens)
-        return self.symbols[symbol] if symbol >= 0 else b""
+        return cls(*files.read_tokenizer(path))
 
 
 # %% [markdown]
@@ -416,17 +337,17 @@ for text in (
     "siebenhundertdreiundachtzig",
     "Zoë trinkt 3 Tassen 茶",
 ):
-    print(tokenizer.pieces(text))
+    print(tokenizer.tokenize(text))
 assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(whole)
-assert "und" in tokenizer.pieces("siebenhundertdreiundachtzig")
+assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 
 # %% [markdown]
 # It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig*, and stepping stones such as
-# *ertausend*. (Pieces with *ü* and *ß* are left out of the list; some end in the middle of a letter.) *Zwanzig* still
+# *ertausend*. (Subwords with *ü* and *ß* are left out of the list; some end in the middle of a letter.) *Zwanzig* still
 # falls into four; its merges come later. Zoë and the tea fall apart into letters and bytes, `\xc3` being how Python
 # writes byte 195, and are there all the same.
 #
-# How many merges are right? Each one makes texts shorter and the table longer. Count a piece as *rare* if the 9,500
+# How many merges are right? Each one makes texts shorter and the table longer. Count a token as *rare* if the 9,500
 # words use it less than 100 times.
 
 # %%
@@ -454,7 +375,7 @@ plt.show()
 
 # %% [markdown]
 # The first 60 merges take a word from 32 tokens to fewer than 6. After 250 there is nothing more to gain: a number is
-# two pieces, and a model sees nearly all of them less than a hundred times. (Some pieces are rare early on since they
+# two tokens, and a model sees nearly all of them less than a hundred times. (Some tokens are rare early on since they
 # are stepping stones, as *hund* is for *hundert*.) Small corpora use a few thousand merges; the original transformer
 # had about 37,000 tokens.
 
@@ -487,20 +408,20 @@ quiz.number(
 # %%
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-shown = pre_tokenizers.ByteLevel.alphabet()  # a visible sign for each byte
+shown = pre_tokenizers.ByteLevel.alphabet()  # a visible character for each byte
 kept = [
     n for n in range(256) if 33 <= n <= 126 or 161 <= n <= 172 or 174 <= n <= 255
 ]
-signs = {n: chr(n) for n in kept}
-moved = [n for n in range(256) if n not in signs]
-signs |= {n: chr(256 + place) for place, n in enumerate(moved)}
+characters = {n: chr(n) for n in kept}
+moved = [n for n in range(256) if n not in characters]
+characters |= {n: chr(256 + place) for place, n in enumerate(moved)}
 
 
-def as_signs(symbol):
-    return "".join(signs[byte] for byte in symbol)
+def as_characters(symbol):
+    return "".join(characters[byte] for byte in symbol)
 
 
-names = [as_signs(symbol) for symbol in tokenizer.symbols]
+names = [as_characters(symbol) for symbol in tokenizer.symbols]
 pattern = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 library = Tokenizer(
     models.BPE(
@@ -514,7 +435,7 @@ library.pre_tokenizer = pre_tokenizers.Sequence(
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ]
 )
-assert set(shown) == set(signs.values())
+assert set(shown) == set(characters.values())
 
 strange = [
     "",
@@ -553,7 +474,7 @@ assert speed["encoding"]["ours, from nothing"] < speed["encoding"]["library"]
 
 # %% [markdown]
 # Learning takes a little over twice as long as in Rust. Cutting words of usual length takes no longer. (Both remember
-# the words that they have cut. The library does more for each text, since it also says where each piece stood, and on a
+# the words that they have cut. The library does more for each text, since it also says where each token stood, and on a
 # word of thousands of letters it is far faster.)
 
 # %% tags=["quiz"]
@@ -572,8 +493,8 @@ quiz.one_choice(
         "Counting is for learning. A new word is cut without counting, so that the same word is always cut in the same way.",
     ),
     quiz.wrong(
-        "Longest piece first",
-        "Other tokenizers do that. The two can differ: with the merges *u n*, *n d*, *u nd* and the text *und*, merging in order gives *un d*, the longest piece would be *und*.",
+        "Longest subword first",
+        "Other tokenizers do that. The two can differ: with the merges *u n*, *n d*, *u nd* and the text *und*, merging in order gives *un d*, the longest subword would be *und*.",
     ),
 )
 
@@ -582,58 +503,39 @@ quiz.one_choice(
 #
 # Sentences of a batch are filled up to the longest ([chapter 9](09_decoder.ipynb#who-may-see-whom)). In a batch of
 # mixed lengths much is padding, which costs as much as words. So sort sentences by length first, and close a batch when
-# its *places*, padding included, would exceed a limit. Then short sentences come in large batches and long ones in
+# its tokens, padding included, would exceed a limit. Then short sentences come in large batches and long ones in
 # small batches, and steps cost about the same (not quite, since attention grows with the square of the length).
 
 # %% tags=["export"] module="tokens"
 import torch
-from torch import Tensor, nn
+from dotformer.support.checks import check_rows
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 
 def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
-    """Rows of token numbers, filled up to the longest: (B, T), int64.
-
-    Raises ValueError when there is no row or one is empty, and TypeError when they
-    are no whole numbers.
-    """
-    empty = [n for n, row in enumerate(rows) if not len(row)]
-    if not len(rows) or empty:
-        which = (
-            f"rows {empty} of {len(rows)} are empty" if empty else "there is no row"
-        )
-        raise ValueError(which)
-    tensors = [torch.as_tensor(row) for row in rows]
-    if any(tensor.is_floating_point() for tensor in tensors):
-        raise TypeError("rows must hold whole numbers")
-    return nn.utils.rnn.pad_sequence(
-        [tensor.long() for tensor in tensors],
-        batch_first=True,
-        padding_value=pad_id,
-    )
+    """Rows filled up to the longest: (B, T), int64. ValueError: one is empty."""
+    check_rows(rows)
+    tensors = [torch.tensor([index(token) for token in row]) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=pad_id)
 
 
-# %% tags=["export"] module="tokens"
 def token_batches(
     lengths: Sequence[int],
     max_tokens: int,
     generator: torch.Generator | None = None,
 ) -> list[list[int]]:
-    """Group sentences by length into batches of at most `max_tokens` places.
+    """Group sentences by length into batches of at most `max_tokens` tokens.
 
-    Padding counts: a batch of B sentences takes B times its longest. Returns the
-    sentences' numbers, each once, batches in random order. Raises ValueError when
-    one sentence alone is too long.
+    Padding counts: a batch of B sentences has B times its longest. Returns their
+    numbers, batches in random order. Raises ValueError when one alone is too long.
     """
     lengths = [int(n) for n in lengths]
-    if lengths and max(lengths) > max_tokens:
-        raise ValueError(
-            f"a sentence of {max(lengths)} tokens does not fit into {max_tokens}"
-        )
+    if max(lengths, default=0) > max_tokens:
+        raise ValueError(f"{max(lengths)} tokens exceed max_tokens {max_tokens}")
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
     batches: list[list[int]] = []
-    for n in sorted(
-        shuffled, key=lambda n: lengths[n]
-    ):  # equal lengths stay shuffled
+    for n in sorted(shuffled, key=lambda n: lengths[n]):
         if not batches or lengths[n] * (len(batches[-1]) + 1) > max_tokens:
             batches.append([])
         batches[-1].append(n)
@@ -646,19 +548,19 @@ import torch
 
 rng = np.random.default_rng(1)
 texts = [" ".join(rng.choice(spelled, size=n)) for n in rng.integers(1, 20, 2000)]
-rows = [tokenizer.encode(text, marks=True) for text in texts]
+rows = [tokenizer.encode(text, add_special_tokens=True) for text in texts]
 lengths = [len(row) for row in rows]
 
 
 def waste(batches):
-    places = sum(len(batch) * max(lengths[n] for n in batch) for batch in batches)
-    return 1 - sum(lengths) / places
+    tokens = sum(len(batch) * max(lengths[n] for n in batch) for batch in batches)
+    return 1 - sum(lengths) / tokens
 
 
 mixed = np.array_split(rng.permutation(len(rows)), 100)
 sorted_batches = token_batches(lengths, 2000, torch.Generator().manual_seed(0))
-print(f"20 sentences at random: {waste(mixed):.0%} of the places are padding")
-print(f"by length, 2000 places: {waste(sorted_batches):.1%}")
+print(f"20 sentences at random: {waste(mixed):.0%} of the tokens are padding")
+print(f"by length, 2000 tokens: {waste(sorted_batches):.1%}")
 assert waste(mixed) > 0.35 and waste(sorted_batches) < 0.03
 assert sorted(n for batch in sorted_batches for n in batch) == list(
     range(len(rows))
@@ -673,20 +575,20 @@ print(
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "Batches are limited to 2,000 places. A batch has sentences of 12, 14 and 15 tokens. Another sentence of 18 tokens comes. What counts as the size of the batch with it?",
+    "Batches are limited to 2,000 tokens, padding included. A batch has sentences of 12, 14 and 15 tokens. Another sentence of 18 tokens comes. What counts as the size of the batch with it?",
     quiz.wrong(
-        "59 places, $12 + 14 + 15 + 18$",
-        "That counts the tokens. The model computes on padding too.",
+        "59 tokens, $12 + 14 + 15 + 18$",
+        "That leaves out the padding. The model computes on it too.",
     ),
     quiz.wrong(
-        "63 places, $3 \\cdot 15 + 18$",
+        "63 tokens, $3 \\cdot 15 + 18$",
         "All four rows are filled up to 18 once the new one is in.",
     ),
     quiz.right(
-        "72 places, $4 \\cdot 18$", "Yes: four rows, each filled up to the longest."
+        "72 tokens, $4 \\cdot 18$", "Yes: four rows, each filled up to the longest."
     ),
     quiz.wrong(
-        "4 places, one a sentence",
+        "4, one a sentence",
         "A batch by sentences would count so. Then a batch of long sentences costs many times one of short ones.",
     ),
 )
@@ -702,14 +604,16 @@ quiz.one_choice(
 class Convenient(BPETokenizer):
     """Recognises special tokens wherever they are written."""
 
-    def encode(self, text, marks=False):
+    def encode(self, text, add_special_tokens=False):
         tokens = []
         for part in regex.split(r"(<pad>|<begin>|<end>)", text):
             if part in self.special_tokens:
                 tokens.append(self.special_tokens.index(part))
             else:
                 tokens += super().encode(part)
-        return [self.begin_id, *tokens, self.end_id] if marks else tokens
+        if add_special_tokens:
+            return [self.begin_id, *tokens, self.end_id]
+        return tokens
 
 
 convenient = Convenient(tokenizer.merges)
@@ -800,12 +704,14 @@ check_merge(merge)
 
 # %% tags=["solution"]
 def merge(symbols, left, right, made):
-    result = []
-    for symbol in symbols:
-        if result and result[-1] == left and symbol == right:
-            result[-1] = made
+    result, i = [], 0
+    while i < len(symbols):
+        if symbols[i : i + 2] == [left, right]:
+            result.append(made)
+            i += 2
         else:
-            result.append(symbol)
+            result.append(symbols[i])
+            i += 1
     return result
 
 
@@ -814,8 +720,8 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# The solution looks backwards instead of forwards. (It relies on `made` being new: if `made` were equal to `left`, it
-# would go on merging.)
+# The solution looks forwards, where `merge_pair` looks back at what it has written. (That relies on the symbol being
+# new: if it were equal to `left`, `merge_pair` would go on merging.)
 #
 # ### Exercise 2: Cut a new word
 #
@@ -844,17 +750,17 @@ def one_pass(symbols, merges):
 
 
 def longest_first(symbols, merges):
-    pieces = [bytes([n]) for n in range(256)]
+    subwords = [bytes([n]) for n in range(256)]
     for left, right in merges:
-        pieces.append(pieces[left] + pieces[right])
+        subwords.append(subwords[left] + subwords[right])
     text, found = bytes(symbols), []
     while text:
         best = max(
-            range(len(pieces)),
-            key=lambda n: text.startswith(pieces[n]) * len(pieces[n]),
+            range(len(subwords)),
+            key=lambda n: text.startswith(subwords[n]) * len(subwords[n]),
         )
         found.append(best)
-        text = text[len(pieces[best]) :]
+        text = text[len(subwords[best]) :]
     return found
 
 
@@ -872,7 +778,7 @@ check_cut = partial(
     ],
     mistakes={
         "you apply the merges in reverse: first learnt, first applied": one_pass,
-        "you look for the longest piece; early merges come before late ones": longest_first,
+        "you look for the longest subword; early merges come before late ones": longest_first,
         "only the first merge is applied": lambda s, m: merge_pair(s, m[0], 256),
         "the new symbols are numbered from 0; they begin at 256": lambda s, m: [
             n - 256 if n > 255 else n for n in in_order(s, m)
@@ -900,7 +806,7 @@ verdict
 #
 # ### Exercise 3: How much is padding?
 #
-# *Easy, 10 minutes.* Given the lengths of the sentences of each batch, a list of lists, return the share of all places
+# *Easy, 10 minutes.* Given the lengths of the sentences of each batch, a list of lists, return the share of all tokens
 # that is padding.
 
 

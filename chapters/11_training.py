@@ -63,12 +63,15 @@ from dotformer.tokens import BPETokenizer
 
 english = BPETokenizer.train((" " + pair.source for pair in corpus.train), 10_000)
 german = BPETokenizer.train((" " + pair.target for pair in corpus.train), 10_000)
-print(len(english), len(german), german.pieces(" zwei und vierzig"))
+print(len(english), len(german), german.tokenize(" zwei und vierzig"))
 
 
 def numbered(pairs):
     return [
-        (english.encode(" " + p.source), german.encode(" " + p.target, marks=True))
+        (
+            english.encode(" " + p.source),
+            german.encode(" " + p.target, add_special_tokens=True),
+        )
         for p in pairs
     ]
 
@@ -79,7 +82,7 @@ train_pairs, validation_pairs, test_pairs = map(
 print(train_pairs[0])
 
 # %% [markdown]
-# The target stands between marks, token 1 for begin and token 2 for end. In training the model gets all of it but the
+# The target stands between special tokens, 1 for begin and 2 for end. In training the model gets all of it but the
 # last token, and must predict all of it but the first: row $t$ of its output is to name target $t + 1$. It is always
 # given the *true* words so far, even where it would have written something else. That is called **teacher forcing**,
 # and it is why one pass trains all places at once ([chapter 9](09_decoder.ipynb#does-training-run-token-by-token)).

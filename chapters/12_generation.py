@@ -9,7 +9,7 @@
 # # 12. How does it write?
 #
 # A trained model says what is likely to come next. That is not a sentence yet. At the end of this chapter there are
-# three ways to get one: taking the best word each time, following several drafts at once, and drawing lots. And there
+# three ways to get one: taking the best word each time, following several hypotheses at once, and sampling. And there
 # is a cache that saves the model from computing everything again at each word.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
@@ -28,91 +28,58 @@ transformer_map(built=12)
 # ## One word at a time
 #
 # Writing is a loop. Feed the begin token, get a score for every token of the vocabulary, choose one, feed that, and so
-# on until the end token is chosen. The loop needs only two things: a **step**, which takes a token of each sentence and
-# returns scores, and a way to **select** some of the sentences. So we ask for no more than that (a `Protocol` lists
-# methods; any class that has them will do), and the same loop serves a transformer, the recurrent networks of chapter
-# 13, and a table of nine tokens.
+# on until the end token is chosen. The loop needs only two things: a **step**, which reads a token of each sentence and
+# returns scores, and a way to **select** some of the sentences. So we ask for no more than that: `Decoding`, an import,
+# is a `Protocol`, which lists the methods `step`, `select` and `__len__` (how many sentences there are), and the special
+# tokens for padding, begin and end. Any class that has them will do. The same loop then serves a transformer, the
+# recurrent networks of chapter 13, and a table of nine tokens.
 #
 # When a sentence has ended it leaves the batch. Otherwise the model would go on computing for it until the last one is
-# done.
+# done. The checks beside it are imports too: `checked_logits` refuses scores that are not numbers and copies the others
+# to float32 at least, and `check_possible` refuses a step at which no token may follow.
 
 # %% tags=["export"] module="generation"
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
+from dotformer.support import decoding
+from dotformer.support.decoding import Decoding
 from torch import Tensor
 
 
-class Decoding(Protocol):
-    """What generation needs: N sentences that can be continued and selected.
-
-    `step` reads a token of each (N,) and returns logits (N, V) of what may follow;
-    `select` keeps the sentences of these numbers (M,), which may repeat.
-    """
-
-    def __len__(self) -> int: ...
-
-    def step(self, tokens: Tensor) -> Tensor: ...
-
-    def select(self, rows: Tensor) -> None: ...
-
-
-def next_logits(state: Decoding, tokens: Tensor) -> Tensor:
-    """A copy of the logits (N, V) after a step, in float32 at least.
-
-    Raises FloatingPointError when one of them is not a number.
-    """
-    logits = state.step(tokens)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
-    if logits.amax(dim=-1).isnan().any():
-        raise FloatingPointError("the model's scores are not numbers (NaN)")
-    return logits
-
-
 def generate(
-    state: Decoding,
-    choose: Callable[[Tensor], Tensor],
-    max_length: int,
-    marks: tuple[int, int, int] = (0, 1, 2),
+    state: Decoding, max_length: int, choose: Callable[[Tensor], Tensor]
 ) -> list[list[int]]:
     """Write each sentence token by token, to its end or for `max_length` tokens.
 
-    `choose` takes logits (N, V) and returns tokens (N,). `marks` are the tokens for
-    padding, begin and end: the first two are never written, the third ends a
-    sentence, which then leaves the batch. Returns the tokens, without marks, and
-    uses the state up. Raises ValueError when there is nothing that may follow, or
-    when a model has no more positions.
+    `choose` takes logits (N, V) and returns tokens (N,). ValueError: a dead end.
     """
-    pad, begin, end = marks
-    if max_length < 1:
-        raise ValueError(f"max_length must be positive, not {max_length}")
-    written: list[list[int]] = [[] for _ in range(len(state))]
-    still = written  # the same lists: what one is given, both have
+    decoding.check_search(max_length)
+    pad, begin, end = state.special_ids
+    sentences: list[list[int]] = [[] for _ in range(len(state))]
+    unfinished = sentences  # the same lists
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
-        logits = next_logits(state, tokens)
+        logits = decoding.checked_logits(state.step(tokens))
         logits[:, [pad, begin]] = -math.inf
-        if (logits.amax(dim=-1) == -math.inf).any():
-            raise ValueError("no token may follow: all scores are minus infinity")
+        decoding.check_possible(logits)
         tokens = choose(logits)
         going = (tokens != end).nonzero().flatten()
-        if len(going) < len(still):
+        if len(going) < len(unfinished):
             state.select(going)
-            still, tokens = [still[n] for n in going.tolist()], tokens[going]
-        if not still:
+            unfinished = [unfinished[row] for row in going.tolist()]
+            tokens = tokens[going]
+        if not unfinished:
             break
-        for sentence, token in zip(still, tokens.tolist(), strict=True):
+        for sentence, token in zip(unfinished, tokens.tolist(), strict=True):
             sentence.append(token)
-    return written
+    return sentences
 
 
-def greedy(
-    state: Decoding, max_length: int, marks: tuple[int, int, int] = (0, 1, 2)
-) -> list[list[int]]:
+def greedy(state: Decoding, max_length: int) -> list[list[int]]:
     """Always the token that scores highest; see `generate`."""
-    return generate(state, lambda logits: logits.argmax(dim=-1), max_length, marks)
+    return generate(state, max_length, lambda logits: logits.argmax(dim=-1))
 
 
 # %% [markdown]
@@ -141,6 +108,8 @@ table[6:, 2] = 1.0
 
 class Table:
     """Sentences that a table of probabilities continues."""
+
+    special_ids = (0, 1, 2)
 
     def __init__(self, rows=1):
         self.rows = rows
@@ -172,124 +141,101 @@ assert spoken(best_words) == "a cup"
 # cup*, $0.5 \cdot 0.4 = 0.2$. The first word was the best one, and no good second word came after it. Greedy cannot go
 # back.
 #
-# ## Several drafts at once
+# ## Several hypotheses at once
 #
-# **Beam search** keeps not one beginning but the best few, say two. By hand: after one word these are *a* (0.5) and
+# **Beam search** keeps not one beginning but the best few, say two, which are called **hypotheses**. By hand: after one word these are *a* (0.5) and
 # *the* (0.4). Continue both: *the tea* 0.36, *a cup* 0.2, *a pot* 0.175, *a tea* 0.125, *the cup* 0.04. Keep the best
 # two, *the tea* and *a cup*. Both end. The better one is *the tea*: found, although its first word was only the second
 # best.
 #
 # Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. And here is a trap. Each
-# further word adds a negative number, so a draft that breaks off early is likely to win. The paper divides by a
+# further word adds a negative number, so a hypothesis that ends early is likely to win. The paper divides by a
 # **length penalty**, with $n$ the number of tokens, the end counted:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
-# with $\alpha = 0.6$. By hand: one draft has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided, the
+# with $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided, the
 # short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are
 # $-1.010$ and $-0.973$, and the long one wins. With $\alpha = 0$ nothing is divided; the larger it is, the longer the
-# drafts that win.
+# hypotheses that win.
 #
-# The function keeps the `beam` likeliest beginnings of each sentence; to the loop these are rows like any others, and
-# `select` makes several rows of one. Of each draft it looks at one continuation more than `beam`, since one may be the
-# end, which does not go on. And an end counts only among the best `beam`: a poor one, taken early, could win by being
-# short. A sentence is done when `beam` drafts have ended and no draft that goes on can become better than the best of them,
-# however cheap its further words.
+# The function keeps the `beam` likeliest hypotheses of each sentence; to the loop these are rows like any others, and
+# `select` makes several rows of one. Of each hypothesis it considers one continuation more than `beam`, since one may be
+# the end, which does not go on. And an end counts only among the best `beam`: a poor one, taken early, could win by being
+# short. A sentence is done when `beam` hypotheses have ended and none that goes on can become better than the best of
+# them, however cheap its further words.
 
 # %% tags=["export"] module="generation"
 from typing import NamedTuple
 
 
 class Hypothesis(NamedTuple):
-    """A way to write a sentence: its tokens, and its log-probability by its length."""
+    """A way to write a sentence: its tokens, and its score, the higher the better."""
 
     tokens: list[int]
     score: float
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """What a log-probability of `length` tokens, with the end, is divided by.
-
-    After Wu and others (2016), equation 14. With `alpha` 0 it is 1.
-    """
+    """What a sum of `length` logarithms is divided by: Wu and others (2016), 14."""
     return ((5 + length) / 6) ** alpha
 
 
 def beam_search(
-    state: Decoding,
-    max_length: int,
-    beam: int = 4,
-    alpha: float = 0.6,
-    marks: tuple[int, int, int] = (0, 1, 2),
+    state: Decoding, max_length: int, beam: int = 4, alpha: float = 0.6
 ) -> list[list[Hypothesis]]:
     """For each sentence the best hypotheses found, at most `beam`, the best first.
 
-    At each step the `beam` likeliest beginnings go on, beside what has ended.
-    A sentence leaves the batch when `beam` have ended and no beginning can become
-    better than the best of them. What has not ended after `max_length` tokens
-    counts only where nothing has. Uses the state up. Raises ValueError when there
-    is no room for a hypothesis, or when `alpha` is negative.
+    A sentence is done when `beam` have ended and none that goes on can beat their
+    best. What has not ended after `max_length` tokens counts where nothing has.
     """
-    if min(beam, max_length) < 1 or alpha < 0:
-        raise ValueError(
-            "beam and max_length must be positive and alpha not negative, not"
-            f" {beam}, {max_length} and {alpha}"
-        )
-    pad, begin, end = marks
+    decoding.check_search(max_length, beam, alpha)
+    pad, begin, end = state.special_ids
     finished: list[list[Hypothesis]] = [[] for _ in range(len(state))]
-    waiting = [
-        (done, [Hypothesis([], 0.0)]) for done in finished
-    ]  # and what is live
+    live = [
+        (n, 0.0, []) for n in range(len(state))
+    ]  # sentence, sum, tokens of a row
     tokens = torch.full((len(state),), begin)
+    last_penalty = length_penalty(max_length, alpha)
     for length in range(1, max_length + 1):
-        logs = next_logits(state, tokens).log_softmax(dim=-1)
-        logs[:, [pad, begin]] = -math.inf
-        best = logs.topk(min(beam + 1, logs.shape[1]))  # of each draft
-        likely, places = best.values.tolist(), best.indices.tolist()
-        penalty, first, rows, going = length_penalty(length, alpha), 0, [], []
-        for done, live in waiting:
-            ways = [
-                (draft.score + log, row, token)
-                for row, draft in enumerate(live, first)
-                for log, token in zip(likely[row], places[row], strict=True)
-                if log > -math.inf
-            ]
-            ways.sort(key=lambda way: way[0], reverse=True)
-            longer = []
-            for rank, (total, row, token) in enumerate(ways):
-                written = live[row - first].tokens
-                if token != end:
-                    longer.append((row, [*written, token], total))
-                elif rank < beam:
-                    done.append(Hypothesis(written, total / penalty))
-                if len(longer) == beam:
-                    break
-            first += len(live)
-            bound = (
-                longer[0][2] / length_penalty(max_length, alpha) if longer else 0
-            )
-            if longer and (len(done) < beam or bound > max(h.score for h in done)):
-                rows += [row for row, _, _ in longer]
-                going.append((done, [Hypothesis(t, s) for _, t, s in longer]))
-        waiting = going
-        if not waiting:
+        if not live:
             break
-        state.select(torch.tensor(rows))
-        tokens = torch.tensor([h.tokens[-1] for _, live in waiting for h in live])
-    for done, live in waiting:
-        if not done:
-            done += [Hypothesis(h.tokens, h.score / penalty) for h in live]
-    return [sorted(done, key=lambda h: -h.score)[:beam] for done in finished]
+        penalty, kept = length_penalty(length, alpha), []
+        logs = decoding.checked_logits(state.step(tokens)).log_softmax(dim=-1)
+        logs[:, [pad, begin]] = -math.inf
+        best = logs.topk(min(beam + 1, logs.shape[1]))  # of each row
+        values, indices = best.values.tolist(), best.indices.tolist()
+        candidates = [[] for _ in finished]
+        for row, (n, total, _) in enumerate(live):
+            for log, token in zip(values[row], indices[row], strict=True):
+                if log > -math.inf:
+                    candidates[n].append((total + log, row, token))
+        for n, ended in enumerate(finished):
+            ranked = sorted(candidates[n], key=lambda c: c[0], reverse=True)
+            for total, row, token in ranked[:beam]:
+                if token == end:
+                    ended.append(Hypothesis(live[row][2], total / penalty))
+            going = [(n, *c) for c in ranked if c[2] != end][:beam]
+            bound = going[0][1] / last_penalty if going else -math.inf
+            if len(ended) < beam or bound > max(h.score for h in ended):
+                kept += going
+        state.select(torch.tensor([row for _, _, row, _ in kept], dtype=torch.long))
+        tokens = torch.tensor([token for *_, token in kept])
+        live = [(n, total, [*live[row][2], token]) for n, total, row, token in kept]
+    for n, found in enumerate(finished):
+        if not found:
+            found += [Hypothesis(t, s / last_penalty) for m, s, t in live if m == n]
+    return [sorted(found, key=lambda h: -h.score)[:beam] for found in finished]
 
 
 # %%
 import numpy as np
 
-[drafts] = beam_search(Table(), max_length=5, beam=2)
-for draft in drafts:
-    print(f"{spoken(draft.tokens):10} {draft.score:.3f}")
-assert spoken(drafts[0].tokens) == "the tea"
-assert np.isclose(drafts[0].score, np.log(0.36) / (8 / 6) ** 0.6)
+[hypotheses] = beam_search(Table(), max_length=5, beam=2)
+for hypothesis in hypotheses:
+    print(f"{spoken(hypothesis.tokens):10} {hypothesis.score:.3f}")
+assert spoken(hypotheses[0].tokens) == "the tea"
+assert np.isclose(hypotheses[0].score, np.log(0.36) / (8 / 6) ** 0.6)
 assert np.allclose(
     [length_penalty(3, 0.6), length_penalty(6, 0.6)], [1.188, 1.439], atol=5e-4
 )
@@ -311,109 +257,93 @@ assert np.allclose(
 # Of the earlier tokens, the new one needs only their keys and values, in each layer. So keep those. The keys and values
 # that cross-attention takes from the memory never change at all. This is the **KV cache**. (Queries are not kept: a
 # query asks once.)
+#
+# In code, `KVAttention` is the attention of [chapter 7](07_learning.ipynb#let-the-machine-do-it), with its parameters,
+# but its keys and values stay from step to step. `attend` projects a query and attends to what is kept. `extend` first
+# adds the keys and values of the new token. `KVCache` has two of them for each decoder layer: one grows with the target,
+# and the other holds the memory.
 
 # %% tags=["export"] module="generation"
-from functools import partial
-
 from dotformer.attention import MultiHeadAttention
 from dotformer.transformer import Transformer
+from jaxtyping import Float, Int
 from torch.nn import functional as F
 
 
-def keys_and_values(
-    attention: MultiHeadAttention, x: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What attention attends to in x (B, S, D): two tensors (B, H, S, d_k)."""
-    k, v = attention.w_k(x), attention.w_v(x)
-    return attention.split_heads(k), attention.split_heads(v)
+class KVAttention:
+    """Attention that keeps keys and values (B, H, S, d_k), those of x (B, S, D)."""
+
+    def __init__(
+        self, attention: MultiHeadAttention, x: Tensor, mask: Tensor | None = None
+    ) -> None:
+        self.attention, self.mask = attention, mask
+        self.k = attention.split_heads(attention.w_k(x))
+        self.v = attention.split_heads(attention.w_v(x))
+
+    def extend(self, x: Tensor) -> Tensor:
+        """Keep those of new tokens x (B, 1, D) too, and attend from x to all."""
+        new = KVAttention(self.attention, x)
+        self.k = torch.cat([self.k, new.k], dim=-2)
+        self.v = torch.cat([self.v, new.v], dim=-2)
+        return self.attend(x)
+
+    def attend(self, x: Tensor) -> Tensor:
+        """Attention from x (B, T, D) to all that is kept."""
+        q = self.attention.split_heads(self.attention.w_q(x))
+        heads = F.scaled_dot_product_attention(q, self.k, self.v, self.mask)
+        return self.attention.w_o(self.attention.merge_heads(heads))
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows (M,) of the batch, in this order."""
+        self.k, self.v = self.k[rows], self.v[rows]
+        self.mask = None if self.mask is None else self.mask[rows]
 
 
 class KVCache:
-    """Sentences that a transformer is writing, with their keys and values so far.
+    """Sentences that a transformer writes, with their keys and values so far."""
 
-    Encodes the source tokens (B, S). Raises ValueError when the model is in
-    training mode, where dropout would take part in the choice of words.
-    """
+    special_ids = (0, 1, 2)  # as `BPETokenizer` numbers padding, begin and end
 
     @torch.no_grad()
-    def __init__(self, model: Transformer, source: Tensor) -> None:
-        if model.training:
-            raise ValueError("the model is in training mode: call model.eval()")
-        self.model = model
+    def __init__(self, model: Transformer, source: Int[Tensor, "B S"]) -> None:
+        decoding.check_evaluating(model)
         memory, mask = model.encode(source)
-        unmasked = source.device.type == "cpu" and mask.all()  # a GPU would wait
-        self.memory_mask = None if unmasked else mask
-        layers = model.decoder.layers
-        self.source_kv = [
-            keys_and_values(a.cross_attention, memory) for a in layers
-        ]
-        nothing = memory[:, :0]  # (B, 0, D)
-        self.target_kv = [
-            keys_and_values(a.self_attention, nothing) for a in layers
-        ]
-        self.source = torch.arange(len(source))  # of each row
-        self.length = 0
+        self.model, self.length, layers = model, 0, model.decoder.layers
+        self.target = [KVAttention(a.self_attention, memory[:, :0]) for a in layers]
+        self.source = [KVAttention(a.cross_attention, memory, mask) for a in layers]
+        self.sentences = torch.arange(len(source))  # of each row
 
     def __len__(self) -> int:
-        """How many sentences are being written."""
-        return len(self.source)
+        """How many rows there are."""
+        return len(self.sentences)
 
     @torch.no_grad()
-    def step(self, tokens: Tensor) -> Tensor:
-        """Read a token of each sentence (B,): logits (B, V) of what may follow."""
-        embeddings = self.model.target_embeddings
+    def step(self, tokens: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        """Read a token of each row: logits of what may follow."""
+        embeddings, decoder = self.model.target_embeddings, self.model.decoder
         positions = embeddings.positions.table
-        if self.length == len(positions):
-            raise ValueError(f"more tokens than max_length {len(positions)}")
+        decoding.check_room(self.length, len(positions))
         x = embeddings.tokens(tokens.to(positions.device)[:, None])
         x = x * embeddings.scale + positions[self.length]
-        for n, layer in enumerate(self.model.decoder.layers):
-            x = layer.self_attention_add_norm(x, partial(self.attend_to_target, n))
-            x = layer.cross_attention_add_norm(x, partial(self.attend_to_source, n))
+        for n, layer in enumerate(decoder.layers):
+            x = layer.self_attention_add_norm(x, self.target[n].extend)
+            x = layer.cross_attention_add_norm(x, self.source[n].attend)
             x = layer.feed_forward_add_norm(x, layer.feed_forward)
         self.length += 1
-        return self.model.output(self.model.decoder.norm(x))[:, -1]
+        return self.model.output(decoder.norm(x))[:, -1]
 
-    def attend_to_target(self, n: int, x: Tensor) -> Tensor:
-        """Self-attention of layer n: new tokens x (B, 1, D) to all, x included."""
-        attention = self.model.decoder.layers[n].self_attention
-        pairs = zip(self.target_kv[n], keys_and_values(attention, x), strict=True)
-        k, v = (torch.cat(pair, dim=-2) for pair in pairs)
-        self.target_kv[n] = k, v
-        return attend(attention, x, k, v)
-
-    def attend_to_source(self, n: int, x: Tensor) -> Tensor:
-        """Cross-attention of layer n, from new tokens x (B, 1, D)."""
-        attention = self.model.decoder.layers[n].cross_attention
-        return attend(attention, x, *self.source_kv[n], self.memory_mask)
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these sentences, in this order; one may be there several times."""
-        before, self.source = self.source, self.source[rows.cpu()]
+    def select(self, rows: Int[Tensor, " M"]) -> None:
+        """Keep these rows, in this order; one may be there several times."""
+        before, self.sentences = self.sentences, self.sentences[rows.cpu()]
+        moved = not torch.equal(before, self.sentences)  # else within a sentence
         rows = rows.to(self.model.output.weight.device)
-        self.target_kv = [(k[rows], v[rows]) for k, v in self.target_kv]
-        if not torch.equal(before, self.source):  # else drafts of one sentence swap
-            self.source_kv = [(k[rows], v[rows]) for k, v in self.source_kv]
-            if self.memory_mask is not None:
-                self.memory_mask = self.memory_mask[rows]
-
-
-def attend(
-    attention: MultiHeadAttention,
-    x: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-) -> Tensor:
-    """Attention from x (B, T, D) to keys and values that are there already."""
-    q = attention.split_heads(attention.w_q(x))
-    heads = F.scaled_dot_product_attention(q, k, v, mask)
-    return attention.w_o(attention.merge_heads(heads))
+        for attention in self.target + (self.source if moved else []):
+            attention.select(rows)
 
 
 # %% [markdown]
-# `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-whole-transformer) for one token: the same layers in
-# the same frames. Only the keys and values come from somewhere else. Those of cross-attention were computed once, from
+# `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-whole-transformer) for one token: the same layers,
+# with the same residual connections and norms. Only the keys and values come from somewhere else. Those of cross-attention were computed once, from
 # the memory; those of self-attention grow by one row a step. No mask is needed, since what is not written yet cannot be
 # seen.
 #
@@ -538,8 +468,8 @@ def seconds(state, length):
 
 
 def kept_bytes(cache):
-    pairs = [*cache.source_kv, *cache.target_kv]
-    return sum(tensor.nbytes for pair in pairs for tensor in pair)
+    attentions = cache.source + cache.target
+    return sum(kept.k.nbytes + kept.v.nbytes for kept in attentions)
 
 
 source = torch.randint(3, 100, (4, 20))
@@ -581,7 +511,7 @@ plt.show()
 # Without a cache, twice the length costs more than twice the time: each step does the work of all before it. With one,
 # each step costs nearly the same (not quite: it attends to all keys so far). The price is memory that grows with every
 # token: two vectors for each layer. Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
-# $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each token of each draft of each sentence. For models with many
+# $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each token of each hypothesis of each sentence. For models with many
 # layers and texts of many pages, this can need more room on a GPU than the parameters; chapter 17 shows how newer
 # models make it smaller.
 
@@ -594,7 +524,7 @@ quiz.number(
     mistakes=[
         (
             2 * 6 * 512 * 4 * 32 * 100 / 1e6,
-            "Each sentence has four drafts, and each has keys and values of its own.",
+            "Each sentence has four hypotheses, and each has keys and values of its own.",
         ),
         (
             6 * 512 * 4 * 32 * 4 * 100 / 1e6,
@@ -602,7 +532,7 @@ quiz.number(
         ),
         (2 * 512 * 4 * 32 * 4 * 100 / 1e6, "Every layer keeps its own."),
     ],
-    otherwise="Bytes a token: 2 vectors, 6 layers, 512 numbers of 4 bytes. Then count the tokens of all drafts.",
+    otherwise="Bytes a token: 2 vectors, 6 layers, 512 numbers of 4 bytes. Then count the tokens of all hypotheses.",
 )
 
 # %% [markdown]
@@ -643,15 +573,17 @@ for beam in (1, 2, 4, 2000):
     print(
         f"beam {beam:4}: {found[0].tokens}, {found[0].score:.3f}, number {place} of {len(every)}"
     )
-assert [draft.tokens for draft in found[:10]] == ranked[:10]
+assert [hypothesis.tokens for hypothesis in found[:10]] == ranked[:10]
 assert np.allclose(
-    [draft.score for draft in found], sorted(map(score, every))[::-1], atol=2e-3
+    [hypothesis.score for hypothesis in found],
+    sorted(map(score, every))[::-1],
+    atol=2e-3,
 )
 
 # %% [markdown]
-# With 2,000 drafts nothing is ever dropped, and the list is the complete one: its first ten in their order, and all its
+# With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: its first ten in their order, and all its
 # scores. A beam of one begins, as greedy does, with another word than the best sentence, and cannot come back. Here two
-# drafts are enough. For a real model the sentences are too many to list, but [Stahlberg and Byrne
+# hypotheses are enough. For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator by a cleverer search: for
 # more than half of the sources it was the *empty* sentence, and a beam missed it. So a narrow beam does not only save
 # work. It stays near what reads well.
@@ -673,7 +605,10 @@ german = BPETokenizer.train((" " + p.target for p in corpus.train), 10_000)
 
 def numbered(pairs):
     return [
-        (english.encode(" " + p.source), german.encode(" " + p.target, marks=True))
+        (
+            english.encode(" " + p.source),
+            german.encode(" " + p.target, add_special_tokens=True),
+        )
         for p in pairs
     ]
 
@@ -707,7 +642,7 @@ def exact(written):
 
 
 def best(state, beam):
-    return [drafts[0].tokens for drafts in beam_search(state, 40, beam)]
+    return [found[0].tokens for found in beam_search(state, 40, beam)]
 
 
 shares = {
@@ -732,12 +667,12 @@ assert 0.005 < np.mean(shares["beam 4"]) - np.mean(shares["greedy"]) < 0.15
 # may differ: where the best token is the end, it can look further for a better score.) Not counting loses many, and
 # from outside that looks like a model that has not been trained enough.
 #
-# Four drafts instead of one gain a few points on average, for four times as many rows.
+# Four hypotheses instead of one gain a few points on average, for four times as many rows.
 #
-# ## Drawing lots
+# ## Sampling
 #
 # In a translation, likely words are what is wanted. In a story they are not: likely text tends to be dull, and to
-# repeat itself. Then **draw** each word by its probability, which is called sampling. Three knobs say how freely. The
+# repeat itself. Then draw each word by its probability, which is called **sampling**. Three options say how freely. The
 # **temperature** divides the scores before the softmax ([chapter 3](03_softmax.ipynb#temperature)). **Top-k** keeps the
 # $k$ likeliest words. **Top-p**, or nucleus sampling, keeps as few as are needed for a share $p$ of the probability.
 #
@@ -746,24 +681,20 @@ assert 0.005 < np.mean(shares["beam 4"]) - np.mean(shares["greedy"]) < 0.15
 
 
 # %% tags=["export"] module="generation"
+
+
 def filter_logits(
     logits: Tensor,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float = 1.0,
 ) -> Tensor:
-    """Logits (N, V) to draw from: divided by `temperature`, the unlikely ones out.
+    """Logits (N, V) divided by `temperature`, those of unlikely tokens -inf.
 
-    Out is what is not among the `top_k` most likely tokens, then what is not needed
-    for a share `top_p` of the probability that is left; one token always stays.
-    Raises ValueError for numbers that make no sense. After Fan, Lewis and Dauphin
-    (2018) and Holtzman and others (2020).
+    Unlikely: not among the `top_k` highest (Fan and others, 2018), then not needed
+    for a share `top_p` of the probability left (Holtzman and others, 2020).
     """
-    if not (temperature > 0 and (top_k is None or top_k > 0) and 0 < top_p <= 1):
-        raise ValueError(
-            "temperature and top_k must be positive, top_p above 0 and at most 1,"
-            f" not {temperature}, {top_k} and {top_p}"
-        )
+    decoding.check_filters(temperature, top_k, top_p)
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     ordered, order = logits.sort(dim=-1, descending=True)
     ordered[..., top_k or logits.shape[-1] :] = -math.inf
@@ -777,22 +708,16 @@ def filter_logits(
 def sample(
     state: Decoding,
     max_length: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float = 1.0,
     generator: torch.Generator | None = None,
-    marks: tuple[int, int, int] = (0, 1, 2),
+    **filters: float | None,
 ) -> list[list[int]]:
-    """Draw each token by its probability; see `filter_logits` and `generate`.
-
-    A `generator` must be on the device of the logits.
-    """
+    """Draw each token by its probability, with the options of `filter_logits`."""
 
     def draw(logits: Tensor) -> Tensor:
-        shares = filter_logits(logits, temperature, top_k, top_p).softmax(dim=-1)
+        shares = filter_logits(logits, **filters).softmax(dim=-1)
         return torch.multinomial(shares, 1, generator=generator).flatten()
 
-    return generate(state, draw, max_length, marks)
+    return generate(state, max_length, draw)
 
 
 # %%
@@ -839,8 +764,8 @@ assert (
 
 # %% [markdown]
 # Hardly one in ten. If each of eight words is drawn right with a probability of 0.73, all eight are right in 8 cases of
-# a hundred, for $0.73^8 = 0.08$. Taking the unlikely words away helps, and the colder, the closer to greedy. Drawing
-# lots is for texts of which many are good, not for those of which one is right.
+# a hundred, for $0.73^8 = 0.08$. Taking the unlikely words away helps, and the colder, the closer to greedy. Sampling
+# is for texts of which many are good, not for those of which one is right.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -944,14 +869,14 @@ verdict
 # %% [markdown]
 # ### Exercise 2: One step of a beam
 #
-# *Medium, 15 minutes.* Given the sums of logarithms of $K$ drafts, an array $(K,)$, and for each draft the logarithms
-# of what may follow, $(K, V)$, return the $K$ best continuations, the best first, as a list of pairs (draft, token). No
+# *Medium, 15 minutes.* Given the sums of logarithms of $K$ hypotheses, an array $(K,)$, and for each the logarithms
+# of what may follow, $(K, V)$, return the $K$ best continuations, the best first, as a list of pairs (hypothesis, token). No
 # two totals are equal, and no token is special here.
 
 
 # %% tags=["exercise"]
 def continue_beam(sums, logs):
-    """The K best pairs (draft, token)."""
+    """The K best pairs (hypothesis, token)."""
     ...
 
 
@@ -981,8 +906,8 @@ check_beam = partial(
         *zip(some_sums, some_logs, strict=True),
     ],
     mistakes={
-        "you keep one continuation of each draft; two may come from the same": one_each,
-        "the drafts' own sums are left out": lambda s, x: by_sorting(0 * s, x),
+        "you keep one continuation of each hypothesis; two may come from the same": one_each,
+        "the hypotheses' own sums are left out": lambda s, x: by_sorting(0 * s, x),
         "logarithms are added, not multiplied": lambda s, x: [
             (k, v)
             for _, k, v in sorted(
@@ -1080,7 +1005,7 @@ verdict
 # ## In one breath
 #
 # A model that writes takes a word, asks what may come next, and chooses. The best word each time can lead astray, so a
-# beam follows a few drafts, and where a surprise is wanted one draws lots. What was computed for earlier words does not
+# beam follows a few hypotheses, and where many texts are good one samples. What was computed for earlier words does not
 # change, so their keys and values are kept, and each new word must know how many came before it.
 #
 # **Sources.** Beam search for translation and the length penalty: [Wu and others

@@ -291,6 +291,8 @@ from torch import Tensor, nn
 class RecurrentState:
     """A decoder on its way: its source (B, S), encoded, and its state."""
 
+    special_ids = (0, 1, 2)  # as `BPETokenizer` numbers padding, begin and end
+
     def __init__(self, model: RecurrentSeq2Seq, source: Tensor) -> None:
         self.model = model
         self.memory, self.state = model.encode(source)
@@ -366,7 +368,7 @@ class Translator:
         self.model: nn.Module = model(config(len(source), len(target), **shape))
 
     def numbered(self, pairs: Iterable[Pair]) -> list[tuple[list[int], list[int]]]:
-        """Source tokens, and target tokens between marks, of each pair."""
+        """Source tokens, and target tokens between special ones, of each pair."""
         return [
             (
                 self.source.encode(f" {p.source}"),

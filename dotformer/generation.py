@@ -5,100 +5,62 @@ Never edited by hand: edit the chapter, then `make tangle`.
 
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
 from dotformer.attention import MultiHeadAttention
+from dotformer.support import decoding
+from dotformer.support.decoding import Decoding
 from dotformer.transformer import Transformer
 
 
-class Decoding(Protocol):
-    """What generation needs: N sentences that can be continued and selected.
-
-    `step` reads a token of each (N,) and returns logits (N, V) of what may follow;
-    `select` keeps the sentences of these numbers (M,), which may repeat.
-
-    Defined in chapter 12, "One word at a time".
-    """
-
-    def __len__(self) -> int: ...
-
-    def step(self, tokens: Tensor) -> Tensor: ...
-
-    def select(self, rows: Tensor) -> None: ...
-
-
-def next_logits(state: Decoding, tokens: Tensor) -> Tensor:
-    """A copy of the logits (N, V) after a step, in float32 at least.
-
-    Raises FloatingPointError when one of them is not a number.
-
-    Defined in chapter 12, "One word at a time".
-    """
-    logits = state.step(tokens)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
-    if logits.amax(dim=-1).isnan().any():
-        raise FloatingPointError("the model's scores are not numbers (NaN)")
-    return logits
-
-
 def generate(
-    state: Decoding,
-    choose: Callable[[Tensor], Tensor],
-    max_length: int,
-    marks: tuple[int, int, int] = (0, 1, 2),
+    state: Decoding, max_length: int, choose: Callable[[Tensor], Tensor]
 ) -> list[list[int]]:
     """Write each sentence token by token, to its end or for `max_length` tokens.
 
-    `choose` takes logits (N, V) and returns tokens (N,). `marks` are the tokens for
-    padding, begin and end: the first two are never written, the third ends a
-    sentence, which then leaves the batch. Returns the tokens, without marks, and
-    uses the state up. Raises ValueError when there is nothing that may follow, or
-    when a model has no more positions.
+    `choose` takes logits (N, V) and returns tokens (N,). ValueError: a dead end.
 
     Defined in chapter 12, "One word at a time".
     """
-    pad, begin, end = marks
-    if max_length < 1:
-        raise ValueError(f"max_length must be positive, not {max_length}")
-    written: list[list[int]] = [[] for _ in range(len(state))]
-    still = written  # the same lists: what one is given, both have
+    decoding.check_search(max_length)
+    pad, begin, end = state.special_ids
+    sentences: list[list[int]] = [[] for _ in range(len(state))]
+    unfinished = sentences  # the same lists
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
-        logits = next_logits(state, tokens)
+        logits = decoding.checked_logits(state.step(tokens))
         logits[:, [pad, begin]] = -math.inf
-        if (logits.amax(dim=-1) == -math.inf).any():
-            raise ValueError("no token may follow: all scores are minus infinity")
+        decoding.check_possible(logits)
         tokens = choose(logits)
         going = (tokens != end).nonzero().flatten()
-        if len(going) < len(still):
+        if len(going) < len(unfinished):
             state.select(going)
-            still, tokens = [still[n] for n in going.tolist()], tokens[going]
-        if not still:
+            unfinished = [unfinished[row] for row in going.tolist()]
+            tokens = tokens[going]
+        if not unfinished:
             break
-        for sentence, token in zip(still, tokens.tolist(), strict=True):
+        for sentence, token in zip(unfinished, tokens.tolist(), strict=True):
             sentence.append(token)
-    return written
+    return sentences
 
 
-def greedy(
-    state: Decoding, max_length: int, marks: tuple[int, int, int] = (0, 1, 2)
-) -> list[list[int]]:
+def greedy(state: Decoding, max_length: int) -> list[list[int]]:
     """Always the token that scores highest; see `generate`.
 
     Defined in chapter 12, "One word at a time".
     """
-    return generate(state, lambda logits: logits.argmax(dim=-1), max_length, marks)
+    return generate(state, max_length, lambda logits: logits.argmax(dim=-1))
 
 
 class Hypothesis(NamedTuple):
-    """A way to write a sentence: its tokens, and its log-probability by its length.
+    """A way to write a sentence: its tokens, and its score, the higher the better.
 
-    Defined in chapter 12, "Several drafts at once".
+    Defined in chapter 12, "Several hypotheses at once".
     """
 
     tokens: list[int]
@@ -106,181 +68,137 @@ class Hypothesis(NamedTuple):
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """What a log-probability of `length` tokens, with the end, is divided by.
+    """What a sum of `length` logarithms is divided by: Wu and others (2016), 14.
 
-    After Wu and others (2016), equation 14. With `alpha` 0 it is 1.
-
-    Defined in chapter 12, "Several drafts at once".
+    Defined in chapter 12, "Several hypotheses at once".
     """
     return ((5 + length) / 6) ** alpha
 
 
 def beam_search(
-    state: Decoding,
-    max_length: int,
-    beam: int = 4,
-    alpha: float = 0.6,
-    marks: tuple[int, int, int] = (0, 1, 2),
+    state: Decoding, max_length: int, beam: int = 4, alpha: float = 0.6
 ) -> list[list[Hypothesis]]:
     """For each sentence the best hypotheses found, at most `beam`, the best first.
 
-    At each step the `beam` likeliest beginnings go on, beside what has ended.
-    A sentence leaves the batch when `beam` have ended and no beginning can become
-    better than the best of them. What has not ended after `max_length` tokens
-    counts only where nothing has. Uses the state up. Raises ValueError when there
-    is no room for a hypothesis, or when `alpha` is negative.
+    A sentence is done when `beam` have ended and none that goes on can beat their
+    best. What has not ended after `max_length` tokens counts where nothing has.
 
-    Defined in chapter 12, "Several drafts at once".
+    Defined in chapter 12, "Several hypotheses at once".
     """
-    if min(beam, max_length) < 1 or alpha < 0:
-        raise ValueError(
-            "beam and max_length must be positive and alpha not negative, not"
-            f" {beam}, {max_length} and {alpha}"
-        )
-    pad, begin, end = marks
+    decoding.check_search(max_length, beam, alpha)
+    pad, begin, end = state.special_ids
     finished: list[list[Hypothesis]] = [[] for _ in range(len(state))]
-    waiting = [
-        (done, [Hypothesis([], 0.0)]) for done in finished
-    ]  # and what is live
+    live = [
+        (n, 0.0, []) for n in range(len(state))
+    ]  # sentence, sum, tokens of a row
     tokens = torch.full((len(state),), begin)
+    last_penalty = length_penalty(max_length, alpha)
     for length in range(1, max_length + 1):
-        logs = next_logits(state, tokens).log_softmax(dim=-1)
-        logs[:, [pad, begin]] = -math.inf
-        best = logs.topk(min(beam + 1, logs.shape[1]))  # of each draft
-        likely, places = best.values.tolist(), best.indices.tolist()
-        penalty, first, rows, going = length_penalty(length, alpha), 0, [], []
-        for done, live in waiting:
-            ways = [
-                (draft.score + log, row, token)
-                for row, draft in enumerate(live, first)
-                for log, token in zip(likely[row], places[row], strict=True)
-                if log > -math.inf
-            ]
-            ways.sort(key=lambda way: way[0], reverse=True)
-            longer = []
-            for rank, (total, row, token) in enumerate(ways):
-                written = live[row - first].tokens
-                if token != end:
-                    longer.append((row, [*written, token], total))
-                elif rank < beam:
-                    done.append(Hypothesis(written, total / penalty))
-                if len(longer) == beam:
-                    break
-            first += len(live)
-            bound = (
-                longer[0][2] / length_penalty(max_length, alpha) if longer else 0
-            )
-            if longer and (len(done) < beam or bound > max(h.score for h in done)):
-                rows += [row for row, _, _ in longer]
-                going.append((done, [Hypothesis(t, s) for _, t, s in longer]))
-        waiting = going
-        if not waiting:
+        if not live:
             break
-        state.select(torch.tensor(rows))
-        tokens = torch.tensor([h.tokens[-1] for _, live in waiting for h in live])
-    for done, live in waiting:
-        if not done:
-            done += [Hypothesis(h.tokens, h.score / penalty) for h in live]
-    return [sorted(done, key=lambda h: -h.score)[:beam] for done in finished]
+        penalty, kept = length_penalty(length, alpha), []
+        logs = decoding.checked_logits(state.step(tokens)).log_softmax(dim=-1)
+        logs[:, [pad, begin]] = -math.inf
+        best = logs.topk(min(beam + 1, logs.shape[1]))  # of each row
+        values, indices = best.values.tolist(), best.indices.tolist()
+        candidates = [[] for _ in finished]
+        for row, (n, total, _) in enumerate(live):
+            for log, token in zip(values[row], indices[row], strict=True):
+                if log > -math.inf:
+                    candidates[n].append((total + log, row, token))
+        for n, ended in enumerate(finished):
+            ranked = sorted(candidates[n], key=lambda c: c[0], reverse=True)
+            for total, row, token in ranked[:beam]:
+                if token == end:
+                    ended.append(Hypothesis(live[row][2], total / penalty))
+            going = [(n, *c) for c in ranked if c[2] != end][:beam]
+            bound = going[0][1] / last_penalty if going else -math.inf
+            if len(ended) < beam or bound > max(h.score for h in ended):
+                kept += going
+        state.select(torch.tensor([row for _, _, row, _ in kept], dtype=torch.long))
+        tokens = torch.tensor([token for *_, token in kept])
+        live = [(n, total, [*live[row][2], token]) for n, total, row, token in kept]
+    for n, found in enumerate(finished):
+        if not found:
+            found += [Hypothesis(t, s / last_penalty) for m, s, t in live if m == n]
+    return [sorted(found, key=lambda h: -h.score)[:beam] for found in finished]
 
 
-def keys_and_values(
-    attention: MultiHeadAttention, x: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What attention attends to in x (B, S, D): two tensors (B, H, S, d_k).
+class KVAttention:
+    """Attention that keeps keys and values (B, H, S, d_k), those of x (B, S, D).
 
     Defined in chapter 12, "What has been computed before".
     """
-    k, v = attention.w_k(x), attention.w_v(x)
-    return attention.split_heads(k), attention.split_heads(v)
+
+    def __init__(
+        self, attention: MultiHeadAttention, x: Tensor, mask: Tensor | None = None
+    ) -> None:
+        self.attention, self.mask = attention, mask
+        self.k = attention.split_heads(attention.w_k(x))
+        self.v = attention.split_heads(attention.w_v(x))
+
+    def extend(self, x: Tensor) -> Tensor:
+        """Keep those of new tokens x (B, 1, D) too, and attend from x to all."""
+        new = KVAttention(self.attention, x)
+        self.k = torch.cat([self.k, new.k], dim=-2)
+        self.v = torch.cat([self.v, new.v], dim=-2)
+        return self.attend(x)
+
+    def attend(self, x: Tensor) -> Tensor:
+        """Attention from x (B, T, D) to all that is kept."""
+        q = self.attention.split_heads(self.attention.w_q(x))
+        heads = F.scaled_dot_product_attention(q, self.k, self.v, self.mask)
+        return self.attention.w_o(self.attention.merge_heads(heads))
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows (M,) of the batch, in this order."""
+        self.k, self.v = self.k[rows], self.v[rows]
+        self.mask = None if self.mask is None else self.mask[rows]
 
 
 class KVCache:
-    """Sentences that a transformer is writing, with their keys and values so far.
-
-    Encodes the source tokens (B, S). Raises ValueError when the model is in
-    training mode, where dropout would take part in the choice of words.
+    """Sentences that a transformer writes, with their keys and values so far.
 
     Defined in chapter 12, "What has been computed before".
     """
 
+    special_ids = (0, 1, 2)  # as `BPETokenizer` numbers padding, begin and end
+
     @torch.no_grad()
-    def __init__(self, model: Transformer, source: Tensor) -> None:
-        if model.training:
-            raise ValueError("the model is in training mode: call model.eval()")
-        self.model = model
+    def __init__(self, model: Transformer, source: Int[Tensor, "B S"]) -> None:
+        decoding.check_evaluating(model)
         memory, mask = model.encode(source)
-        unmasked = source.device.type == "cpu" and mask.all()  # a GPU would wait
-        self.memory_mask = None if unmasked else mask
-        layers = model.decoder.layers
-        self.source_kv = [
-            keys_and_values(a.cross_attention, memory) for a in layers
-        ]
-        nothing = memory[:, :0]  # (B, 0, D)
-        self.target_kv = [
-            keys_and_values(a.self_attention, nothing) for a in layers
-        ]
-        self.source = torch.arange(len(source))  # of each row
-        self.length = 0
+        self.model, self.length, layers = model, 0, model.decoder.layers
+        self.target = [KVAttention(a.self_attention, memory[:, :0]) for a in layers]
+        self.source = [KVAttention(a.cross_attention, memory, mask) for a in layers]
+        self.sentences = torch.arange(len(source))  # of each row
 
     def __len__(self) -> int:
-        """How many sentences are being written."""
-        return len(self.source)
+        """How many rows there are."""
+        return len(self.sentences)
 
     @torch.no_grad()
-    def step(self, tokens: Tensor) -> Tensor:
-        """Read a token of each sentence (B,): logits (B, V) of what may follow."""
-        embeddings = self.model.target_embeddings
+    def step(self, tokens: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        """Read a token of each row: logits of what may follow."""
+        embeddings, decoder = self.model.target_embeddings, self.model.decoder
         positions = embeddings.positions.table
-        if self.length == len(positions):
-            raise ValueError(f"more tokens than max_length {len(positions)}")
+        decoding.check_room(self.length, len(positions))
         x = embeddings.tokens(tokens.to(positions.device)[:, None])
         x = x * embeddings.scale + positions[self.length]
-        for n, layer in enumerate(self.model.decoder.layers):
-            x = layer.self_attention_add_norm(x, partial(self.attend_to_target, n))
-            x = layer.cross_attention_add_norm(x, partial(self.attend_to_source, n))
+        for n, layer in enumerate(decoder.layers):
+            x = layer.self_attention_add_norm(x, self.target[n].extend)
+            x = layer.cross_attention_add_norm(x, self.source[n].attend)
             x = layer.feed_forward_add_norm(x, layer.feed_forward)
         self.length += 1
-        return self.model.output(self.model.decoder.norm(x))[:, -1]
+        return self.model.output(decoder.norm(x))[:, -1]
 
-    def attend_to_target(self, n: int, x: Tensor) -> Tensor:
-        """Self-attention of layer n: new tokens x (B, 1, D) to all, x included."""
-        attention = self.model.decoder.layers[n].self_attention
-        pairs = zip(self.target_kv[n], keys_and_values(attention, x), strict=True)
-        k, v = (torch.cat(pair, dim=-2) for pair in pairs)
-        self.target_kv[n] = k, v
-        return attend(attention, x, k, v)
-
-    def attend_to_source(self, n: int, x: Tensor) -> Tensor:
-        """Cross-attention of layer n, from new tokens x (B, 1, D)."""
-        attention = self.model.decoder.layers[n].cross_attention
-        return attend(attention, x, *self.source_kv[n], self.memory_mask)
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these sentences, in this order; one may be there several times."""
-        before, self.source = self.source, self.source[rows.cpu()]
+    def select(self, rows: Int[Tensor, " M"]) -> None:
+        """Keep these rows, in this order; one may be there several times."""
+        before, self.sentences = self.sentences, self.sentences[rows.cpu()]
+        moved = not torch.equal(before, self.sentences)  # else within a sentence
         rows = rows.to(self.model.output.weight.device)
-        self.target_kv = [(k[rows], v[rows]) for k, v in self.target_kv]
-        if not torch.equal(before, self.source):  # else drafts of one sentence swap
-            self.source_kv = [(k[rows], v[rows]) for k, v in self.source_kv]
-            if self.memory_mask is not None:
-                self.memory_mask = self.memory_mask[rows]
-
-
-def attend(
-    attention: MultiHeadAttention,
-    x: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-) -> Tensor:
-    """Attention from x (B, T, D) to keys and values that are there already.
-
-    Defined in chapter 12, "What has been computed before".
-    """
-    q = attention.split_heads(attention.w_q(x))
-    heads = F.scaled_dot_product_attention(q, k, v, mask)
-    return attention.w_o(attention.merge_heads(heads))
+        for attention in self.target + (self.source if moved else []):
+            attention.select(rows)
 
 
 def filter_logits(
@@ -289,20 +207,14 @@ def filter_logits(
     top_k: int | None = None,
     top_p: float = 1.0,
 ) -> Tensor:
-    """Logits (N, V) to draw from: divided by `temperature`, the unlikely ones out.
+    """Logits (N, V) divided by `temperature`, those of unlikely tokens -inf.
 
-    Out is what is not among the `top_k` most likely tokens, then what is not needed
-    for a share `top_p` of the probability that is left; one token always stays.
-    Raises ValueError for numbers that make no sense. After Fan, Lewis and Dauphin
-    (2018) and Holtzman and others (2020).
+    Unlikely: not among the `top_k` highest (Fan and others, 2018), then not needed
+    for a share `top_p` of the probability left (Holtzman and others, 2020).
 
-    Defined in chapter 12, "Drawing lots".
+    Defined in chapter 12, "Sampling".
     """
-    if not (temperature > 0 and (top_k is None or top_k > 0) and 0 < top_p <= 1):
-        raise ValueError(
-            "temperature and top_k must be positive, top_p above 0 and at most 1,"
-            f" not {temperature}, {top_k} and {top_p}"
-        )
+    decoding.check_filters(temperature, top_k, top_p)
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     ordered, order = logits.sort(dim=-1, descending=True)
     ordered[..., top_k or logits.shape[-1] :] = -math.inf
@@ -316,21 +228,16 @@ def filter_logits(
 def sample(
     state: Decoding,
     max_length: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float = 1.0,
     generator: torch.Generator | None = None,
-    marks: tuple[int, int, int] = (0, 1, 2),
+    **filters: float | None,
 ) -> list[list[int]]:
-    """Draw each token by its probability; see `filter_logits` and `generate`.
+    """Draw each token by its probability, with the options of `filter_logits`.
 
-    A `generator` must be on the device of the logits.
-
-    Defined in chapter 12, "Drawing lots".
+    Defined in chapter 12, "Sampling".
     """
 
     def draw(logits: Tensor) -> Tensor:
-        shares = filter_logits(logits, temperature, top_k, top_p).softmax(dim=-1)
+        shares = filter_logits(logits, **filters).softmax(dim=-1)
         return torch.multinomial(shares, 1, generator=generator).flatten()
 
-    return generate(state, draw, max_length, marks)
+    return generate(state, max_length, draw)

@@ -186,6 +186,8 @@ class RecurrentState:
     Defined in chapter 14, "One translator for every model".
     """
 
+    special_ids = (0, 1, 2)  # as `BPETokenizer` numbers padding, begin and end
+
     def __init__(self, model: RecurrentSeq2Seq, source: Tensor) -> None:
         self.model = model
         self.memory, self.state = model.encode(source)

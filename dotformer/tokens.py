@@ -4,7 +4,6 @@ Never edited by hand: edit the chapter, then `make tangle`.
 """
 
 import heapq
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -14,15 +13,15 @@ from typing import Self
 
 import regex
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from dotformer.support.files import replacing
+from dotformer.support import tokenizer_files as files
+from dotformer.support.checks import check_rows
 
 
-def words_of(text: str) -> list[str]:
-    """Cut a text into words, numbers, signs and spaces, which joined give it back.
-
-    A single space in front belongs to the word after it.
+def pretokenize(text: str) -> list[str]:
+    """Cut a text into words, each with a space before it, punctuation and spaces.
 
     Defined in chapter 10, "Bytes, so that nothing is unknown".
     """
@@ -30,63 +29,61 @@ def words_of(text: str) -> list[str]:
     return regex.findall(pattern, text)
 
 
-def merge_pair(word: Sequence[int], pair: tuple[int, int], made: int) -> list[int]:
-    """Replace each `pair` in a word, from left to right, by the symbol `made`.
+def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int]:
+    """Replace each `pair` of symbols in a word, from left to right, by one `new`.
 
     Defined in chapter 10, "The definition".
     """
-    merged, i = [], 0
-    while i < len(word):
-        if tuple(word[i : i + 2]) == pair:
-            merged.append(made)
-            i += 2
+    merged: list[int] = []
+    for symbol in word:
+        if merged and (merged[-1], symbol) == pair:
+            merged[-1] = new
         else:
-            merged.append(word[i])
-            i += 1
+            merged.append(symbol)
     return merged
 
 
 def learn_merges(texts: Iterable[str], count: int) -> list[tuple[int, int]]:
     """Byte-pair encoding: the pairs to merge, most frequent first, at most `count`.
 
-    Symbols 0 to 255 are bytes; merge number i makes symbol 256 + i. Of pairs that
-    are equally frequent, the one with the smaller numbers comes first. Stops early
-    when no pair is left. After Sennrich, Haddow and Birch (2016).
+    Symbols 0 to 255 are bytes; merge n makes symbol 256 + n. Of pairs that are
+    equally frequent, the one with the smaller numbers comes first. Stops early when
+    no pair is left. After Sennrich, Haddow and Birch (2016).
 
     Defined in chapter 10, "The definition".
     """
-    frequency = Counter(word for text in texts for word in words_of(text))
-    words = [list(word.encode()) for word in frequency]
-    times = list(frequency.values())
-    pairs, places = Counter(), defaultdict(set)
-    for place, word in enumerate(words):
+    frequencies = Counter(word for text in texts for word in pretokenize(text))
+    words = [list(word.encode()) for word in frequencies]
+    counts = list(frequencies.values())
+    pair_counts, words_with = Counter(), defaultdict(set)
+    for n, word in enumerate(words):
         for pair in pairwise(word):
-            pairs[pair] += times[place]
-            places[pair].add(place)
-    queue = [(-n, pair) for pair, n in pairs.items()]
+            pair_counts[pair] += counts[n]
+            words_with[pair].add(n)
+    queue = [(-times, pair) for pair, times in pair_counts.items()]
     heapq.heapify(queue)
-    merges = []
+    merges: list[tuple[int, int]] = []
     while queue and len(merges) < count:
-        n, pair = heapq.heappop(queue)
-        if pairs[pair] != -n:  # it has changed since it was put there
-            if pairs[pair]:
-                heapq.heappush(queue, (-pairs[pair], pair))
+        minus_times, pair = heapq.heappop(queue)
+        if (
+            pair_counts[pair] != -minus_times
+        ):  # it has changed since it was put there
+            if pair_counts[pair]:
+                heapq.heappush(queue, (-pair_counts[pair], pair))
             continue
-        made = 256 + len(merges)
+        new, new_pairs = 256 + len(merges), set()
         merges.append(pair)
-        touched = set()
-        for place in places.pop(pair):
-            before = words[place]
-            after = words[place] = merge_pair(before, pair, made)
-            for old in pairwise(before):
-                pairs[old] -= times[place]
-            for new in pairwise(after):
-                pairs[new] += times[place]
-                if made in new:
-                    places[new].add(place)
-                    touched.add(new)
-        for new in touched:
-            heapq.heappush(queue, (-pairs[new], new))
+        for n in words_with.pop(pair):
+            for old_pair in pairwise(words[n]):
+                pair_counts[old_pair] -= counts[n]
+            words[n] = merge_pair(words[n], pair, new)
+            for new_pair in pairwise(words[n]):
+                pair_counts[new_pair] += counts[n]
+                if new in new_pair:
+                    words_with[new_pair].add(n)
+                    new_pairs.add(new_pair)
+        for new_pair in new_pairs:
+            heapq.heappush(queue, (-pair_counts[new_pair], new_pair))
     return merges
 
 
@@ -94,8 +91,8 @@ class BPETokenizer:
     """From text to token numbers and back, by bytes and learned merges.
 
     Numbers begin with the special tokens: padding, begin, end, and others if
-    wanted. Then come the 256 bytes, so that nothing is unknown, then the merges.
-    Text never becomes a special token, whatever stands in it.
+    wanted. No text is made one of them. Then come the 256 bytes, so that nothing is
+    unknown, then the merges. Raises ValueError for what makes no tokenizer.
 
     Defined in chapter 10, "The definition".
     """
@@ -105,158 +102,74 @@ class BPETokenizer:
         merges: Sequence[tuple[int, int]],
         special_tokens: Sequence[str] = ("<pad>", "<begin>", "<end>"),
     ) -> None:
-        names = [name for name in special_tokens if isinstance(name, str)]
-        if len(names) < 3 or len(set(names)) < len(special_tokens):
-            raise ValueError(
-                "special tokens must be different strings, beginning with padding,"
-                f" begin and end, not {list(special_tokens)}"
-            )
-        self.special_tokens = tuple(special_tokens)
+        self.merges, self.special_tokens = files.checked(merges, special_tokens)
         self.pad_id, self.begin_id, self.end_id = range(3)
-        self.merges = [(index(left), index(right)) for left, right in merges]
         self.symbols = [bytes([n]) for n in range(256)]
         for left, right in self.merges:
-            if not 0 <= left < len(self.symbols) > right >= 0:
-                raise ValueError(
-                    f"merge {len(self.symbols) - 256} joins {left} and {right}, but"
-                    f" only 0 to {len(self.symbols) - 1} exist by then"
-                )
             self.symbols.append(self.symbols[left] + self.symbols[right])
-            if len(self.symbols[-1]) > 10_000:
-                raise ValueError(
-                    f"symbol {len(self.symbols) - 1} is over 10,000 bytes"
-                )
+        self.vocabulary = [b""] * len(self.special_tokens) + self.symbols
         self._ranks = {pair: n for n, pair in enumerate(self.merges)}
-        if len(self._ranks) < len(self.merges):
-            raise ValueError("a pair is merged twice")
-        self._known: dict[str, list[int]] = {}
+        self._cache: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
         """How many token numbers there are."""
-        return len(self.special_tokens) + len(self.symbols)
+        return len(self.vocabulary)
 
     @classmethod
-    def train(
-        cls,
-        texts: Iterable[str],
-        vocab_size: int,
-        special_tokens: Sequence[str] = ("<pad>", "<begin>", "<end>"),
-    ) -> Self:
-        """Learn merges from texts until there are `vocab_size` tokens, or no pairs.
+    def train(cls, texts: Iterable[str], vocab_size: int) -> Self:
+        """Learn merges until there are `vocab_size` tokens (or no pairs) in all."""
+        smallest = len(cls([]))
+        files.check_training(texts, vocab_size, smallest)
+        return cls(learn_merges(texts, vocab_size - smallest))
 
-        Raises ValueError when that is less than the special tokens and the bytes,
-        and TypeError for a single text.
-        """
-        if isinstance(texts, str):
-            raise TypeError("texts must be several strings, not one string")
-        count = index(vocab_size) - 256 - len(special_tokens)
-        if count < 0:
-            raise ValueError(
-                f"vocab_size {vocab_size} has no room for 256 bytes and"
-                f" {len(special_tokens)} special tokens"
-            )
-        return cls(learn_merges(texts, count), special_tokens)
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """The tokens of a text. UnicodeEncodeError: half of a surrogate pair."""
+        shift, words = len(self.special_tokens), pretokenize(text)
+        tokens = [n + shift for word in words for n in self._merge(word)]
+        if add_special_tokens:
+            return [self.begin_id, *tokens, self.end_id]
+        return tokens
 
-    def encode(self, text: str, marks: bool = False) -> list[int]:
-        """The token numbers of a text, with `marks` between begin and end.
+    def _merge(self, word: str) -> list[int]:
+        if word in self._cache:
+            return self._cache[word]
+        symbols = list(word.encode())
+        while pairs := self._ranks.keys() & pairwise(symbols):
+            pair = min(pairs, key=self._ranks.get)
+            symbols = merge_pair(symbols, pair, 256 + self._ranks[pair])
+        if len(self._cache) < 100_000:
+            self._cache[word] = symbols
+        return symbols
 
-        Time grows with the square of the longest word. Raises UnicodeEncodeError
-        for what UTF-8 cannot write, half of a surrogate pair.
-        """
-        shift = len(self.special_tokens)
-        tokens = [n + shift for word in words_of(text) for n in self._split(word)]
-        return [self.begin_id, *tokens, self.end_id] if marks else tokens
+    def tokenize(self, text: str) -> list[str]:
+        """The tokens of a text, to look at; bytes that are not UTF-8 as \\xNN."""
+        symbols = [self.vocabulary[token] for token in self.encode(text)]
+        return [symbol.decode(errors="backslashreplace") for symbol in symbols]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of token numbers; special tokens are left out.
-
-        Bytes that are no text become U+FFFD. Raises ValueError for a number that
-        is no token.
-        """
-        return b"".join(self._bytes(index(n)) for n in tokens).decode(
-            errors="replace"
-        )
-
-    def pieces(self, text: str) -> list[str]:
-        """What a text is cut into, to look at; bytes that are no text as \\xNN."""
-        return [
-            self._bytes(n).decode(errors="backslashreplace")
-            for n in self.encode(text)
-        ]
+        """The text of tokens; what is not UTF-8 is U+FFFD. ValueError: no token."""
+        tokens = files.checked_tokens(tokens, len(self))
+        joined = b"".join(self.vocabulary[token] for token in tokens)
+        return joined.decode(errors="replace")
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as JSON, a line a merge; all of it or nothing."""
-        lines = [
-            json.dumps(
-                [*pair, self.symbols[256 + n].decode(errors="backslashreplace")],
-                ensure_ascii=False,
-            )
-            for n, pair in enumerate(self.merges)
-        ]
-        special = json.dumps(self.special_tokens, ensure_ascii=False)
-        text = (
-            f'{{"tokenizer": "byte-pair encoding",\n"special_tokens": {special},\n'
-            + '"merges": [\n'
-            + ",\n".join(lines)
-            + "\n]}\n"
-        )
-        with replacing(path) as draft:
-            draft.write_text(text, encoding="utf-8")
+        files.write_tokenizer(path, self.merges, self.special_tokens, self.symbols)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote. Raises ValueError when the file is another."""
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if content["tokenizer"] != "byte-pair encoding":
-                raise ValueError(f"it says {content['tokenizer']!r}")
-            merges = [(left, right) for left, right, _ in content["merges"]]
-            return cls(merges, content["special_tokens"])
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is not a saved tokenizer: {error}") from error
-
-    def _split(self, word: str) -> list[int]:
-        if word in self._known:
-            return self._known[word]
-        symbols, never = list(word.encode()), len(self.merges)
-        while len(symbols) > 1:
-            pair = min(pairwise(symbols), key=lambda p: self._ranks.get(p, never))
-            if pair not in self._ranks:
-                break
-            symbols = merge_pair(symbols, pair, 256 + self._ranks[pair])
-        if len(self._known) < 100_000:  # words to remember
-            self._known[word] = symbols
-        return symbols
-
-    def _bytes(self, token: int) -> bytes:
-        if not 0 <= token < len(self):
-            raise ValueError(f"token {token} is not one of 0 to {len(self) - 1}")
-        symbol = token - len(self.special_tokens)
-        return self.symbols[symbol] if symbol >= 0 else b""
+        return cls(*files.read_tokenizer(path))
 
 
 def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
-    """Rows of token numbers, filled up to the longest: (B, T), int64.
-
-    Raises ValueError when there is no row or one is empty, and TypeError when they
-    are no whole numbers.
+    """Rows filled up to the longest: (B, T), int64. ValueError: one is empty.
 
     Defined in chapter 10, "Batches that waste little".
     """
-    empty = [n for n, row in enumerate(rows) if not len(row)]
-    if not len(rows) or empty:
-        which = (
-            f"rows {empty} of {len(rows)} are empty" if empty else "there is no row"
-        )
-        raise ValueError(which)
-    tensors = [torch.as_tensor(row) for row in rows]
-    if any(tensor.is_floating_point() for tensor in tensors):
-        raise TypeError("rows must hold whole numbers")
-    return nn.utils.rnn.pad_sequence(
-        [tensor.long() for tensor in tensors],
-        batch_first=True,
-        padding_value=pad_id,
-    )
+    check_rows(rows)
+    tensors = [torch.tensor([index(token) for token in row]) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=pad_id)
 
 
 def token_batches(
@@ -264,24 +177,19 @@ def token_batches(
     max_tokens: int,
     generator: torch.Generator | None = None,
 ) -> list[list[int]]:
-    """Group sentences by length into batches of at most `max_tokens` places.
+    """Group sentences by length into batches of at most `max_tokens` tokens.
 
-    Padding counts: a batch of B sentences takes B times its longest. Returns the
-    sentences' numbers, each once, batches in random order. Raises ValueError when
-    one sentence alone is too long.
+    Padding counts: a batch of B sentences has B times its longest. Returns their
+    numbers, batches in random order. Raises ValueError when one alone is too long.
 
     Defined in chapter 10, "Batches that waste little".
     """
     lengths = [int(n) for n in lengths]
-    if lengths and max(lengths) > max_tokens:
-        raise ValueError(
-            f"a sentence of {max(lengths)} tokens does not fit into {max_tokens}"
-        )
+    if max(lengths, default=0) > max_tokens:
+        raise ValueError(f"{max(lengths)} tokens exceed max_tokens {max_tokens}")
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
     batches: list[list[int]] = []
-    for n in sorted(
-        shuffled, key=lambda n: lengths[n]
-    ):  # equal lengths stay shuffled
+    for n in sorted(shuffled, key=lambda n: lengths[n]):
         if not batches or lengths[n] * (len(batches[-1]) + 1) > max_tokens:
             batches.append([])
         batches[-1].append(n)

@@ -97,7 +97,7 @@ class Translator:
         self.model: nn.Module = model(config(len(source), len(target), **shape))
 
     def numbered(self, pairs: Iterable[Pair]) -> list[tuple[list[int], list[int]]]:
-        """Source tokens, and target tokens between marks, of each pair."""
+        """Source tokens, and target tokens between special ones, of each pair."""
         return [
             (
                 self.source.encode(f" {p.source}"),

@@ -1,8 +1,17 @@
 """Checks of values that no annotation can say, one line each where they are used."""
 
+from collections.abc import Sequence, Sized
+
 
 def check_positive(**sizes: int) -> None:
     """Raise ValueError, which names it, when one of the sizes is not at least 1."""
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be positive, not {size}")
+
+
+def check_rows(rows: Sequence[Sized]) -> None:
+    """Raise ValueError, which says which, when there is no row or one is empty."""
+    empty = [n for n, row in enumerate(rows) if not len(row)]
+    if empty or not len(rows):
+        raise ValueError(f"rows {empty} of {len(rows)} are empty" if empty else "there is no row")

@@ -325,7 +325,7 @@ def test_the_scores_would_notice(answers):
     for part, beam, alpha in (("test", 4, 0.6), ("validation", 1, 0.6)):
         pairs = getattr(CORPUS, part)
         hypotheses, references = [answers(part, beam, alpha)[p.source] for p in pairs], [p.target for p in pairs]
-        pieces = [[" ".join(answers.both[1].pieces(text)) for text in side] for side in (hypotheses, references)]
+        pieces = [[" ".join(answers.both[1].tokenize(text)) for text in side] for side in (hypotheses, references)]
         scores = [sacrebleu.corpus_bleu(*sides).score for sides in (
             (hypotheses, [references]), (references, [hypotheses]), (pieces[0], [pieces[1]]),
             ([text.lower() for text in hypotheses], [[text.lower() for text in references]]),

@@ -15,7 +15,7 @@ from dotformer.generation import Hypothesis, KVCache, beam_search, filter_logits
 from dotformer.transformer import Transformer, TransformerConfig
 from tests.reference.strategies import assert_close
 
-PAD, BEGIN, END = MARKS = 0, 1, 2
+PAD, BEGIN, END = SPECIAL_IDS = 0, 1, 2
 SOURCE = torch.tensor([[5, 3, 4, 6, 7], [7, 6, 3, 0, 0], [4, 0, 0, 0, 0], [3, 3, 4, 0, 0]])
 
 
@@ -47,7 +47,8 @@ class Table:
     Sentence n has the table n, if there are several (N, V, V).
     """
 
-    def __init__(self, logits, count=1):
+    def __init__(self, logits, count=1, special_ids=SPECIAL_IDS):
+        self.special_ids = special_ids
         self.tables = logits if logits.ndim == 3 else logits.expand(count, -1, -1)
         self.sizes = []
 
@@ -126,6 +127,14 @@ def test_a_model_in_training_mode_is_refused():
         KVCache(small().train(), SOURCE)
 
 
+def test_more_tokens_than_the_model_has_positions_are_refused():
+    cache = KVCache(small(), SOURCE)
+    for _ in range(12):
+        cache.step(torch.tensor([3, 3, 3, 3]))
+    with pytest.raises(ValueError, match=r"^more tokens than max_length 12$"):
+        cache.step(torch.tensor([3, 3, 3, 3]))
+
+
 def test_tokens_go_to_where_the_model_is():
     cache = KVCache(small().to("meta"), SOURCE.to("meta"))  # the others are made on the CPU
     assert cache.step(torch.tensor([1, 1, 1, 1])).is_meta
@@ -134,9 +143,9 @@ def test_tokens_go_to_where_the_model_is():
 # one token after the other
 
 
-def greedy_slowly(score, max_length, marks=MARKS):
+def greedy_slowly(score, max_length, special_ids=SPECIAL_IDS):
     """What scores highest, of a function from tokens to logits."""
-    pad, begin, end = marks
+    pad, begin, end = special_ids
     tokens = [begin]
     while len(tokens) <= max_length:
         scores = score(tokens).tolist()
@@ -164,11 +173,11 @@ def test_sentences_do_not_see_each_other_and_keep_to_their_length(seed, count, m
     assert all(len(tokens) <= max_length for tokens in slow)
 
 
-def counting(lengths, size=9, marks=MARKS):
+def counting(lengths, size=9, special_ids=SPECIAL_IDS):
     """Tables of which sentence n ends after lengths[n] tokens, which go 3, 4, 5 and so on."""
     tables = torch.zeros(len(lengths), size, size)
     for table, length in zip(tables, lengths, strict=True):
-        path = [marks[1], *range(3, 3 + length), marks[2]]
+        path = [special_ids[1], *range(3, 3 + length), special_ids[2]]
         for token, after in itertools.pairwise(path):
             table[token, after] = 9.0
     return tables
@@ -184,19 +193,18 @@ def test_finished_sentences_leave_the_batch():
     assert state.sizes == [5, 4]
 
 
-@pytest.mark.parametrize("marks", [(4, 2, 0)])
-def test_padding_and_begin_are_never_written_and_end_ends(marks):
-    table = a_table(0, 6)
-    table[:, marks[0]] = table[:, marks[1]] = 50.0
+def test_padding_and_begin_are_never_written_and_end_ends():
+    table, special_ids = a_table(0, 6), (4, 2, 0)
+    table[:, special_ids[0]] = table[:, special_ids[1]] = 50.0
     written = [
-        *greedy(Table(table, 5), 7, marks),
-        *sample(Table(table, 50), 7, marks=marks, generator=torch.Generator().manual_seed(0)),
-        *(h.tokens for found in beam_search(Table(table, 2), 4, 3, marks=marks) for h in found),
+        *greedy(Table(table, 5, special_ids), 7),
+        *sample(Table(table, 50, special_ids), 7, generator=torch.Generator().manual_seed(0)),
+        *(h.tokens for found in beam_search(Table(table, 2, special_ids), 4, 3) for h in found),
     ]
     found = {token for tokens in written for token in tokens}
-    assert found == {0, 1, 2, 3, 4, 5} - set(marks)
+    assert found == {0, 1, 2, 3, 4, 5} - set(special_ids)
     assert any(len(tokens) < 4 for tokens in written)
-    assert written[:5] == [greedy_slowly(lambda tokens: table[tokens[-1]], 7, marks)] * 5
+    assert written[:5] == [greedy_slowly(lambda tokens: table[tokens[-1]], 7, special_ids)] * 5
 
 
 def test_no_sentences_give_nothing():
@@ -245,7 +253,7 @@ def test_half_precision_is_chosen_from_in_float32():
     assert beam_search(Table(table), 6) == beam_search(Table(table.float()), 6)
 
 
-# drawing
+# sampling
 
 
 def of_the_library(logits, temperature, top_k, top_p):
@@ -441,7 +449,10 @@ def test_numbers_that_make_no_search_are_named():
     for write in (greedy, sample):
         with pytest.raises(ValueError, match=r"^max_length must be positive, not 0$"):
             write(Table(a_table(0)), 0)
-    for beam, max_length, alpha in ((0, 5, 0.6), (4, 0, 0.6), (4, 5, -0.1)):
-        says = f"^beam and max_length must be positive and alpha not negative, not {beam}, {max_length} and {alpha}$"
-        with pytest.raises(ValueError, match=says):
-            beam_search(Table(a_table(0)), max_length, beam, alpha)
+    for numbers, says in (
+        ((0, 4, 0.6), "max_length must be positive, not 0"),
+        ((5, 0, 0.6), "beam must be positive, not 0"),
+        ((5, 4, -0.1), r"alpha must not be negative, and is -0\.1"),
+    ):
+        with pytest.raises(ValueError, match=f"^{says}$"):
+            beam_search(Table(a_table(0)), *numbers)

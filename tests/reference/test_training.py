@@ -274,7 +274,7 @@ def test_seed_and_epoch_fix_the_order():
 
 
 def test_pairs_that_make_no_batch_are_named():
-    with pytest.raises(ValueError, match=r"^a sentence of 21 tokens does not fit into 20$"):
+    with pytest.raises(ValueError, match=r"^21 tokens exceed max_tokens 20$"):
         list(pair_batches([([3], [4] * 21)], max_tokens=20))
     with pytest.raises(ValueError, match=r"^a side is empty in pairs \[0\] of 1$"):
         list(pair_batches([([], [4])], max_tokens=20))
