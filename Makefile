@@ -89,10 +89,11 @@ index: venv ## write book/names.md, where each name is defined and used, and the
 	$(RUN) classroom "$$(ls chapters | sed -n 's/^\([0-9][0-9]\)_.*/\1/p' | sort | tail -n 1)" > map.tmp
 	@mv map.tmp $(MAP)
 
-lint: venv ## what pre-commit checks: style, spelling, freshness
+lint: venv ## what pre-commit checks: style, spelling, the field's words, freshness
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) codespell_lib
+	$(RUN) literate.words
 	$(RUN) literate --check
 
 format: venv ## put imports and layout in order

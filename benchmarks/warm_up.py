@@ -19,10 +19,11 @@ def main() -> None:
     found = []
     for norm_first, warm_up in SETTINGS:
         for rate in tqdm(RATES, desc=f"norm first: {norm_first}, warm-up {warm_up}"):
-            runs = [learn(norm_first, warm_up, seed, rate=rate) for seed in SEEDS]
+            runs = [learn(norm_first, warm_up, seed, learning_rate=rate) for seed in SEEDS]
             ends = [sum(losses[-20:]) / 20 for losses in runs]
             curves = [[round(sum(losses[n : n + 10]) / 10, 3) for n in range(0, len(losses), 10)] for losses in runs]
-            found.append({"norm_first": norm_first, "warm_up": warm_up, "rate": rate, "ends": ends, "curves": curves})
+            settings = {"norm_first": norm_first, "warm_up": warm_up, "learning_rate": rate}
+            found.append(settings | {"ends": ends, "curves": curves})
     save("warm_up", {"found": found})
 
 

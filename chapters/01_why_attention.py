@@ -209,8 +209,8 @@ def gru_cell(
 #
 # Run each cell over 50 random words, with random weights as PyTorch starts them. Then ask of the last state: how far
 # does it move when the word $k$ steps back is nudged? The slopes of single steps are measured by nudging and multiplied
-# along the way, by the chain rule. State and word are lists, so the result is a table, and the root of the sum of its
-# squares is the number to look at.
+# along the way, by the chain rule. State and word are vectors, so the result is a matrix, and the root of the sum of
+# its squares is the number to look at.
 #
 # **Predict first.** Compared with the latest word, how much influence does the word 20 steps back have: about a fifth,
 # a hundredth, or less than a ten-thousandth?
@@ -322,15 +322,15 @@ def reach_by_distance(rng, length=50, width=8):
     )
     values = rng.standard_normal((width, width)) / width**0.5
 
-    def with_words_at(place, replacements):
+    def with_words_at(position, replacements):
         texts = np.repeat(words[None], len(replacements), axis=0)
-        texts[:, place] = replacements
+        texts[:, position] = replacements
         return np.stack([look_back(text, scores, values) for text in texts])
 
-    places = range(length - 1, -1, -1)  # from the last word backwards
+    positions = range(length - 1, -1, -1)  # from the last word backwards
     sizes = [
-        np.linalg.norm(slopes(partial(with_words_at, place), words[place]))
-        for place in places
+        np.linalg.norm(slopes(partial(with_words_at, position), words[position]))
+        for position in positions
     ]
     return np.array(sizes) / np.mean(sizes)
 
@@ -424,7 +424,7 @@ quiz.number(
 def layers_needed(connections):
     """How many layers until every word has heard of every word it may hear of.
 
-    `connections(layer)` is a boolean table (n, n): which word reads which in that
+    `connections(layer)` is a boolean matrix (n, n): which word reads which in that
     layer.
     """
     reached, layer = connections(0), 1
@@ -470,23 +470,23 @@ for n in (50, 512, 5000):
 # ### Is attention an infinite memory?
 #
 # Slides say that attention gives "infinite" access to the past. What is true: nothing fades with distance, and no
-# number in the network limits the length. What is not: the words must all be kept, the table of weights has $n^2$
-# cells, and weights that sum to 1 spread thinner the more words there are. In practice every model has a longest text,
-# set by memory, by cost, or by the positions it was trained on (chapter 5).
+# number in the network limits the length. What is not: the words must all be kept, the matrix of weights has $n^2$
+# entries, and weights that sum to 1 spread thinner the more words there are. In practice every model has a longest
+# text, set by memory, by cost, or by the positions it was trained on (chapter 5).
 
 # %% tags=["quiz"]
 quiz.one_choice(
     "A text is made ten times as long. What happens to an attention layer?",
     quiz.wrong(
         "Nothing: it has access to everything at once, and the path stays 1",
-        "The *path* stays 1. The table of weights has a cell for each pair of words, and there are a hundred times as many.",
+        "The *path* stays 1. The matrix of attention weights has an entry for each pair of words, and there are a hundred times as many.",
     ),
     quiz.wrong(
         "Its number of parameters grows tenfold",
         "Parameters do not depend on the length: the same matrices serve every word. It is the work that grows.",
     ),
     quiz.right(
-        "Its table of weights grows a hundredfold",
+        "Its matrix of attention weights grows a hundredfold",
         "Yes: every word against every word. The path between any two stays 1.",
     ),
     quiz.wrong(
@@ -521,8 +521,8 @@ print("right:", right.shape, "  wrong:", wrong.shape)
 
 # %% [markdown]
 # With 4 sentences of 7 words the shape of the result gives it away, if you look. With 7 sentences of 7 words it does
-# not. The loop runs over *sentences*, so that a row of the state carries the words that stand in one place, from one
-# sentence to the next.
+# not. The loop runs over *sentences*, so that a row of the state carries the words that stand at one position, from
+# one sentence to the next.
 #
 # The check: change the first sentence, and all other rows of the result must stay as they were.
 

@@ -9,8 +9,8 @@
 # # 2. How alike are two words?
 #
 # *Tea* is more like *coffee* than like *train*. You know that; how would a program know? At the end of this chapter
-# there is a function that takes the words of a sentence and returns a table: one number for each pair of words, large
-# where two words are alike. Every layer of a transformer computes tables like it.
+# there is a function that takes the words of a sentence and returns a matrix: one number for each pair of words, large
+# where two words are alike. Every layer of a transformer computes matrices like it.
 #
 # You need a little Python and the product of two matrices. It takes about 20 minutes to read, and as long again for the
 # exercises.
@@ -155,7 +155,7 @@ plt.show()
 # Tea and coffee point almost the same way; coffee goes further. Ice points elsewhere. Between it and tea lies more than
 # a right angle, and that is where the dot product turns negative.
 #
-# The **length** of an arrow is Pythagoras in $D$ dimensions, and it is a dot product too:
+# The **length** of an arrow, the **norm** of its vector, is Pythagoras in $D$ dimensions, and it is a dot product too:
 # $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$. For the angle $\theta$ between two arrows, look at the
 # third side of the triangle they span, $a - b$. Compute the square of its length twice: by multiplying out, and by the
 # law of cosines, which is Pythagoras corrected for an angle that is not a right one.
@@ -224,7 +224,7 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # | | depends on | good for |
 # |---|---|---|
-# | dot product | direction and length | attention: a word can learn to be *loud*, and to count for more where it matters |
+# | dot product | direction and length | attention: a word can learn a large norm, and count for more where it matters |
 # | cosine | direction only | search, where a long document should not win by its length |
 
 # %% tags=["quiz"]
@@ -252,10 +252,10 @@ quiz.one_choice(
 )
 
 # %% tags=["quiz"]
-louder = np.array([4, 6, 0])  # tea, twice as long
+longer = np.array([4, 6, 0])  # tea, twice as long
 quiz.number(
-    "Make tea twice as loud: $(4, 6, 0)$ instead of $(2, 3, 0)$. What is its *dot product* with coffee, $(3, 3, 0)$?",
-    dot(louder, coffee),
+    "Make tea twice as long: $(4, 6, 0)$ instead of $(2, 3, 0)$. What is its *dot product* with coffee, $(3, 3, 0)$?",
+    dot(longer, coffee),
     tolerance=0.01,
     feedback="Yes. Doubling one vector doubles every dot product it takes part in. Its cosines stay as they were.",
     mistakes=[
@@ -340,7 +340,8 @@ assert (
 # ## A whole sentence at once
 #
 # Now compare every word of a sentence with every word. In each comparison one word asks and the other is asked; they
-# are called **query** and **key**. In every table of this book, queries are rows and keys are columns.
+# are called **query** and **key**. In every matrix of this book that compares the two, queries are rows and keys are
+# columns.
 
 
 # %%
@@ -348,10 +349,10 @@ sentence = "she waits for hot tea".split()
 counts = company[[row_of[word] for word in sentence]]  # (5 words, 23 counts)
 x = normalize(counts)  # each row of length 1
 
-table = np.zeros((len(sentence), len(sentence)))
+similarities = np.zeros((len(sentence), len(sentence)))
 for row, query in enumerate(x):
     for column, key in enumerate(x):
-        table[row, column] = dot(query, key)
+        similarities[row, column] = dot(query, key)
 
 # %% [markdown]
 # Two loops, 25 dot products. Row times column, for all rows and columns: that is a matrix product. With the queries as
@@ -378,9 +379,9 @@ def similarity_matrix(
 
 
 # %%
-assert np.allclose(similarity_matrix(x, x), table, rtol=0, atol=1e-12)
+assert np.allclose(similarity_matrix(x, x), similarities, rtol=0, atol=1e-12)
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Five by five table of cosines for the words she, waits, for, hot, tea. The diagonal is 1. Waits and for have 0.67; she has 0.55 with both; hot and tea have 0.34; waits and tea have 0.09. The table is the same above and below its diagonal."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Five by five matrix of cosines for the words she, waits, for, hot, tea. The diagonal is 1. Waits and for have 0.67; she has 0.55 with both; hot and tea have 0.34; waits and tea have 0.09. The matrix is the same above and below its diagonal."}}
 plots.attention_map(similarity_matrix(x, x), sentence, sentence)
 plt.show()
 
@@ -388,15 +389,15 @@ plt.show()
 # Read the last row, *tea*: somewhat like *hot* (0.34), hardly like *waits* and *for* (0.09). *Waits* and *for* have
 # 0.67 for another reason than tea and coffee had 0.80: they always stand together, and so they share their company.
 # Counting by sentence cannot tell words that replace each other from words that go together. Now read the last column:
-# the same numbers as the last row. The table is **symmetric**, because $a \cdot b = b \cdot a$. Is that what we want in
-# the end? If *hot* matters to *tea*, must *tea* matter to *hot* as much? Chapter 4 answers that.
+# the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot a$. Is that what we want
+# in the end? If *hot* matters to *tea*, must *tea* matter to *hot* as much? Chapter 4 answers that.
 
 # %%
 assert np.allclose(
     similarity_matrix(x, x), similarity_matrix(x, x).T, rtol=0, atol=1e-12
 )
-assert table[4].round(2).tolist() == [0.24, 0.09, 0.09, 0.34, 1.0]
-assert round(table[1, 2], 2) == 0.67
+assert similarities[4].round(2).tolist() == [0.24, 0.09, 0.09, 0.34, 1.0]
+assert round(similarities[1, 2], 2) == 0.67
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -417,7 +418,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "104 × 104",
-        "That would be the table if all the words stood in one sequence and each compared itself with all. Here only the "
+        "That would be the matrix if all the words stood in one sequence and each compared itself with all. Here only the "
         "question asks.",
     ),
 )
@@ -480,7 +481,7 @@ assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
 #
 # The keys came as $(S, D)$ and had to become $(D, S)$. Two calls give that shape: `keys.T` and `keys.reshape(D, S)`. A
 # published library for recommendations mixed them up where the numbers of several heads lie side by side; you will meet
-# that place in chapter 6.
+# that mistake in chapter 6.
 
 # %% tags=["nbval-check-output"]
 right = x @ x.T
@@ -494,7 +495,7 @@ print("the row of 'tea', reshaped:  ", wrong[4].round(2))
 # into new rows, so that a "key" is now a mixture of bits from several words. One number gives it away, if you know what
 # to look for: tea's likeness to itself, 0.28.
 #
-# A sentence compared with itself must give a symmetric table, and vectors of length 1 a diagonal of ones.
+# A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones.
 
 # %%
 assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
@@ -506,10 +507,10 @@ assert not np.allclose(wrong, wrong.T) and not np.allclose(np.diag(wrong), 1)
 
 # %% tags=["quiz"]
 quiz.several_choices(
-    "You compute the table of a sentence with itself, from some model's vectors, each of length 1. Which of these would show that something is wrong?",
+    "You compute the similarity matrix of a sentence with itself, from some model's vectors, each of length 1. Which of these would show that something is wrong?",
     quiz.right(
         "The first row and the first column differ",
-        "Yes: $a \\cdot b = b \\cdot a$, so the table must be symmetric.",
+        "Yes: $a \\cdot b = b \\cdot a$, so the matrix must be symmetric.",
     ),
     quiz.right(
         "One number on the diagonal is 0.7",
@@ -517,7 +518,7 @@ quiz.several_choices(
     ),
     quiz.wrong(
         "Two different words have a cosine of 1",
-        "That can happen: two words that keep exactly the same company get the same direction. The table cannot tell them "
+        "That can happen: two words that keep exactly the same company get the same direction. The matrix cannot tell them "
         "apart, and it is right about its input.",
     ),
     quiz.wrong(
@@ -533,13 +534,13 @@ quiz.several_choices(
 #
 # ### Exercise 1: The nearest word
 #
-# *Easy, 5 minutes.* Given a table of similarities of a sentence with itself and the number of a word (counting from 0),
+# *Easy, 5 minutes.* Given the similarity matrix of a sentence with itself and the number of a word (counting from 0),
 # return the number of the *other* word that is most like it.
 
 
 # %% tags=["exercise"]
-def nearest_word(table, word):
-    """Column of the largest entry in row `word` of `table` (T, T), not `word`."""
+def nearest_word(similarities, word):
+    """Column of the largest entry in row `word` of `similarities` (T, T), not `word`."""
     ...
 
 
@@ -550,8 +551,9 @@ random_table = similarity_matrix(
 )
 check_nearest = partial(
     checks.check,
-    reference=lambda table, word: max(
-        (c for c in range(len(table)) if c != word), key=lambda c: table[word, c]
+    reference=lambda similarities, word: max(
+        (c for c in range(len(similarities)) if c != word),
+        key=lambda c: similarities[word, c],
     ),
     cases=[
         (example, 0),
@@ -561,20 +563,26 @@ check_nearest = partial(
         (random_table, 3),
     ],
     mistakes={
-        "you return the second largest: by dot product, the word itself need not be the largest": lambda table, word: (
-            int(np.argsort(table[word])[-2])
+        "you return the second largest: by dot product, the word itself need not be the largest": lambda similarities, word: (
+            int(np.argsort(similarities[word])[-2])
         ),
-        "you left the word out and then counted without it: later words have moved up by one": lambda table, word: (
-            int(np.argmax(np.delete(table[word], word)))
+        "you left the word out and then counted without it: later words have moved up by one": lambda similarities, word: (
+            int(np.argmax(np.delete(similarities[word], word)))
         ),
-        "you return the word itself, which is nearest to itself in most tables: leave column `word` out": lambda table, word: (
-            int(np.argmax(table[word]))
+        "you return the word itself, which is nearest to itself in most matrices: leave column `word` out": lambda similarities, word: (
+            int(np.argmax(similarities[word]))
         ),
-        "you return the *least* similar word: is it argmin instead of argmax?": lambda table, word: (
-            int(np.argmin(table[word]))
+        "you return the *least* similar word: is it argmin instead of argmax?": lambda similarities, word: (
+            int(np.argmin(similarities[word]))
         ),
-        "the word itself is set to 0, but every other similarity may be below 0: use minus infinity": lambda table, word: (
-            int(np.argmax(np.where(np.arange(len(table)) == word, 0, table[word])))
+        "the word itself is set to 0, but every other similarity may be below 0: use minus infinity": lambda similarities, word: (
+            int(
+                np.argmax(
+                    np.where(
+                        np.arange(len(similarities)) == word, 0, similarities[word]
+                    )
+                )
+            )
         ),
     },
 )
@@ -582,8 +590,8 @@ check_nearest(nearest_word)
 
 
 # %% tags=["solution"]
-def nearest_word(table, word):
-    others = table[word].astype(float)  # a copy, and one that can hold infinity
+def nearest_word(similarities, word):
+    others = similarities[word].astype(float)  # a copy that can hold infinity
     others[word] = -np.inf
     return int(np.argmax(others))
 
@@ -595,8 +603,8 @@ verdict
 # %% [markdown]
 # ### Exercise 2: All the cosines, without a loop
 #
-# *Medium, 10 minutes.* Return the table of cosines between queries $(T, D)$ and keys $(S, D)$ in two or three lines of
-# NumPy. This time, divide the finished table: do not use `normalize`.
+# *Medium, 10 minutes.* Return the matrix of cosines between queries $(T, D)$ and keys $(S, D)$ in two or three lines of
+# NumPy. This time, divide the finished matrix: do not use `normalize`.
 
 
 # %% tags=["exercise"]
@@ -653,7 +661,7 @@ verdict
 #
 # *Harder, 15 minutes.* The derivation above holds a recipe: $\|a - b\|^2 = \|a\|^2 + \|b\|^2 - 2\, a \cdot b$. Use it
 # to compute all squared distances between queries and keys with one matrix product. A hint: for vectors `u` $(T)$ and
-# `w` $(S)$, `u[:, None] + w` is the table of all sums, $(T, S)$.
+# `w` $(S)$, `u[:, None] + w` is the matrix of all sums, $(T, S)$.
 
 
 # %% tags=["exercise"]
@@ -704,7 +712,7 @@ verdict
 # A word becomes a row of numbers, and the dot product of two rows says how much they agree, weighted by how long they
 # are. Divide by the lengths and you have the cosine, which depends only on the direction; in a wide space, random
 # vectors have a cosine near 0. All pairs of a sentence at once are one matrix product, $QK^\top$, and when a sentence
-# is compared with itself that table is symmetric.
+# is compared with itself that matrix is symmetric.
 #
 # **Sources.** Words known by their company: [Firth
 # (1957)](https://cs.brown.edu/courses/csci2952d/readings/lecture1-firth.pdf). Similarity by a small network, the design
@@ -712,5 +720,5 @@ verdict
 # Pham and Manning (2015)](https://arxiv.org/abs/1508.04025), and with a scale [Vaswani and others
 # (2017)](https://arxiv.org/abs/1706.03762).
 #
-# **Next.** The table says how alike words are, but it makes no choice: 15 is more than 13, and then what? [Chapter
+# **Next.** The matrix says how alike words are, but it makes no choice: 15 is more than 13, and then what? [Chapter
 # 3](03_softmax.ipynb) turns a row of scores into shares of attention.

@@ -8,7 +8,7 @@
 # %% [markdown]
 # # 3. How do you look something up without choosing?
 #
-# A table of similarities says that one key scores 6 and another 5. It does not say what to do about it. At the end of
+# A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. At the end of
 # this chapter there is a look-up that answers with a *blend* of everything it knows, most of it from the best match,
 # and you will know why transformers divide their scores by a square root.
 #
@@ -312,9 +312,9 @@ movable.temperature(drinks, scores)
 #
 # $$\frac{\partial w_i}{\partial s_j} = - \frac{e^{s_i} e^{s_j}}{Z^2} = - w_i w_j .$$
 #
-# All of them together are the **Jacobian**, a table with a row for each weight and a column for each score:
+# All of them together are the **Jacobian**, a matrix with a row for each weight and a column for each score:
 # $J = \operatorname{diag}(w) - w w^\top$, where $\operatorname{diag}(w)$ has the weights on its diagonal and $w w^\top$
-# is the table of all products $w_i w_j$. For the weights 0.090, 0.245, 0.665 its last row is
+# is the matrix of all products $w_i w_j$. For the weights 0.090, 0.245, 0.665 its last row is
 #
 # $$-0.665 \cdot 0.090, \quad -0.665 \cdot 0.245, \quad 0.665 \cdot 0.335 \quad=\quad -0.060, \quad -0.163, \quad 0.223 .$$
 #
@@ -478,7 +478,7 @@ assert max(divided) - min(divided) < 0.03
 # |---|---|---|---|
 # | $\sqrt{d_k}$ | $\sqrt{64} = 8$ | | this is the one |
 # | $\sqrt{d_\text{model}}$ | $\sqrt{512} \approx 22.6$ | 512 is the number that everyone quotes | one score sums the 64 entries of one head's key |
-# | $\sqrt{\text{words}}$ | varies | the table of scores is that wide | words are not summed in a score |
+# | $\sqrt{\text{words}}$ | varies | the matrix of scores is that wide | words are not summed in a score |
 # | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
 #
 # A wrong choice is a temperature that is off by a factor, and nothing on the screen tells you. Chapter 4 shows which
@@ -519,18 +519,19 @@ quiz.number(
 # %% [markdown]
 # ## Break it: the wrong axis
 #
-# A table of scores has two axes, and `softmax` takes an `axis`. Tutorials have been published with the wrong one. Here
+# A matrix of scores has two axes, and `softmax` takes an `axis`. Tutorials have been published with the wrong one. Here
 # are three queries and three keys:
 
 # %% tags=["nbval-check-output"]
-table = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0], [1.0, 0.0, 1.0]])
-over_keys, over_queries = softmax(table, axis=-1), softmax(table, axis=0)
+scores = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0], [1.0, 0.0, 1.0]])
+over_keys, over_queries = softmax(scores, axis=-1), softmax(scores, axis=0)
 print(over_keys.round(2), "\n")
 print(over_queries.round(2))
 
 # %% [markdown]
-# The same shape, positive numbers, large where the scores are large. But the second table answers another question: not
-# "how does this query share out its attention?" but "how do the queries share out this key?" The sums tell them apart.
+# The same shape, positive numbers, large where the scores are large. But the second matrix answers another question:
+# not "how does this query share out its attention?" but "how do the queries share out this key?" The sums tell them
+# apart.
 
 # %% tags=["nbval-check-output"]
 print("row sums over keys:   ", over_keys.sum(axis=1).round(2))
@@ -664,7 +665,7 @@ verdict
 #
 # *Harder, 15 minutes.* Suppose you know how much better things get when each weight rises: a vector $g$ with an entry
 # for each weight. How much better do they get when each *score* rises? By the chain rule it is $J^\top g$. Compute it
-# for every row of a table of weights, without ever building $J$. Chapter 7 needs it.
+# for every row of a matrix of weights, without ever building $J$. Chapter 7 needs it.
 
 
 # %% tags=["exercise"]

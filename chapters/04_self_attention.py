@@ -113,7 +113,7 @@ assert 0.99 < favours_itself(same) < 1 and 0.74 < own < 0.76
 #
 # Such a multiplication by a matrix is called a **projection**. It may change the width: queries and keys have $d_k$
 # numbers each, values $d_v$, so $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has $(D, d_v)$. For a sentence $X$
-# of $T$ words, $Q = X W_Q$, $K = X W_K$ and $V = X W_V$ are three tables with a row for each word.
+# of $T$ words, $Q = X W_Q$, $K = X W_K$ and $V = X W_V$ are three matrices with a row for each word.
 #
 # Here is a sentence small enough for paper. A word has three numbers: is it *animate*, is it an *action*, is it
 # *human*? Queries and keys have two: *alive* and *action*. Each row of a matrix says what one of the three turns into.
@@ -157,7 +157,7 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 assert np.allclose(weights[1] @ v, [0.955, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The comparison with a video search stops working in three places. Here every word asks *and* is found. Nobody wrote
+# The comparison with a video search stops working at three points. Here every word asks *and* is found. Nobody wrote
 # the titles: queries and keys are learned together, so that they fit. And you get a blend of all the videos.
 
 # %% tags=["quiz"]
@@ -200,7 +200,7 @@ quiz.one_choice(
 # In **self-attention** queries, keys and values come from the same words, so $T = S$. The formula works for any $T$ and
 # $S$.
 #
-# The table has a cell for every pair of words, so a text twice as long costs four times the work.
+# The matrix of weights has an entry for every pair of words, so a text twice as long costs four times the work.
 #
 # The code below has one argument more, `mask`; the next section is about it.
 
@@ -259,7 +259,7 @@ assert small_weights.round(3)[[1, 2], [2, 1]].tolist() == [0.768, 0.673]
 
 # %% [markdown]
 # The middle row is the one from the table above. And here is what chapter 2 asked for: *bites* gives *man* 0.768, and
-# *man* gives *bites* 0.673. With two matrices, the table need not be symmetric.
+# *man* gives *bites* 0.673. With two projections, the matrix of weights need not be symmetric.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -285,9 +285,9 @@ quiz.one_choice(
 # %% [markdown]
 # ### Leaving a word out
 #
-# Sometimes a word must not be seen: it is padding, or it lies in the future (chapter 9 has both). A **mask** is a table
-# of true and false, and in this book *true always means: may attend*. A forbidden score becomes minus infinity *before*
-# the softmax. Its exponential is 0, so its weight is exactly 0, and the others still sum to 1. Hide the dog:
+# Sometimes a word must not be seen: it is padding, or it lies in the future (chapter 9 has both). A **mask** is a
+# matrix of true and false, and in this book *true always means: may attend*. A forbidden score becomes minus infinity
+# *before* the softmax. Its exponential is 0, so its weight is exactly 0, and the others still sum to 1. Hide the dog:
 
 # %% tags=["nbval-check-output"]
 no_dog = np.array([[False, True, True]])  # one row, which serves all queries
@@ -319,8 +319,8 @@ shares = {
     "one shared matrix": weigh(many @ w_1, many @ w_1),
     "two matrices": weigh(many @ w_1, many @ w_2),
 }
-for name, tables in shares.items():
-    batches = [favours_itself(batch) for batch in np.split(tables, 20)]
+for name, all_weights in shares.items():
+    batches = [favours_itself(batch) for batch in np.split(all_weights, 20)]
     print(
         f"{name:18} favours itself in {np.mean(batches):6.1%} of rows"
         f" (in 20 batches: {min(batches):.1%} to {max(batches):.1%})"
@@ -391,8 +391,8 @@ assert np.allclose(shared, shared.T) and not np.allclose(separate, separate.T)
 # %% [markdown]
 # ## Somebody else's numbers: a six by six filter
 #
-# A popular slide deck explains attention with the sentence *Hi , how are you ?* and this table of scores. It calls the
-# table an **attention filter**, and gives no numbers after it. Compute them.
+# A popular slide deck explains attention with the sentence *Hi , how are you ?* and this matrix of scores. It calls the
+# matrix an **attention filter**, and gives no numbers after it. Compute them.
 
 # %%
 greeting = ["Hi", ",", "how", "are", "you", "?"]
@@ -459,10 +459,10 @@ quiz.number(
 #
 # Take the nine tokens, compute their attention, shuffle the sentence, and compute it again.
 #
-# **Predict first.** The fourth word, *Language*, moves to place seven. Its output vector
+# **Predict first.** The fourth word, *Language*, becomes the seventh. Its output vector
 #
 # 1. changes, since it has new neighbours;
-# 2. changes, since its place is new;
+# 2. changes, since its position is new;
 # 3. stays the same, up to rounding.
 
 # %%
@@ -480,7 +480,7 @@ print(
 )
 assert np.allclose(shuffled_output, output[order], rtol=0, atol=1e-12)
 assert np.allclose(shuffled_weights, weights[order][:, order], rtol=0, atol=1e-12)
-assert order[6] == 3  # Language, now in place seven
+assert order[6] == 3  # Language, now the seventh
 
 # %% [markdown]
 # It stays the same. Word $i$'s output is a *sum* over words, and a sum does not care about the order of its terms.
@@ -510,7 +510,7 @@ quiz.several_choices(
         "Yes. They are reversed along with the words.",
     ),
     quiz.right(
-        "The order of rows and columns in the table of weights",
+        "The order of rows and columns in the matrix of weights",
         "Yes: both are reversed. A row still holds the same numbers, in a new order.",
     ),
     quiz.wrong(
@@ -591,7 +591,7 @@ for name, attention in versions.items():
 # %% [markdown]
 # ## A filter for pictures
 #
-# The deck with the six by six table sets "attention filter" beside "image filter". There is a bridge between the two,
+# The deck with the six by six matrix sets "attention filter" beside "image filter". There is a bridge between the two,
 # twelve years older than the transformer. You may skip it; no later chapter needs it.
 #
 # To remove noise from a picture, replace every pixel by an average of pixels. A **blur** averages over neighbours: its
@@ -691,8 +691,8 @@ plt.show()
 # Read the last picture: the pixel in the red square sits near the top of a dark stripe, and its weights lie along the
 # same row of *every* dark stripe, across the whole picture. So the third picture keeps its edges, with about 40 percent
 # less error than the blur, which had to choose between noise and soft edges. The other picture is all smooth hills,
-# where what is near is alike: there the blur wins. Looking by content pays where content tells more than place. (Both
-# filters were helped: the blur got the best of five widths, non-local means the true amount of noise.)
+# where what is near is alike: there the blur wins. Looking by content pays where content tells more than position.
+# (Both filters were helped: the blur got the best of five widths, non-local means the true amount of noise.)
 #
 # Where the comparison stops: non-local means has no learned projections. Its query and key are the same patch, so it
 # favours itself, like our first try, and its idea of likeness is fixed, where attention learns what counts as a match.
@@ -794,8 +794,8 @@ verdict
 # %% [markdown]
 # ### Exercise 2: Leave some words out
 #
-# *Medium, 15 minutes.* Turn a table of scores into weights, where `mask` is true for pairs that may attend. Two popular
-# ways to do this are wrong; the check looks for both.
+# *Medium, 15 minutes.* Turn a matrix of scores into weights, where `mask` is true for pairs that may attend. Two
+# popular ways to do this are wrong; the check looks for both.
 
 
 # %% tags=["exercise"]
@@ -927,8 +927,8 @@ verdict
 # matrix: [Kitaev, Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). Non-local means: [Buades, Coll and
 # Morel (2005)](https://doi.org/10.1109/CVPR.2005.38); its bridge to attention: [Wang and others
 # (2018)](https://arxiv.org/abs/1711.07971). The nine tokens come from a [forum
-# answer](https://stats.stackexchange.com/a/502203), the six by six table from a set of slides.
+# answer](https://stats.stackexchange.com/a/502203), the six by six matrix from a set of slides.
 #
-# **Next.** [Chapter 5](05_position.ipynb) gives each word a place, so that *dog bites man* and *man bites dog* part
+# **Next.** [Chapter 5](05_position.ipynb) gives each word a position, so that *dog bites man* and *man bites dog* part
 # ways. [Chapter 6](06_many_heads.ipynb) runs several attentions side by side, and adds the linear layer that mixes what
 # they found.

@@ -9,8 +9,8 @@
 # # 5. Where does a word stand?
 #
 # *Dog bites man* isn't news; *man bites dog* is. The attention of chapter 4 gives the verb the same output in both. By
-# the end of this chapter you will have built a table of numbers that, added to the words, tells attention their order,
-# and in which "one word back" is the same step everywhere.
+# the end of this chapter you will have built a **position encoding**: a matrix of numbers that, added to the words,
+# tells attention their order, and in which "one word back" is the same step everywhere.
 #
 # You need [chapter 4](04_self_attention.ipynb), and sine and cosine. It takes about 25 minutes to read, and 45 more for
 # the exercises.
@@ -53,8 +53,9 @@ news, joke = (
 assert np.allclose(news, joke, rtol=0, atol=1e-12)
 
 # %% [markdown]
-# No choice of the three matrices changes that, so the order has to be *in* the vectors. The plan is to give every place
-# a vector of its own, $p_t$ for place $t$ (counted from 0), and to add it to the word that stands there: $x_t + p_t$.
+# No choice of the three matrices changes that, so the order has to be *in* the vectors. The plan is to give every
+# **position** in the sentence a vector of its own, $p_t$ for position $t$ (counted from 0), and to add it to the word
+# that stands there: $x_t + p_t$.
 #
 # ## Three ideas that break
 #
@@ -62,14 +63,14 @@ assert np.allclose(news, joke, rtol=0, atol=1e-12)
 #
 # 1. *The index.* Add the number $t$ to every entry of the word's vector.
 # 2. *The index over the length.* Add $t / T$, which stays between 0 and 1.
-# 3. *One-hot.* Give place $t$ a vector with a 1 in column $t$ and 0 elsewhere.
+# 3. *One-hot.* Give position $t$ a vector with a 1 in column $t$ and 0 elsewhere.
 
 # %%
 from dotformer.by_hand.similarity import cosine_similarity
 
 for t in (0, 1, 10, 100):
     cosine = cosine_similarity(dog + t, man + t)
-    print(f"index: cosine of dog and man at place {t:3}: {cosine:6.3f}")
+    print(f"index: cosine of dog and man at position {t:3}: {cosine:6.3f}")
 
 for words in (4, 40):
     print(
@@ -78,16 +79,18 @@ for words in (4, 40):
 
 one_hot = np.eye(100)
 for t in (1, 2, 50):
-    print(f"one-hot: place 0 times place {t:2} is {one_hot[0] @ one_hot[t]:.0f}")
+    print(
+        f"one-hot: position 0 times position {t:2} is {one_hot[0] @ one_hot[t]:.0f}"
+    )
 
 # %% [markdown]
-# **The index** drowns the word. At place 100 *dog* and *man* have a cosine of 1.000: what is left of either is a large
-# number. **The index over the length** keeps its size, but a step of one word is 0.250 in a short sentence and 0.025 in
-# a long one, so "the word before me" looks different every time. **One-hot** is exact and knows nothing: place 0 is as
-# far from its neighbour as from place 50, and place 100 has no column at all.
+# **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: what is left of either is a
+# large number. **The index over the length** keeps its size, but a step of one word is 0.250 in a short sentence and
+# 0.025 in a long one, so "the word before me" looks different every time. **One-hot** is exact and knows nothing:
+# position 0 is as far from its neighbour as from position 50, and position 100 has no column at all.
 #
-# So here is the wish list. Every place should be *different*, with *bounded* numbers. A step of one should look *the
-# same everywhere*. Near places should be *alike*. And there should be no last place.
+# So here is the wish list. Every position should be *different*, with *bounded* numbers. A step of one should look *the
+# same everywhere*. Neighbouring positions should be *similar*. And there should be no last position.
 
 # %%
 assert round(cosine_similarity(dog + 100, man + 100), 3) == 1.000
@@ -97,14 +100,14 @@ assert cosine_similarity(dog, man) < 0.5
 # ## A counter with smooth digits
 #
 # A counter does most of that. In binary, the last digit flips at every step, the one before at every second, the next
-# at every fourth. With $n$ bounded digits, each at its own pace, it tells $2^n$ places apart.
+# at every fourth. With $n$ bounded digits, each at its own pace, it tells $2^n$ positions apart.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over places 0 to 15. Above, four binary digits as black and white cells; the lowest flips at every step, the highest once. Below, four cosine waves with the same periods, 2, 4, 8 and 16, running smoothly between 1 and -1."}}
-places = np.arange(16)
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over positions 0 to 15. Above, four binary digits as black and white cells; the lowest flips at every step, the highest once. Below, four cosine waves with the same periods, 2, 4, 8 and 16, running smoothly between 1 and -1."}}
+positions = np.arange(16)
 figure, (above, below) = plt.subplots(
     2, 1, figsize=(6, 5), sharex=True, height_ratios=[1, 1.6]
 )
-digits = np.array([(places >> k) & 1 for k in range(4)])
+digits = np.array([(positions >> k) & 1 for k in range(4)])
 above.pcolormesh(
     np.arange(17) - 0.5,
     np.arange(5),
@@ -124,19 +127,20 @@ for k, (color, name) in enumerate(
 ):
     below.plot(fine, -np.cos(np.pi * fine / 2**k) / 2 - 1.3 * (3 - k), color=color)
     below.text(15.3, -1.3 * (3 - k) - 0.15, name, color=color)
-below.set(xlabel="place", xlim=(-0.6, 17.4))
+below.set(xlabel="position", xlim=(-0.6, 17.4))
 below.set_yticks([])
 below.spines["left"].set_visible(False)
 plt.show()
 
 # %% [markdown]
 # Read the rows from left to right: the digits jump, the waves below turn at the same pace without jumping. A wave is a
-# smooth digit, and smooth is what we need, since near places should be alike.
+# smooth digit, and smooth is what we need, since neighbouring positions should be similar.
 #
 # ## Sines and cosines
 #
-# The original transformer uses such waves, in pairs: a sine and a cosine of the same pace. With $D$ numbers for each
-# place there are $D/2$ pairs, numbered $i = 0, 1, \dots$, and pair $i$ turns by $\omega_i$ with each step:
+# The original transformer uses such waves, in pairs: a sine and a cosine of the same **frequency**. With $D$ numbers
+# for each position there are $D/2$ pairs, numbered $i = 0, 1, \dots$, and pair $i$ turns by the angle $\omega_i$ with
+# each step:
 #
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
@@ -144,7 +148,7 @@ plt.show()
 # slowly, for a large $D$ by nearly 1/10000 a step. Do it on paper for $D = 4$, with angles in radians. There are two
 # pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
 #
-# | place $t$ | $\sin t$ | $\cos t$ | $\sin \frac{t}{100}$ | $\cos \frac{t}{100}$ |
+# | position $t$ | $\sin t$ | $\cos t$ | $\sin \frac{t}{100}$ | $\cos \frac{t}{100}$ |
 # |---|---|---|---|---|
 # | 0 | 0 | 1 | 0 | 1 |
 # | 1 | 0.841 | 0.540 | 0.010 | 1.000 |
@@ -158,8 +162,8 @@ plt.show()
 def position_by_loop(t, d_model):
     row = []
     for i in range(d_model // 2):
-        pace = 10000 ** (-2 * i / d_model)
-        row += [np.sin(pace * t), np.cos(pace * t)]
+        frequency = 10000 ** (-2 * i / d_model)
+        row += [np.sin(frequency * t), np.cos(frequency * t)]
     return row
 
 
@@ -176,8 +180,8 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# For the rest of the book there are two functions, one for any places you name and one for the first so many. ("Break
-# it", below, shows why the first is needed.)
+# For the rest of the book there are two functions, one for any positions you name and one for the first so many.
+# ("Break it", below, shows why the first is needed.)
 
 
 # %% tags=["export"] module="by_hand.positions"
@@ -187,8 +191,8 @@ from jaxtyping import Float, Real
 
 
 @shapes
-def paces(d_model: int) -> Float[np.ndarray, " pairs"]:
-    """How far each pair turns with a step, in radians: 10000^(-2i/D), i = 0, 1, ...
+def frequencies(d_model: int) -> Float[np.ndarray, " pairs"]:
+    """The angle by which each pair turns in a step: 10000^(-2i/D), i = 0, 1, ...
 
     Raises ValueError unless D is even and positive: a sine needs its cosine.
     """
@@ -201,19 +205,19 @@ def paces(d_model: int) -> Float[np.ndarray, " pairs"]:
 def sinusoidal_encoding(
     positions: Real[np.ndarray, "*positions"] | int | float, d_model: int
 ) -> Float[np.ndarray, "*positions D"]:
-    """Sines and cosines for any places: entries 2i and 2i + 1 turn at pace i.
+    """Sines and cosines for any positions: entries 2i and 2i + 1 have frequency i.
 
     They may be fractions, or negative. Raises ValueError unless `d_model` is even.
     After Vaswani and others (2017), section 3.5.
     """
-    angles = np.multiply.outer(positions, paces(d_model))  # (..., D/2)
+    angles = np.multiply.outer(positions, frequencies(d_model))  # (..., D/2)
     pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1)  # (..., D/2, 2)
     return pairs.reshape(*angles.shape[:-1], d_model)
 
 
 @shapes
 def sinusoidal_positions(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
-    """The first `length` places: see `sinusoidal_encoding`.
+    """The first `length` positions: see `sinusoidal_encoding`.
 
     Raises ValueError when `length` is less than 1 or `d_model` is not even.
     """
@@ -224,29 +228,29 @@ def sinusoidal_positions(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
 
 # %%
 assert np.allclose(sinusoidal_positions(6, 4), by_hand, rtol=0, atol=0.0006)
-table = sinusoidal_positions(50, 32)
+encodings = sinusoidal_positions(50, 32)
 assert np.allclose(
-    table, [position_by_loop(t, 32) for t in range(50)], rtol=0, atol=1e-12
+    encodings, [position_by_loop(t, 32) for t in range(50)], rtol=0, atol=1e-12
 )
-lengths = np.linalg.norm(table, axis=1)
+lengths = np.linalg.norm(encodings, axis=1)
 assert np.allclose(lengths, np.sqrt(16))  # all equally long
 
 products = sinusoidal_positions(1, 32) @ sinusoidal_positions(10000, 32).T
-closest = np.sqrt(2 * 16 - 2 * products[0, 1:].max())  # of place 0 to any other
-print(f"the closest two of 10000 places are {closest:.2f} apart")
+closest = np.sqrt(2 * 16 - 2 * products[0, 1:].max())  # of position 0 to any other
+print(f"the closest two of 10000 positions are {closest:.2f} apart")
 assert closest > 1.1
 
 # %% [markdown]
-# Tick off the list. Bounded: between −1 and 1. Different: no two of the first ten thousand places are closer than 1.1,
-# as the cell says (for the pairs with place 0; the rotation of the next section takes care of the others). No last
-# place: the formula takes any $t$. Every row has the same length, $\sqrt{D/2}$, since each pair contributes
+# Tick off the list. Bounded: between −1 and 1. Different: no two of the first ten thousand positions are closer than
+# 1.1, as the cell says (for the pairs with position 0; the rotation of the next section takes care of the others). No
+# last position: the formula takes any $t$. Every row has the same length, $\sqrt{D/2}$, since each pair contributes
 # $\sin^2 + \cos^2 = 1$. The other two wishes take a section each.
 
 # %% tags=["quiz"]
 quiz.one_choice(
     "Why does a transformer need to be told positions, when a recurrent network does not?",
     quiz.wrong(
-        "Because it reads longer texts, in which places are easily confused",
+        "Because it reads longer texts, in which positions are easily confused",
         "Three words are enough to show the need: *dog bites man*. It is a matter of how attention reads, not of how much.",
     ),
     quiz.right(
@@ -265,7 +269,7 @@ quiz.one_choice(
 
 # %% tags=["quiz"]
 quiz.number(
-    "On paper, with a pocket calculator: for $D = 4$, what is $p_{50,2}$, the sine of the second pair at place 50?",
+    "On paper, with a pocket calculator: for $D = 4$, what is $p_{50,2}$, the sine of the second pair at position 50?",
     sinusoidal_encoding(50, 4)[2],
     tolerance=0.002,
     feedback="Yes: the second pair turns by 1/100 a step, so it is $\\sin(50/100) = 0.479$.",
@@ -301,18 +305,18 @@ quiz.number(
 # $$\bigl(\sin \omega (t + k),\; \cos \omega (t + k)\bigr) = \bigl(\sin \omega t,\; \cos \omega t\bigr) \begin{pmatrix} \cos \omega k & -\sin \omega k \\ \sin \omega k & \cos \omega k \end{pmatrix} .$$
 #
 # One such block for each pair, along the diagonal of a $D \times D$ matrix $R_k$, and a step of $k$ looks the same from
-# every place: $p_{t+k} = p_t R_k$.
+# every position: $p_{t+k} = p_t R_k$.
 
 
 # %% tags=["export"] module="by_hand.positions"
 @shapes
-def shift_matrix(shift: int | float, d_model: int) -> Float[np.ndarray, "D D"]:
-    """The rotation that moves places by `shift`: p[t + shift] = p[t] @ R.
+def rotation_matrix(shift: int | float, d_model: int) -> Float[np.ndarray, "D D"]:
+    """The rotation that moves positions by `shift`: p[t + shift] = p[t] @ R.
 
     Raises ValueError unless `d_model` is even.
     """
     matrix = np.zeros((d_model, d_model))
-    for i, angle in enumerate(shift * paces(d_model)):
+    for i, angle in enumerate(shift * frequencies(d_model)):
         sine, cosine = np.sin(angle), np.cos(angle)
         pair = slice(2 * i, 2 * i + 2)
         matrix[pair, pair] = [[cosine, -sine], [sine, cosine]]
@@ -321,51 +325,51 @@ def shift_matrix(shift: int | float, d_model: int) -> Float[np.ndarray, "D D"]:
 
 # %%
 for shift in range(-49, 50):
-    rotation = shift_matrix(shift, 32)
+    rotation = rotation_matrix(shift, 32)
     moved = sinusoidal_encoding(np.arange(50) + shift, 32)
-    # from all 50 places at once
-    assert np.allclose(table @ rotation, moved, rtol=0, atol=1e-11)
+    # from all 50 positions at once
+    assert np.allclose(encodings @ rotation, moved, rtol=0, atol=1e-11)
     assert np.allclose(rotation @ rotation.T, np.eye(32))  # lengths and angles stay
 
 # %% [markdown]
 # This is what makes the encoding useful to attention. A query matrix can *be* a rotation. If $W_Q$ is $R_{-1}$ and
-# $W_K$ the identity, the query of place $t$ points exactly at the encoding of place $t - 1$: "one word back", with the
-# same matrix in every place. Here it is for the places alone, without words. (With words in the sum, a model must also
-# learn to look past them.)
+# $W_K$ the identity, the query of position $t$ points exactly at the encoding of position $t - 1$: "one word back",
+# with the same matrix at every position. Here it is for the positions alone, without words. (With words in the sum, a
+# model must also learn to look past them.)
 
 # %%
-look_back = 20 * shift_matrix(-1, 32)  # the factor makes the choice sharper
+look_back = 20 * rotation_matrix(-1, 32)  # the factor makes the choice sharper
 _, weights = self_attention(
     sinusoidal_positions(8, 32), look_back, np.eye(32), np.eye(32)
 )
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight attention weights over places 0 to 7. The largest weights lie one below the diagonal: each place from 2 on gives 0.85 to the place before it, place 1 gives 0.92. Place 0, which has none before it, gives most to itself."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight attention weights over positions 0 to 7. The largest weights lie one below the diagonal: each position from 2 on gives 0.85 to the position before it, position 1 gives 0.92. Position 0, which has none before it, gives most to itself."}}
 names = [str(t) for t in range(8)]
 plots.attention_map(weights, names, names)
 plt.show()
 
 # %% [markdown]
-# Every place from 1 on looks at the one before it. A single rotation does it in all places at once, and in places that
-# no training text was long enough to reach.
+# Every position from 1 on looks at the one before it. A single rotation does it at all positions at once, and at
+# positions that no training text was long enough to reach.
 
 # %%
 assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
 
 # %% [markdown]
-# ## Near places are alike
+# ## Neighbouring positions are similar
 #
-# Multiply two places and add:
+# Multiply two positions and add:
 #
 # $$p_t \cdot p_{t+k} = \sum_i \sin \omega_i t \, \sin \omega_i (t + k) + \cos \omega_i t \, \cos \omega_i (t + k) = \sum_i \cos \omega_i k .$$
 #
-# The dot product of two places depends on their *distance* alone. Move the position below: the curve of dot products
+# The dot product of two positions depends on their *distance* alone. Move the position below: the curve of dot products
 # keeps its shape, and only where it ends changes.
 
 # %% tags=["plot"]
 movable.position(sinusoidal_positions(48, 16), position=12)
 
 # %%
-products = table @ table.T
+products = encodings @ encodings.T
 for distance in range(50):
     expected = np.cos(distance * 10000 ** (-np.arange(0, 32, 2) / 32)).sum()
     assert np.allclose(np.diagonal(products, distance), expected)
@@ -376,13 +380,13 @@ assert (
 )
 
 # %% [markdown]
-# The peak is the place itself. From there the curve falls for a few words, and then it ripples: six apart can be a
+# The peak is the position itself. From there the curve falls for a few words, and then it ripples: six apart can be a
 # little higher than two. It is a mirror image of itself: one word *before* and one word *after* give the same product.
 # A plain dot product knows how far. A rotation in $W_Q$ adds in which direction.
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "The dot product of places 3 and 7 is some number $c$. Which other pair of places is sure to give $c$ too?",
+    "The dot product of positions 3 and 7 is some number $c$. Which other pair of positions is sure to give $c$ too?",
     quiz.wrong(
         "6 and 14",
         "Twice as far apart. The waves do not care about ratios: $\\cos 4\\omega$ and $\\cos 8\\omega$ are different numbers.",
@@ -396,45 +400,46 @@ quiz.one_choice(
         "Yes: four apart, and the order does not matter, since $\\cos$ is symmetric.",
     ),
     quiz.wrong(
-        "None: every pair of places has a product of its own",
-        "Then a step would look different in different places. It is $\\sum_i \\cos \\omega_i k$ for every pair at distance $k$.",
+        "None: every pair of positions has a product of its own",
+        "Then a step would look different at different positions. It is $\\sum_i \\cos \\omega_i k$ for every pair at distance $k$.",
     ),
 )
 
 # %% [markdown]
-# ## Could the table be learned?
+# ## Could the encoding be learned?
 #
-# A model could also start with a random vector for every place and train it, like the word vectors. Many models do.
+# A model could also start with a random vector for every position and train it, like the word vectors. Many models have
+# such **learned position embeddings**.
 #
-# Take a small task: every place must attend to the place before it. The scores are $P A P^\top$ with a matrix $A$ to be
-# found. In one version $P$ holds sinusoids; in the other it starts at random and is trained along with $A$. Both
-# practise on places 0 to 23, and are then tested on 24 to 47.
+# Take a small task: every position must attend to the position before it. The scores are $P A P^\top$ with a matrix $A$
+# to be found. In one version $P$ holds sinusoids; in the other it starts at random and is trained along with $A$. Both
+# practise on positions 0 to 23, and are then tested on 24 to 47.
 #
-# **Predict first.** How often does each find the right place beyond 23?
+# **Predict first.** How often does each attend to the right position beyond 23?
 
 
 # %%
-def practise(table, train_table, length=24, steps=500, rate=0.5, seed=0):
-    """Gradient descent until place t attends to t - 1, for t < length."""
-    table, places = table.copy(), np.arange(1, length)
+def practise(table, train_table, length=24, steps=500, learning_rate=0.5, seed=0):
+    """Gradient descent until position t attends to t - 1, for t < length."""
+    table, positions = table.copy(), np.arange(1, length)
     matrix = 0.02 * np.random.default_rng(seed).standard_normal(
         (table.shape[1],) * 2
     )
     for _ in range(steps):
         seen = table[:length]
         gradient = softmax(seen @ matrix @ seen.T)  # less the target: chapter 7
-        gradient[places, places - 1] -= 1
-        gradient[0] = 0  # nothing stands before place 0
-        gradient /= len(places)
+        gradient[positions, positions - 1] -= 1
+        gradient[0] = 0  # nothing stands before position 0
+        gradient /= len(positions)
         step_table = gradient @ seen @ matrix.T + gradient.T @ seen @ matrix
-        matrix -= rate * seen.T @ gradient @ seen
+        matrix -= learning_rate * seen.T @ gradient @ seen
         if train_table:
-            table[:length] -= rate * step_table
+            table[:length] -= learning_rate * step_table
     return table, matrix
 
 
 def found(table, matrix, first, last):
-    """Share of the places that give most weight to the place before them."""
+    """Share of the positions that give most weight to the position before them."""
     scores = table[:last] @ matrix @ table[:last].T
     asked = np.arange(max(first, 1), last)
     return np.mean(scores[asked].argmax(axis=1) == asked - 1)
@@ -456,7 +461,7 @@ for d_model in (16, 32, 64):
         practised, beyond = runs.mean(axis=0)
         name = "learned table" if learned else "sinusoids"
         print(
-            f"width {d_model}, {name:13}  practised places {practised:4.0%}"
+            f"width {d_model}, {name:13}  practised positions {practised:4.0%}"
             f"   beyond {beyond:4.0%} ± {runs[:, 1].std():.0%}"
         )
         assert practised == 1 and (beyond < 0.1 if learned else beyond > 0.3)
@@ -466,7 +471,7 @@ for d_model in (16, 32, 64):
 # numbers they started as, since no text ever reached them. A learned table ends where training ended.
 #
 # The sinusoids go on, but read that line with care: nearly always right at width 16 and 32, but about half of the time
-# at 64, differently for every seed. There, 64 numbers leave room for many matrices that fit 24 places. The formula
+# at 64, differently for every seed. There, 64 numbers leave room for many matrices that fit 24 positions. The formula
 # makes going further *possible*. It does not force a model to learn it that way.
 #
 # Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
@@ -474,7 +479,7 @@ for d_model in (16, 32, 64):
 #
 # ## Does adding destroy the word?
 #
-# Would it not be cleaner to put word and place side by side, and make the vector wider?
+# Would it not be cleaner to put word and position side by side, and make the vector wider?
 #
 # Side by side, the next thing that happens is a projection, and
 #
@@ -483,39 +488,39 @@ for d_model in (16, 32, 64):
 # That *is* an addition, of two projected parts. Adding before the projection saves the second matrix and the extra
 # width, and gives up the freedom to choose $W_2$ apart from $W_1$. The question is whether the sum can still be taken
 # apart. In a wide space, two small families of vectors hardly overlap, so it should be possible. Try: 50 words, 32
-# places, half of all combinations to fit two linear maps, the other half to test them.
+# positions, half of all combinations to fit two linear maps, the other half to test them.
 
 # %%
-word_of, place_of = np.repeat(np.arange(50), 32), np.tile(np.arange(32), 50)
-fitted, unseen = np.split(np.random.default_rng(6).permutation(50 * 32), 2)
+word_of, position_of = np.repeat(np.arange(50), 32), np.tile(np.arange(32), 50)
+fitted, held_out = np.split(np.random.default_rng(6).permutation(50 * 32), 2)
 recovered = {}
 for d_model in (256, 64):
     vocabulary = np.random.default_rng(5).standard_normal((50, d_model))
-    sums = vocabulary[word_of] + sinusoidal_positions(32, d_model)[place_of]
+    sums = vocabulary[word_of] + sinusoidal_positions(32, d_model)[position_of]
     inputs = np.column_stack([sums, np.ones(len(sums))])
-    for name, answer in [("word", word_of), ("place", place_of)]:
+    for name, answer in [("word", word_of), ("position", position_of)]:
         target = np.eye(answer.max() + 1)[answer]
         linear_map = np.linalg.lstsq(inputs[fitted], target[fitted], rcond=None)[0]
-        found_again = (inputs[unseen] @ linear_map).argmax(axis=1) == answer[unseen]
-        recovered[d_model, name] = found_again.mean()
+        guesses = (inputs[held_out] @ linear_map).argmax(axis=1)
+        recovered[d_model, name] = np.mean(guesses == answer[held_out])
         share = recovered[d_model, name]
-        print(f"width {d_model:3}: {name:5} recovered in {share:.0%} of 800")
-assert recovered[64, "word"] == 1 and 0.7 < recovered[64, "place"] < 0.95
-assert recovered[256, "word"] == recovered[256, "place"] == 1
+        print(f"width {d_model:3}: {name:8} recovered in {share:.0%} of 800")
+assert recovered[64, "word"] == 1 and 0.7 < recovered[64, "position"] < 0.95
+assert recovered[256, "word"] == recovered[256, "position"] == 1
 
 # %% [markdown]
-# At width 256 both come back, in every combination that the maps had never seen. At 64 the word still does and the
-# place mostly: less room.
+# At width 256 both come back, in every held-out combination. At 64 the word still does and the position mostly:
+# less room.
 #
 # ### Why multiply the embedding by the root of the width?
 #
 # In the paper (section 3.4) the word vectors are multiplied by $\sqrt{D}$ before the positions are added. It is not the
-# $\sqrt{d_k}$ of chapter 3. It settles which of the two is *louder* at the start, and the answer depends on how the
-# word vectors start.
+# $\sqrt{d_k}$ of chapter 3. It settles which of the two has the larger norm at the start, and the answer depends on how
+# the word vectors start.
 
 # %%
 D = 512
-place = sinusoidal_positions(64, D)
+positions = sinusoidal_positions(64, D)
 shares = []
 for start, size in [
     ("1/sqrt(D), as in the paper's code", D**-0.5),
@@ -523,8 +528,8 @@ for start, size in [
 ]:
     words = size * np.random.default_rng(7).standard_normal((64, D))
     for factor in (1, np.sqrt(D)):
-        together = (place**2).sum() + ((factor * words) ** 2).sum()
-        shares.append((place**2).sum() / together)
+        together = (positions**2).sum() + ((factor * words) ** 2).sum()
+        shares.append((positions**2).sum() / together)
         print(f"start {start:34} times {factor:4.1f}: position {shares[-1]:6.1%}")
 assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 
@@ -532,8 +537,8 @@ assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 # The share is of the squared length. Started small and multiplied, word and position are of comparable size: a third is
 # position. Started small and *not* multiplied, nearly everything is position. With PyTorch's default start it is the
 # other way round: leave the factor out and the two are balanced; put it in, and the position is a tenth of a percent of
-# the sum. Training can still find it there, but it starts out nearly unheard. Code that copies the factor and not the
-# start makes that mistake.
+# the sum. Training can still find it there, but it starts out as next to nothing. Code that copies the factor and not
+# the start makes that mistake.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -543,7 +548,7 @@ quiz.several_choices(
         "That division comes later and knows nothing of $D$. With this start the factor makes the scores far too *large*.",
     ),
     quiz.right(
-        "Scores hardly depend on the places",
+        "Scores hardly depend on the positions",
         "Yes: the position is a tenth of a percent of the sum.",
     ),
     quiz.right(
@@ -559,14 +564,14 @@ quiz.several_choices(
 # %% [markdown]
 # ## Turning instead of adding
 #
-# A place is a rotation, so there is another way. Do not add anything to the words. Instead, turn each *query* by the
-# angle of its place, and each *key* by the angle of its own. With $R_t$ for the rotation by $t$ steps,
+# A step is a rotation, so there is another way. Do not add anything to the words. Instead, turn each *query* by the
+# angle of its position, and each *key* by the angle of its own. With $R_t$ for the rotation by $t$ steps,
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
 # since turning back by $s$ undoes $s$ of the $t$ steps. The score depends on the two words and on the difference of
-# their places, in every layer, and values are not touched. These are **rotary positions**, and most of today's language
-# models use them.
+# their positions, in every layer, and values are not touched. These are **rotary positions**, and most of today's
+# language models use them.
 
 # %%
 rng = np.random.default_rng(8)
@@ -574,7 +579,7 @@ query, key = rng.standard_normal((2, 16))
 
 
 def rotary_score(t, s):
-    return (query @ shift_matrix(t, 16)) @ (key @ shift_matrix(s, 16))
+    return (query @ rotation_matrix(t, 16)) @ (key @ rotation_matrix(s, 16))
 
 
 assert np.isclose(rotary_score(7, 3), rotary_score(107, 103))  # the distance counts
@@ -601,11 +606,11 @@ for t in range(4):
     print(f"word {t}: same vector? {np.allclose(at_once[t], one_by_one[t])}")
 
 # %% [markdown]
-# Each sequence of length 1 begins at place 0, so every word stands there. Only the first is right. Training never shows
-# it, since training encodes whole sentences, and nothing crashes.
+# Each sequence of length 1 begins at position 0, so every word gets that encoding. Only the first is right. Training
+# never shows it, since training encodes whole sentences, and nothing crashes.
 #
 # The check that finds it: **one at a time must equal all at once**. Chapter 12 applies it to a whole decoder. The cure
-# is to say where the word stands, which is why `sinusoidal_encoding` takes places.
+# is to say where the word stands, which is why `sinusoidal_encoding` takes positions.
 
 # %%
 mended = np.stack([words[t] + sinusoidal_encoding(t, 8) for t in range(4)])
@@ -616,13 +621,13 @@ assert np.allclose(mended, at_once) and not np.allclose(one_by_one, at_once)
 #
 # ### Exercise 1: A page of short sentences
 #
-# *Easy, 10 minutes.* To save room, several sentences are often packed into one row. Each must count its places from 0.
-# Given the lengths, return the places of all tokens: for `[3, 2]` that is `[0, 1, 2, 0, 1]`.
+# *Easy, 10 minutes.* To save room, several sentences are often packed into one row. Each must count its positions
+# from 0. Given the lengths, return the positions of all tokens: for `[3, 2]` that is `[0, 1, 2, 0, 1]`.
 
 
 # %% tags=["exercise"]
-def packed_places(lengths):
-    """Places of all tokens of sentences packed in a row: an integer array."""
+def packed_positions(lengths):
+    """Positions of all tokens of sentences packed in a row: an integer array."""
     ...
 
 
@@ -637,7 +642,7 @@ check_packed = partial(
         "you count through: the second sentence must begin at 0 again": lambda lengths: (
             np.arange(sum(lengths))
         ),
-        "you count from 1: the first place is 0": lambda lengths: np.array(
+        "you count from 1: the first position is 0": lambda lengths: np.array(
             [t for n in lengths for t in range(1, n + 1)]
         ),
         "you return the number of the *sentence* each token belongs to": lambda lengths: (
@@ -645,34 +650,34 @@ check_packed = partial(
         ),
     },
 )
-check_packed(packed_places)
+check_packed(packed_positions)
 
 
 # %% tags=["solution"]
-def packed_places(lengths):
+def packed_positions(lengths):
     return np.concatenate([np.arange(length) for length in lengths])
 
 
-verdict = check_packed(packed_places)
+verdict = check_packed(packed_positions)
 assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
 # ### Exercise 2: Where is it?
 #
-# *Medium, 15 minutes.* Somebody hands you an encoding and not its place. Find the place, given that it lies below
+# *Medium, 15 minutes.* Somebody hands you an encoding and not its position. Find the position, given that it lies below
 # `limit`. Use only what this chapter showed about dot products.
 
 
 # %% tags=["exercise"]
-def place_of_encoding(encoding, limit):
+def position_of_encoding(encoding, limit):
     """The whole number t < limit whose encoding is closest to `encoding` (D,)."""
     ...
 
 
 # %% tags=["check"]
 nudge = 0.05 * np.random.default_rng(10).standard_normal(32)
-check_place = partial(
+check_position = partial(
     checks.check,
     reference=lambda e, n: int(
         np.argmin(
@@ -686,27 +691,27 @@ check_place = partial(
         (sinusoidal_encoding(30, 32) + nudge, 64),
     ],
     mistakes={
-        "you return the *least* similar place: is it argmin where argmax is meant?": lambda e, n: (
+        "you return the *least* similar position: is it argmin where argmax is meant?": lambda e, n: (
             int(np.argmin(sinusoidal_positions(n, len(e)) @ e))
         ),
-        "you count from 1: the first place is 0": lambda e, n: (
+        "you count from 1: the first position is 0": lambda e, n: (
             1 + int(np.argmax(sinusoidal_positions(n, len(e)) @ e))
         ),
-        "you read the place off the first pair alone, and that comes around every 6.3 words": lambda e, n: (
+        "you read the position off the first pair alone, and that comes around every 6.3 words": lambda e, n: (
             round(np.arctan2(e[0], e[1]) % (2 * np.pi))
         ),
     },
 )
-check_place(place_of_encoding)
+check_position(position_of_encoding)
 
 
 # %% tags=["solution"]
-def place_of_encoding(encoding, limit):
-    # places are equally long, so that the largest product is the nearest
+def position_of_encoding(encoding, limit):
+    # positions are equally long, so that the largest product is the nearest
     return int(np.argmax(sinusoidal_positions(limit, len(encoding)) @ encoding))
 
 
-verdict = check_place(place_of_encoding)
+verdict = check_position(position_of_encoding)
 assert verdict.passed, verdict
 verdict
 
@@ -714,8 +719,8 @@ verdict
 # ### Exercise 3: Rotate without a matrix
 #
 # *Harder, 20 minutes.* Multiplying by $R_t$ costs $D^2$ products, and nearly all are with 0. Rotate row $t$ of `x` by
-# $t$ steps, so that it equals `x[t] @ shift_matrix(t, D)`, without building any matrix. `paces(D)` gives the angles of
-# one step.
+# $t$ steps, so that it equals `x[t] @ rotation_matrix(t, D)`, without building any matrix. `frequencies(D)` gives the
+# angles of one step.
 
 
 # %% tags=["exercise"]
@@ -727,7 +732,11 @@ def rotate(x):
 # %% tags=["check"]
 def turned(x, sign=1, swap=False, halves=False, still=False):
     """Rotary positions as an exercise's answers give them, right or with one mistake."""
-    angles = (0 if still else sign) * np.arange(len(x))[:, None] * paces(x.shape[1])
+    angles = (
+        (0 if still else sign)
+        * np.arange(len(x))[:, None]
+        * frequencies(x.shape[1])
+    )
     half = x.shape[1] // 2
     first, second = (
         (x[:, :half], x[:, half:]) if halves else (x[:, 0::2], x[:, 1::2])
@@ -747,7 +756,7 @@ rng = np.random.default_rng(11)
 check_rotate = partial(
     checks.check,
     reference=lambda x: np.array(
-        [row @ shift_matrix(t, x.shape[1]) for t, row in enumerate(x)]
+        [row @ rotation_matrix(t, x.shape[1]) for t, row in enumerate(x)]
     ),
     cases=[(rng.standard_normal((3, 4)),), (rng.standard_normal((5, 8)),)],
     properties=[checks.same_shape_as_first_argument],
@@ -769,7 +778,7 @@ check_rotate(rotate)
 
 # %% tags=["solution"]
 def rotate(x):
-    angles = np.arange(len(x))[:, None] * paces(x.shape[1])  # (T, D/2)
+    angles = np.arange(len(x))[:, None] * frequencies(x.shape[1])  # (T, D/2)
     first, second = x[:, 0::2], x[:, 1::2]
     rotated = np.empty(x.shape)
     rotated[:, 0::2] = first * np.cos(angles) + second * np.sin(angles)
@@ -784,14 +793,14 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Attention has no sense of order, so a vector for the place is added to each word before the first layer. Sines and
-# cosines at many paces make such vectors: bounded, different everywhere, alike when near, and a step of $k$ words is
-# the same rotation from any place, which a query matrix can hold. A learned table works too, as far as the texts it was
-# trained on reach.
+# Attention has no sense of order, so a vector for the position is added to each word before the first layer. Sines and
+# cosines of many frequencies make such vectors: bounded, different everywhere, similar when near, and a step of $k$
+# words is the same rotation from any position, which a query matrix can hold. A learned table works too, as far as the
+# texts it was trained on reach.
 #
 # **Sources.** Sinusoids: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.5. Learned positions
 # in a convolutional model, before that: [Gehring and others (2017)](https://arxiv.org/abs/1705.03122). Rotary
 # positions: [Su and others (2021)](https://arxiv.org/abs/2104.09864).
 #
-# **Next.** Each word now has content and a place, and one chance to look around. [Chapter 6](06_many_heads.ipynb) gives
-# it several.
+# **Next.** Each word now has content and a position, and one chance to look around. [Chapter 6](06_many_heads.ipynb)
+# gives it several.

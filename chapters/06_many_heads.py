@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 6. Why more than one head?
 #
-# *Dog bites man.* To say who did what to whom, the verb must look at two places and keep the two answers apart. By the
-# end of this chapter you will have built multi-head attention, the form in which transformers use it, and seen what no
-# matrix can get out of a single head.
+# *Dog bites man.* To say who did what to whom, the verb must attend to two positions and keep the two answers apart. By
+# the end of this chapter you will have built multi-head attention, the form in which transformers use it, and seen what
+# no matrix can get out of a single head.
 #
 # You need [chapter 4](04_self_attention.ipynb) and the rotation of [chapter 5](05_position.ipynb#a-step-is-a-rotation).
 # It takes about 25 minutes to read, and 45 more for the exercises.
@@ -98,9 +98,9 @@ plt.show()
 #
 # With two averages, one at $\alpha = 1$ and one at $\alpha = 0$, nothing is missed.
 #
-# Mind what was shown: what a *matrix* can recover. (Chapter 5 took a sum of word and place apart. Those came from two
-# small families; here both are names.) If the names come from a short list and $\alpha$ is 0.7, say, a later layer that
-# is not linear could try which pair fits. It would have to learn every pair. Two heads turn that into reading off.
+# Mind what was shown: what a *matrix* can recover. (Chapter 5 took a sum of word and position apart. Those came from
+# two small families; here both are names.) If the names come from a short list and $\alpha$ is 0.7, say, a later layer
+# that is not linear could try which pair fits. It would have to learn every pair. Two heads turn that into reading off.
 
 # %%
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -111,11 +111,11 @@ assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
 # ## Two heads by hand
 #
 # Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
-# is it a *verb*, and its *place*, 1 for first and −1 for last.
+# is it a *verb*, and its *position*, 1 for first and −1 for last.
 
 # %%
 words = ["dog", "bites", "man"]
-# dog, man, verb, place
+# dog, man, verb, position
 news = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, -1]])
 
 w_q = 9 * np.array([[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]])
@@ -124,8 +124,8 @@ w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
 
 # %% [markdown]
 # The first two columns of each matrix belong to head 1, the last two to head 2, so $d_k = 2$. In both heads the verb
-# asks, with the query $(9, 0)$. The place answers: in head 1 the first word has the key $(1, 0)$, in head 2 the sign is
-# turned and the last word has it. Both hand over the two numbers that say which name it is.
+# asks, with the query $(9, 0)$. The position answers: in head 1 the first word has the key $(1, 0)$, in head 2 the sign
+# is turned and the last word has it. Both hand over the two numbers that say which name it is.
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
 # −6.364. The exponentials are 580.5, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
@@ -184,7 +184,7 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # computes the queries of all heads. Then the columns must be dealt out, and there it is easy to go wrong.
 
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a table of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same table with each row cut in two, T by H by d_k. Then two tables of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the way back."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the way back."}}
 def draw_block(axes, left, bottom, color, first_column):
     for row in range(3):
         for column in range(2):
@@ -230,8 +230,8 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# Each cell carries its row and column in the first table. A `reshape` cuts every row into $H$ pieces of $d_k$; that
-# moves nothing. Then two axes change places, so that each head has a table of its own with a row for every word.
+# Each cell carries its row and column in the first matrix. A `reshape` cuts every row into $H$ slices of $d_k$; that
+# moves nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word.
 # Attention works on the last two axes and treats the heads like so many sentences, as all our functions have allowed
 # since chapter 2. Merging reverses the steps: first swap, then reshape.
 
@@ -309,12 +309,12 @@ assert np.allclose(
 
 # %% tags=["quiz"]
 quiz.number(
-    "Words have width $D = 96$, there are 8 heads, and a sentence has 11 words. How many numbers does the table of attention *weights* hold, all heads together?",
+    "Words have width $D = 96$, there are 8 heads, and a sentence has 11 words. How many attention *weights* are there, all heads together?",
     8 * 11 * 11,
     tolerance=0.5,
-    feedback="Yes: each of the 8 heads has a table of 11 by 11. The width does not appear.",
+    feedback="Yes: each of the 8 heads has a matrix of 11 by 11. The width does not appear.",
     mistakes=[
-        (11 * 11, "That is one head's table. Every head has its own."),
+        (11 * 11, "That is one head's matrix. Every head has its own."),
         (
             11 * 96,
             "That is the size of all queries, 8 heads of 11 by 12, and also of the output. A weight belongs to a *pair* of words.",
@@ -345,10 +345,10 @@ for num_heads in (1, 8, 64):
     print(f"{heads}: {parameters:,} parameters, {products:,} products")
 
 # %% [markdown]
-# The same, both times. More heads are narrower heads, and $H \cdot d_k$ stays 512. What grows is the number of weight
-# tables, each with its softmax. So the choice of $H$ is a trade: more questions at once, each asked with fewer numbers.
-# In the paper's table 3, a single head is 0.9 BLEU worse than eight (BLEU is a score for translations, chapter 14), and
-# 32 heads lose 0.4 against eight.
+# The same, both times. More heads are narrower heads, and $H \cdot d_k$ stays 512. What grows is the number of matrices
+# of weights, each with its softmax. So the choice of $H$ is a trade: more questions at once, each asked with fewer
+# numbers. In the paper's table 3, a single head is 0.9 BLEU worse than eight (BLEU is a score for translations, chapter
+# 14), and 32 heads lose 0.4 against eight.
 
 # %%
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -414,11 +414,12 @@ quiz.one_choice(
 # ## Heads at work
 #
 # *The dog that bit the man ran*: seven words with random vectors of width 48, the same word getting the same vector,
-# and beside each the sinusoids of its place in 16 entries more. Four heads, wired with what you know. Head 1 asks for
-# the place before, head 2 for the place after, by a rotation. Head 3 asks for the same word. Head 4 is left random.
+# and beside each the sinusoids of its position in 16 entries more. Four heads, wired with what you know. Head 1 asks
+# for the position before, head 2 for the position after, by a rotation. Head 3 asks for the same word. Head 4 is left
+# random.
 
 # %%
-from dotformer.by_hand.positions import shift_matrix, sinusoidal_positions
+from dotformer.by_hand.positions import rotation_matrix, sinusoidal_positions
 
 tokens = "the dog that bit the man ran".split()
 rng = np.random.default_rng(2)
@@ -427,8 +428,8 @@ sentence = np.hstack([[meaning[t] for t in tokens], sinusoidal_positions(7, 16)]
 
 what, where = np.eye(64)[:, :16], np.eye(64)[:, 48:]  # read 16 of the 64 entries
 wiring = [  # W_Q and W_K of each head, (64, 16)
-    (20 * where @ shift_matrix(-1, 16), where),
-    (20 * where @ shift_matrix(1, 16), where),
+    (20 * where @ rotation_matrix(-1, 16), where),
+    (20 * where @ rotation_matrix(1, 16), where),
     (4 * what, what),
     tuple(rng.standard_normal((2, 64, 16)) / 8),
 ]
@@ -481,10 +482,10 @@ for name, merge in [
     ("correct", merge_heads),
     ("reshape without swap", lambda h: h.reshape(5, 16)),
 ]:
-    output, table = attention_with(merge)(sequence)
+    output, weights = attention_with(merge)(sequence)
     passed = [
         output.shape == sequence.shape,
-        np.allclose(table.sum(axis=-1), 1),
+        np.allclose(weights.sum(axis=-1), 1),
         np.allclose(attention_with(merge)(sequence[order])[0], output[order]),
         np.allclose(output, heads_by_loop(sequence, w_q, w_k, w_v, 4)[0] @ w_o),
     ]
@@ -509,7 +510,7 @@ quiz.one_choice(
     ),
     quiz.right(
         "All columns of the first two words, cut up and stacked",
-        "Yes: reshape reads the table row by row, so head 1 gets the first $T \\cdot d_k$ numbers, which belong to the first $T / H$ words.",
+        "Yes: reshape reads the matrix row by row, so head 1 gets the first $T \\cdot d_k$ numbers, which belong to the first $T / H$ words.",
     ),
     quiz.wrong(
         "Columns chosen at random",
@@ -574,7 +575,7 @@ verdict
 
 # %% tags=["exercise"]
 def without_head(heads, w_o, off):
-    """Heads (H, T, d_k) merged, times w_o (D, D), head `off` silent: (T, D)."""
+    """Heads (H, T, d_k) merged, times w_o (D, D), without head `off`: (T, D)."""
     ...
 
 
@@ -716,5 +717,5 @@ verdict
 # trained heads do, and how many can be switched off: [Voita and others (2019)](https://arxiv.org/abs/1905.09418),
 # [Michel, Levy and Neubig (2019)](https://arxiv.org/abs/1905.10650).
 #
-# **Next.** Part I ends here: attention, places, heads, all by hand and all with matrices that we chose. Part II lets
+# **Next.** Part I ends here: attention, positions, heads, all by hand and all with matrices that we chose. Part II lets
 # them learn. The [list of misconceptions](../misconceptions.md) shows what is to come.

@@ -26,7 +26,7 @@ plots.book_style()
 transformer_map(built=7)
 
 # %% [markdown]
-# ## One answer, one complaint
+# ## One answer, one gradient
 #
 # Take up the verb of [chapter 4](04_self_attention.ipynb#three-roles). In *dog bites man*, the query of *bites* met
 # three keys, and the verb received a blend of three values:
@@ -62,14 +62,14 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # ### Back through the blend
 #
 # The output is $o = \sum_j w_j v_j$. If $w_j$ grows a little, the output moves towards $v_j$, so the loss changes by
-# the dot product of the complaint with $v_j$:
+# the dot product of that gradient with $v_j$:
 #
 # $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
 #
 # For *dog* that is $-0.045 \cdot 1 + 0.768 \cdot 0 = -0.045$, for *bites* 0, and for *man* $-0.045 + 0.768 = 0.723$.
 # More weight on *man* makes things worse.
 #
-# The second formula: each value receives the complaint in proportion to its weight.
+# The second formula: each value receives the output's gradient in proportion to its weight.
 #
 # ### Back through the softmax
 #
@@ -79,38 +79,37 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
-# The sum is the *average* complaint, weighted as the blend was. So a score is judged by comparison: it falls if its
-# value did worse than the average, and rises if it did better. Only the comparison counts, since the weights share out
-# a fixed 1: more for one is less for the others. And the result is multiplied by $w_i$, so a key that got hardly any
-# weight is hardly corrected.
+# The sum is the *average* gradient of the weights, weighted as the blend was. So a score is judged by comparison: it
+# falls if its value did worse than the average, and rises if it did better. Only the comparison counts, since the
+# weights share out a fixed 1: more for one is less for the others. And the result is multiplied by $w_i$, so a key that
+# got hardly any weight is hardly corrected.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
 # | weight $w_j$ | 0.187 | 0.045 | 0.768 |
-# | complaint about the weight | −0.045 | 0 | 0.723 |
+# | gradient of the weight | −0.045 | 0 | 0.723 |
 # | minus the average, 0.546 | −0.592 | −0.546 | 0.176 |
-# | times the weight: complaint about the score | −0.110 | −0.025 | 0.135 |
+# | times the weight: gradient of the score | −0.110 | −0.025 | 0.135 |
 #
-# (All from unrounded numbers.) A negative complaint asks for more. *Dog* should score higher, *man* lower. And *bites*
+# (All from unrounded numbers.) A negative gradient asks for more. *Dog* should score higher, *man* lower. And *bites*
 # should score a little higher too, although its value is useless: anything is better than what the man did. The three
 # sum to 0, since the same number added to all scores would change nothing.
 #
 # ### Back to query and keys
 #
-# A score is $s_j = q \cdot k_j / \sqrt{2}$, so its complaint goes to $q$ along $k_j$ and to $k_j$ along $q$:
+# A score is $s_j = q \cdot k_j / \sqrt{2}$, so its gradient goes to $q$ along $k_j$ and to $k_j$ along $q$:
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \sum_j \frac{\partial L}{\partial s_j} k_j , \qquad \frac{\partial L}{\partial k_j} = \frac{1}{\sqrt 2} \frac{\partial L}{\partial s_j} \, q .$$
 #
-# With the numbers of the table,
-# $\partial L / \partial q = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$.
-# The query should look a little less for life. For this sentence, that is right: of the two living things the man is
-# twice as alive, and looking for life finds him.
+# With the numbers of the table above, $\partial L / \partial q = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \,
+# (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$. The query should look a little less for life. For this sentence,
+# that is right: of the two living things the man is twice as alive, and looking for life finds him.
 
 # %%
-complaint = output - [1, 0]
-assert np.allclose(complaint, [-0.045, 0.768], rtol=0, atol=0.0005)
+d_output = output - [1, 0]
+assert np.allclose(d_output, [-0.045, 0.768], rtol=0, atol=0.0005)
 
-d_weights = (complaint @ v.T)[0]
+d_weights = (d_output @ v.T)[0]
 d_scores = weights[0] * (d_weights - weights[0] @ d_weights)
 d_query = d_scores @ k / np.sqrt(2)
 assert np.allclose(d_weights, [-0.045, 0, 0.723], rtol=0, atol=0.0005)
@@ -120,36 +119,36 @@ assert np.allclose(d_query, [0.113, -0.018], rtol=0, atol=0.0005)
 assert abs(d_scores.sum()) < 1e-15
 
 # %% [markdown]
-# One step more and the complaint reaches what can be changed. With $q = x W_Q$, the gradient of $W_Q$ has in row $i$
+# One step more and the gradient reaches what can be changed. With $q = x W_Q$, the gradient of $W_Q$ has in row $i$
 # and column $j$ the product of $x_i$ with $\partial L / \partial q_j$; where several words ask, their products add up.
 # In chapter 4 we chose $W_Q$. A layer that learns subtracts a little of this gradient from it and tries the next
 # sentence.
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "A key got the weight 0.0001, and its value would have been exactly the right answer. How strongly does the softmax pass the complaint back to its score?",
+    "A key got the weight 0.0001, and its value would have been exactly the right answer. How large is the gradient that the softmax passes back to its score?",
     quiz.wrong(
-        "Strongly, since the error is large and this key would mend it",
-        "That is what one would wish. But the complaint is multiplied by the weight, and 0.0001 times anything moderate is next to nothing.",
+        "Large, since the error is large and this key would mend it",
+        "That is what one would wish. But the gradient is multiplied by the weight, and 0.0001 times anything moderate is next to nothing.",
     ),
     quiz.right(
-        "Hardly at all: the complaint is multiplied by 0.0001",
+        "Next to nothing: it is multiplied by 0.0001",
         "Yes. This is the saturation of chapter 3 at work, and a reason to start with weights that are nearly equal.",
     ),
     quiz.wrong(
-        "Not at all: only the key with the largest weight is corrected",
+        "Zero: only the key with the largest weight is corrected",
         "Every key with a weight above 0 gets its share: *bites*, with 0.045, was corrected too. Only a masked key, with a weight of exactly 0, gets none.",
     ),
     quiz.wrong(
-        "As strongly as every other key, since complaints sum to 0",
-        "They do sum to 0, but they are not equal: look at the last row of the table.",
+        "As large as every other key's, since the gradients of the scores sum to 0",
+        "They do sum to 0, but they are not equal: look at the last row of the table above.",
     ),
 )
 
 # %% [markdown]
 # ## The definition
 #
-# The same steps for a whole table of queries. Write $dX$ for the gradient of the loss with respect to $X$; it has the
+# The same steps for a whole matrix of queries. Write $dX$ for the gradient of the loss with respect to $X$; it has the
 # shape of $X$. From $dO$ of shape $(T, d_v)$:
 #
 # $$dV = W^\top dO , \qquad dW = dO \, V^\top ,$$
@@ -213,7 +212,7 @@ def loss(q, k, v):
     return 0.5 * ((attend_by_hand(q, k, v)[0] - [1, 0]) ** 2).sum()
 
 
-by_formula = attention_gradients(q, k, v, complaint)
+by_formula = attention_gradients(q, k, v, d_output)
 by_difference = [
     finite_differences(lambda x: loss(x, k, v), q),
     finite_differences(lambda x: loss(q, x, v), k),
@@ -357,7 +356,7 @@ class MultiHeadAttention(nn.Module):
 
 # %% [markdown]
 # When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`, which
-# computes the same without writing the table of weights to memory (chapter 20 shows how that is possible). It had
+# computes the same without writing the matrix of weights to memory (chapter 20 shows how that is possible). It had
 # better be the same. Compare with part I, and with `nn.MultiheadAttention`, given the same numbers:
 
 # %%
@@ -449,7 +448,7 @@ class Reader(nn.Module):
 
 
 # %% [markdown]
-# Training repeats four steps: answer a **batch** of sixteen notes, measure the loss, pass the complaint back, and
+# Training repeats four steps: answer a **batch** of sixteen notes, measure the loss, pass its gradient back, and
 # subtract from every parameter its gradient times a **learning rate**, here 1. The last is what the optimizer `SGD`
 # does (chapter 11 has better ones). The loss is the **cross-entropy**: minus the logarithm of the probability that the
 # model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound the surer it
@@ -533,14 +532,14 @@ axes.set(yscale="log", xlabel="step", ylabel="size of the gradient")
 plt.show()
 
 # %% [markdown]
-# The complaint that reaches $W_Q$ begins forty times smaller than the one that reaches $W_V$, and grows more than a
+# The gradient that reaches $W_Q$ begins forty times smaller than the one that reaches $W_V$, and grows more than a
 # hundredfold while the values are being learnt.
 #
 # And the second guess: the weight on the right name ends near two thirds, while all answers are right. A weight is not
 # a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in which
 # one digit is the strongest, and once the loss is nearly 0, little pushes the weight any higher: from here it creeps.
 #
-# Is that this one run? Train five readers from five starts, and ask each about 2,000 notes that it has not seen.
+# Is that this one run? Train five readers from five starts, and ask each about 2,000 held-out notes.
 
 # %%
 right, looked, weight = [], [], []
@@ -597,7 +596,7 @@ for name, parameter in reader.named_parameters():
     print(f"{name:22} {tuple(parameter.shape)}")
 
 # %% [markdown]
-# Matrices and biases, and no table of five by five. (One of them cannot even learn: the bias of the keys adds the same
+# Matrices and biases, and not one attention weight. (One of them cannot even learn: the bias of the keys adds the same
 # number to all scores of a query, and that changes no weight.) Attention weights are computed anew for each note, like
 # the scores and the blend. Shuffle the note, so that Ada stands second, and the same parameters give the first question
 # another row:
@@ -631,7 +630,7 @@ quiz.one_choice(
         "They stay. Parameters change in training, by the optimizer's step, and at no other time.",
     ),
     quiz.right(
-        "The attention weights, and the size of their table",
+        "The attention weights, and the size of their matrix",
         "Yes: both are computed from the sentence. The parameters are the same numbers as before.",
     ),
     quiz.wrong(
@@ -702,7 +701,7 @@ quiz.number(
 #
 # Somebody wants to plot the weights, gets an error about gradients, and follows its advice to write `.detach()`, one
 # line too early. Or makes a new tensor of them, by `torch.tensor(weights)`. The numbers are the same. But PyTorch's
-# record ends there. Values and output still learn; no complaint reaches the scores.
+# record ends there. Values and output still learn; no gradient reaches the scores.
 
 
 # %%
@@ -907,9 +906,9 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# ### Exercise 3: Where the complaint begins
+# ### Exercise 3: Where the gradient begins
 #
-# *Medium, 20 minutes.* A classifier's complaint starts at the cross-entropy. Given logits $(N, V)$ and the numbers of
+# *Medium, 20 minutes.* A classifier's gradient starts at the cross-entropy. Given logits $(N, V)$ and the numbers of
 # the right answers $(N)$, return the gradient of the *mean* loss for the logits. Derive it first: the loss of one row
 # is $\ln \sum_j e^{z_j} - z_\text{right}$. You may use `softmax`. (Chapter 3 said that at the output the logarithm
 # mends the saturation. Look at your result where the right answer got the probability 0.)

@@ -9,8 +9,8 @@
 # # 8. How do you stack attention?
 #
 # One layer of attention mixes words once. A transformer has six and more of them, one after the other, and between them
-# are parts that no article spends a picture on: a plus sign, a norm, and a small network for each word. At the end of
-# this chapter there is an encoder, equal to PyTorch's, and you know what each of its parts is for.
+# are parts that no article spends a picture on: a residual connection, a norm, and a small network for each word. At
+# the end of this chapter there is an encoder, equal to PyTorch's, and you know what each of its parts is for.
 #
 # You need [chapter 7](07_learning.ipynb), and [chapter 5](05_position.ipynb) for the positions. 30 minutes to read, and
 # 40 more for the exercises.
@@ -32,11 +32,11 @@ transformer_map(built=8)
 #
 # - **own**: how much of a word's vector is its own? Subtract the average of the sentence from each vector; own is the
 #   length of what is left, as a share of the whole.
-# - **place**: does the vector still know where it stands? Fit a linear map from vectors to places on 100 sentences,
-#   then guess the places in 100 others. Chance is $1/16$, about 6 percent.
+# - **position**: does the vector still know where it stands? Fit a linear map from vectors to positions on 100
+#   sentences, then guess the positions in 100 others. Chance is $1/16$, about 6 percent.
 #
-# And one thing backwards. **Gradient**: a complaint of length 1 starts at the top, in a random direction. How long is
-# what arrives at the words?
+# And one thing backwards. **Gradient**: start at the top with a gradient of norm 1, in a random direction. What is the
+# norm of what arrives at the words?
 
 # %%
 import numpy as np
@@ -49,23 +49,23 @@ from torch.nn import functional as F
 DEPTHS = [1, 2, 4, 8, 16, 24]
 
 
-def guess_places(known, asked):
-    """Share of the places that a linear map reads off correctly."""
-    places = torch.eye(known.shape[1]).repeat(len(known), 1)
+def guess_positions(known, asked):
+    """Share of the positions that a linear map reads off correctly."""
+    positions = torch.eye(known.shape[1]).repeat(len(known), 1)
     known, asked = (
         known.double().round(decimals=4),
         asked.double().round(decimals=4),
     )
     flat = F.pad(known.flatten(0, 1), (0, 1), value=1.0)  # with a constant
-    read = torch.linalg.lstsq(flat, places.double()).solution
+    read = torch.linalg.lstsq(flat, positions.double()).solution
     guesses = F.pad(asked, (0, 1), value=1.0) @ read
     return (guesses.argmax(-1) == torch.arange(known.shape[1])).float().mean()
 
 
 def measure(step, seed, gain=None, words=16, width=64):
     torch.manual_seed(seed)
-    table = torch.from_numpy(sinusoidal_positions(words, width)).float()
-    start = (torch.randn(200, words, width) + table).requires_grad_()
+    positions = torch.from_numpy(sinusoidal_positions(words, width)).float()
+    start = (torch.randn(200, words, width) + positions).requires_grad_()
     x, rows = start, []
     for depth in range(1, max(DEPTHS) + 1):
         attention = MultiHeadAttention(width, num_heads=4)
@@ -75,12 +75,14 @@ def measure(step, seed, gain=None, words=16, width=64):
         x = step(x, attention(x, x, x)[0])
         if depth in DEPTHS:
             own = (x - x.mean(dim=1, keepdim=True)).norm() / x.norm()
-            place = guess_places(x[:100].detach(), x[100:].detach())
-            complaint = torch.randn_like(x)
-            complaint /= complaint.norm()
-            back = torch.autograd.grad(x, start, complaint, retain_graph=True)[0]
+            position = guess_positions(x[:100].detach(), x[100:].detach())
+            d_x = torch.randn_like(x)
+            d_x /= d_x.norm()
+            back = torch.autograd.grad(x, start, d_x, retain_graph=True)[0]
             size = x.square().mean().sqrt()
-            rows.append([own.item(), place.item(), back.norm().item(), size.item()])
+            rows.append(
+                [own.item(), position.item(), back.norm().item(), size.item()]
+            )
     return np.array(rows)
 
 
@@ -95,24 +97,25 @@ runs = {
     )
 }
 alone = runs["attention alone"].mean(axis=0)
-print("layers    own  place  gradient")
+print("layers    own  position  gradient")
 for depth, row in zip(DEPTHS, alone, strict=True):
-    print(f"{depth:6} {row[0]:6.4f} {row[1]:6.0%} {row[2]:9.5f}")
+    print(f"{depth:6} {row[0]:6.4f} {row[1]:9.0%} {row[2]:9.5f}")
 assert alone[0, 0] < 0.2 and alone[1, 0] < 0.001
 assert alone[1:, 1].max() < 0.08 and alone[4, 2] < 1e-4
 
 # %% [markdown]
 # Not even after one. The first layer leaves 15 percent, the second nothing: all sixteen words have become one vector.
 # PyTorch draws small matrices, so scores are near 0, weights nearly equal, and everybody receives nearly the same
-# average. No later layer can tell the words apart again, and their places are gone with them. And since small matrices
-# also make everything smaller, a complaint from layer 16 hardly arrives.
+# average. No later layer can tell the words apart again, and their positions are gone with them. And since small
+# matrices also make everything smaller, a gradient from layer 16 hardly arrives.
 #
-# The remedy is one plus sign. Let a layer *add what it found to what went in*:
+# The remedy is one addition. Let a layer *add its output to its input*:
 #
 # $$x \leftarrow x + \operatorname{Attention}(x) .$$
 #
-# This is a **residual connection**. The word itself passes straight through, all the way up, and each layer only writes
-# something onto it. On the way back, the same plus sign hands the complaint through.
+# This is a **residual connection**, or skip connection. The word itself passes straight through, all the way up, and
+# each layer only adds something to it: the sum that runs through all layers is the **residual stream**. On the way
+# back, the same addition hands the gradient through unchanged.
 
 # %%
 kinds = {
@@ -124,9 +127,9 @@ kinds = {
 for name in ("added", "added, normalised"):
     runs[name] = np.array([measure(kinds[name], seed) for seed in range(5)])
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Three panels against depth, 1 to 24 layers. Own share: attention alone falls to 0 at two layers, the other two fall slowly from over 0.8 to about 0.4. Place guessed: attention alone is at chance from two layers on, the others stay at about 0.4. Gradient at the words, on a logarithmic axis: attention alone falls by many powers of ten, the others stay between 0.5 and 1.5."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Three panels against depth, 1 to 24 layers. Own share: attention alone falls to 0 at two layers, the other two fall slowly from over 0.8 to about 0.4. Position guessed: attention alone is at chance from two layers on, the others stay at about 0.4. Gradient at the words, on a logarithmic axis: attention alone falls by many powers of ten, the others stay between 0.5 and 1.5."}}
 figure, panels = plt.subplots(1, 3, figsize=(8, 3), sharex=True)
-titles = ["own share", "place read", "gradient at the words"]
+titles = ["own share", "position read", "gradient at the words"]
 colors = [plots.RED, plots.GOLD, plots.BLUE]
 for column, (axes, title) in enumerate(zip(panels, titles, strict=True)):
     for (name, run), color in zip(runs.items(), colors, strict=True):
@@ -149,8 +152,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With the plus sign, more than a third of each vector is still its own after 24 such layers, and its place can be read
-# nearly as well as after the first. The complaint arrives.
+# With residual connections, more than a third of each vector is still its own after 24 such layers, and its position
+# can be read nearly as well as after the first. The gradient arrives.
 #
 # Something else grows, though. Each sum is a little larger than what went in:
 
@@ -167,13 +170,13 @@ for name in ("added", "added, normalised"):
 # [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html) advise and as chapter 9 will.
 
 # %%
-print("24 layers              own  place  gradient    size")
+print("24 layers              own  position  gradient    size")
 larger = {
     name: np.mean([measure(step, seed, gain=1.0) for seed in range(3)], axis=0)[-1]
     for name, step in kinds.items()
 }
-for name, (own, place, back, size) in larger.items():
-    print(f"{name:18} {own:7.4f} {place:6.0%} {back:9.2g} {size:7.2g}")
+for name, (own, position, back, size) in larger.items():
+    print(f"{name:18} {own:7.4f} {position:9.0%} {back:9.2g} {size:7.2g}")
 assert max(row[0] for row in larger.values()) < 0.02
 assert larger["added"][2] > 1e5 and larger["added, normalised"][2] < 10
 
@@ -181,8 +184,8 @@ assert larger["added"][2] > 1e5 and larger["added, normalised"][2] < 10
 # So the vanishing gradient came from small matrices: now half of it arrives through attention alone. The collapse did
 # not. Attention alone still ends with one word, and since each layer now adds as much as there was, so nearly does the
 # sum: it delays the collapse, and does not forbid it. (Differences of less than a thousandth remain in the last line,
-# from which a linear map still reads some places.) How deep one can go depends on how much each layer adds; our stacks
-# in chapter 9 have two layers. And without a brake, sizes and gradients explode. The norm is the brake.
+# from which a linear map still reads some positions.) How deep one can go depends on how much each layer adds; our
+# stacks in chapter 9 have two layers. And without a brake, sizes and gradients explode. The norm is the brake.
 #
 # ## Layer norm, on four numbers
 #
@@ -240,8 +243,8 @@ quiz.number(
 # ## A network for each token
 #
 # Attention moves things between words. Given the weights, all it does is blend and project, which is linear. What a
-# word received should also be *worked on*. So each layer has a second part, a small network that is applied to every
-# token by itself:
+# word received should also be *worked on*. So each layer has two **sublayers**: after the attention comes a small network,
+# applied to every token by itself:
 #
 # $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
@@ -250,7 +253,7 @@ quiz.number(
 # GELU. Two numbers and a ReLU already do what no matrix does, the absolute value:
 # $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
 #
-# All parts of a layer need a few of the same numbers, so these travel together, as one configuration:
+# The sublayers need a few of the same numbers, so these travel together, as one configuration:
 
 # %% tags=["export"] module="encoder"
 from dataclasses import dataclass
@@ -322,8 +325,8 @@ assert round(share, 2) == 0.67
 #
 # ## The encoder
 #
-# Both **sublayers** get the same frame: add, and normalise. The paper normalises *after the sum* (**post-norm**). Most
-# later models normalise *what goes into the sublayer*, and leave the sum alone (**pre-norm**). Either is one line, which
+# Both sublayers get the same frame: add, and normalise. The paper normalises *the sum* (**post-norm**). Most later
+# models normalise *what goes into the sublayer*, and leave the sum alone (**pre-norm**). Either is one line, which
 # receives the sublayer as a function:
 
 # %% tags=["export"] module="encoder"
@@ -496,8 +499,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## From numbers to vectors
 #
-# One piece is missing below the stack. A model receives tokens as numbers. Each picks a row from a table of vectors,
-# the **embeddings**. Then come the positions of [chapter 5](05_position.ipynb), now as a module:
+# What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
+# vectors, the **embeddings**. Then come the positions of [chapter 5](05_position.ipynb), now as a module:
 
 # %% tags=["export"] module="encoder"
 import math
@@ -567,22 +570,22 @@ class Embeddings(nn.Module):
 
 
 # %% [markdown]
-# ## Before or after the sum?
+# ## Post-norm or pre-norm?
 #
-# The two orders differ in how training begins. A norm after the sum sits on the straight way through, twice a layer;
-# [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found that gradients near the output start large there,
-# too large for big steps. The paper starts its training with tiny steps that grow for a while, a **warm-up**. Is that
-# needed?
+# The two orders differ in how training begins. The norms of a post-norm stack sit on the residual stream itself, two in
+# each layer; [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found that gradients near the output start
+# large there, too large for big steps. The paper starts its training with tiny steps that grow for a while, a
+# **warm-up**. Is that needed?
 #
 # Here is a task in which every token must attend to another position: give back twelve random symbols in reverse order.
-# Three layers, 400 steps, the norm after the sum (**post-norm**) or before the part (**pre-norm**), with a warm-up of 200
-# steps or without. Where there is none, the first step is as large as all others.
+# Three layers, 400 steps, post-norm or pre-norm, with a warm-up of 200 steps or without. Where there is none, the first
+# step is as large as all others.
 #
 # **Predict first.** One learning rate would tell you little, so seven are tried. Which of the four bears the highest?
 
 
 # %%
-def learn_to_reverse(norm_first, warm_up, seed, steps=400, rate=0.015):
+def learn_to_reverse(norm_first, warm_up, seed, steps=400, learning_rate=0.015):
     torch.manual_seed(seed)
     symbols = Embeddings(20, 32, max_length=12)
     sizes = {"d_model": 32, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
@@ -595,7 +598,7 @@ def learn_to_reverse(norm_first, warm_up, seed, steps=400, rate=0.015):
     losses = []
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = rate * min(1, step / warm_up)
+            group["lr"] = learning_rate * min(1, step / warm_up)
         tokens = torch.randint(20, (32, 12))
         logits = model(tokens)
         loss = F.cross_entropy(logits.flatten(0, 1), tokens.flip(1).flatten())
@@ -610,11 +613,11 @@ def learn_to_reverse(norm_first, warm_up, seed, steps=400, rate=0.015):
 # A run takes seconds, and there are 84 of them, so a program makes them (`python -m benchmarks.warm_up`, three seeds
 # each). Here is the loss at the end, the mean of the last 20 steps.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels, the loss at the end over the highest learning rate, three seeds each. Post-norm without warm-up learns up to 0.01 and stays near 3 from 0.015 on; with warm-up it learns up to 0.02, and two of three seeds at 0.03. Pre-norm without warm-up learns up to 0.02 and not at 0.03; with warm-up it learns at every rate."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels, the loss at the end over the highest learning rate, three seeds each. Post-norm without warm-up learns up to 0.01 and stays near 3 from 0.015 on; with warm-up it learns up to 0.02, and two of three seeds at 0.03. Pre-norm without warm-up learns up to 0.02 and not at 0.03; with warm-up it learns at every learning rate."}}
 from classroom.measured import measured
 
 ends = {
-    (row["norm_first"], row["warm_up"] > 1, row["rate"]): row["ends"]
+    (row["norm_first"], row["warm_up"] > 1, row["learning_rate"]): row["ends"]
     for row in measured("warm_up")["found"]
 }
 figure, panels = plt.subplots(1, 2, figsize=(8, 3), sharey=True)
@@ -635,10 +638,10 @@ panels[0].text(0.027, 0.5, "warm-up", color=plots.BLUE, ha="right")
 plt.show()
 
 # %% [markdown]
-# Knowing nothing costs $\ln 20 = 3.0$. Without warm-up, post-norm learns at every rate up to 0.01, and from 0.015 on next
-# to nothing. With warm-up it learns at 0.02 as well, and at 0.03 with two seeds of three. Pre-norm needs no warm-up to
-# learn at 0.02, and with it learns everywhere. So neither is needed here, at a rate that is low enough. Each lets the
-# steps be about twice as large.
+# Knowing nothing costs $\ln 20 = 3.0$. Without warm-up, post-norm learns at every learning rate up to 0.01, and from
+# 0.015 on next to nothing. With warm-up it learns at 0.02 as well, and at 0.03 with two seeds of three. Pre-norm needs
+# no warm-up to learn at 0.02, and with it learns everywhere. So neither is needed here, at a learning rate that is low
+# enough. Each lets the steps be about twice as large.
 
 # %% tags=["hide-input"]
 highest = {}
@@ -755,7 +758,7 @@ verdict
 # *Harder, 25 minutes.* Given $x$ $(T, D)$ and the gradient for $y = \operatorname{LayerNorm}(x)$, with gain 1, bias 0
 # and $\epsilon = 0$, return the gradient for $x$, in NumPy. Start with one vector: $y_i = (x_i - \mu) / \sigma$. Both
 # $\mu$ and $\sigma$ depend on every entry, with $\partial \mu / \partial x_j = 1 / D$ and
-# $\partial \sigma / \partial x_j = y_j / D$, so the complaint comes back by three ways.
+# $\partial \sigma / \partial x_j = y_j / D$, so the gradient comes back by three ways.
 
 
 # %% tags=["exercise"]

@@ -28,7 +28,7 @@ transformer_map(built=9)
 # ## Who may see whom
 #
 # A model that writes is asked at every word: *what comes next?* In training the whole answer is there, and the question
-# is put at all its places at once. Then the third word must not see the fourth, or it would copy it instead of
+# is put at all its positions at once. Then the third word must not see the fourth, or it would copy it instead of
 # predicting it. That is what masks are for. In this book, **true means: may attend**.
 #
 # There are two masks, and they say different things:
@@ -78,7 +78,7 @@ import numpy as np
 from dotformer.support.recording import record_weights
 from torch.nn import functional as F
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Three small tables of ones and blanks for an answer of three words and one padding token. Causal: a triangle, each row true up to its own column. Padding: three columns true in every row, the last blank. Both: the triangle without the last column."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Three small matrices of ones and blanks for an answer of three words and one padding token. Causal: a triangle, each row true up to its own column. Padding: three columns true in every row, the last blank. Both: the triangle without the last column."}}
 answer = torch.tensor([[5, 6, 7, 0]])  # three words, then padding
 causal, padding = causal_mask(4), padding_mask(answer, pad_id=0)
 names = ["I", "am", "fine", "pad"]
@@ -109,10 +109,10 @@ plt.show()
 #
 # ### Are causal and padding masks interchangeable?
 #
-# No. One is a table of queries by keys and knows nothing of sentences; the other has one row per sentence and knows
+# No. One is a matrix of queries by keys and knows nothing of sentences; the other has one row per sentence and knows
 # nothing of order. Together, `causal & padding` broadcasts to $(B, 1, T, T)$. Encoders need only the padding mask:
-# there, everybody may look at everybody. And mind a trap: with four sentences of four tokens, a padding table $(B, S)$
-# passes for a table of queries by keys, and nothing complains. That is why `padding_mask` returns four axes.
+# there, everybody may look at everybody. And mind a trap: with four sentences of four tokens, a padding mask $(B, S)$
+# passes for a matrix of queries by keys, and nothing complains. That is why `padding_mask` returns four axes.
 #
 # ### Does a mask zero anything?
 #
@@ -164,10 +164,10 @@ quiz.one_choice(
 #
 # The second thing a writer needs is to look at the question. [Exercise 1 of chapter
 # 4](04_self_attention.ipynb#exercise-1-ask-somebody-else) did it: queries from one sequence, keys and values from
-# another. The formula does not change, and the table of weights is no longer square. It has a row for each word of the
+# another. The formula does not change, and the matrix of weights is no longer square. It has a row for each word of the
 # answer, $T$, and a column for each word of the question, $S$. This is **cross-attention**.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a table of 3 rows and 6 columns. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, and an arrow W_Q leads to their queries. To the right an arrow leads to three results, each a blend of the values, which are memory times W_V."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 3 rows and 6 columns. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, and an arrow W_Q leads to their queries. To the right an arrow leads to three results, each a blend of the values, which are memory times W_V."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
 writing = ["<begin>", "I", "am"]
 
@@ -319,8 +319,8 @@ quiz.one_choice(
 # ## The whole transformer
 #
 # Two embeddings, two stacks, and one linear map that gives each token of the vocabulary a score. All masks are made in
-# one place. The configuration of a layer grows into that of the model, whose defaults are the paper's base model (except
-# that the paper shares one table of embeddings).
+# one method. The configuration of a layer grows into that of the model, whose defaults are the paper's base model
+# (except that the paper shares one table of embeddings).
 
 # %% tags=["export"] module="transformer"
 from dataclasses import dataclass
@@ -494,7 +494,7 @@ for norm_first in (False, True):
 
 # %% tags=["quiz"]
 quiz.number(
-    "The paper's base model has 6 encoder layers, 6 decoder layers and 8 heads. How many tables of attention weights does one training pass compute for a sentence and its translation?",
+    "The paper's base model has 6 encoder layers, 6 decoder layers and 8 heads. How many matrices of attention weights does one training pass compute for a sentence and its translation?",
     sum(
         8 * attentions
         for attentions in [
@@ -509,7 +509,7 @@ quiz.number(
             96,
             "A decoder layer has two attentions: to what is written, and to the memory.",
         ),
-        (18, "Those are the attentions. Each has 8 heads with a table each."),
+        (18, "Those are the attentions. Each has 8 heads with a matrix each."),
     ],
     otherwise="Count attentions first: one in an encoder layer, two in a decoder layer. Then heads.",
 )
@@ -557,9 +557,10 @@ print(len(talk), "pairs,", len(vocabulary), "words")
 
 # %% [markdown]
 # In training the decoder receives `<begin> I am fine` and must predict `I am fine <end>`. Both have the same length,
-# and stand opposite each other place by place: after `<begin>` comes *I*, after *I* comes *am*. In code, the first is
-# all columns of the answers but the last, and the second all but the first; the loss skips padding (`ignore_index=0`).
-# This is called **teacher forcing**, since the model goes on from the right words whatever it would have said.
+# and stand opposite each other position by position: after `<begin>` comes *I*, after *I* comes *am*. In code, the
+# first is all columns of the answers but the last, and the second all but the first; the loss skips padding
+# (`ignore_index=0`). This is called **teacher forcing**, since the model goes on from the right words whatever it would
+# have said.
 
 
 # %%
@@ -657,12 +658,12 @@ print("Hi , how are you ? ->", words(generate(model, hello)[0]))
 assert words(generate(model, hello)[0]) == "I am fine"
 
 # %% [markdown]
-# A few seconds each, and questions that it has never seen are answered right. Now follow one.
+# A few seconds each, and the held-out questions are answered right. Now follow one.
 #
 # ## Number by number
 #
-# The question has six tokens. Each is looked up, scaled by $\sqrt{16} = 4$, and receives its place; two encoder layers
-# turn that into the memory. The answer so far, `<begin> I am fine`, goes into the decoder.
+# The question has six tokens. Each is looked up, scaled by $\sqrt{16} = 4$, and receives its position; two encoder
+# layers turn that into the memory. The answer so far, `<begin> I am fine`, goes into the decoder.
 
 # %%
 right = answers[unseen[:1], :5]  # <begin> I am fine <end>
@@ -680,7 +681,7 @@ with torch.no_grad():
         4 * model.source_embeddings.tokens.weight[hello[0, 4]],
         "you",
     )
-    row("  plus place 4", embedded[0, 4], "you")
+    row("  plus position 4", embedded[0, 4], "you")
     mask = padding_mask(hello, pad_id=0)
     x = embedded
     for n, layer in enumerate(model.encoder.layers, 1):
@@ -688,7 +689,7 @@ with torch.no_grad():
         row(f"after encoder layer {n}" + " = memory" * (n == 2), x[0, 4], "you")
     memory = x
     y = model.target_embeddings(right[:, :-1])
-    row("embedding x 4 plus place 0", y[0, 0], "<begin>")
+    row("embedding x 4 plus position 0", y[0, 0], "<begin>")
     for n, layer in enumerate(model.decoder.layers, 1):
         y = layer(y, memory, causal_mask(4), mask)
         row(f"after decoder layer {n}", y[0, 0], "<begin>")
@@ -708,12 +709,12 @@ print(f"e to that power {np.exp(dot):.0f}, of {total:.0f} for all words")
 assert np.isclose(dot, logits[0, number["I"]].item(), atol=1e-4)
 
 print("\nafter       next word, and the next best")
-for place, probabilities in enumerate(logits.softmax(dim=-1)):
+for position, probabilities in enumerate(logits.softmax(dim=-1)):
     best, which = probabilities.topk(2)
     listed = "   ".join(
         f"{vocabulary[n]:6} {p:.3f}" for p, n in zip(best, which, strict=True)
     )
-    print(f"{vocabulary[right[0, place]]:10}  {listed}")
+    print(f"{vocabulary[right[0, position]]:10}  {listed}")
 assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<end>"]
 
 # %% [markdown]
@@ -725,29 +726,31 @@ with record_weights(model) as seen, torch.no_grad():
     model(hello, right[:, :-1])
 
 
-def tables(part, kind):
+def weights_of(part, kind):
     names = [f"{part}.layers.{n}.{kind}" for n in range(2)]
     return torch.stack([seen[name][0] for name in names])
 
 
-movable.heads(tables("encoder", "attention"), question, layer=1, token=2)
+movable.heads(weights_of("encoder", "attention"), question, layer=1, token=2)
 
 # %% [markdown]
 # Then the answer looking at its own beginning. No line leads to a later word, since the mask forbids it.
 
 # %% tags=["plot"]
 so_far = ["<begin>", "I", "am", "fine"]
-movable.heads(tables("decoder", "self_attention"), so_far, layer=1, token=2)
+movable.heads(weights_of("decoder", "self_attention"), so_far, layer=1, token=2)
 
 # %% [markdown]
 # And the answer looking at the question. A row asks *what comes next?*, so the row of `<begin>` stands where *I* is
 # written.
 
 # %% tags=["plot"]
-movable.heads(tables("decoder", "cross_attention"), so_far, keys=question, layer=1)
+movable.heads(
+    weights_of("decoder", "cross_attention"), so_far, keys=question, layer=1
+)
 
 # %%
-cross = tables("decoder", "cross_attention")
+cross = weights_of("decoder", "cross_attention")
 for layer, head in np.ndindex(2, 2):
     best = cross[layer, head, 0].argmax().item()
     weight = cross[layer, head, 0, best]
@@ -775,7 +778,7 @@ print(
     "  looks most at",
 )
 for seed, trial in enumerate(trained):
-    chances = [chance_of_i(trial, place).item() for place in range(6)]
+    chances = [chance_of_i(trial, position).item() for position in range(6)]
     with record_weights(trial) as recorded, torch.no_grad():
         trial(hello, right[:, :1])
     heads = recorded["decoder.layers.1.cross_attention"][0, :, 0]  # (H, S)
@@ -785,13 +788,13 @@ for seed, trial in enumerate(trained):
 
 # %% [markdown]
 # Model 0 looks at *you* and cannot do without it. Model 1 looks at the question mark and hangs on that: when the
-# encoder has finished, a place holds more than its own word. And model 2 looks most at *are*, but what it needs is
+# encoder has finished, a position holds more than its own word. And model 2 looks most at *are*, but what it needs is
 # *you*. So the first map was right, and only the test could tell.
 #
 # ### Does training run token by token?
 #
-# No. Generation does. In training all places are computed in one pass, and the causal mask makes each behave as if the
-# rest were not there. Put the two side by side: one pass over the whole answer, and four passes, each over what had
+# No. Generation does. In training all positions are computed in one pass, and the causal mask makes each behave as if
+# the rest were not there. Put the two side by side: one pass over the whole answer, and four passes, each over what had
 # been written.
 
 # %%
@@ -811,9 +814,9 @@ with torch.no_grad():
 # passes to write, but to learn from it costs one. A recurrent network ([chapter 1](01_why_attention.ipynb)) needs a
 # thousand steps for either.
 #
-# It rests on one property: *no place sees its future*. So it is worth a test of its own. Change the last words of the
-# answer, and nothing before them may move, in training mode and out of it. (Dropout must be 0 for that, since it moves
-# everything at random.)
+# It rests on one property: *no position sees its future*. So it is worth a test of its own. Change the last words of
+# the answer, and nothing before them may move, in training mode and out of it. (Dropout must be 0 for that, since it
+# moves everything at random.)
 
 
 # %%
@@ -843,7 +846,7 @@ quiz.one_choice(
         "That is how a translation is *written*. In training the right words are all known, so all rows are computed together.",
     ),
     quiz.right(
-        "Once, for all places together",
+        "Once, for all positions together",
         "Yes. The causal mask makes every row see only what it would have seen when writing.",
     ),
     quiz.wrong(
@@ -994,7 +997,7 @@ for name, make in variants.items():
 # Read the loss first, the highest of nine: all seven are near 0. Without a causal mask the model sees the next word and
 # copies it. Forced, it is perfect; writing by itself it gets a quarter right at best, and with seven of nine seeds
 # nothing. A mask turned around, which is what PyTorch's other convention gives, shows *only* the future. Multiplying
-# leaves the future some weight, or a place in the divisor, and training finds whatever leaks. None of this shows in the
+# leaves the future some weight, or a term in the divisor, and training finds whatever leaks. None of this shows in the
 # loss.
 #
 # A mask that is dropped outside training makes a lottery. Forced, every word suddenly sees its future, which it never
@@ -1174,7 +1177,7 @@ check_forcing = partial(
     ],
     mistakes={
         "the end token stands after the padding; it belongs right after the last word": ends_in_the_last_column,
-        "input and output are the same: the output must be one place ahead": not_shifted,
+        "input and output are the same: the output must be one position ahead": not_shifted,
         "the decoder never receives the end token: nothing comes after it": the_input_ends,
     },
 )
@@ -1250,9 +1253,9 @@ check_prefix(prefix_mask)
 
 # %% tags=["solution"]
 def prefix_mask(tokens, pad_id, prefix):
-    places = np.arange(tokens.shape[1])
-    causal = places[None, :] <= places[:, None]  # queries are rows
-    in_question = places < prefix  # as keys, for everybody
+    positions = np.arange(tokens.shape[1])
+    causal = positions[None, :] <= positions[:, None]  # queries are rows
+    in_question = positions < prefix  # as keys, for everybody
     return (causal | in_question) & (tokens != pad_id)[:, None, None, :]
 
 
@@ -1279,10 +1282,10 @@ def storyteller(story, begin, end):
     """Scores that lead through a story; the right next token depends on all before."""
 
     def next_scores(written):
-        place = len(written) - 1
-        on_track = list(written) == [begin, *story[:place]]
+        step = len(written) - 1
+        on_track = list(written) == [begin, *story[:step]]
         scores = np.zeros(10)
-        scores[story[place] if on_track and place < len(story) else end] = 1.0
+        scores[story[step] if on_track and step < len(story) else end] = 1.0
         return scores
 
     return next_scores
@@ -1361,5 +1364,5 @@ verdict
 # (2016)](https://arxiv.org/abs/1608.05859). Starting matrices: [Glorot and Bengio
 # (2010)](https://proceedings.mlr.press/v9/glorot10a.html).
 #
-# **Next.** The model is complete. But real text has more words than any table, and real training takes more care than a
-# loop of ten lines. That is what chapters 10 to 12 are for.
+# **Next.** The model is complete. But real text has more words than any vocabulary, and real training takes more care
+# than a loop of ten lines. That is what chapters 10 to 12 are for.

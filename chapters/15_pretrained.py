@@ -29,7 +29,7 @@ transformer_map(built=15)
 #
 # *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other. It
 # has six layers, twelve heads, and 22.6 million parameters, trained by its authors on a billion pairs of sentences. Its
-# architecture is BERT's, whose encoder is the one above, with the norm after the sum. Only the embeddings differ: the
+# architecture is BERT's, whose encoder is the one above, post-norm. Only the embeddings differ: the
 # positions are learned like the tokens, one more vector is added (the *segment*, which tells two sentences apart), and
 # the sum is normalised instead of scaled.
 
@@ -100,7 +100,7 @@ class SentenceEncoder(nn.Module):
         device = self.embeddings.tokens.weight.device
         return tokens.to(device), real[:, None, None].to(device)
 
-    def pieces(self, sentence: str) -> list[str]:
+    def tokenize(self, sentence: str) -> list[str]:
         """The subwords of a sentence, with the special tokens [CLS] and [SEP]."""
         return self.tokenizer.encode(sentence).tokens
 
@@ -201,11 +201,11 @@ def parameters(module):
 
 minilm = load_minilm()
 print(f"{parameters(minilm):,} parameters")
-print(minilm.pieces("A Lannister always pays his debts"))
+print(minilm.tokenize("A Lannister always pays his debts"))
 assert parameters(minilm) == 22_565_376
 
 # %% [markdown]
-# *Lannister* is too rare to have a vector of its own, so it arrives as three pieces; `##` means *continues the word*.
+# *Lannister* is too rare to have a vector of its own, so it arrives as three subwords; `##` means *continues the word*.
 # `[CLS]` and `[SEP]` are put around every sentence.
 #
 # Does our code compute what the authors' does? The library `transformers` has the reference implementation.
@@ -244,10 +244,10 @@ assert difference < 1e-5
 
 # %% tags=["quiz"]
 quiz.number(
-    "BERT's vocabulary has 30,522 tokens, here of width 384. What share of all parameters is that table, in percent?",
+    "BERT's vocabulary has 30,522 tokens, here of width 384. What share of all parameters is that embedding table, in percent?",
     100 * 30_522 * 384 / parameters(minilm),
     tolerance=0.5,
-    feedback="Yes: about half of a small model is its embedding table.",
+    feedback="Yes: about half of a small model is its token embeddings.",
     mistakes=[
         (
             100 * 30_522 / parameters(minilm),
@@ -318,7 +318,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## Where do its heads look?
 #
-# Six layers of twelve heads are 72 tables of weights for each sentence. Look around. Choose layer 1, head 3; then any
+# Six layers of twelve heads are 72 matrices of weights for each sentence. Look around. Choose layer 1, head 3; then any
 # head of layer 3.
 
 
@@ -327,20 +327,20 @@ def look(sentence):
     tokens, mask = minilm.batch([sentence])
     with record_weights(minilm) as seen, torch.no_grad():
         minilm(tokens, mask)
-    return torch.cat(list(seen.values())), minilm.pieces(sentence)
+    return torch.cat(list(seen.values())), minilm.tokenize(sentence)
 
 
-lannister, pieces = look(sentences[0])
-movable.heads(lannister, pieces, head=2, token=5)
+lannister, subwords = look(sentences[0])
+movable.heads(lannister, subwords, head=2, token=5)
 
 # %% tags=["plot"]
-nine, nine_pieces = look(sentences[1])
-movable.heads(nine, nine_pieces, head=2, token=6)
+nine, nine_subwords = look(sentences[1])
+movable.heads(nine, nine_subwords, head=2, token=6)
 
 # %% [markdown]
-# Layer 1, head 3 looks at the piece before, with a weight of 1.00, whatever the words are. In layers 2 to 5, most
-# pieces in most heads look at one of the two marks. Is that so in other sentences? Measure three habits over twenty of
-# them (folded): how much weight goes to the piece before, to the piece after, and to the two marks.
+# Layer 1, head 3 attends to the token before, with a weight of 1.00, whatever the words are. In layers 2 to 5, most
+# tokens in most heads attend to one of the two special tokens. Is that so in other sentences? Measure three habits over
+# twenty of them (folded): how much weight goes to the token before, to the token after, and to the two special tokens.
 
 # %% tags=["hide-input"]
 texts = """A Lannister always pays his debts
@@ -367,13 +367,13 @@ A good recipe needs only a few ingredients""".splitlines()
 # %%
 maps = [look(text)[0] for text in texts]  # each (6, 12, T, T)
 habits = {
-    "the piece before": [m.diagonal(-1, 2, 3).mean(-1) for m in maps],
-    "the piece after": [m.diagonal(1, 2, 3).mean(-1) for m in maps],
+    "the token before": [m.diagonal(-1, 2, 3).mean(-1) for m in maps],
+    "the token after": [m.diagonal(1, 2, 3).mean(-1) for m in maps],
     "[CLS] or [SEP]": [m[..., [0, -1]].sum(-1).mean(-1) for m in maps],
 }
 habits = {name: torch.stack(each).mean(0) for name, each in habits.items()}
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Three maps of 6 layers by 12 heads: mean weight given to the piece before, to the piece after, and to the two marks. Piece before: layer 1 head 3 has 1.00, few others exceed 0.3. Piece after: layer 2 head 9 stands out. Marks: on average, layers 2 to 5 give them more than half, layers 1 and 6 less."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Three maps of 6 layers by 12 heads: mean weight given to the token before, to the token after, and to the two special tokens. Token before: layer 1 head 3 has 1.00, few others exceed 0.3. Token after: layer 2 head 9 stands out. Special tokens: on average, layers 2 to 5 give them more than half, layers 1 and 6 less."}}
 figure, panels = plt.subplots(1, 3, figsize=(8.4, 2.6), sharey=True)
 for axes, (name, habit) in zip(panels, habits.items(), strict=True):
     axes.pcolormesh(habit, cmap=plots.WEIGHTS, vmin=0, vmax=1, ec="white", lw=0.5)
@@ -391,15 +391,15 @@ best = {name: divmod(habit.argmax().item(), 12) for name, habit in habits.items(
 for name, (layer, head) in best.items():
     share = habits[name][layer, head]
     print(f"{name}: layer {layer + 1}, head {head + 1} gives it {share:.2f}")
-marks = habits["[CLS] or [SEP]"].mean(dim=1)
-print("to the marks, by layer:", marks.numpy().round(2))
-assert best["the piece before"] == (0, 2) and best["the piece after"] == (1, 8)
-assert habits["the piece before"][0, 2] > 0.99 and marks[1:5].min() > 0.5
+special = habits["[CLS] or [SEP]"].mean(dim=1)
+print("to the special tokens, by layer:", special.numpy().round(2))
+assert best["the token before"] == (0, 2) and best["the token after"] == (1, 8)
+assert habits["the token before"][0, 2] > 0.99 and special[1:5].min() > 0.5
 
 # %% [markdown]
-# A head for the piece before, one that leans to the piece after, and in the middle layers more than half of all
-# attention on two marks that mean nothing. [Clark and others (2019)](https://arxiv.org/abs/1906.04341) found the same
-# habits in BERT. What do they tell about the result?
+# A head for the token before, one that prefers the token after, and in the middle layers more than half of all
+# attention on two special tokens that mean nothing. [Clark and others (2019)](https://arxiv.org/abs/1906.04341) found
+# the same habits in BERT. What do they tell about the result?
 #
 # ### Do attention maps explain predictions?
 #
@@ -452,16 +452,16 @@ def ranks(values):
 
 
 correlation = np.corrcoef(ranks(clear), ranks(change))[0, 1]
-place = 72 - ranks(change)[2]
+number = 72 - ranks(change)[2]
 print(f"clear map against change, rank correlation: {correlation:.2f}")
-print(f"layer 1, head 3 is number {place} of 72, change {change[0, 2]:.4f}")
+print(f"layer 1, head 3 is number {number} of 72, change {change[0, 2]:.4f}")
 print(
     f"largest change: {change.max():.4f}, a head of layer {change.argmax() // 12 + 1}"
 )
 rest = np.corrcoef(ranks(clear[:5]), ranks(change[:5]))[0, 1]
 print(f"layers 1 to 5 only, rank correlation: {rest:.2f}")
 assert -0.5 < correlation < -0.2 and -0.3 < rest < -0.1
-assert place > 20 and change.argmax() // 12 == 5 and change.max() < 0.05
+assert number > 20 and change.argmax() // 12 == 5 and change.max() < 0.05
 
 # %% [markdown]
 # In the middle: number 35 of 72 (low in the figure, as half of all heads change even less). The heads that matter most
@@ -469,13 +469,14 @@ assert place > 20 and change.argmax() // 12 == 5 and change.max() < 0.05
 # still negative, −0.2. In this model, a clear map is no sign of importance. (Nor does any single head matter much: the
 # largest change is 0.04.)
 #
-# And the attention on the marks? A weight says how much of a *value* is taken. If the value is short, much of it is
-# little. Measure the length of what each piece hands over, weight times value through $W_O$, next to the weight itself.
+# And the attention on the special tokens? A weight says how much of a *value* is taken. If the value has a small norm,
+# much of it is little. Measure the norm of what each token hands over, weight times value through $W_O$, next to the
+# weight itself.
 
 
 # %%
 def received(sentence):
-    """Share of weight on the marks, and of what is received, layer by layer."""
+    """Share of weight on special tokens, and of what is received, by layer."""
     tokens, mask = minilm.batch([sentence])
     with torch.no_grad():
         x, shares = minilm.embeddings(tokens), []
@@ -486,8 +487,8 @@ def received(sentence):
             handed = a.split_heads(a.w_v(x)) @ per_head  # (B, H, S, D)
             parts = weights * handed.norm(dim=-1)[:, :, None]  # (B, H, T, S)
             parts = parts / parts.sum(dim=-1, keepdim=True)
-            marks = [0, -1]
-            pair = weights[..., marks], parts[..., marks]
+            special = [0, -1]
+            pair = weights[..., special], parts[..., special]
             shares.append([share.sum(dim=-1).mean() for share in pair])
             x = layer(x, mask)
     return torch.tensor(shares)
@@ -501,37 +502,37 @@ assert shares[1:5, 0].min() > 0.6 and shares[1:5, 0].max() < 0.67
 assert shares[1:5, 1].min() > 0.2 and shares[1:5, 1].max() < 0.28
 
 # %% [markdown]
-# In layers 2 to 5 the marks get nearly two thirds of the weight and supply a quarter of what arrives. The heads park
-# their attention there: a softmax must spend its 1 on something, and a short value does little harm. [Kobayashi and
-# others (2020)](https://arxiv.org/abs/2004.10102) measured this in BERT.
+# In layers 2 to 5 the special tokens get nearly two thirds of the weight and supply a quarter of what arrives. The
+# heads park their attention there: a softmax must spend its 1 on something, and a value of small norm does little harm.
+# [Kobayashi and others (2020)](https://arxiv.org/abs/2004.10102) measured this in BERT.
 #
-# That does not make maps worthless. Hide one piece from all heads, and the vector changes more for the pieces that
-# receive more attention. The rank correlation is computed for each sentence, over its pieces without the marks.
+# That does not make maps worthless. Hide one token from all heads, and the vector changes more for the tokens that
+# receive more attention. The rank correlation is computed for each sentence, without its special tokens.
 
 # %%
 correlations = []
-for text, table in zip(texts, maps, strict=True):
+for text, weights in zip(texts, maps, strict=True):
     tokens, mask = minilm.batch([text])
     weight = mask[:, 0, 0].float()
     whole, moved = sentence_vectors(tokens, mask, weight), []
-    for piece in range(1, tokens.shape[1] - 1):
+    for token in range(1, tokens.shape[1] - 1):
         hidden = mask.clone()
-        hidden[..., piece] = False
+        hidden[..., token] = False
         turned = sentence_vectors(tokens, hidden, weight)
         moved.append(1 - (turned * whole).sum().item())
-    looked_at = table.mean((0, 1, 2))[1:-1]
+    looked_at = weights.mean((0, 1, 2))[1:-1]
     correlations.append(np.corrcoef(ranks(looked_at.numpy()), ranks(moved))[0, 1])
 print(f"{np.mean(correlations):.2f} ± {np.std(correlations):.2f} over 20 sentences")
 assert 0.65 < np.mean(correlations) < 0.85
 
 # %% [markdown]
 # So attention received does say something about a word: in this model, averaged over 72 maps. (Some of the agreement is
-# built in, since hiding a piece removes exactly its weight.) It is evidence. Before you call it an explanation, ablate.
+# built in, since hiding a token removes exactly its weight.) It is evidence. Before you call it an explanation, ablate.
 #
 # ### Is the length of the input fixed?
 #
 # No parameter of attention, norm or feed-forward has the number of tokens in its shape. The same stack reads three
-# tokens or three hundred. Only a table of places ends; the learned one has 512 rows, and nothing was learnt for row
+# tokens or three hundred. Only a table of positions ends; the learned one has 512 rows, and nothing was learnt for row
 # 513.
 
 # %%
@@ -550,7 +551,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "The head is there to find negations",
-        "One sentence is not a habit. It may be the head that always looks at the piece before. Measure it over many sentences, as above.",
+        "One sentence is not a habit. It may be the head that always attends to the token before. Measure it over many sentences, as above.",
     ),
     quiz.right(
         "The value at *not* has the share 0.9 in this head's blend",
@@ -558,7 +559,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Nothing at all: maps are noise",
-        "Over twenty sentences, pieces that receive more attention did matter more, with a rank correlation of 0.7.",
+        "Over twenty sentences, tokens that receive more attention did matter more, with a rank correlation of 0.7.",
     ),
 )
 
@@ -566,7 +567,7 @@ quiz.one_choice(
 # ## Break it: a BERT with a mistake in it
 #
 # A published model's parameters make a good test of code, if numbers are compared. Plant one mistake at a time in our
-# encoder: another activation, another place for the norm, six heads of 64 instead of twelve of 32, no positions. First
+# encoder: another activation, pre-norm for post-norm, six heads of 64 instead of twelve of 32, no positions. First
 # ask what a user would ask: does each of the six sentences still find its partner?
 
 # %%
@@ -645,7 +646,7 @@ assert all(each > 50 * gap for name, each in differences.items() if name != "non
 # ### Exercise 1: The largest of what is real
 #
 # *Easy, 10 minutes.* Some models take the largest value of each entry instead of the mean. Given vectors $(B, S, D)$
-# and a table $(B, S)$ of which are real, return for each sentence and each of the $D$ entries the largest among its
+# and a mask $(B, S)$ of which are real, return for each sentence and each of the $D$ entries the largest among its
 # real vectors, $(B, D)$. In NumPy. Mind that numbers may be negative.
 
 

@@ -50,7 +50,7 @@ assert counter.get_total_flops() == 2 * 2 * 3 * 4 == 48
 # So a projection of $T$ tokens from width $D$ to width $D$ takes $2 T D^2$ operations. The scores of $T$ queries and
 # $S$ keys take $2 T S D$ (all heads together), and blending the values takes as many again. And the backward pass? A
 # product has two factors, and the gradient of each is a product of the same size ([chapter
-# 7](07_learning.ipynb#one-answer-one-complaint)). So the backward pass takes twice the work of the forward pass, and a
+# 7](07_learning.ipynb#one-answer-one-gradient)). So the backward pass takes twice the work of the forward pass, and a
 # step takes three times the forward pass. The function counts multiplications first, and at the end multiplies by 3,
 # for the step, and by 2, for the additions.
 

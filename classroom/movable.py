@@ -94,7 +94,7 @@ def position(table: ArrayLike, *, position: int | None = None) -> Movable:
 
     row = ", ".join(number(value, "3f") for value in table[at])
     listed = ", ".join(f"{k}: {drawing.product(products, at, at + k)}" for k in near)
-    said = f"Position {at}. Dot products with the rows that many places after: {listed}."
+    said = f"Position {at}. Dot products with the rows that many positions after: {listed}."
     waves, wave_geometry = drawing.waves(table, at, f"Position {at}. Its row of the table: {row}.")
     curve, curve_geometry = drawing.curve(products, at, near, drawing.height_of_waves(table), said)
     return _figure(

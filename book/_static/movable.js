@@ -75,7 +75,7 @@
         const after = near.map((distance, i) => `${distance}: ${written[near.length + i]}`);
         return [
           `Position ${at}. Its row of the table: ${values.join(", ")}.`,
-          `Position ${at}. Dot products with the rows that many places after: ${after.join(", ")}.`,
+          `Position ${at}. Dot products with the rows that many positions after: ${after.join(", ")}.`,
         ];
       };
     },

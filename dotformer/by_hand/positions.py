@@ -10,8 +10,8 @@ from dotformer.support.shapes import shapes
 
 
 @shapes
-def paces(d_model: int) -> Float[np.ndarray, " pairs"]:
-    """How far each pair turns with a step, in radians: 10000^(-2i/D), i = 0, 1, ...
+def frequencies(d_model: int) -> Float[np.ndarray, " pairs"]:
+    """The angle by which each pair turns in a step: 10000^(-2i/D), i = 0, 1, ...
 
     Raises ValueError unless D is even and positive: a sine needs its cosine.
 
@@ -26,21 +26,21 @@ def paces(d_model: int) -> Float[np.ndarray, " pairs"]:
 def sinusoidal_encoding(
     positions: Real[np.ndarray, "*positions"] | int | float, d_model: int
 ) -> Float[np.ndarray, "*positions D"]:
-    """Sines and cosines for any places: entries 2i and 2i + 1 turn at pace i.
+    """Sines and cosines for any positions: entries 2i and 2i + 1 have frequency i.
 
     They may be fractions, or negative. Raises ValueError unless `d_model` is even.
     After Vaswani and others (2017), section 3.5.
 
     Defined in chapter 5, "Sines and cosines".
     """
-    angles = np.multiply.outer(positions, paces(d_model))  # (..., D/2)
+    angles = np.multiply.outer(positions, frequencies(d_model))  # (..., D/2)
     pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1)  # (..., D/2, 2)
     return pairs.reshape(*angles.shape[:-1], d_model)
 
 
 @shapes
 def sinusoidal_positions(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
-    """The first `length` places: see `sinusoidal_encoding`.
+    """The first `length` positions: see `sinusoidal_encoding`.
 
     Raises ValueError when `length` is less than 1 or `d_model` is not even.
 
@@ -52,15 +52,15 @@ def sinusoidal_positions(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
 
 
 @shapes
-def shift_matrix(shift: int | float, d_model: int) -> Float[np.ndarray, "D D"]:
-    """The rotation that moves places by `shift`: p[t + shift] = p[t] @ R.
+def rotation_matrix(shift: int | float, d_model: int) -> Float[np.ndarray, "D D"]:
+    """The rotation that moves positions by `shift`: p[t + shift] = p[t] @ R.
 
     Raises ValueError unless `d_model` is even.
 
     Defined in chapter 5, "A step is a rotation".
     """
     matrix = np.zeros((d_model, d_model))
-    for i, angle in enumerate(shift * paces(d_model)):
+    for i, angle in enumerate(shift * frequencies(d_model)):
         sine, cosine = np.sin(angle), np.cos(angle)
         pair = slice(2 * i, 2 * i + 2)
         matrix[pair, pair] = [[cosine, -sine], [sine, cosine]]

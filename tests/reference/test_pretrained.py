@@ -177,9 +177,9 @@ def test_varied_sentences_get_the_vectors_of_both(minilm, sentence_transformer):
 
 
 def test_a_sentence_is_cut_into_pieces_between_marks(minilm):
-    assert minilm.pieces("Hi, unbelievable!") == ["[CLS]", "hi", ",", "unbelievable", "!", "[SEP]"]
-    assert minilm.pieces("electroencephalography")[1:3] == ["electro", "##ence"]
-    assert minilm.pieces("") == ["[CLS]", "[SEP]"]
+    assert minilm.tokenize("Hi, unbelievable!") == ["[CLS]", "hi", ",", "unbelievable", "!", "[SEP]"]
+    assert minilm.tokenize("electroencephalography")[1:3] == ["electro", "##ence"]
+    assert minilm.tokenize("") == ["[CLS]", "[SEP]"]
 
 
 def test_sentences_are_never_cut_short(minilm):
