@@ -52,8 +52,8 @@ print(
 assert not known & set(unseen)
 
 # %% [markdown]
-# With 9,500 number words in its table, a model by words cannot read a single one of the other 500, although nothing in
-# them is new: *sieben*, *und*, *zwanzig* have all been there.
+# With 9,500 number words in its vocabulary, a model by words cannot read a single one of the other 500, although
+# nothing in them is new: *sieben*, *und*, *zwanzig* have all been there.
 #
 # **A number for each letter.** Then these 21 kinds suffice. But a word is now 32 tokens long on average, and attention
 # costs the square of the length. Also, a letter means next to nothing, so the first layers must spell.
@@ -62,8 +62,8 @@ assert not known & set(unseen)
 #
 # ## Merging, by hand
 #
-# **Byte-pair encoding** finds the subwords by counting. Start with letters. Count all pairs of neighbours. Make the most
-# frequent pair a new symbol. Repeat.
+# **Byte-pair encoding** finds the subwords by counting. Start with letters. Count all pairs of neighbours. Make the
+# most frequent pair a new symbol. Repeat.
 #
 # Take four words, with how often each occurs:
 #
@@ -108,8 +108,8 @@ for step in range(1, 5):
 # The method knows what is frequent, and nothing else.
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. *Seat* begins as *s e a t*; *e a*
-# merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*. A word that was never seen, in two subwords
-# that were.
+# merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*. A word that was not in the text, in two
+# subwords that were.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -347,8 +347,8 @@ assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 # falls into four; its merges come later. Zoë and the tea fall apart into letters and bytes, `\xc3` being how Python
 # writes byte 195, and are there all the same.
 #
-# How many merges are right? Each one makes texts shorter and the table longer. Count a token as *rare* if the 9,500
-# words use it less than 100 times.
+# How many merges are right? Each one makes texts shorter and the embedding table longer. Count a token as *rare* if the
+# 9,500 words use it less than 100 times.
 
 # %%
 sizes = [0, 20, 60, 120, 250, 500]

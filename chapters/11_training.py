@@ -11,7 +11,7 @@
 # So far every model of this book was trained by a loop of ten lines, and every loop left something out. At the end of
 # this chapter there is a trainer that can be killed at any moment and goes on as if nothing had happened. With it you
 # train a transformer that turns English numbers into German ones, in well under a minute, and it is right on numbers
-# that it has never seen.
+# that are held out.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
 # 50 minutes to read, with a good place to pause after the first trained model, and 35 more for the exercises.
@@ -85,7 +85,7 @@ print(train_pairs[0])
 # The target stands between special tokens, 1 for begin and 2 for end. In training the model gets all of it but the
 # last token, and must predict all of it but the first: row $t$ of its output is to name target $t + 1$. It is always
 # given the *true* words so far, even where it would have written something else. That is called **teacher forcing**,
-# and it is why one pass trains all places at once ([chapter 9](09_decoder.ipynb#does-training-run-token-by-token)).
+# and it is why one pass trains all positions at once ([chapter 9](09_decoder.ipynb#does-training-run-token-by-token)).
 #
 # ## What should be small?
 #
@@ -196,17 +196,18 @@ quiz.number(
 # %% [markdown]
 # ## How large a step?
 #
-# Chapter 7 subtracted from every parameter its gradient times a rate. But gradients of different parameters differ a
-# thousandfold in size, and one rate cannot suit them all. **Adam** divides the size out. For each parameter it keeps
-# two running means, $m$ of the gradient $g$ and $v$ of its square, and steps by the first over the root of the second:
+# Chapter 7 subtracted from every parameter its gradient times a **learning rate**. But gradients of different
+# parameters differ a thousandfold in size, and one learning rate cannot suit them all. **Adam** divides the size out.
+# For each parameter it keeps two running means, $m$ of the gradient $g$ and $v$ of its square, and steps by the first
+# over the root of the second:
 #
-# $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2, \qquad \text{step} = -\,\text{rate} \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon}$$
+# $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2, \qquad \text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon}$$
 #
 # Both means start at 0; the divisors, with the number $n$ of the step, make up for that. The paper takes
 # $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$.
 #
-# **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The rate is 0.01. How far does
-# each move?
+# **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The learning rate is 0.01. How
+# far does each move?
 
 # %%
 parameter = torch.zeros(2, requires_grad=True)
@@ -217,18 +218,19 @@ print(parameter.tolist())
 assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 
 # %% [markdown]
-# Equally far, by the whole rate. On paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, the divisors are 0.1 and 0.02, and what
-# is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one gradient, and steps by its sign alone, be it signal
-# or noise. Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree the steps are short. At
-# the first step there is nothing to disagree with.
+# Equally far, by the whole learning rate. On paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, the divisors are 0.1 and 0.02,
+# and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one gradient, and steps by its sign alone, be it
+# signal or noise. Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree the steps are
+# short. At the first step there is nothing to disagree with.
 #
-# So the first steps know the least and are the longest. Hence **warm-up**: the rate begins near 0 and grows. Later it
-# should shrink, since a model that keeps jumping by the same distance does not settle. The paper's **schedule**, called
-# Noam after one of its authors, does both:
+# So the first steps know the least and are the longest. Hence **warm-up**: the learning rate begins near 0 and grows.
+# Later it should shrink, since a model that keeps jumping by the same distance does not settle. The paper's
+# **schedule**, called Noam after one of its authors, does both:
 #
-# $$\text{rate}(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
+# $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
-# The two terms meet at $n = \text{warmup}$, where the rate is highest. Another schedule goes down in a straight line to
+# The two terms meet at $n = \text{warmup}$, where the learning rate is highest. Another schedule goes down in a
+# straight line to
 # 0. For that it has to know the last step in advance.
 
 
@@ -278,14 +280,14 @@ plt.show()
 
 # %% tags=["quiz"]
 quiz.number(
-    "The paper's base model has width 512 and 4,000 steps of warm-up. What is its highest rate, in units of 0.0001, to one decimal?",
+    "The paper's base model has width 512 and 4,000 steps of warm-up. What is its highest learning rate, in units of 0.0001, to one decimal?",
     noam_rate(4000, 512, 4000) * 1e4,
     tolerance=0.05,
     feedback="Yes, one over the root of 512 times 4,000: 0.0007, at step 4,000.",
     mistakes=[
         (
             7e-4,
-            "That is the rate itself. In units of 0.0001 it is a number above 1.",
+            "That is the learning rate itself. In units of 0.0001 it is a number above 1.",
         ),
         (
             4000**-0.5 * 1e4,
@@ -433,8 +435,8 @@ quiz.one_choice(
 # ## How good is it?
 #
 # Three figures say how well a model does on sentences that it has not learnt. The *loss* is in nats a token. The
-# *accuracy* is the share of places where the right token scores highest. And *exact* is the share of sentences that are
-# right from beginning to end.
+# *accuracy* is the share of positions at which the right token scores highest. And *exact* is the share of sentences
+# that are right from beginning to end.
 #
 # **Predict first.** The last figure is about whole translations. Does the model have to write them, word by word,
 # before we can count it?
@@ -472,11 +474,11 @@ def evaluate(model: nn.Module, batches: Iterable[Batch], pad_id: int = 0) -> Row
 
 
 # %% [markdown]
-# It does not. Suppose that, given the true words, the model puts the right token first at every place. Then writing by
-# itself it begins with the right token. So what it sees next is the true beginning, and it goes on right, to the end.
-# If it is wrong somewhere, it leaves the path at the first such place. So one pass with teacher forcing tells whether
-# it would have written the sentence. (That holds for always writing the first choice, if padding and begin never are
-# that choice, and if the mask works. With a mask that leaks, the pass proves nothing: [chapter
+# It does not. Suppose that, given the true words, the model puts the right token first at every position. Then writing
+# by itself it begins with the right token. So what it sees next is the true beginning, and it goes on right, to the
+# end. If it is wrong somewhere, it leaves the path at the first such position. So one pass with teacher forcing tells
+# whether it would have written the sentence. (That holds for always writing the first choice, if padding and begin
+# never are that choice, and if the mask works. With a mask that leaks, the pass proves nothing: [chapter
 # 9](09_decoder.ipynb#break-it-six-ways-to-get-a-mask-wrong).)
 #
 # ## The loop
@@ -674,7 +676,7 @@ plt.show()
 # %% [markdown]
 # The loss began near $\ln 334$, as it should. Tokens come first: at step 100 most are right, but of the whole numbers
 # less than half, since one wrong token spoils one. Then the rest falls into place. In the end the model makes no
-# mistake, or next to none, on 500 numbers that it has never seen.
+# mistake, or next to none, on 500 held-out numbers.
 #
 # ### Where does it look?
 #
@@ -703,7 +705,7 @@ shown = next(
 )
 weights = looked_at(shown)
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Table of weights. Rows are the parts of a German number about to be written, columns the English words. Most rows have one dark cell. It moves from left to right, but where tens and units meet, the row of the units is dark one column further right and the row of the tens steps back to the left."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Matrix of weights. Rows are the parts of a German number about to be written, columns the English words. Most rows have one dark cell. It moves from left to right, but where tens and units meet, the row of the units is dark one column further right and the row of the tens steps back to the left."}}
 figure, axes = plt.subplots(figsize=(6.4, 4.4))
 words, parts = shown.source.split(), [*shown.target.split(), "<end>"]
 axes.pcolormesh(
@@ -760,7 +762,7 @@ assert np.mean(hits) > 0.9 and np.mean(diagonal) < 0.5
 # chapter's model with nine recipes and three seeds each. Each differs from the chapter's in what its name says; the two
 # with few numbers, 1,000 of them, stop at step 300.
 #
-# **Predict first.** Which matters most here: warm-up, the way the rate falls, or label smoothing?
+# **Predict first.** Which matters most here: warm-up, the way the learning rate falls, or label smoothing?
 
 # %%
 from classroom.measured import measured
@@ -796,7 +798,10 @@ for name, seeds in runs.items():
     )
 
 # %% tags=["hide-input"]
-warm, cold = reached("double rate"), reached("double rate, no warm-up")
+warm, cold = (
+    reached("double learning rate"),
+    reached("double learning rate, no warm-up"),
+)
 assert (min(warm), max(warm), min(cold), max(cold)) == (275, 400, 425, 525)
 assert np.allclose(sorted(lowest("1/sqrt")), [0.94, 0.96, 0.98], atol=0.005)
 for name, perplexity in [("the chapter's", 1.111), ("no smoothing", 1.0)]:
@@ -806,11 +811,11 @@ assert max(reached("1/sqrt")) <= 300 and max(reached("no warm-up")) <= 300
 assert max(lowest("1/sqrt")) < 0.985 and min(lowest("the chapter's")) > 0.99
 assert all(r["validation_exact"][-1] < 0.9 for r in runs["the paper's"])
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a recipe, in two panels. Left, with the double rate: with warm-up the curves rise at once and pass 99 percent between steps 275 and 400; without it they rise later, between 425 and 525. Right: with a linear schedule the curves stay at the top once they are there; with one over the root they reach it as soon, but keep dropping by a few percent; with the paper's schedule they have only begun to rise at step 400 and end between 66 and 84 percent."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a recipe, in two panels. Left, with the double learning rate: with warm-up the curves rise at once and pass 99 percent between steps 275 and 400; without it they rise later, between 425 and 525. Right: with a linear schedule the curves stay at the top once they are there; with one over the root they reach it as soon, but keep dropping by a few percent; with the paper's schedule they have only begun to rise at step 400 and end between 66 and 84 percent."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 3.2), sharey=True)
 shown = [
-    (0, "double rate", plots.BLUE, "warm-up", (8, 0.9, "left")),
-    (0, "double rate, no warm-up", plots.RED, "none", (330, 0.45, "left")),
+    (0, "double learning rate", plots.BLUE, "warm-up", (8, 0.9, "left")),
+    (0, "double learning rate, no warm-up", plots.RED, "none", (330, 0.45, "left")),
     (1, "the chapter's", plots.BLUE, "linear", (12, 0.8, "left")),
     (1, "1/sqrt", plots.GOLD, "1/sqrt", (330, 0.86, "left")),
     (1, "the paper's", plots.RED, "the paper's", (385, 0.1, "right")),
@@ -819,7 +824,9 @@ for panel, name, color, text, (x, y, side) in shown:
     for run in runs[name]:
         panels[panel].plot(run["step"], run["validation_exact"], color=color, lw=1)
     panels[panel].text(x, y, text, color=color, ha=side)
-panels[0].set(title="rate 0.006", ylabel="whole numbers right", ylim=(0, 1.03))
+panels[0].set(
+    title="learning rate 0.006", ylabel="whole numbers right", ylim=(0, 1.03)
+)
 panels[1].set(title="three schedules")
 for axes in panels:
     axes.set(xlabel="step", xlim=(0, 600))
@@ -827,9 +834,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# **Warm-up.** At the chapter's rate it is not needed: without it 99 percent are reached as soon. At the double rate it
-# is: 275 to 400 steps with it, 425 to 525 without. The longer the steps, the more it matters. (Here nothing breaks
-# without it. In larger models the loss may never fall at all.)
+# **Warm-up.** At the chapter's learning rate it is not needed: without it 99 percent are reached as soon. At the double
+# one it is: 275 to 400 steps with it, 425 to 525 without. The longer the steps, the more it matters. (Here nothing
+# breaks without it. In larger models the loss may never fall at all.)
 #
 # **The schedule.** One over the root reaches 99 percent as soon as the line does. But it does not stay there: in the
 # last 200 steps the three runs fall back to 94, 98 and 96 percent, since its steps are still four tenths of the
@@ -845,13 +852,13 @@ plt.show()
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "You trained for 10,000 steps with a linear schedule, and the model is nearly good enough. You let it go on for 10,000 more. What do you do about the rate?",
+    "You trained for 10,000 steps with a linear schedule, and the model is nearly good enough. You let it go on for 10,000 more. What do you do about the learning rate?",
     quiz.wrong(
         "Nothing: the schedule goes on",
-        "At the end of its line the rate is 0. The next 10,000 steps would change nothing.",
+        "At the end of its line the learning rate is 0. The next 10,000 steps would change nothing.",
     ),
     quiz.wrong(
-        "Keep the last rate that was above 0",
+        "Keep the last learning rate that was above 0",
         "That is a tiny part of the peak. Such steps let a model settle; they do not teach it much.",
     ),
     quiz.right(
@@ -859,8 +866,8 @@ quiz.one_choice(
         "Yes, and expect the loss to rise at first. Or begin anew with a line of 20,000 steps: the line must know its end.",
     ),
     quiz.wrong(
-        "Return to the rate of step 1, the safest there is",
-        "With warm-up the rate of step 1 is small because Adam knows nothing yet. It does know something now, and so small a rate would teach the model little.",
+        "Return to the learning rate of step 1, the safest there is",
+        "With warm-up the learning rate of step 1 is small because Adam knows nothing yet. It does know something now, and so small a learning rate would teach the model little.",
     ),
 )
 
@@ -876,7 +883,7 @@ quiz.one_choice(
 # 1. The parameters.
 # 2. The optimiser state: Adam's two means for every parameter, and the number of the step.
 # 3. The state of the random numbers, since dropout draws from them.
-# 4. The place in the data: which epoch, and how many of its batches are done.
+# 4. How far it is in the data: which epoch, and how many of its batches are done.
 # 5. The history, or the best model so far would be forgotten.
 #
 # The schedule is not on the list, as it is a function of the step. Nor is the order of the sentences, which follows
@@ -945,9 +952,9 @@ else:
 
 # %% [markdown]
 # The file is in the format [safetensors](https://huggingface.co/docs/safetensors): tensors by name, and beside them a
-# text, here the place and the history. PyTorch's own `torch.save` uses Python's pickle. Opened without
-# `weights_only=True`, such a file can run any program with your rights: think of it before you open one from the net.
-# A safetensors file cannot hold a program at all. The best model is kept in another one, `model.safetensors`.
+# text, here the epoch, the batches done and the history. PyTorch's own `torch.save` uses Python's pickle. Opened
+# without `weights_only=True`, such a file can run any program with your rights: think of it before you open one from
+# the net. A safetensors file cannot hold a program at all. The best model is kept in another one, `model.safetensors`.
 #
 # ### Break it: the parameters are enough
 #
@@ -1199,15 +1206,15 @@ verdict
 # Minus the logarithm of the probability that the model gave to the right word, averaged over all real words: that is
 # what training makes small. Adam steps by what the latest gradients agree on, the schedule says how far, and several
 # batches make one step if every word counts once. And whoever keeps the parameters, Adam's means, the random state, the
-# place in the data and the history can stop at any moment, and loses only the time since the last save.
+# state of the data and the history can stop at any moment, and loses only the time since the last save.
 #
 # **Sources.** Adam: [Kingma and Ba (2015)](https://arxiv.org/abs/1412.6980). Label smoothing: [Szegedy and others
 # (2016)](https://arxiv.org/abs/1512.00567). The schedule, and label smoothing for translation: [Vaswani and others
 # (2017)](https://arxiv.org/abs/1706.03762), sections 5.3 and 5.4. Why warm-up helps Adam: [Liu and others
-# (2020)](https://arxiv.org/abs/1908.03265), and why the norm after the sum needs it most: [Xiong and others
+# (2020)](https://arxiv.org/abs/1908.03265), and why post-norm needs it most: [Xiong and others
 # (2020)](https://arxiv.org/abs/2002.04745). Clipping: [Pascanu, Mikolov and Bengio
 # (2013)](https://arxiv.org/abs/1211.5063). Teacher forcing: [Williams and Zipser
 # (1989)](https://doi.org/10.1162/neco.1989.1.2.270).
 #
-# **Next.** The model knows what comes next at every place. Chapter 12 lets it write: one word at a time, several drafts
-# at once, and without computing anything twice.
+# **Next.** The model knows what comes next at every position. Chapter 12 lets it write: one word at a time, several
+# hypotheses at once, and without computing anything twice.

@@ -30,9 +30,9 @@ transformer_map(built=12)
 # Writing is a loop. Feed the begin token, get a score for every token of the vocabulary, choose one, feed that, and so
 # on until the end token is chosen. The loop needs only two things: a **step**, which reads a token of each sentence and
 # returns scores, and a way to **select** some of the sentences. So we ask for no more than that: `Decoding`, an import,
-# is a `Protocol`, which lists the methods `step`, `select` and `__len__` (how many sentences there are), and the special
-# tokens for padding, begin and end. Any class that has them will do. The same loop then serves a transformer, the
-# recurrent networks of chapter 13, and a table of nine tokens.
+# is a `Protocol`, which lists the methods `step`, `select` and `__len__` (how many sentences there are), and the
+# special tokens for padding, begin and end. Any class that has them will do. The same loop then serves a transformer,
+# the recurrent networks of chapter 13, and a toy of nine tokens.
 #
 # When a sentence has ended it leaves the batch. Otherwise the model would go on computing for it until the last one is
 # done. The checks beside it are imports too: `checked_logits` refuses scores that are not numbers and copies the others
@@ -107,7 +107,7 @@ table[6:, 2] = 1.0
 
 
 class Table:
-    """Sentences that a table of probabilities continues."""
+    """Sentences that fixed probabilities continue."""
 
     special_ids = (0, 1, 2)
 
@@ -143,10 +143,10 @@ assert spoken(best_words) == "a cup"
 #
 # ## Several hypotheses at once
 #
-# **Beam search** keeps not one beginning but the best few, say two, which are called **hypotheses**. By hand: after one word these are *a* (0.5) and
-# *the* (0.4). Continue both: *the tea* 0.36, *a cup* 0.2, *a pot* 0.175, *a tea* 0.125, *the cup* 0.04. Keep the best
-# two, *the tea* and *a cup*. Both end. The better one is *the tea*: found, although its first word was only the second
-# best.
+# **Beam search** keeps not one beginning but the best few, say two, which are called **hypotheses**. By hand: after one
+# word these are *a* (0.5) and *the* (0.4). Continue both: *the tea* 0.36, *a cup* 0.2, *a pot* 0.175, *a tea* 0.125,
+# *the cup* 0.04. Keep the best two, *the tea* and *a cup*. Both end. The better one is *the tea*: found, although its
+# first word was only the second best.
 #
 # Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. And here is a trap. Each
 # further word adds a negative number, so a hypothesis that ends early is likely to win. The paper divides by a
@@ -154,16 +154,17 @@ assert spoken(best_words) == "a cup"
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
-# with $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided, the
-# short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are
+# with $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided,
+# the short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores
+# are
 # $-1.010$ and $-0.973$, and the long one wins. With $\alpha = 0$ nothing is divided; the larger it is, the longer the
 # hypotheses that win.
 #
 # The function keeps the `beam` likeliest hypotheses of each sentence; to the loop these are rows like any others, and
-# `select` makes several rows of one. Of each hypothesis it considers one continuation more than `beam`, since one may be
-# the end, which does not go on. And an end counts only among the best `beam`: a poor one, taken early, could win by being
-# short. A sentence is done when `beam` hypotheses have ended and none that goes on can become better than the best of
-# them, however cheap its further words.
+# `select` makes several rows of one. Of each hypothesis it considers one continuation more than `beam`, since one may
+# be the end, which does not go on. And an end counts only among the best `beam`: a poor one, taken early, could win by
+# being short. A sentence is done when `beam` hypotheses have ended and none that goes on can become better than the
+# best of them, however cheap its further words.
 
 # %% tags=["export"] module="generation"
 from typing import NamedTuple
@@ -260,8 +261,8 @@ assert np.allclose(
 #
 # In code, `KVAttention` is the attention of [chapter 7](07_learning.ipynb#let-the-machine-do-it), with its parameters,
 # but its keys and values stay from step to step. `attend` projects a query and attends to what is kept. `extend` first
-# adds the keys and values of the new token. `KVCache` has two of them for each decoder layer: one grows with the target,
-# and the other holds the memory.
+# adds the keys and values of the new token. `KVCache` has two of them for each decoder layer: one grows with the
+# target, and the other holds the memory.
 
 # %% tags=["export"] module="generation"
 from dotformer.attention import MultiHeadAttention
@@ -343,14 +344,14 @@ class KVCache:
 
 # %% [markdown]
 # `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-whole-transformer) for one token: the same layers,
-# with the same residual connections and norms. Only the keys and values come from somewhere else. Those of cross-attention were computed once, from
-# the memory; those of self-attention grow by one row a step. No mask is needed, since what is not written yet cannot be
-# seen.
+# with the same residual connections and norms. Only the keys and values come from somewhere else. Those of
+# cross-attention were computed once, from the memory; those of self-attention grow by one row a step. No mask is
+# needed, since what is not written yet cannot be seen.
 #
 # Two mistakes would go unnoticed. The new token must know its *position*, the number of tokens before it. And when
 # sentences are selected, all that is kept must be selected with them.
 #
-# One check finds both. Teacher forcing gives the scores at all places in one pass ([chapter
+# One check finds both. Teacher forcing gives the scores at all positions in one pass ([chapter
 # 11](11_training.ipynb#something-to-learn)). Step by step the cache must give the same, even when the sentences change
 # places on the way.
 
@@ -581,9 +582,9 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: its first ten in their order, and all its
-# scores. A beam of one begins, as greedy does, with another word than the best sentence, and cannot come back. Here two
-# hypotheses are enough. For a real model the sentences are too many to list, but [Stahlberg and Byrne
+# With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: its first ten in their order, and all
+# its scores. A beam of one begins, as greedy does, with another word than the best sentence, and cannot come back. Here
+# two hypotheses are enough. For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator by a cleverer search: for
 # more than half of the sources it was the *empty* sentence, and a beam missed it. So a narrow beam does not only save
 # work. It stays near what reads well.
@@ -739,7 +740,7 @@ assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
 
 # %% [markdown]
 # A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences drawn
-# from the table, *the tea* and *a cup* are about as many as they should be, 36 and 20 in a hundred.
+# from the toy, *the tea* and *a cup* are about as many as they should be, 36 and 20 in a hundred.
 #
 # **Predict first.** How many numbers does the first of the three models translate exactly if it draws its words?
 
@@ -800,7 +801,7 @@ quiz.one_choice(
 
 # %% tags=["exercise"]
 def nucleus(probabilities, p):
-    """The probabilities that top-p draws from, in their old places."""
+    """The probabilities that top-p draws from, in their old order."""
     ...
 
 
@@ -845,7 +846,7 @@ check_nucleus = partial(
             q, p, again=False
         ),
         "p is a share of the sum, not a threshold for each word": by_threshold,
-        "the words must stay in their places": lambda q, p: np.sort(
+        "the words must stay in their order": lambda q, p: np.sort(
             kept_by_loop(q, p)
         )[::-1],
     },
@@ -869,9 +870,9 @@ verdict
 # %% [markdown]
 # ### Exercise 2: One step of a beam
 #
-# *Medium, 15 minutes.* Given the sums of logarithms of $K$ hypotheses, an array $(K,)$, and for each the logarithms
-# of what may follow, $(K, V)$, return the $K$ best continuations, the best first, as a list of pairs (hypothesis, token). No
-# two totals are equal, and no token is special here.
+# *Medium, 15 minutes.* Given the sums of logarithms of $K$ hypotheses, an array $(K,)$, and for each the logarithms of
+# what may follow, $(K, V)$, return the $K$ best continuations, the best first, as a list of pairs (hypothesis, token).
+# No two totals are equal, and no token is special here.
 
 
 # %% tags=["exercise"]
@@ -1015,5 +1016,5 @@ verdict
 # (2020)](https://arxiv.org/abs/1904.09751). What keys and values cost in a large model: [Pope and others
 # (2023)](https://arxiv.org/abs/2211.05102).
 #
-# **Next.** Everything on the map is built. Part III puts it to work: chapters 13 and 14 translate whole sentences, measures
-# how well, and compares it with the networks that came before.
+# **Next.** Everything on the map is built. Part III puts it to work: chapters 13 and 14 translate whole sentences,
+# measures how well, and compares it with the networks that came before.

@@ -370,7 +370,7 @@ class RecurrentSeq2Seq(nn.Module):
 
 # %% [markdown]
 # Look at the loop in `decode`. Each step needs the state that the step before has left, so a sentence of twenty words
-# is twenty steps, one after the other, in training too. A transformer's decoder trains all places at once ([chapter
+# is twenty steps, one after the other, in training too. A transformer's decoder trains all positions at once ([chapter
 # 9](09_decoder.ipynb#does-training-run-token-by-token)), which is one reason why it replaced this.
 
 # %% tags=["quiz"]
@@ -396,8 +396,8 @@ quiz.number(
 # ## The same words, the same steps
 #
 # Five models of 0.25 to 0.32 million parameters: a transformer, and LSTM and GRU with and without attention. All get
-# the same batches, optimizer and rate, and 900 steps. Each word is one token, and a sentence counts if greedy writing
-# gets every word of it right.
+# the same batches, optimizer and learning rate, and 900 steps. Each word is one token, and a sentence counts if greedy
+# writing gets every word of it right.
 #
 # **Predict first.** What share of 500 unseen sentences does each get right: the transformer, a recurrent network with
 # attention, one without?
@@ -515,9 +515,9 @@ assert one_rate["gru, no attention"]["long"] == 0.0
 # %% [markdown]
 # The transformer gets all but 5 of 500. With attention the GRU gets 79 percent, without it 5, and of the long sentences
 # none. All do worse with long sentences, and some of that needs no explanation: a sentence counts only if *every* word
-# is right, so twice the words at the same chance each leave the square of the share. A state of fixed size, through which
-# everything must pass, would lower it further. But it cannot be all: without attention the LSTM hands over 160 numbers,
-# the GRU 96, and the LSTM does worse.
+# is right, so twice the words at the same chance each leave the square of the share. A state of fixed size, through
+# which everything must pass, would lower it further. But it cannot be all: without attention the LSTM hands over 160
+# numbers, the GRU 96, and the LSTM does worse.
 #
 # What do the transformer and the better of the others get wrong?
 
@@ -546,13 +546,13 @@ for name, texts in translations.items():
 #
 # ### Break it: a baseline that nobody tuned
 #
-# Do you believe that table? Every model got the same rate, and the rate was found for the transformer, in chapter 11.
-# Comparisons like this one are published: one's own model with the best settings, the other with the same. From outside
-# they look fair. The check is to give each the same *effort*.
+# Do you believe that table? Every model got the same learning rate, one that was found for the transformer, in chapter
+# 11. Comparisons like this one are published: one's own model with the best settings, the other with the same. From
+# outside they look fair. The check is to give each the same *effort*.
 #
-# **Predict first.** Now each model may choose among three learning rates, 0.001, 0.003 and 0.006, by the validation loss of
-# one seed, and is trained with three seeds; all else stays. The number words of chapter 11 are a second task. What
-# happens to the order?
+# **Predict first.** Now each model may choose among three learning rates, 0.001, 0.003 and 0.006, by the validation
+# loss of one seed, and is trained with three seeds; all else stays. The number words of chapter 11 are a second task.
+# What happens to the order?
 
 # %%
 from collections import Counter
@@ -566,7 +566,7 @@ def tested(task, name):
     return sorted(run["test"]["exact"] for run in found[task][name]["runs"])
 
 
-print(" " * 20 + "grammar: rate, three seeds      numbers: rate, three seeds")
+print(" " * 20 + "grammar: learning rate, seeds  numbers: learning rate, seeds")
 for name in models:
     line = f"{name:19}"
     for task in ("grammar", "numbers"):
@@ -584,12 +584,12 @@ assert [round(100 * share) for share in (blind[0], blind[-1])] == [30, 57]
 assert tested("grammar", "lstm, no attention")[-1] < 0.05
 
 # %% [markdown]
-# For the grammar all five choose the highest rate, 0.006. One rate for all would have been fair here, had it only been
-# this one; the transformer alone did well with 0.003. With 0.006 the GRU with attention is within three points of the
-# transformer, ahead of it with one seed, and the LSTM comes close. (It is the end of the list; a still higher rate
-# might help them more.) What remains, at these rates, is attention. Without it the GRU gets between 30 and 57 percent,
-# the LSTM hardly any; with the numbers it is the same. In so few steps, attention matters more than what is built
-# around it.
+# For the grammar all five choose the highest learning rate, 0.006. One for all would have been fair here, had it only
+# been this one; the transformer alone did well with 0.003. With 0.006 the GRU with attention is within three points of
+# the transformer, ahead of it with one seed, and the LSTM comes close. (It is the end of the list; a still higher one
+# might help them more.) What remains, at these learning rates, is attention. Without it the GRU gets between 30 and 57
+# percent, the LSTM hardly any; with the numbers it is the same. In so few steps, attention matters more than what is
+# built around it.
 #
 # So why did transformers replace recurrent networks? One reason cannot be seen in a race over equal steps: they train
 # without a loop over words, so they can be larger, and read more, in the same time.
@@ -602,12 +602,12 @@ quiz.one_choice(
         "A good question. But here they had between 0.25 and 0.32 million, and the comparison was unfair all the same.",
     ),
     quiz.right(
-        "How the rate of each was chosen",
-        "Yes. With its own rate the GRU had at least 96 percent with every seed.",
+        "How the learning rate of each was chosen",
+        "Yes. With its own learning rate the GRU had at least 96 percent with every seed.",
     ),
     quiz.wrong(
         "Whether there were several seeds",
-        "Always a good question. But three seeds at a rate that suits one of the two models are the same unfair comparison, three times.",
+        "Always a good question. But three seeds at a learning rate that suits one of the two models are the same unfair comparison, three times.",
     ),
     quiz.wrong(
         "Whether 500 test sentences are enough",
@@ -618,11 +618,11 @@ quiz.one_choice(
 # %% [markdown]
 # ### Longer than anything it has learnt
 #
-# A program (`benchmarks/translators.py`) has also trained all of them, at these rates and with three seeds, on the
-# shorter half of each corpus, and tested them on all lengths.
+# A program (`benchmarks/translators.py`) has also trained all of them, at these learning rates and with three seeds, on
+# the shorter half of each corpus, and tested them on all lengths.
 #
 # **Predict first.** A recurrent network reads one more word as it has read the others. A transformer gets encodings of
-# positions that it has never seen. Which does better on what is longer than all it has learnt?
+# positions beyond those of its training. Which does better on what is longer than all it has learnt?
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels, share right over the length of the translation, with a dotted line at the longest that was learnt. In the grammar the transformer and the GRU with attention are near 1 up to the line at 10 words, the LSTM with attention a little lower. Beyond it all three fall, to 0.3 or less at 13 words, and are near 0 at 15. Of the numbers up to 9 words all with attention are above 0.9; at 11 the GRU with attention is still at 1, transformer and LSTM at 0.8. Without attention the curves lie lower, for the LSTM near 0."}}
@@ -757,7 +757,7 @@ assert round(100 * right) == 99
 # %% [markdown]
 # The last layer points, and the first does no better than the diagonal. The GRU's one look is about as good as the last
 # layer's mean, and yet it gets 21 percent of the sentences wrong, and the transformer 1: to point at the right word is
-# not the same as to know what to write. And with other seeds and their best rates?
+# not the same as to know what to write. And with other seeds and their best learning rates?
 
 # %%
 for name in ("transformer", "gru, attention", "lstm, attention"):
@@ -894,7 +894,7 @@ quiz.one_choice(
     "In a picture of cross-attention, the row that predicts *seinen* (his, accusative) has most of its weight on *apple*. What may you conclude?",
     quiz.wrong(
         "The model takes *seinen* for a translation of *apple*",
-        "It writes *Apfel* in the next place. Look at *der* and *man* above: a weight is no entry of a dictionary.",
+        "It writes *Apfel* next. Look at *der* and *man* above: a weight is no entry of a dictionary.",
     ),
     quiz.wrong(
         "The head is broken: it should look at *his*",
@@ -1037,8 +1037,8 @@ verdict
 #
 # A translator reads one sentence and writes another, word by word, each time looking back at what it has read. Where
 # the truth is known, one can measure how often a layer attends to the words being rendered: the last one nearly always
-# does. Where it attends elsewhere, exchanging a single state shows that it can be reading what the rendering depends on.
-# And of the recurrent models, those with attention came close once their learning rate had been chosen for them.
+# does. Where it attends elsewhere, exchanging a single state shows that it can be reading what the rendering depends
+# on. And of the recurrent models, those with attention came close once their learning rate had been chosen for them.
 #
 # **Sources.** The synchronous grammar: [Lewis and Stearns (1968)](https://doi.org/10.1145/321466.321477). Sequence to
 # sequence: [Sutskever, Vinyals and Le (2014)](https://arxiv.org/abs/1409.3215); additive attention: [Bahdanau, Cho and

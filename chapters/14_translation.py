@@ -8,13 +8,13 @@
 # %% [markdown]
 # # 14. How well does it translate?
 #
-# A translation is hard to judge. This chapter takes the score that the field uses apart, shows how it can be made to say
-# nearly anything, and what it does not see. Then come real data: captions of pictures, English words and how they sound.
-# At the end you have a translator that one command trains, a score with its signature, and a table of the models that
-# it replaced.
+# A translation is hard to judge. This chapter takes the score that the field uses apart, shows how it can be made to
+# say nearly anything, and what it does not see. Then come real data: captions of pictures, English words and how they
+# sound. At the end you have a translator that one command trains, a score with its signature, and a comparison with the
+# models that it replaced.
 #
-# You need [chapter 13](13_alignment.ipynb). It takes about 25 minutes to read, and 30 more for the exercises. You need no
-# German.
+# You need [chapter 13](13_alignment.ipynb). It takes about 25 minutes to read, and 30 more for the exercises. You need
+# no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter measures what it writes."}}
 from functools import partial
@@ -34,22 +34,23 @@ transformer_map(built=14)
 # them. So one counts how much of what was written is in it.
 #
 # **By hand.** The reference is *der Hund sieht die Katze im Garten*, the dog sees the cat in the garden, seven words.
-# The model wrote *ein Hund sieht die Katze*, five. How much of what it wrote is in the reference?
+# The model wrote *ein Hund sieht die Katze*, five. How much of what it wrote is in the reference? Count its
+# **n-grams**, which are runs of $n$ words, for $n$ from 1 to 4:
 #
-# | pieces of | written | found in the reference | share |
+# | n-grams of | written | found in the reference | share |
 # |---|---|---|---|
 # | 1 word | 5 | *Hund, sieht, die, Katze*: 4 | 4/5 |
 # | 2 words | 4 | *Hund sieht, sieht die, die Katze*: 3 | 3/4 |
 # | 3 words | 3 | *Hund sieht die, sieht die Katze*: 2 | 2/3 |
 # | 4 words | 2 | *Hund sieht die Katze*: 1 | 1/2 |
 #
-# **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$. A
-# piece counts at most as often as it occurs in the reference; otherwise every single word of *die die die* would be
+# **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$. An
+# n-gram counts at most as often as it occurs in the reference; otherwise every single word of *die die die* would be
 # found. So far the missing end has cost nothing. So a text of $c$ words that is shorter than its reference of $r$ words
 # is multiplied by the **brevity penalty** $e^{1 - r/c}$, here $e^{1 - 7/5} = 0.670$. Together that is 0.448; scores
 # are given in hundredths, 44.8.
 #
-# For a test set the pieces of all sentences are counted together before anything is divided. And what is a word?
+# For a test set the n-grams of all sentences are counted together before anything is divided. And what is a word?
 # *Katze.* with its full stop, or without? Every answer gives other figures. So do not count BLEU with code of your own:
 # [sacreBLEU](https://github.com/mjpost/sacrebleu) cuts by the same rules for everyone who does not
 # ask for others, and says which in a **signature**.
@@ -124,11 +125,11 @@ quiz.number(
     "The reference is *wir helfen ihrem alten Vater heute*, the model writes *wir helfen ihrem alten Vater*. What is the BLEU score, from 0 to 100, to one decimal?",
     bleu([" ".join(given[:-1])], [" ".join(given)])[0],
     tolerance=0.06,
-    feedback="Yes. All its pieces are in the reference, so only the brevity penalty is left, $e^{1 - 6/5}$.",
+    feedback="Yes. All its n-grams are in the reference, so only the brevity penalty is left, $e^{1 - 6/5}$.",
     mistakes=[
         (
             100,
-            "All pieces are found, but the text is too short: the brevity penalty is missing.",
+            "All n-grams are found, but the text is too short: the brevity penalty is missing.",
         ),
         (
             100 * 5 / 6,
@@ -139,15 +140,15 @@ quiz.number(
             "The ratio is upside down: the reference's length is divided by the text's. A penalty is never above 1.",
         ),
     ],
-    otherwise="How many of its pieces of 1, 2, 3 and 4 words are in the reference? Then the brevity penalty, with $r = 6$ and $c = 5$.",
+    otherwise="How many of its n-grams of 1, 2, 3 and 4 words are in the reference? Then the brevity penalty, with $r = 6$ and $c = 5$.",
 )
 
 # %% [markdown]
 # ### Break it: a score that nobody can compare
 #
-# Here is one output, 500 sentences of the grammar by the GRU of [chapter 13](13_alignment.ipynb), scored in four ways that
-# all print a number called BLEU. In the last one, every German word that is not among the 60 commonest is replaced by
-# UNK on both sides, as happens when references come out of a model's own vocabulary.
+# Here is one output, 500 sentences of the grammar by the GRU of [chapter 13](13_alignment.ipynb), scored in four ways
+# that all print a number called BLEU. In the last one, every German word that is not among the 60 commonest is replaced
+# by UNK on both sides, as happens when references come out of a model's own vocabulary.
 
 # %%
 from collections import Counter
@@ -243,9 +244,9 @@ assert opposite > 55 and 0 < order - exchange < 3 and paraphrase < exchange
 # | that the same words may stand in another order | *dem Hund* in front is good German, and loses two thirds |
 # | that the same may be said in other words | *bekommt vom Mann*: the lowest score |
 #
-# BLEU counts pieces and knows no meaning, so it cannot tell whether one sentence is right. Over a thousand sentences,
+# BLEU counts n-grams and knows no meaning, so it cannot tell whether one sentence is right. Over a thousand sentences,
 # accidents like these partly even out; the habits of a system do not. A large difference means something, a small one
-# needs a test. (Three of the four sentences have no piece of four words in common with the reference. A geometric mean
+# needs a test. (Three of the four sentences have no 4-gram in common with the reference. A geometric mean
 # would be 0; sacreBLEU counts such a share as a small one, which is the smoothing of its signature.)
 #
 # ## Real words, real sentences
@@ -317,8 +318,8 @@ class RecurrentState:
 
 # %% [markdown]
 # And a `Translator` is either kind of model with its two tokenizers: text in, text out. `translate` cuts texts into
-# tokens, searches with a beam, and joins the pieces. (It takes texts of one length together: without padding, what is
-# written for one cannot depend on the others.) The rest checks what comes in, and `attention` will be needed below.
+# tokens, searches with a beam, and joins what it finds. (It takes texts of one length together: without padding, what
+# is written for one cannot depend on the others.) The rest checks what comes in, and `attention` will be needed below.
 
 # %% tags=["export"] module="translation"
 from collections import defaultdict
@@ -426,7 +427,7 @@ class Translator:
     ) -> list[str]:
         """The best hypothesis for each text, at most 50 tokens longer than it.
 
-        Batches have at most `max_tokens` places, drafts included. A text of nothing
+        Batches have at most `max_tokens` tokens, hypotheses included. A text of nothing
         but space gives "". Raises ValueError for one that is too long.
         """
         rows = [self.tokens(text) for text in texts]
@@ -502,7 +503,7 @@ plt.show()
 # 38.7 into German, or 39.0 in lower case. A model of this shape is published with 41.0 ([Wu and others
 # 2021](https://arxiv.org/abs/2105.14462)), counted on lower-cased tokens that are not sacreBLEU's. Model, training and
 # counting may each have their share in the two points. Without a signature nobody can tell how much is the counting.
-# Nor does 41.1 into English mean that this direction is easier: the two scores count pieces of different languages.
+# Nor does 41.1 into English mean that this direction is easier: the two scores count n-grams of different languages.
 #
 # What does 38.7 look like? Here are the first five short captions of the test set.
 
@@ -519,7 +520,7 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 # word. Both are pieced together from tokens, for words that the model has hardly seen. The third says something else,
 # *a girl drives with a stick in front of a shot*, and for *in Karateanzug* German would have *im*.
 #
-# And where does the model look? Here is the first of them. Its tokens are pieces of words, and nobody has aligned them.
+# And where does the model look? Here is the first of them. Its tokens are subwords, and nobody has aligned them.
 
 # %% tags=["plot"]
 sentence = measured("alignments")["sentences"][0]
@@ -543,9 +544,9 @@ for word, looks in zip(sentence["target"], weights[1].argmax(-1).T, strict=False
 assert agreed == [" Mann", " Hut", " starrt", " etwas"]
 
 # %% [markdown]
-# For four of the ten tokens all four heads of the second layer look at the same place, and it is the right one: *man*
+# For four of the ten tokens all four heads of the second layer attend to the same token, and it is the right one: *man*
 # for *Mann*, *hat* for *Hut*, *star* for *starrt*, *something* for *etwas*. (In the figure, choose the token *before*:
-# `Hut` shows how *starrt* is written.) In the other places they differ, also where there is a counterpart: *in* for
+# `Hut` shows how *starrt* is written.) For the other tokens they differ, also where there is a counterpart: *in* for
 # *mit*, *an* for *einem*, *at* for *auf*. One sentence shows how to read such a picture, and no more.
 
 # %% tags=["quiz"]
@@ -569,7 +570,7 @@ quiz.one_choice(
 # ## And how is that said?
 #
 # `configs/cmudict.toml` learns from 112,000 words of the pronouncing dictionary, with 118,687 pronunciations, letter by
-# letter. Of 12,000 words that it has never seen, how many does it pronounce as the dictionary does?
+# letter. Of 12,000 held-out words, how many does it pronounce as the dictionary does?
 
 # %%
 spoken = measured("cmudict")
@@ -595,10 +596,10 @@ assert 0.26 < wrong < 0.29
 #
 # ## And the models it replaced?
 #
-# On the grammar a recurrent model with attention was nearly level, once its rate had been chosen for it. Captions are
-# another matter: real words, and thousands of them. So three counterparts, each with about as many parameters, got what
-# the transformer got: four rates for 2,000 steps each, and then the two best of these for 9,000, each with its own
-# warm-up and decay.
+# On the grammar a recurrent model with attention was nearly level, once its learning rate had been chosen for it.
+# Captions are another matter: real words, and thousands of them. So three counterparts, each with about as many
+# parameters, got what the transformer got: four learning rates for 2,000 steps each, and then the two best of these for
+# 9,000, each with its own warm-up and decay.
 #
 # **Predict first.** In what order do the four stand after 2,000 steps? And after 9,000?
 
@@ -612,7 +613,7 @@ for (kind, steps), one in sorted(
 ):
     print(
         f"{steps:>5} steps  {kind:17} {one['parameters'] / 1e6:.2f} M parameters",
-        f" rate {one['learning_rate']:<6} loss {one['validation_loss'][-1]:.2f}",
+        f" learning rate {one['learning_rate']:<6} loss {one['validation_loss'][-1]:.2f}",
         f"BLEU {one['bleu']:.1f}" if "bleu" in one else "",
     )
 loss = {key: one["validation_loss"][-1] for key, one in best.items()}
@@ -640,12 +641,12 @@ plt.show()
 
 # %% [markdown]
 # In runs of 2,000 steps both recurrent models with attention end *ahead*. In runs of 9,000 steps the transformer ends
-# ahead, by 1.4 points of BLEU. (It also ends half a point above the 38.7 of its configuration, which has a rate of
-# 0.0025.) Whoever compares short runs can publish the other order; so can whoever gives all of them the rate of 0.01,
-# at which the transformer gets 37.0. And our order is not the last word. 1.4 points are few enough to need a test, and
-# more seeds than our one; and the recurrent models did best at the highest rate that we tried, so a higher one may suit
-# them better still. Between the GRU with attention and the one without lie twelve points. Some of that may be the rate
-# as well; hardly all of it.
+# ahead, by 1.4 points of BLEU. (It also ends half a point above the 38.7 of its configuration, which has a learning
+# rate of 0.0025.) Whoever compares short runs can publish the other order; so can whoever gives all of them the
+# learning rate of 0.01, at which the transformer gets 37.0. And our order is not the last word. 1.4 points are few
+# enough to need a test, and more seeds than our one; and the recurrent models did best at the highest learning rate
+# that we tried, so a higher one may suit them better still. Between the GRU with attention and the one without lie
+# twelve points. Some of that may be the learning rate as well; hardly all of it.
 
 # %%
 at_high_rate = next(
@@ -654,7 +655,7 @@ at_high_rate = next(
     if (one["kind"], one["learning_rate"], one["steps"])
     == ("transformer", 0.01, 9000)
 )
-print(f"transformer at rate 0.01: {at_high_rate:.1f}")
+print(f"transformer at learning rate 0.01: {at_high_rate:.1f}")
 assert round(at_high_rate, 1) == 37.0
 assert best["gru, attention", 9000]["learning_rate"] == 0.01  # the highest
 
@@ -664,13 +665,13 @@ assert best["gru, attention", 9000]["learning_rate"] == 0.01  # the highest
 # ### Exercise 1: Clipped counts
 #
 # *Medium, 15 minutes.* Given a hypothesis and a reference, lists of words, and $n$, return the share of the
-# hypothesis's pieces of $n$ words that are in the reference, each counted at most as often as it is there. A hypothesis
+# hypothesis's n-grams that are in the reference, each counted at most as often as it is there. A hypothesis
 # shorter than $n$ gives 0.
 
 
 # %% tags=["exercise"]
 def precision(hypothesis, reference, n):
-    """The clipped share of pieces of n words."""
+    """The clipped share of n-grams."""
     ...
 
 
@@ -702,16 +703,16 @@ check_precision = partial(
         (["a"], "a b".split(), 2),
     ],
     mistakes={
-        "a piece counts at most as often as the reference has it": lambda h, r, n: (
+        "an n-gram counts at most as often as the reference has it": lambda h, r, n: (
             clipped(h, r, n, clip=False)
         ),
-        "divide by the hypothesis's pieces, not by the reference's": lambda h, r, n: (
+        "divide by the hypothesis's n-grams, not by the reference's": lambda h, r, n: (
             clipped(h, r, n, by=r)
         ),
-        "each different piece is counted once": lambda h, r, n: (
+        "each different n-gram is counted once": lambda h, r, n: (
             len({*pieces(h, n)} & {*pieces(r, n)}) / max(len({*pieces(h, n)}), 1)
         ),
-        "pieces of n words, not single words": lambda h, r, n: clipped(h, r, 1),
+        "n-grams, not single words": lambda h, r, n: clipped(h, r, 1),
     },
 )
 check_precision(precision)

@@ -115,10 +115,7 @@ class Stack(nn.Module):
     """
 
     def __init__(
-        self,
-        layer: Callable[[LayerConfig], nn.Module],
-        config: LayerConfig,
-        num_layers: int,
+        self, layer: type[nn.Module], config: LayerConfig, num_layers: int
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layer(config) for _ in range(num_layers))
