@@ -56,6 +56,11 @@ def test_what_is_made_from_the_chapters_is_fresh():
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_chapters_and_pages_use_the_words_of_the_field():
+    result = run("literate.words")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 @pytest.mark.parametrize("command", [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("codespell_lib",)])
 def test_style_and_spelling(command):
     result = run(*command)
