@@ -9,7 +9,7 @@
 # # 5. Where does a word stand?
 #
 # *Dog bites man* isn't news; *man bites dog* is. The attention of chapter 4 gives the verb the same output in both. By
-# the end of this chapter you will have built a **position encoding**: a matrix of numbers that, added to the words,
+# the end of this chapter you will have built a **positional encoding**: a matrix of numbers that, added to the words,
 # tells attention their order, and in which "one word back" is the same step everywhere.
 #
 # You need [chapter 4](04_self_attention.ipynb), and sine and cosine. It takes about 25 minutes to read, and 45 more for

@@ -427,8 +427,8 @@ class Translator:
     ) -> list[str]:
         """The best hypothesis for each text, at most 50 tokens longer than it.
 
-        Batches have at most `max_tokens` tokens, hypotheses included. A text of nothing
-        but space gives "". Raises ValueError for one that is too long.
+        Batches have at most `max_tokens` tokens, hypotheses included. A text of
+        nothing but space gives "". Raises ValueError for one that is too long.
         """
         rows = [self.tokens(text) for text in texts]
         results = [""] * len(texts)

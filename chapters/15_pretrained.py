@@ -100,10 +100,6 @@ class SentenceEncoder(nn.Module):
         device = self.embeddings.tokens.weight.device
         return tokens.to(device), real[:, None, None].to(device)
 
-    def tokenize(self, sentence: str) -> list[str]:
-        """The subwords of a sentence, with the special tokens [CLS] and [SEP]."""
-        return self.tokenizer.encode(sentence).tokens
-
     @shapes
     def forward(
         self,
@@ -201,7 +197,7 @@ def parameters(module):
 
 minilm = load_minilm()
 print(f"{parameters(minilm):,} parameters")
-print(minilm.tokenize("A Lannister always pays his debts"))
+print(minilm.tokenizer.encode("A Lannister always pays his debts").tokens)
 assert parameters(minilm) == 22_565_376
 
 # %% [markdown]
@@ -327,7 +323,7 @@ def look(sentence):
     tokens, mask = minilm.batch([sentence])
     with record_weights(minilm) as seen, torch.no_grad():
         minilm(tokens, mask)
-    return torch.cat(list(seen.values())), minilm.tokenize(sentence)
+    return torch.cat(list(seen.values())), minilm.tokenizer.encode(sentence).tokens
 
 
 lannister, subwords = look(sentences[0])

@@ -70,10 +70,6 @@ class SentenceEncoder(nn.Module):
         device = self.embeddings.tokens.weight.device
         return tokens.to(device), real[:, None, None].to(device)
 
-    def tokenize(self, sentence: str) -> list[str]:
-        """The subwords of a sentence, with the special tokens [CLS] and [SEP]."""
-        return self.tokenizer.encode(sentence).tokens
-
     @shapes
     def forward(
         self,
