@@ -255,6 +255,8 @@ class RecurrentConfig:
 
 # %% tags=["export"] module="recurrent"
 from dotformer.decoder import padding_mask
+from dotformer.support.shapes import shapes
+from jaxtyping import Float, Int
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
@@ -351,19 +353,23 @@ class RecurrentSeq2Seq(nn.Module):
         hidden, last = self.decoder(x, state[0])
         return hidden, last[None]
 
+    @shapes
     def attend(
-        self, source: Tensor, target: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """As `forward`, with attention's weights (B, T, S), or None without it."""
+        self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]
+    ) -> tuple[Float[Tensor, "B T V"], Float[Tensor, "B T S"] | None]:
+        """As `forward`, with attention's weights, or None without it."""
         logits, weights, _ = self.decode(target, *self.encode(source))
         return logits, weights
 
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Logits (B, T, V): row t scores what may follow targets 0 to t (B, T).
+    @shapes
+    def forward(
+        self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T V"]:
+        """Logits: row t scores what may follow targets 0 to t.
 
-        `source` (B, S) is padded at the end. Raises ValueError where it is empty or
-        has padding before a token, and when the batches differ in size. Padding of
-        the target is read like a token: nothing that stands before it changes.
+        `source` is padded at the end. Raises ValueError where it is empty or has
+        padding before a token. Padding of the target is read like a token: nothing
+        that stands before it changes.
         """
         return self.attend(source, target)[0]
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from dotformer.decoder import padding_mask
 from dotformer.support.settings import check_settings, check_vocabularies
+from dotformer.support.shapes import shapes
 
 
 class AdditiveAttention(nn.Module):
@@ -163,19 +165,23 @@ class RecurrentSeq2Seq(nn.Module):
         hidden, last = self.decoder(x, state[0])
         return hidden, last[None]
 
+    @shapes
     def attend(
-        self, source: Tensor, target: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """As `forward`, with attention's weights (B, T, S), or None without it."""
+        self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]
+    ) -> tuple[Float[Tensor, "B T V"], Float[Tensor, "B T S"] | None]:
+        """As `forward`, with attention's weights, or None without it."""
         logits, weights, _ = self.decode(target, *self.encode(source))
         return logits, weights
 
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Logits (B, T, V): row t scores what may follow targets 0 to t (B, T).
+    @shapes
+    def forward(
+        self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T V"]:
+        """Logits: row t scores what may follow targets 0 to t.
 
-        `source` (B, S) is padded at the end. Raises ValueError where it is empty or
-        has padding before a token, and when the batches differ in size. Padding of
-        the target is read like a token: nothing that stands before it changes.
+        `source` is padded at the end. Raises ValueError where it is empty or has
+        padding before a token. Padding of the target is read like a token: nothing
+        that stands before it changes.
         """
         return self.attend(source, target)[0]
 
