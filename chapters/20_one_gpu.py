@@ -285,9 +285,10 @@ assert least < 1.1 * seconds
 # At full speed the products would take a part of the step. The share of the peak that the products of a model reach is
 # its **model FLOPs utilisation** (MFU): here the second time divided by the first. The products do take more than that,
 # as `mm` and `addmm`, products without and with a bias: they are smaller than the one that was measured, and reach less
-# of the speed, as in the figure. The others move many bytes for little arithmetic: the gradient of the softmax over
-# 6,001 logits, sums, copies. Apart from attention's products we have counted none of it, and yet it takes time. Much
-# more is too small to be listed, and adds up. Most of the optimiser is among that.
+# of the speed, as in the figure. Attention's products are inside its own fused operator. The others move many bytes for
+# little arithmetic: the softmax over 6,001 logits, its gradient, sums. We have counted none of that, and yet it takes
+# time. Much more is too small to be listed, and adds up. Most of the optimiser is among that; its line is what Python
+# takes to go through the parameters.
 #
 # A step also stops to wait. Whenever Python asks for a number, the device must have finished all before it, which is a
 # **host-device synchronisation**. `train_step` asks four times: twice for the number of targets, for the loss, and for
@@ -603,9 +604,10 @@ difference = alone[torch.bfloat16, "fused"] - alone[torch.bfloat16, "written out
 print(f"6 attentions, twice the pairs: {1000 * 6 * 2 * difference:+.0f} ms a step")
 
 # %% [markdown]
-# With 16 bits PyTorch's fused kernel for CPUs takes about twice as long. A step of the ladder has six attentions and
-# twice as many pairs, so the difference counts twelve times: the last line, which is of the size of the 39 ms that the
-# rung has lost. Such things change from one version to the next, so measure before you believe a list of what is fast,
+# With 16 bits PyTorch's fused kernel for CPUs takes about twice as long as attention written out. A step of the ladder
+# has six attentions and twice as many pairs, so the difference counts twelve times: the last line, which is of the size
+# of the 39 ms that the rung has lost. Written out, attention of this size hardly gains from 16 bits (the first line and
+# the third): what bf16 gained in the ladder comes from elsewhere. Such things change from one version to the next, so measure before you believe a list of what is fast,
 # this one too.
 #
 # ## Fewer bits
