@@ -286,9 +286,9 @@ assert least < 1.1 * seconds
 # its **model FLOPs utilisation** (MFU): here the second time divided by the first. The products do take more than that,
 # as `mm` and `addmm`, products without and with a bias: they are smaller than the one that was measured, and reach less
 # of the speed, as in the figure. Attention's products are inside its own fused operator. The others move many bytes for
-# little arithmetic: the softmax over 6,001 logits, its gradient, sums. We have counted none of that, and yet it takes
-# time. Much more is too small to be listed, and adds up. Most of the optimiser is among that; its line is what Python
-# takes to go through the parameters.
+# little arithmetic: the softmax over 6,001 logits, its gradient, sums, zeros to begin a gradient with (`fill_`). We have
+# counted none of that, and yet it takes time. Much more is too small to be listed, and adds up. Most of the optimiser is
+# among that; its line is what Python takes to go through the parameters.
 #
 # A step also stops to wait. Whenever Python asks for a number, the device must have finished all before it, which is a
 # **host-device synchronisation**. `train_step` asks four times: twice for the number of targets, for the loss, and for
@@ -317,7 +317,7 @@ assert least < 1.1 * seconds
 # (Activations are what the forward pass leaves for the backward pass.) Dropout is off, because two kernels would drop
 # different entries. The learning rate is 0, so that every step finds the same model.
 #
-# Four rungs are an argument of PyTorch's. Three need a few lines. **Activation checkpointing** wraps a layer: only its
+# Four rungs are a call or an argument of PyTorch's. Three need a few lines. **Activation checkpointing** wraps a layer: only its
 # input is kept, and the backward pass calls the layer once more. A padded vocabulary is a matter of the output matrix,
 # which gets rows of zeros when the model is set up; so do the embeddings that share it. The logits of those rows are cut
 # off before the softmax. And a loader of PyTorch's prefetches: another process makes up to eight batches while the
@@ -451,7 +451,8 @@ def configure(model: Transformer, setup: Setup) -> Transformer:
             layer.compile()
         if setup.checkpointing:
             stack.layers = nn.ModuleList(map(CheckpointedLayer, stack.layers))
-    pad_vocabulary(model, setup.vocabulary_multiple)
+    if setup.vocabulary_multiple > 1:
+        pad_vocabulary(model, setup.vocabulary_multiple)
     return model
 
 
@@ -477,11 +478,10 @@ def training_step(
         trainer.criterion = compiled(cross_entropy)
     epochs = partial(pair_batches, workload.tokens(setup.batch), max_tokens=1 << 30)
     batches = feed(epochs, setup.feed, device, prefetch)
+    rounding = "highest" if setup.precision == "float32" else "high"
 
     def step() -> tuple[float, int]:
-        with matmul_precision(
-            "highest" if setup.precision == "float32" else "high"
-        ):
+        with matmul_precision(rounding):
             return trainer.train_step([next(batches)], 0.0)
 
     return step, model
@@ -523,6 +523,8 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
 # **Predict first.** Which rungs are slower than the one before, on a CPU?
 
 # %%
+from itertools import pairwise
+
 from classroom.measured import measured
 
 ladder = measured("ladder-cpu")["measurements"]
@@ -550,17 +552,17 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # machine. With numbers of 16 bits the column shows 3 percent, on every rung from there on. It has one digit, and whether
 # 3 percent harm a training it does not show. It shows that no later rung adds an error of that size, as a mistake would.
 #
-# Then the speeds. They belong to one core of one CPU; yours will differ. Where the quartiles of two rungs overlap, the
-# difference may be chance. tf32 belongs to certain GPUs, so what its line shows is chance. bf16 gains four tenths. (It
+# Then the speeds. They belong to one core of one CPU; yours will differ. Where a median lies between the quartiles of the
+# rung before, the difference may be chance. tf32 belongs to certain GPUs, so what its line shows is chance. bf16 gains four tenths. (It
 # saves little memory: most of that is the float32 parameters with their gradients and Adam's moments, and the logits,
 # which become float32 again for the loss.) Fused attention loses a quarter, and compiling gains a seventh on top of the
 # rung that lost it, and costs seconds before its first step. So bf16, with attention written out, is the fastest rung
 # on this CPU. In practice one leaves out a rung that loses. What bf16 and compiling give together, without fused
 # attention, has not been measured.
 #
-# Fused AdamW is a loss of 9 percent, and its quartiles, 144 to 160 ms against 133 to 144, overlap in nothing but their
-# ends. The four after it change by 3 percent or less: larger products gain little on one core, and making batches takes
-# no time to speak of. Checkpointing is slower and needs less memory, as promised.
+# Fused AdamW is a loss by that rule, of 9 percent: its median is 149 ms, and the quartiles before are 133 and 144. The
+# four after it change by 3 percent or less, which may be chance. (A step of the larger batch takes four times as long
+# for four times the tokens.) Checkpointing is slower than the larger batch and needs less memory, as promised.
 
 # %% tags=["hide-input"]
 assert 0.4 < changes["bf16"] < 0.45 and 1 / 8 < changes["compile"] < 1 / 6
@@ -574,8 +576,11 @@ assert changes["checkpointing"] < -0.15
 assert {f"{row['gradient_error']:.0e}" for row in [*whole.values()][2:]} == {
     "3e-02"
 }
-low, high = whole["fused AdamW"]["quartiles"]
-assert round(1000 * low) == round(1000 * whole["compile"]["quartiles"][1]) == 144
+for name, (before, row) in zip([*whole][1:], pairwise(whole.values()), strict=True):
+    before = whole["larger batch"] if name == "checkpointing" else before
+    low, high = (seconds / before["pairs"] for seconds in before["quartiles"])
+    assert (low < row["seconds"] / row["pairs"] < high) == (name in rest), name
+assert round(1000 * whole["fused AdamW"]["seconds"]) == 149
 memory = {name: row["peak_memory"] for name, row in whole.items()}
 assert memory["checkpointing"] < 0.6 * memory["larger batch"]
 assert memory["fused attention"] < memory["bf16"]
@@ -607,9 +612,9 @@ print(f"6 attentions, twice the pairs: {1000 * 6 * 2 * difference:+.0f} ms a ste
 # %% [markdown]
 # With 16 bits PyTorch's fused kernel for CPUs takes about twice as long as attention written out. A step of the ladder
 # has six attentions and twice as many pairs, so the difference counts twelve times: the last line, which is of the size
-# of the 39 ms that the rung has lost. Written out, attention of this size hardly gains from 16 bits (the first line and
-# the third): what bf16 gained in the ladder comes from elsewhere. Such things change from one version to the next, so measure before you believe a list of what is fast,
-# this one too.
+# of the 39 ms that the rung has lost. Written out, attention of this size does not gain from 16 bits (the first line and
+# the third): what bf16 gained in the ladder comes from elsewhere. Such things change from one version to the next, so
+# measure before you believe a list of what is fast, this one too.
 #
 # ## Fewer bits
 #
@@ -677,10 +682,8 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # that learns a straight line. One has its parameters in bfloat16. The other has them in float32, and `torch.autocast`
 # rounds its products to bfloat16.
 
+
 # %%
-from itertools import pairwise
-
-
 def line(dtype):
     """Learn y = 2 x with parameters of a kind, products in bfloat16: the errors."""
     torch.manual_seed(0)

@@ -178,7 +178,8 @@ def configure(model: Transformer, setup: Setup) -> Transformer:
             layer.compile()
         if setup.checkpointing:
             stack.layers = nn.ModuleList(map(CheckpointedLayer, stack.layers))
-    pad_vocabulary(model, setup.vocabulary_multiple)
+    if setup.vocabulary_multiple > 1:
+        pad_vocabulary(model, setup.vocabulary_multiple)
     return model
 
 
@@ -206,11 +207,10 @@ def training_step(
         trainer.criterion = compiled(cross_entropy)
     epochs = partial(pair_batches, workload.tokens(setup.batch), max_tokens=1 << 30)
     batches = feed(epochs, setup.feed, device, prefetch)
+    rounding = "highest" if setup.precision == "float32" else "high"
 
     def step() -> tuple[float, int]:
-        with matmul_precision(
-            "highest" if setup.precision == "float32" else "high"
-        ):
+        with matmul_precision(rounding):
             return trainer.train_step([next(batches)], 0.0)
 
     return step, model
