@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dotformer.support.benchmark import synchronize
+
 OURS = "dotformer"
 
 
 def finished(device: torch.device) -> float:
     """The time in seconds once the device has done all it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.perf_counter()
 
 

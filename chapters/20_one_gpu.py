@@ -31,10 +31,11 @@ transformer_map(built=20)
 # %% [markdown]
 # ## How much work is a step?
 #
-# Nearly all of it is matrix products, and those can be counted on paper. A table of 2 rows and 3 columns, times one of
-# 3 rows and 4 columns, has 2 · 4 entries. Each is a dot product of 3 numbers: 3 multiplications and 3 additions, if
-# the first is added to 0. That makes $2 \cdot 2 \cdot 3 \cdot 4 = 48$ operations.
-
+# Nearly all of its arithmetic is matrix products, and those can be counted on paper. A matrix of 2 rows and 3 columns,
+# times one of 3 rows and 4 columns, has 2 · 4 entries. Each is a dot product of 3 numbers: 3 multiplications and 3
+# additions, if the first is added to 0. That makes $2 \cdot 2 \cdot 3 \cdot 4 = 48$ **FLOPs**, floating-point
+# operations, of which a multiplication and an addition are two. A GFLOP is a thousand million of them, and a TFLOP a
+# thousand GFLOPs. (FLOP/s is a speed: FLOPs per second.)
 #
 # PyTorch can count too: it watches products while they run.
 
@@ -47,40 +48,35 @@ print(counter.get_total_flops())
 assert counter.get_total_flops() == 2 * 2 * 3 * 4 == 48
 
 # %% [markdown]
-# So a projection of $T$ tokens from width $D$ to width $D$ takes $2 T D^2$ operations. The scores of $T$ queries and
-# $S$ keys take $2 T S D$ (all heads together), and blending the values takes as many again. And the backward pass? A
+# So a projection of $T$ tokens from width $D$ to width $D$ takes $2 T D^2$ FLOPs. The scores of $T$ queries and $S$ keys
+# take $2 T S D$ (all heads together), and the weighted sums of the values take as many again. And the backward pass? A
 # product has two factors, and the gradient of each is a product of the same size ([chapter
 # 7](07_learning.ipynb#one-answer-one-gradient)). So the backward pass takes twice the work of the forward pass, and a
 # step takes three times the forward pass. The function counts multiplications first, and at the end multiplies by 3,
-# for the step, and by 2, for the additions.
+# for the step, and by 2, for the additions. (Of a decoder layer's eight projections six are of its own tokens, and two
+# of the encoder's memory.)
 
 # %% tags=["export"] module="devices"
-from dotformer.transformer import TransformerConfig
+from dotformer.transformer import Transformer, TransformerConfig
 
 
-def step_operations(
+def training_flops(
     config: TransformerConfig, batch: int, source: int, target: int
 ) -> dict[str, int]:
-    """Operations in the matrix products of a training step, forward and back.
+    """FLOPs of the matrix products in a training step, forward and back, by part.
 
-    By part, for `batch` pairs of `source` and `target` tokens. A multiplication
-    and an addition are two operations.
+    For `batch` pairs of `source` and `target` tokens; a multiply-add is two FLOPs.
     """
-    d, encoder, decoder = (
-        config.d_model,
-        config.num_encoder_layers,
-        config.num_decoder_layers,
-    )
-    s, t = batch * source, batch * target  # all tokens
-    looks = encoder * s * source + decoder * t * (target + source)
-    forward = {
-        # the decoder has six on its own tokens, and two on what the encoder found
+    encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
+    d, s, t = config.d_model, batch * source, batch * target  # s, t: all tokens
+    scores = encoder * s * source + decoder * t * (target + source)
+    multiplications = {
         "projections": (encoder * 4 * s + decoder * (6 * t + 2 * s)) * d**2,
-        "scores and blends": 2 * looks * d,
+        "scores and sums": 2 * scores * d,
         "feed-forward": 2 * (encoder * s + decoder * t) * d * config.d_ff,
         "output": t * d * config.target_vocab_size,
     }
-    return {part: 3 * 2 * count for part, count in forward.items()}
+    return {part: 3 * 2 * count for part, count in multiplications.items()}
 
 
 # %% [markdown]
@@ -88,7 +84,6 @@ def step_operations(
 
 # %% tags=["nbval-check-output"]
 from dotformer.support.recording import record_weights
-from dotformer.transformer import Transformer
 
 small = TransformerConfig(
     source_vocab_size=6001,
@@ -108,39 +103,40 @@ source, target = torch.randint(3, 6001, (16, 24)), torch.randint(3, 6001, (16, 2
 # the counter does not know every attention: have the weights written out (chapter 7)
 with FlopCounterMode(display=False) as counter, record_weights(model):
     model(source, target).sum().backward()
-ours = sum(step_operations(small, 16, 24, 20).values())
+ours = sum(training_flops(small, 16, 24, 20).values())
 print(f"counted {counter.get_total_flops():,}, on paper {ours:,}")
 assert counter.get_total_flops() == ours
 
 # %% [markdown]
-# Equal, to the last operation. Now the paper's base model, with a batch of about 25,000 tokens on each side, as the
-# paper had it: 400 pairs of 64.
+# Equal, to the last FLOP. Now the paper's base model, with a batch of about 25,000 tokens on each side, as the paper had
+# it: 400 pairs of 64.
 
 # %% tags=["nbval-check-output"]
 base = TransformerConfig(37_000, 37_000, dropout=0.0, share_embeddings=True)
 with torch.device("meta"):  # shapes only, no numbers
     parameters = sum(p.numel() for p in Transformer(base).parameters())
-work = step_operations(base, 400, 64, 64)
-for part, count in work.items():
-    print(f"{part:18} {count / 1e12:5.2f} e12  {count / sum(work.values()):4.0%}")
+flops = training_flops(base, 400, 64, 64)
+total = sum(flops.values())
+for part, count in flops.items():
+    print(f"{part:16}{count / 1e12:5.2f} TFLOP  {count / total:4.0%}")
 rule = 6 * parameters * 400 * 64
-print(f"{'together':18} {sum(work.values()) / 1e12:5.2f} e12")
-print(f"6 · {parameters / 1e6:.0f} million · 25,600: {rule / 1e12:.2f} e12")
-assert abs(sum(work.values()) / rule - 1) < 0.1
+print(f"{'total':16}{total / 1e12:5.2f} TFLOP")
+print(f"6 · {parameters / 1e6:.0f} million · 25,600: {rule / 1e12:.2f} TFLOP")
+assert abs(total / rule - 1) < 0.1
 
 # %% [markdown]
-# Ten million million operations, for one step. The last line is a rule of thumb: six operations for each parameter and
-# each token of the target, because each parameter is multiplied and added once forward and twice back. (Source and
-# target have equally many tokens here.) (An embedding that is only looked up should not be counted. This one is also
-# the output matrix.) It is right to a few percent here, and says nothing of the scores, which are a small part at this
-# length.
+# Ten TFLOPs, for one step. The last line is a rule of thumb: six FLOPs for each parameter and each token, because each
+# parameter is multiplied and added once in the forward pass and twice in the backward pass. The tokens are 25,600, and
+# not twice as many, because a parameter of the encoder meets the source's tokens, and one of the decoder mostly the
+# target's. An embedding that is only looked up should not be counted, but this one is also the output matrix. The rule
+# is right to a few percent here, and says nothing of the scores, which are a small part at this length.
 
 # %% tags=["quiz"]
-half = step_operations(base, 400, 64, 64)["scores and blends"] / sum(work.values())
-long = step_operations(base, 25, 1024, 1024)
+half = training_flops(base, 400, 64, 64)["scores and sums"] / total
+long = training_flops(base, 25, 1024, 1024)
 quiz.number(
-    "The same tokens in 25 pairs of 1,024: what percentage of the step's operations are scores and blends now?",
-    100 * long["scores and blends"] / sum(long.values()),
+    "The same tokens in 25 pairs of 1,024: what percentage of the step's FLOPs are scores and weighted sums now?",
+    100 * long["scores and sums"] / sum(long.values()),
     tolerance=0.5,
     feedback="Yes. Every other part depends on the number of tokens alone, and that is the same.",
     mistakes=[
@@ -153,120 +149,100 @@ quiz.number(
             "Sixteen times the share is too much: the total has grown as well.",
         ),
     ],
-    otherwise="`step_operations(base, 25, 1024, 1024)` counts them; divide by the sum of its parts.",
+    otherwise="`training_flops(base, 25, 1024, 1024)` counts them; divide by the sum of its parts.",
 )
 
 # %% [markdown]
 # ## How fast could it be?
 #
-# A machine has two speeds. It computes so many operations a second, and it moves so many bytes a second between memory
-# and the place where it computes. Whichever takes longer decides. Measure both: the first with a matrix product, the
-# second with a copy. (A GPU is handed its work and reports back later, so the clock has to wait for it, with
-# `synchronize`. Otherwise one measures how fast work can be handed over.)
+# Two numbers of a machine decide. Its **peak compute** says how many FLOPs it does in a second, and its **memory
+# bandwidth** how many bytes it moves in a second between memory and the place where it computes, in GB/s. Whichever
+# takes longer decides. Measure both: the first with a matrix product, the second with a copy.
+#
+# The clock is `benchmark`, one of the book's helpers: the seconds of each of some repetitions, after one to warm up. A
+# GPU is handed its work and reports back later, so the clock has to **synchronize** before each reading: to wait until
+# the device is done. Otherwise one measures how fast work can be handed over.
 
 # %% tags=["export"] module="devices"
-import time
-from collections.abc import Callable
 from statistics import median
 
 import torch
+from dotformer.support.benchmark import benchmark
 
 
-def synchronize(device: torch.device | str) -> None:
-    """Wait until a device has done all that it was asked to do."""
-    device = torch.device(device)
-    which = [] if device.type == "mps" else [device]  # a Mac has one
-    if device.type != "cpu":
-        getattr(torch, device.type).synchronize(*which)
+def memory_bandwidth(device: torch.device | str, size: int = 1 << 25) -> float:
+    """Bytes per second that a device reads and writes, copying `size` numbers."""
+    a = torch.randn(size, device=device)
+    b = torch.empty_like(a)
+    return 2 * a.nbytes / median(benchmark(lambda: b.copy_(a), device))
 
 
-def time_of(
-    work: Callable[[], object], device: torch.device | str, repeats: int = 10
-) -> list[float]:
-    """Seconds that each repetition of some work takes, after one to warm up."""
-    times = []
-    for _ in range(repeats + 1):
-        synchronize(device)
-        start = time.perf_counter()
-        work()
-        synchronize(device)
-        times.append(time.perf_counter() - start)
-    return times[1:]
-
-
-def copy_rate(device: torch.device | str, size: int = 1 << 25) -> float:
-    """Bytes a second that a device reads and writes, copying `size` numbers."""
-    numbers = torch.randn(size, device=device)
-    other = torch.empty_like(numbers)
-    times = time_of(lambda: other.copy_(numbers), device)
-    return 2 * numbers.nbytes / median(times)
-
-
-def product_rate(
+def matmul_throughput(
     device: torch.device | str, size: int = 1024, dtype: torch.dtype = torch.float32
 ) -> float:
-    """Operations a second in the product of two square tables of `size` rows."""
+    """FLOP/s in the product of two square matrices of `size` rows."""
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    return 2 * size**3 / median(time_of(lambda: a @ b, device))
+    return 2 * size**3 / median(benchmark(lambda: a @ b, device))
 
 
 # %%
 device = "cuda" if torch.cuda.is_available() else "cpu"
 size = 1024 if device == "cpu" else 8192
-bytes_per_second = copy_rate(device)
-operations_per_second = product_rate(device, size)
-ridge = operations_per_second / bytes_per_second
-print(f"{operations_per_second / 1e9:,.0f} thousand million operations a second")
-print(f"{bytes_per_second / 1e9:,.0f} thousand million bytes a second")
-print(f"{ridge:.1f} operations for each byte")
+bandwidth = memory_bandwidth(device)
+peak_compute = matmul_throughput(device, size)
+ridge_point = peak_compute / bandwidth
+print(f"peak compute     {peak_compute / 1e9:8,.0f} GFLOP/s")
+print(f"memory bandwidth {bandwidth / 1e9:8,.0f} GB/s")
+print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 
 # %% [markdown]
-# The last number, called the **ridge**, is the one to remember. Work that does fewer operations for each byte waits for
-# memory, and no faster arithmetic will help it. Adding two tables reads 8 bytes and writes 4 for a single operation: a
-# twelfth of an operation a byte, far below. A product of two tables of $n$ rows and $n$ columns reads and writes $12
-# n^2$ bytes for $2 n^3$ operations: $n / 6$ a byte. So small products wait, and large ones compute. On a GPU the ridge
-# is much higher. NVIDIA gives an H100 (SXM) 989 million million operations a second with numbers of 16 bits, and 3.35
-# million million bytes: 295 operations for each byte. (With 16 bits a product has $n / 3$.)
+# The last number, the **ridge point**, is the one to remember. The FLOPs that some work does for each byte it moves are
+# its **arithmetic intensity**. Work below the ridge point is **memory-bound**: it waits for memory, and no faster
+# arithmetic will help it. Work above it is **compute-bound**. Adding two matrices reads 8 bytes and writes 4 for a
+# single FLOP: a twelfth of a FLOP per byte, far below. A product of two matrices of $n$ rows and $n$ columns reads and
+# writes $12 n^2$ bytes for $2 n^3$ FLOPs: $n / 6$ per byte. So small products are memory-bound, and large ones
+# compute-bound. On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits,
+# and 3.35 TB/s: 295 FLOPs per byte. (With 16 bits a product has $n / 3$.)
 #
-# **Predict first.** Draw speed against operations for each byte. Above which two lines can no work rise, if all its
-# bytes come from memory?
+# **Predict first.** Draw speed over arithmetic intensity. Which two lines can no work get above, if all its bytes come
+# from memory?
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Operations a second over operations for each byte, both logarithmic. A roof rises in a straight line and then is flat. The sum of two tables lies on the rising part, at its left end. Products of small tables lie below the rising part or on it, products of large tables near the flat part."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "FLOP/s over FLOPs per byte, both logarithmic. A roof rises in a straight line and then is flat. The sum of two matrices lies on the rising part, at its left end. Products of small matrices lie below the rising part or on it, products of large ones near the flat part."}}
 sizes = (8, 16, 32, 64, 128, 256, 512)
 a, b = (torch.randn(1 << 24, device=device) for _ in range(2))
 there = torch.empty_like(a)  # where the sum will be
-added = len(a) / median(time_of(lambda: torch.add(a, b, out=there), device))
-measured_rates = [product_rate(device, n) for n in sizes]
+added = len(a) / median(benchmark(lambda: torch.add(a, b, out=there), device))
+throughputs = [matmul_throughput(device, n) for n in sizes]
 figure, axes = plt.subplots(figsize=(6.4, 3.6))
 intensity = np.geomspace(1 / 16, 200, 200)
-roof = np.minimum(operations_per_second, intensity * bytes_per_second)
+roof = np.minimum(peak_compute, intensity * bandwidth)
 axes.loglog(intensity, roof, color=plots.GREY)
-axes.loglog([n / 6 for n in sizes], measured_rates, "o", color=plots.BLUE)
-for n, rate in zip(sizes, measured_rates, strict=True):
-    axes.annotate(f"{n}", (n / 6, rate), (5, -11), textcoords="offset points")
+axes.loglog([n / 6 for n in sizes], throughputs, "o", color=plots.BLUE)
+for n, throughput in zip(sizes, throughputs, strict=True):
+    axes.annotate(f"{n}", (n / 6, throughput), (5, -11), textcoords="offset points")
 axes.loglog([1 / 12], [added], "o", color=plots.RED)
 axes.annotate("sum", (1 / 12, added), (7, -6), textcoords="offset points")
-axes.set(xlabel="operations for each byte", ylabel="operations a second")
+axes.set(xlabel="arithmetic intensity (FLOPs per byte)", ylabel="FLOP/s")
 plt.show()
 
 # %% [markdown]
-# The grey line is the **roof**: on the left as many operations as the bytes allow, on the right as many as the
-# arithmetic can do. (The picture is called a *roofline*. What fits into a cache, a small memory next to the arithmetic,
-# can rise above its left part.) The red dot is the sum, the blue ones are products, with their size beside them. The
-# smallest lie far below even this roof: to start any work at all takes a microsecond or more, and in that time a table
-# of 8 rows is long finished. So there are three ways to be slow: to compute much, to move much, or to do very little
-# very often.
+# The picture is called a **roofline**. The grey line is the roof: on the left as many FLOPs as the bandwidth allows, on
+# the right as many as the arithmetic can do. (What fits into a cache, a small memory next to the arithmetic, can rise
+# above its left part.) The red dot is the sum, the blue ones are products, with their size beside them. The smallest
+# lie far below even this roof: to start any work at all takes a microsecond or more, its **launch overhead**, and in
+# that time a matrix of 8 rows is long finished. So there are three ways to be slow: to compute much, to move much, or to
+# do very little very often.
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "A layer norm reads and writes each number and does about eight operations on it. On a machine with a ridge of 10 operations a byte, what makes it faster?",
+    "A layer norm reads and writes each number and does about eight FLOPs on it. On a machine with a ridge point of 10 FLOPs per byte, what makes it faster?",
     quiz.right(
         "Doing it together with the operation before, so that its input is not written and read again",
-        "Eight operations for 8 bytes (4 read, 4 written) are 1 a byte, far below the ridge. Only bytes that are not moved help.",
+        "Eight FLOPs for 8 bytes (4 read, 4 written) are 1 per byte, far below the ridge point. It is memory-bound: only bytes that are not moved help.",
     ),
     quiz.wrong(
         "Arithmetic units that are twice as fast",
-        "They would wait all the more. At 1 operation a byte it is memory that decides, not arithmetic.",
+        "They would wait all the more. At 1 FLOP per byte it is memory that decides, not arithmetic.",
     ),
     quiz.wrong(
         "A larger batch, which fills the machine better",
@@ -277,62 +253,15 @@ quiz.one_choice(
 # %% [markdown]
 # ## Where does it go?
 #
-# The small model's step has a known number of operations, and the machine does so many a second. Their quotient is the
-# time the step would take if it were nothing but products at full speed.
+# The small model's step has a known number of FLOPs, and the machine does so many a second. Their quotient is the time
+# the step would take if it were nothing but products at full speed.
 #
-# **Predict first.** What share of the real time is that? And what is the rest? (`costliest` lets PyTorch's profiler watch
-# a step, and adds up the time that each operation itself takes, without what it calls.)
-
-# %% tags=["export", "hide-input"] module="devices"
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from torch.profiler import ProfilerActivity, profile
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Throw away what is written to standard error, by any part of the process."""
-    before, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-        os.close(nothing)
-
-
-def costliest(
-    work: Callable[[], object], device: torch.device | str, shown: int = 8
-) -> list[tuple[str, float]]:
-    """The operations on which some work spends most time, and their seconds.
-
-    On a CUDA device its own operations, elsewhere PyTorch's. The work is done
-    three times before, to warm up.
-    """
-    for _ in range(3):
-        work()
-    synchronize(device)
-    cuda = torch.device(device).type == "cuda"
-    watched = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda
-    # its start and its end are reported there, whatever one asks for
-    with quietly(), profile(activities=watched) as record:
-        work()
-        synchronize(device)
-    own = "self_device_time_total" if cuda else "self_cpu_time_total"
-    kinds = [
-        kind
-        for kind in record.key_averages()
-        if not cuda
-        or (kind.device_type.name == "CUDA" and not kind.is_user_annotation)
-    ]
-    kinds.sort(key=lambda kind: -getattr(kind, own))
-    return [(kind.key, getattr(kind, own) / 1e6) for kind in kinds[:shown]]
-
+# **Predict first.** What share of the real time is that? And what is the rest? (`profile_operators` lets PyTorch's
+# profiler watch a step, and adds up the time that each operator itself takes, without what it calls. What runs on a GPU
+# is called a **kernel**: one program that the GPU is told to start.)
 
 # %%
+from dotformer.support.benchmark import profile_operators
 from dotformer.training import Trainer, TrainingConfig
 
 model = Transformer(small).to(device)
@@ -344,21 +273,27 @@ def step():
     return trainer.train_step([batch], 1e-4)
 
 
-seconds = median(time_of(step, device))
+seconds = median(benchmark(step, device))
 # 19 targets are fed, since nothing follows the last
-least = sum(step_operations(small, 16, 24, 19).values()) / operations_per_second
+least = sum(training_flops(small, 16, 24, 19).values()) / peak_compute
 print(f"a step takes {1000 * seconds:.0f} ms, its products {1000 * least:.0f} ms")
-for name, cost in costliest(step, device):
+for name, cost in profile_operators(step, device):
     print(f"{1000 * cost:7.1f} ms  {name}")
 assert least < 1.1 * seconds
 
 # %% [markdown]
-# At full speed the products would take less than half of the step. They do take more than that, as `mm` and `addmm`,
-# products without and with a bias: they are smaller than the one that was measured, and reach less of the speed, as in
-# the figure. Below them stands what moves many bytes for little arithmetic: the gradient of the softmax over 6,001
-# scores, sums, zeros to begin a gradient with (`fill_`). Apart from attention's products we have counted none of it,
-# and yet it takes time. Much more is too small to be listed, and adds up. Most of the optimiser is among that; its line
-# is what Python takes to go through the parameters.
+# At full speed the products would take a part of the step. The share of the peak that the products of a model reach is
+# its **model FLOPs utilisation** (MFU): here the second time divided by the first. The products do take more than that,
+# as `mm` and `addmm`, products without and with a bias: they are smaller than the one that was measured, and reach less
+# of the speed, as in the figure. Attention's products are inside its own fused operator. The others move many bytes for
+# little arithmetic: the softmax over 6,001 logits, its gradient, sums, zeros to begin a gradient with (`fill_`). We have
+# counted none of that, and yet it takes time. Much more is too small to be listed, and adds up. Most of the optimiser is
+# among that; its line is what Python takes to go through the parameters.
+#
+# A step also stops to wait. Whenever Python asks for a number, the device must have finished all before it, which is a
+# **host-device synchronisation**. `train_step` asks four times: twice for the number of targets, for the loss, and for
+# whether the norm of the gradient is finite. On a CPU there is nothing to wait for. A GPU has nothing to do from then
+# until it is told what is next.
 #
 # ## A ladder
 #
@@ -368,48 +303,39 @@ assert least < 1.1 * seconds
 # | rung | what changes | why it may be faster |
 # |---|---|---|
 # | float32 | nothing; attention writes its weights out | |
-# | tf32 | products read 10 binary digits of each number instead of 23 | some GPUs have circuits for that |
-# | bf16 | products read and write numbers of 16 bits | half the bytes, and circuits for that |
+# | tf32 | products read 10 binary digits of each number instead of 23 | **tensor cores**, a GPU's units for small matrix products |
+# | bf16 | products read and write numbers of 16 bits | half the bytes, and tensor cores or a CPU's **matrix units** |
 # | fused attention | the weights are never written out | fewer bytes |
-# | compile | neighbouring operations become one program | fewer bytes, fewer starts |
-# | fused AdamW | one program updates all parameters | fewer starts |
-# | padded vocabulary | 6,001 rows become 6,016 = 94 · 64 | rows that the circuits can take evenly |
+# | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
+# | fused AdamW | one kernel updates all parameters | fewer kernel launches |
+# | padded vocabulary | 6,001 rows become 6,016 = 94 · 64 | rows that tensor cores can divide evenly |
 # | larger batch | 4 times as many pairs | larger products |
 # | batches made between steps | pairs are cut and padded on the way | slower, but real: so far all steps had one batch, made before |
-# | batches made ahead | by another process, meanwhile | the device need not wait |
-# | checkpointing | the inside of each layer is not kept, but computed again | it is slower, and needs less memory |
+# | batches made ahead | another process **prefetches** them | the device need not wait |
+# | checkpointing | the **activations** inside a layer are not kept, but computed again | it is slower, and needs less memory |
 #
-# Dropout is off, because two programs would drop different entries. The learning rate is 0, so that every step finds the
-# same model. The larger batch has the same pairs four times, and the scores of the padded rows are cut off before the
-# softmax. The program is folded below; what it times is `train_step` of [chapter 11](11_training.ipynb).
+# (Activations are what the forward pass leaves for the backward pass.) Dropout is off, because two kernels would drop
+# different entries. The learning rate is 0, so that every step finds the same model.
 #
-# **Predict first.** Which rungs are slower on your machine?
+# Four rungs are a call or an argument of PyTorch's. Three need a few lines. **Activation checkpointing** wraps a layer: only its
+# input is kept, and the backward pass calls the layer once more. A padded vocabulary is a matter of the output matrix,
+# which gets rows of zeros when the model is set up; so do the embeddings that share it. The logits of those rows are cut
+# off before the softmax. And a loader of PyTorch's prefetches: another process makes up to eight batches while the
+# device computes. For a GPU they are put into *pinned* memory, from which it can copy by itself.
 
-# %% tags=["export", "hide-input"] module="devices"
-from collections.abc import Iterable
+# %% tags=["export"] module="devices"
+import os
+from collections.abc import Callable, Iterable
 
+from dotformer.support.progress import Stream
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 
-@contextmanager
-def product_precision(name: str) -> Iterator[None]:
-    """Let float32 products be rounded to tf32 ("high") or not ("highest").
-
-    As `torch.set_float32_matmul_precision`, while the block lasts.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(name)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-class Checkpointed(nn.Module):
-    """A layer that keeps only what goes in, and computes the rest a second time.
+class CheckpointedLayer(nn.Module):
+    """A layer that keeps only its input, and computes the rest a second time.
 
     After Chen and others (2016).
     """
@@ -423,121 +349,61 @@ class Checkpointed(nn.Module):
         return checkpoint(self.layer, *inputs, use_reentrant=False)
 
 
-class PaddedOutput(nn.Module):
-    """A linear map whose rows are padded with zeros to a multiple, for speed.
+def pad_vocabulary(model: Transformer, multiple: int) -> None:
+    """Add rows of zeros to a model's output matrix, up to a multiple, for speed.
 
-    The scores of those rows are cut off again: it is the same function. Raises
-    ValueError for a map with a bias.
+    Embeddings that share it get them too. The model computes the same.
     """
-
-    def __init__(self, output: nn.Linear, multiple: int) -> None:
-        super().__init__()
-        if output.bias is not None:
-            raise ValueError("output must have no bias")
-        self.output, self.rows = output, -output.out_features % multiple
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores (..., V) of x (..., D)."""
-        weight = F.pad(self.output.weight, (0, 0, 0, self.rows))
-        return F.linear(x, weight)[..., : self.output.out_features]
+    weight, rows = model.output.weight, model.output.out_features
+    padded = nn.Parameter(F.pad(weight.detach(), (0, 0, 0, -rows % multiple)))
+    for module in model.modules():
+        if getattr(module, "weight", None) is weight:
+            module.weight = padded
+    model.output.register_forward_hook(lambda _, __, logits: logits[..., :rows])
 
 
-class Epoch(IterableDataset):
-    """The batches of an epoch, for PyTorch's loader."""
+def prefetch(batches: Callable[[], Iterable], pin: bool = False) -> DataLoader:
+    """The batches that a function gives, made by another process.
 
-    def __init__(self, batches: Callable[[int], Iterable], epoch: int) -> None:
-        self.batches, self.epoch = batches, epoch
-
-    def __iter__(self) -> Iterator:
-        return iter(self.batches(self.epoch))
-
-
-def made_ahead(
-    batches: Callable[[int], Iterable], pin: bool = False
-) -> Callable[[int], Iterable]:
-    """The same batches, made by another process while the device computes.
-
-    `batches(epoch)` is as `train` wants it. With `pin` they arrive in memory from
-    which a GPU can copy by itself.
+    With `pin` they arrive in memory from which a GPU can copy by itself.
     """
-
-    def ahead(epoch: int) -> DataLoader:
-        return DataLoader(
-            Epoch(batches, epoch),
-            batch_size=None,
-            num_workers=1,
-            prefetch_factor=8,
-            pin_memory=pin,
-            # where there is one, a process that knows what a notebook has defined
-            multiprocessing_context="fork" if hasattr(os, "fork") else None,
-            generator=torch.Generator(),  # not PyTorch's global random numbers
-        )
-
-    return ahead
+    return DataLoader(
+        Stream(batches),
+        batch_size=None,
+        num_workers=1,
+        prefetch_factor=8,
+        pin_memory=pin,
+        # where there is one, a process that knows what a notebook has defined
+        multiprocessing_context="fork" if hasattr(os, "fork") else None,
+        generator=torch.Generator(),  # not PyTorch's global random numbers
+    )
 
 
-@contextmanager
-def kept_for_backward(model: nn.Module) -> Iterator[dict[int, int]]:
-    """The bytes of each array that is kept for the backward pass, by its address.
+# %% [markdown]
+# Now the rungs themselves. A `Setup` says how a step is computed, and each rung what it changes in the setup before.
 
-    Those of the model's parameters do not count: they are there anyway.
-    """
-    there = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, int] = {}
+# %% tags=["export"] module="devices"
+from dataclasses import dataclass
+from typing import Any, Literal
 
-    def keep(tensor: Tensor) -> Tensor:
-        memory = tensor.untyped_storage()
-        if memory.data_ptr() not in there:
-            kept[memory.data_ptr()] = memory.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        yield kept
-
-
-# %% tags=["export", "hide-input"] module="ladder"
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain, count, repeat
-from statistics import quantiles
-from typing import Any
-
-import torch
-from dotformer.transformer import Transformer, TransformerConfig
-from torch import Tensor, nn
+from dotformer.support.settings import check_settings
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a training step is computed. What it computes is the same for all.
+    """How a training step is computed. What it computes is the same for all."""
 
-    `batch` says how many times the workload's pairs a step takes, `feed` where
-    they come from: "held" on the device, "made" between steps, or made "ahead".
-    Raises ValueError for another precision or feed.
-    """
-
-    precision: str = "float32"  # or "tf32", "bfloat16", "float16"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     fused_attention: bool = False
     compiled: bool = False
     fused_optimizer: bool = False
     vocabulary_multiple: int = 1
-    batch: int = 1
-    feed: str = "held"
+    batch: int = 1  # how many times over the pairs are in a step
+    feed: Literal["held", "made", "ahead"] = "held"  # see `support.benchmark.feed`
     checkpointing: bool = False
 
     def __post_init__(self) -> None:
-        choices = {
-            "precision": ("float32", "tf32", "bfloat16", "float16"),
-            "feed": ("held", "made", "ahead"),
-        }
-        for name, there in choices.items():
-            if getattr(self, name) not in there:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(there)}, not"
-                    f" {getattr(self, name)!r}"
-                )
+        check_settings(self)
 
 
 def rungs() -> dict[str, dict[str, Any]]:
@@ -557,230 +423,114 @@ def rungs() -> dict[str, dict[str, Any]]:
     }
 
 
-def setups(changes: dict[str, dict[str, Any]]) -> dict[str, Setup]:
-    """The setup of each of some `rungs`, with all the changes up to it."""
-    now, found = Setup(), {}
-    for name, change in changes.items():
-        now = replace(now, **change)
-        found[name] = now
-    return found
+# %% [markdown]
+# (The last rung goes back to batches that are held on the device, so compare it with *larger batch*.) What a setup says
+# about the model is done once: an attention that is not fused is asked for its weights at every call ([chapter
+# 7](07_learning.ipynb#let-the-machine-do-it)), and layers are compiled one by one, so that those of one kind share a
+# program. The rest belongs to the step. It is `train_step` of [chapter 11](11_training.ipynb), whose optimiser,
+# precision and loss are replaced where the setup says so. `autocast` rounds the factors of products to bfloat16, and
+# leaves the parameters in float32; why, the next section tells.
 
-
-# %% tags=["export", "hide-input"] module="ladder"
-import time
+# %% tags=["export"] module="devices"
+from functools import partial
 
 from dotformer.attention import MultiHeadAttention
+from dotformer.support.benchmark import Workload, compiled, feed, measure_steps
 from dotformer.support.checkpoints import keep_random_state
+from dotformer.support.modes import matmul_precision
 from dotformer.training import Trainer, TrainingConfig, cross_entropy, pair_batches
 
 
-@dataclass(frozen=True)
-class Workload:
-    """What is computed: a model, and `pairs` pairs of random tokens for it.
-
-    Sentences have `length` tokens on each side, and the target one more. Raises
-    ValueError when there are none, and when the model has dropout: no two steps
-    would compute the same.
-    """
-
-    model: TransformerConfig
-    pairs: int
-    length: int
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.model.dropout:
-            raise ValueError(f"dropout must be 0, not {self.model.dropout}")
-        if min(self.pairs, self.length) < 1:
-            raise ValueError(
-                "pairs and length must be positive, not"
-                f" {self.pairs} and {self.length}"
-            )
-
-    def tokens(self, times: int = 1) -> list[tuple[list[int], list[int]]]:
-        """Token numbers of all pairs, `times` over."""
-        draw = torch.Generator().manual_seed(self.seed)
-        shape = self.pairs, 2 * self.length + 1
-        top = min(self.model.source_vocab_size, self.model.target_vocab_size)
-        rows = torch.randint(3, top, shape, generator=draw).tolist()
-        return [(row[: self.length], row[self.length :]) for row in rows] * times
-
-    def fresh(self, device: torch.device | str) -> Transformer:
-        """The model, with parameters that the seed fixes."""
-        with keep_random_state():
-            torch.manual_seed(self.seed)
-            return Transformer(self.model).to(device)
-
-
-def written_out(_module: nn.Module, given: tuple, named: dict) -> tuple:
-    """Ask an attention for its weights, so that it writes them out (chapter 7)."""
-    return given[:4], named | {"need_weights": True}
-
-
-def set_up(model: Transformer, setup: Setup) -> Transformer:
-    """Change a model, in place, into one that computes in the way of a setup."""
+def configure(model: Transformer, setup: Setup) -> Transformer:
+    """Change a model, in place, so that it computes in the way of a setup."""
     for module in model.modules():
         if isinstance(module, MultiHeadAttention) and not setup.fused_attention:
-            module.register_forward_pre_hook(written_out, with_kwargs=True)
-    for part in (model.encoder, model.decoder):
-        for layer in part.layers if setup.compiled else ():
-            layer.compile()  # layers of one kind are compiled once
+            module.forward = partial(module.forward, need_weights=True)
+    for stack in (model.encoder, model.decoder):
+        for layer in stack.layers if setup.compiled else ():
+            layer.compile()
         if setup.checkpointing:
-            part.layers = nn.ModuleList(map(Checkpointed, part.layers))
+            stack.layers = nn.ModuleList(map(CheckpointedLayer, stack.layers))
     if setup.vocabulary_multiple > 1:
-        model.output = PaddedOutput(model.output, setup.vocabulary_multiple)
+        pad_vocabulary(model, setup.vocabulary_multiple)
     return model
 
 
-def in_a_row(batches: Callable[[int], Iterable], _epoch: int) -> Iterator:
-    """The batches of all epochs, one after another."""
-    return chain.from_iterable(map(batches, count()))
+def training_step(
+    workload: Workload, setup: Setup, device: str = "cpu"
+) -> tuple[Callable[[], tuple[float, int]], Transformer]:
+    """A function that makes a step in the way of a setup, and its model.
 
-
-def feed(
-    workload: Workload, setup: Setup, device: torch.device | str
-) -> Iterator[tuple[Tensor, ...]]:
-    """Batches of a workload on the device, without end, in the way of a setup."""
-    pairs = workload.tokens(setup.batch)
-    one = partial(
-        pair_batches, pairs, max_tokens=len(pairs) * (workload.length + 1)
-    )
-    if setup.feed == "held":
-        [batch] = one(0)
-        yield from repeat(tuple(side.to(device) for side in batch))
-    batches = partial(in_a_row, one)
-    if setup.feed == "ahead":
-        batches = made_ahead(batches, pin=torch.device(device).type == "cuda")
-    for batch in batches(0):
-        yield tuple(side.to(device, non_blocking=True) for side in batch)
-
-
-def trainer(
-    workload: Workload, setup: Setup, device: torch.device | str
-) -> tuple[Callable[[tuple[Tensor, ...]], tuple[float, int]], Transformer]:
-    """What makes a step on a batch in the way of a setup, and the model.
-
-    A step returns the summed loss and the number of targets. The learning rate is
-    0: all steps find the same model.
+    It takes the next batch, returns the summed loss and the number of targets, and
+    leaves the parameters as they are.
     """
-    model = set_up(workload.fresh(device), setup)
+    with keep_random_state():
+        torch.manual_seed(workload.seed)
+        model = configure(Transformer(workload.config).to(device), setup)
     trainer = Trainer(model, TrainingConfig(max_grad_norm=1e9), device)
     trainer.optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=0.0, fused=setup.fused_optimizer or None
     )
-    if setup.precision.endswith("float16"):
-        kind, dtype = torch.device(device).type, getattr(torch, setup.precision)
-        trainer.precision = partial(torch.autocast, kind, dtype)
+    if setup.precision == "bfloat16":
+        kind = torch.device(device).type
+        trainer.precision = partial(torch.autocast, kind, torch.bfloat16)
     if setup.compiled:
-        trainer.criterion = torch.compile(cross_entropy)
+        trainer.criterion = compiled(cross_entropy)
+    epochs = partial(pair_batches, workload.tokens(setup.batch), max_tokens=1 << 30)
+    batches = feed(epochs, setup.feed, device, prefetch)
     rounding = "highest" if setup.precision == "float32" else "high"
 
-    def step(batch: tuple[Tensor, ...]) -> tuple[float, int]:
-        # the loss's compiled program may hand a number back, too
-        whole = torch._dynamo.config.patch(capture_scalar_outputs=True)
-        with product_precision(rounding), whole:
-            return trainer.train_step([batch], 0.0)
+    def step() -> tuple[float, int]:
+        with matmul_precision(rounding):
+            return trainer.train_step([next(batches)], 0.0)
 
     return step, model
 
 
 def measure(
-    workload: Workload,
-    setup: Setup,
-    device: torch.device | str = "cpu",
-    steps: int = 10,
+    workload: Workload, setup: Setup, device: str = "cpu", steps: int = 10
 ) -> dict[str, Any]:
-    """Make some steps in the way of a setup, and say what they cost.
-
-    Returns "loss", the mean of a target's, and "gradient" (N,), on the CPU;
-    "first_step" and "seconds", the quartiles of `steps` others;
-    "tokens_per_second", both sides counted, and "operations_per_second", at the
-    median; and "memory" in bytes: the most that was allocated on a CUDA device,
-    elsewhere parameters, gradients, the optimiser's two means, and what was kept
-    for the backward pass. Raises ValueError for fewer than 2 steps.
-    """
-    if steps < 2:
-        raise ValueError(f"steps must be at least 2, not {steps}")
-    cuda = torch.device(device).type == "cuda"
-    step, model = trainer(workload, setup, device)
-    batches, times, kept = feed(workload, setup, device), [], {}
-    if cuda:
-        torch.cuda.reset_peak_memory_stats(device)
-    for n in range(steps + 2):  # the first compiles, the second is watched
-        watch = kept_for_backward(model) if n == 1 and not cuda else nullcontext()
-        synchronize(device)
-        start = time.perf_counter()
-        with watch as seen:
-            loss, targets = step(next(batches))
-        synchronize(device)
-        times.append(time.perf_counter() - start)
-        kept = kept if seen is None else seen
-    gradient = [p.grad.float().flatten().cpu() for p in model.parameters()]
-    quartiles = quantiles(times[2:], n=4)
-    sizes = workload.pairs * setup.batch, workload.length, workload.length
-    work = sum(step_operations(workload.model, *sizes).values())
-    state = 4 * sum(p.nbytes for p in model.parameters())
-    counted = state + sum(kept.values())
-    peak = torch.cuda.max_memory_allocated(device) if cuda else counted
-    return {
-        "loss": loss / targets,
-        "gradient": torch.cat(gradient),
-        "first_step": times[0],
-        "seconds": quartiles,
-        "tokens_per_second": 2 * targets / quartiles[1],
-        "operations_per_second": work / quartiles[1],
-        "memory": peak,
-    }
+    """What a step costs in the way of a setup: what `measure_steps` finds."""
+    step, model = training_step(workload, setup, device)
+    pairs, n = workload.pairs * setup.batch, workload.length
+    flops = sum(training_flops(workload.config, pairs, n, n).values())
+    return measure_steps(step, model, flops, device, steps)
 
 
-def climb(
-    workload: Workload,
-    changes: dict[str, dict[str, Any]],
-    device: torch.device | str = "cpu",
-    steps: int = 10,
-) -> Iterator[dict[str, Any]]:
-    """Measure each of some `rungs`, and how far its numbers are from the first.
-
-    Yields, for each, its "name" and what `measure` returns, with "loss_error" and
-    "gradient_error", relative, in place of the gradient. A rung that cannot run
-    here, for want of memory or of a compiler, has an "error" instead.
-    """
-    first = None
-    for name, setup in setups(changes).items():
-        try:
-            found = measure(workload, setup, device, steps)
-        except RuntimeError as error:
-            yield {"name": name, "error": str(error).strip().partition("\n")[0]}
-            continue
-        gradient = found.pop("gradient")
-        first = first or (found["loss"], gradient)
-        found["loss_error"] = abs(found["loss"] / first[0] - 1)
-        distance = torch.linalg.vector_norm(gradient - first[1])
-        found["gradient_error"] = float(
-            distance / torch.linalg.vector_norm(first[1])
-        )
-        yield {"name": name, **found}
-
+# %% [markdown]
+# The rest is helpers of the book. `Workload` is what is computed: a model, and so many pairs of random tokens. `feed`
+# gives batches of them, one after another without end. `measure_steps` makes some steps, and returns the quartiles of
+# their seconds, tokens and FLOPs a second, the gradients, and the memory: on a GPU the most that was allocated,
+# elsewhere parameters, gradients, the optimiser's state and the activations. `climb` measures one rung after another,
+# and compares the gradients.
 
 # %%
+from dotformer.support.benchmark import climb
+
 workload = Workload(small, pairs=16, length=24)
-two_rungs = {"float32": {}, "bf16": {"precision": "bfloat16"}}
-for row in climb(workload, two_rungs, device, steps=3):
+two_rungs = {"float32": Setup(), "bf16": Setup("bfloat16")}
+for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
     speed = row["tokens_per_second"]
     print(f"{row['name']:8} {speed:7,.0f} tokens/s  {row['gradient_error']:.0e}")
     assert row["loss_error"] < 1e-3 and row["gradient_error"] < 0.05
 
 # %% [markdown]
 # All eleven take a minute or two, and want a machine that does nothing else. So a program has climbed them, with twice as
-# many pairs (`python -m benchmarks.gpu --device cpu --sections ladder`).
+# many pairs (`python -m benchmarks.gpu --device cpu --sections ladder`). It did so with an earlier version of two parts:
+# attention written out kept one copy of its weights and not two, and *padded vocabulary* padded the matrix in every
+# forward pass and not once.
+#
+# **Predict first.** Which rungs are slower than the one before, on a CPU?
 
 # %%
+from itertools import pairwise
+
 from classroom.measured import measured
 
 ladder = measured("ladder-cpu")["measurements"]
 whole = {row["name"]: row for row in ladder if row["what"] == "rung"}
 changes, last = {}, None
-print(f"{'':26}    ms a step    tokens/s        MB  gradient off by")
+print(f"{'':26}    ms a step    tokens/s        MB  gradient error")
 for name, row in whole.items():
     speed = row["tokens_per_second"]
     changes[name] = speed / last - 1 if last else 0.0
@@ -796,71 +546,97 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 
 # %% [markdown]
 # The times are medians, with quartiles in brackets. Tokens are those of both sides. Memory is what the model and the
-# optimiser keep, and what is kept for the backward pass.
+# optimiser keep, and the activations.
 #
-# Read the last column first. tf32 changes nothing on this machine. With numbers of 16 bits the gradients differ by three
-# percent, from rounding, and no later rung moves that. So the table compares like with like.
+# Read the last column first: the distance of a rung's gradient from that of the first. tf32 changes nothing on this
+# machine. With numbers of 16 bits the column shows 3 percent, on every rung from there on. It has one digit, and whether
+# 3 percent harm a training it does not show. It shows that no later rung adds an error of that size, as a mistake would.
 #
-# Then the speeds. They belong to one core of one CPU; yours will differ, and the quartiles say that a difference of a few
-# percent means nothing. tf32 belongs to certain GPUs, so what its line shows is chance. bf16 gains four tenths, since
-# this processor has circuits for it. On one that has none it goes *down*, because every product is converted first. (It
-# saves little memory: most of that is the float32 parameters with their gradients and means, and the scores, which
-# become float32 again for the loss.) Compiling gains a seventh, and costs many seconds before its first step. What
-# follows it is of the size of chance: one core has few idle circuits that a larger batch could fill, and making batches
-# takes no time to speak of. Checkpointing is slower and needs less memory, as promised.
+# Then the speeds. They belong to one core of one CPU; yours will differ. Where a median lies between the quartiles of the
+# rung before, the difference may be chance. tf32 belongs to certain GPUs, so what its line shows is chance. bf16 gains four tenths. (It
+# saves little memory: most of that is the float32 parameters with their gradients and Adam's moments, and the logits,
+# which become float32 again for the loss.) Fused attention loses a quarter, and compiling gains a seventh on top of the
+# rung that lost it, and costs seconds before its first step. So bf16, with attention written out, is the fastest rung
+# on this CPU. In practice one leaves out a rung that loses. What bf16 and compiling give together, without fused
+# attention, has not been measured.
+#
+# Fused AdamW is a loss by that rule, of 9 percent: its median is 149 ms, and the quartiles before are 133 and 144. The
+# four after it change by 3 percent or less, which may be chance. (A step of the larger batch takes four times as long
+# for four times the tokens.) Checkpointing is slower than the larger batch and needs less memory, as promised.
 
 # %% tags=["hide-input"]
 assert 0.4 < changes["bf16"] < 0.45 and 1 / 8 < changes["compile"] < 1 / 6
-rest = list(changes)[list(changes).index("compile") + 1 : -1]
-assert all(abs(changes[name]) < 0.09 for name in ["tf32", *rest])
-assert changes["fused attention"] < -0.2 and changes["checkpointing"] < -0.15
+rest = ["tf32", "padded vocabulary", "larger batch"]
+rest += ["batches made between steps", "batches made ahead"]
+assert all(abs(changes[name]) < 0.035 for name in rest)
+assert round(100 * changes["fused AdamW"]) == -9
+assert -0.255 < changes["fused attention"] < -0.245
+assert max(whole, key=lambda name: whole[name]["tokens_per_second"]) == "bf16"
+assert changes["checkpointing"] < -0.15
+assert {f"{row['gradient_error']:.0e}" for row in [*whole.values()][2:]} == {
+    "3e-02"
+}
+for name, (before, row) in zip([*whole][1:], pairwise(whole.values()), strict=True):
+    before = whole["larger batch"] if name == "checkpointing" else before
+    low, high = (seconds / before["pairs"] for seconds in before["quartiles"])
+    assert (low < row["seconds"] / row["pairs"] < high) == (name in rest), name
+assert round(1000 * whole["fused AdamW"]["seconds"]) == 149
 memory = {name: row["peak_memory"] for name, row in whole.items()}
-assert memory["checkpointing"] < 0.6 * memory["batches made ahead"]
+assert memory["checkpointing"] < 0.6 * memory["larger batch"]
 assert memory["fused attention"] < memory["bf16"]
+lost = whole["fused attention"]["seconds"] - whole["bf16"]["seconds"]
+assert round(1000 * lost) == 39
 
 # %% [markdown]
-# But why does fused attention go *down*? Time one attention alone, forward and back.
+# But why does fused attention go *down*? Time one attention alone, forward and back. A step has six of them: one in each
+# of the two encoder layers, and two in each of the two decoder layers.
 
 # %%
 attention = MultiHeadAttention(128, 4).to(device)
 x = torch.randn(16, 24, 128, device=device)
 alone = {}
-for kind in (torch.float32, torch.bfloat16):
+for dtype in (torch.float32, torch.bfloat16):
     for way in ("written out", "fused"):
 
-        def there_and_back(kind=kind, way=way):
-            with torch.autocast(x.device.type, kind, enabled=kind != torch.float32):
+        def there_and_back(dtype=dtype, way=way):
+            mixed = dtype != torch.float32
+            with torch.autocast(x.device.type, dtype, enabled=mixed):
                 output, _ = attention(x, x, x, need_weights=way == "written out")
             output.float().sum().backward()
 
-        alone[kind, way] = median(time_of(there_and_back, device, 20))
-        print(f"{kind!s:15} {way:12}{1000 * alone[kind, way]:6.2f} ms")
+        alone[dtype, way] = median(benchmark(there_and_back, device, 30))
+        print(f"{dtype!s:15} {way:12}{1000 * alone[dtype, way]:6.2f} ms")
+difference = alone[torch.bfloat16, "fused"] - alone[torch.bfloat16, "written out"]
+print(f"6 attentions, twice the pairs: {1000 * 6 * 2 * difference:+.0f} ms a step")
 
 # %% [markdown]
-# With 32 bits the two are level, as far as chance lets one see. With 16 bits PyTorch's fused program for CPUs takes
-# twice as long or more. Such things change from one version to the next, so measure before you believe a list of what
-# is fast, this one too.
+# With 16 bits PyTorch's fused kernel for CPUs takes about twice as long as attention written out. A step of the ladder
+# has six attentions and twice as many pairs, so the difference counts twelve times: the last line, which is of the size
+# of the 39 ms that the rung has lost. Written out, attention of this size does not gain from 16 bits (the first line and
+# the third): what bf16 gained in the ladder comes from elsewhere. Such things change from one version to the next, so
+# measure before you believe a list of what is fast, this one too.
 #
-# ## Fewer digits
+# ## Fewer bits
 #
-# A float32 has 1 bit for the sign, 8 for the size (a power of two) and 23 for the digits. The shorter kinds have
-# fewer: bfloat16 gives up digits only, float16 some of both.
+# A float32 has 1 bit for the sign, 8 for the **exponent** (a power of two) and 23 for the **mantissa**, its digits. The
+# shorter **dtypes** have fewer: bfloat16 gives up mantissa only, float16 some of both.
 
 # %% tags=["nbval-check-output"]
 bits = {"float32": (8, 23), "bfloat16": (8, 7), "float16": (5, 10)}
-print("            size  digits   largest  smallest   next after 1")
-for name, (size, digits) in bits.items():
-    kind = torch.finfo(getattr(torch, name))
+print("        exponent  mantissa   largest  smallest   next after 1")
+for name, (exponent, mantissa) in bits.items():
+    dtype = torch.finfo(getattr(torch, name))
     print(
-        f"{name:10}{size:6}{digits:8}{kind.max:10.1e}{kind.tiny * kind.eps:10.1e}"
-        f"   1 + {kind.eps:.0e}"
+        f"{name:10}{exponent:6}{mantissa:10}{dtype.max:10.1e}"
+        f"{dtype.tiny * dtype.eps:10.1e}   1 + {dtype.eps:.0e}"
     )
-    assert 1 + size + digits == kind.bits and kind.eps == 2.0**-digits
+    assert 1 + exponent + mantissa == dtype.bits and dtype.eps == 2.0**-mantissa
 
 # %% [markdown]
-# (tf32 is a way to multiply, not to keep: numbers stay float32, and the circuit reads 8 bits of size and 10 of digits.)
-# *bfloat16* reaches about as far as float32, with two or three decimal digits. *float16* has three or four, and reaches
-# from 0.00000006 to 65,504. Which one would you train with?
+# (The smallest are *subnormal*: below the smallest exponent, mantissas begin with zeros. tf32 is a way to multiply, not
+# to keep: numbers stay float32, and the tensor core reads 8 bits of exponent and 10 of mantissa.) *bfloat16* reaches
+# about as far as float32, with two or three decimal digits. *float16* has three or four, and reaches from 0.00000006 to
+# 65,504. Which one would you train with?
 #
 # **Predict first.** Two vectors of 64 numbers, all of them 40. What is their dot product in each kind?
 
@@ -872,7 +648,7 @@ for name in bits:
 assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 
 # %% [markdown]
-# Infinity, where the truth is 102,400. One such score turns the softmax into *not a number*, and from there it spreads
+# Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, and from there it spreads
 # to everything. (`torch.autocast` computes in float32 what is likely to overflow, such as the softmax and the loss. It
 # does not do so for a product like this one.) And at the other end:
 
@@ -894,10 +670,10 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # again, in float32, before the step. With too large a scale some are infinite, as in the last row: then skip the step,
 # and halve the scale. PyTorch's `GradScaler` does all this. (It rescues gradients. Against scores that overflow it does
 # nothing.) bfloat16 needs none of it, because it reaches as far as float32. That is why one trains with it, although it
-# has fewer digits.
+# has a shorter mantissa.
 #
-# What about the digits? They matter where something small is added to something large, and training does that with every
-# step.
+# What about the mantissa? It matters where something small is added to something large, and training does that with
+# every step.
 
 # %% [markdown]
 # ### Break it: parameters of 16 bits
@@ -906,10 +682,8 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # that learns a straight line. One has its parameters in bfloat16. The other has them in float32, and `torch.autocast`
 # rounds its products to bfloat16.
 
+
 # %%
-from itertools import pairwise
-
-
 def line(dtype):
     """Learn y = 2 x with parameters of a kind, products in bfloat16: the errors."""
     torch.manual_seed(0)
@@ -938,7 +712,7 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 # %% [markdown]
 # The bfloat16 parameter stops on its way. Near 1.5 two neighbouring bfloat16 numbers are 1/128 apart, and a step
 # shorter than half of that rounds to no step at all. From outside nothing is wrong: the loss falls, and then it is
-# flat, as if the model had learnt all it can. So parameters stay in float32, and the optimiser's means with them, and
+# flat, as if the model had learnt all it can. So parameters stay in float32, and the optimiser's moments with them, and
 # only products are rounded. That is called **mixed precision**, and it is what `torch.autocast` does. `python -m
 # dotformer train` does it where the configuration says `precision = "bfloat16"`.
 
@@ -960,11 +734,11 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ## Attention without the table
+# ## Attention without the score matrix
 #
-# Attention as [chapter 3](03_softmax.ipynb) has it writes a table of $T$ rows and $S$ columns, reads it to normalise
-# each row, and reads it again to blend. At 64 tokens that is little. At 16,384 it is 268 million weights for each head.
-# Yet what we want are $T$ blends. Nobody asked for a table.
+# Attention as [chapter 3](03_softmax.ipynb) has it writes a matrix of $T$ rows and $S$ columns, reads it to normalise
+# each row, and reads it again to blend the values. At 64 tokens that is little. At 16,384 it is 268 million weights for
+# each head. Yet what we want are $T$ blends. Nobody asked for the matrix.
 #
 # The obstacle is the softmax. A weight is $e^{s_j}$ divided by the sum over *all* keys, so one seems to need all scores
 # before the first weight. And since $e^{s}$ can overflow, one subtracts the largest score first, which again needs all of
@@ -981,7 +755,7 @@ quiz.one_choice(
 #
 # **By hand.** Scores 0, 1 and 3, with values 10, 20 and 30, in two blocks: the first two, then the third. After the
 # first block $b = 1$, $z = e^{-1} + 1 = 1.368$ and $o = 10 e^{-1} + 20 = 23.68$. The second brings $b' = 3$, so both
-# shrink by $e^{-2} = 0.1353$, and the third word adds 1 and 30:
+# shrink by $e^{-2} = 0.1353$, and the third key adds 1 and 30:
 
 # %% tags=["nbval-check-output"]
 best, total, blend = 1.0, np.exp(-1) + 1, 10 * np.exp(-1) + 20
@@ -996,7 +770,7 @@ print(f"softmax {weights.round(4)}, blend {weights @ values:.4f}")
 assert abs(blend / total - weights @ values) < 1e-12
 
 # %% [markdown]
-# The same blend, and at no time were there three weights. (This is called *online softmax*.) For all queries at once:
+# The same blend, and at no time were there three weights. (This is called **online softmax**.) For all queries at once:
 
 # %% tags=["export"] module="by_hand.blocks"
 import numpy as np
@@ -1040,37 +814,37 @@ from dotformer.by_hand.attention import scaled_dot_product_attention
 
 rng = np.random.default_rng(0)
 query, key, value = (rng.normal(size=(n, 16)) * 5 for n in (50, 300, 300))
-whole_table, _ = scaled_dot_product_attention(query, key, value)
+expected, _ = scaled_dot_product_attention(query, key, value)
 for block in (1, 7, 128, 300):
-    error = np.abs(
-        blockwise_attention(query, key, value, block) - whole_table
-    ).max()
-    print(f"blocks of {block:3}: equal to {'1e-12' if error < 1e-12 else error}")
+    error = np.abs(blockwise_attention(query, key, value, block) - expected).max()
+    print(f"blocks of {block:3}: the same, to within 1e-12")
     assert error < 1e-12
 
 # %% [markdown]
-# That is what `F.scaled_dot_product_attention` does where it can, in one program. A block of keys and values is brought
-# to the fast memory next to the arithmetic, used for a block of queries, and forgotten, and no weight ever travels to
-# the large memory. (The name to look for is *FlashAttention*. For cases that it cannot do, PyTorch has another way,
-# which writes the table out.) For the backward pass the weights are needed again. They are computed again, from the
+# That is what `F.scaled_dot_product_attention` does where it can, in one fused kernel. A block of keys and values is
+# brought to the fast memory next to the arithmetic, used for a block of queries, and forgotten, and no weight ever
+# travels to the large memory. For the backward pass the weights are needed again. They are computed again, from the
 # queries, the keys, and one number kept for each query, $b + \ln z$.
+#
+# The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
+# *memory-efficient* one and cuDNN's. FlashAttention takes no mask, and our model always passes one, so there one of the
+# others runs. Only where none of them can does PyTorch write the scores out.
 #
 # ### Is fused attention an approximation?
 #
-# No. The blend is the same but for rounding, as you have seen. Nor does it do fewer operations; with the second
-# computation in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic.
+# No. The blend is the same but for rounding, as you have seen. Nor does it do fewer FLOPs; with the second computation
+# in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic.
 #
-# **Predict first.** Here both run on your machine, forward and back, in float32. The table grows with the square of the
+# **Predict first.** Here both run on your machine, forward and back, in float32. The matrix grows with the square of the
 # length. Does the time of the fused one grow more slowly?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels over length, both axes logarithmic. Left, seconds: both ways grow with the square of the length and lie close together. Right, bytes kept for the backward pass: written out, they grow with the square; fused, in proportion."}}
-from dotformer.attention import MultiHeadAttention
-from torch import nn
+from dotformer.support.memory import saved_activations
 
 torch.manual_seed(0)
 attention = MultiHeadAttention(128, 4).to(device)
 lengths = (128, 256, 512, 1024)
-seconds, kept_bytes = {}, {}
+seconds, activation_bytes = {}, {}
 for way in ("written out", "fused"):
     for n in lengths:
         x = torch.randn(1, n, 128, device=device)
@@ -1080,14 +854,17 @@ for way in ("written out", "fused"):
                 0
             ].sum().backward()
 
-        seconds[way, n] = median(time_of(back_and_forth, device, 5))
-        with kept_for_backward(attention) as kept:
+        seconds[way, n] = median(benchmark(back_and_forth, device, 5))
+        with saved_activations(attention) as kept:
             output = attention(x, x, x, need_weights=way == "written out")[0]
-        kept_bytes[way, n] = sum(kept.values())
+        activation_bytes[way, n] = sum(kept.values())
         del output
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.2))
 for axes, figures, title in zip(
-    panels, (seconds, kept_bytes), ("seconds", "bytes kept"), strict=True
+    panels,
+    (seconds, activation_bytes),
+    ("seconds", "bytes of activations"),
+    strict=True,
 ):
     for way, color in (("written out", plots.RED), ("fused", plots.BLUE)):
         axes.loglog(lengths, [figures[way, n] for n in lengths], "o-", color=color)
@@ -1106,17 +883,18 @@ plt.tight_layout()
 plt.show()
 
 # %%
+growth = {}
 for way in ("written out", "fused"):
-    growth = kept_bytes[way, 1024] / kept_bytes[way, 128]
-    print(f"{way:12} 8 times the tokens, {growth:.0f} times the bytes kept")
-assert kept_bytes["written out", 1024] > 30 * kept_bytes["written out", 128]
-assert kept_bytes["fused", 1024] < 9 * kept_bytes["fused", 128]
+    growth[way] = activation_bytes[way, 1024] / activation_bytes[way, 128]
+    print(f"{way:12} 8 times the tokens, {growth[way]:.0f} times the activations")
+assert round(growth["written out"]) == 45 and round(growth["fused"]) == 8
 
 # %% [markdown]
 # Every query meets every key either way, so the time grows, in the end, with the square. The memory need not. Written
-# out, part of it grows with the square and part in proportion: 33 times, between 8 and 64. Fused, all of it grows in
-# proportion. On a CPU the two curves of time stay close at these lengths: its ridge is low, and a table costs little to
-# move beside what it costs to compute. On a GPU the fused one is reported to be several times as fast ([Dao and others
+# out, part of it grows with the square (the weights before and after masking, and their masks) and part in proportion:
+# 45 times, between 8 and 64. Fused, all of it grows in
+# proportion. On a CPU the two curves of time stay close at these lengths: its ridge point is low, and a matrix costs
+# little to move beside what it costs to compute. On a GPU the fused one is reported to be several times as fast ([Dao and others
 # 2022](https://arxiv.org/abs/2205.14135)).
 
 # %% tags=["quiz"]
@@ -1139,84 +917,42 @@ quiz.one_choice(
 # %% [markdown]
 # ## What if it does not fit?
 #
-# A step holds four things in memory: the parameters, a gradient for each, the two running means that Adam keeps for
-# each, and what the forward pass leaves for the backward pass, to which the loss adds its own tables. The first three
-# are 16 bytes for each parameter, however large the batch is. The fourth grows with the batch and the length.
-
-# %% tags=["export", "hide-input"] module="devices"
-from dotformer.support.checkpoints import keep_random_state
-from dotformer.training import cross_entropy
-
-
-def memory_of_step(
-    model: nn.Module, source: Tensor, target: Tensor
-) -> tuple[int, int]:
-    """Bytes that a step needs: for any batch, and for this one, both in float32.
-
-    The first are parameters, gradients and Adam's two means. The second, what is
-    kept for the backward pass and the gradient of the logits, is measured on the
-    first pair of `source` (B, S) and `target` (B, T). The model and the pair are
-    moved to the CPU for that.
-    """
-    model.cpu().zero_grad()
-    pair = source[:1].clone().cpu(), target[:1].clone().cpu()
-    with keep_random_state(), kept_for_backward(model) as kept:
-        logits = model(pair[0], pair[1][:, :-1])
-        cross_entropy(logits, pair[1][:, 1:])
-    state = 4 * sum(p.nbytes for p in model.parameters())
-    # the loss and its way back need three more tables as large as the logits
-    return state, len(source) * (sum(kept.values()) + 3 * logits.nbytes)
-
-
-def what_to_shrink(
-    model: nn.Module, source: Tensor, target: Tensor, available: int
-) -> str:
-    """Which of model, length or batch is too large for `available` bytes.
-
-    For a step that has run out of memory; see `memory_of_step`.
-    """
-    state, batch = memory_of_step(model, source, target)
-    pairs, longest = len(source), max(source.shape[1], target.shape[1])
-    text = (
-        f"{available / 1e9:.2f} GB of memory: the model and Adam need"
-        f" {state / 1e9:.2f}, {pairs} pairs of {longest} tokens about"
-        f" {batch / 1e9:.2f}"
-    )
-    fit = int(pairs * (0.9 * available - state) / batch)  # a tenth for the rest
-    if state > 0.9 * available:
-        return text + "; a smaller model is needed (d_model, d_ff, layers)"
-    if fit < 1:
-        return text + "; shorter sentences are needed, or a smaller model"
-    if fit >= pairs:
-        return text + "; that fits, so something else fills the memory"
-    return text + f"; a batch of {fit} fits (max_tokens = {fit * longest})"
-
+# A step holds four things in memory: the parameters, a gradient for each, the **optimiser state**, which with Adam is
+# two moments for each, and the activations, which the forward pass leaves for the backward pass and to which the loss
+# adds its own. The first three are 16 bytes for each parameter, however large the batch is. The fourth grows with the
+# batch and the length.
+#
+# A helper adds them up: it runs the forward pass of one pair, and has PyTorch report each array that is saved for the
+# backward pass. From the sum it says what has to shrink.
 
 # %%
+from dotformer.support.memory import memory_advice, training_memory
+
 large = Transformer(base)
 for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e9)):
     rows = torch.randint(3, 37_000, (pairs, length))
-    print(what_to_shrink(large, rows, rows, int(available)))
-state, kept = memory_of_step(large, rows, rows)
+    print(memory_advice(large, cross_entropy, rows, rows, int(available)))
+state, _ = training_memory(large, cross_entropy, rows, rows)
 assert state == 16 * parameters
 
 # %% [markdown]
 # The base model itself takes a gigabyte, and the paper's batch more than 20, most of it for the logits: 37,000 numbers
-# for each target, as scores, as logarithms of shares, and as the gradients of both. (The batch that fits leaves a tenth
+# for each target, as logits, as logarithms of probabilities, and as the gradients of both. (The batch that fits leaves a tenth
 # of the memory free for the rest.) So for this model it is usually the batch that is too large. With billions of
 # parameters it can be the model. And if a single pair does not fit, sentences must be shorter. On a GPU `python -m
 # dotformer train` prints such a line when memory runs out.
 #
 # Two ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
-# 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: **checkpointing** keeps only what goes into each
-# layer, and computes the layer again when the backward pass needs its inside. That is one more forward pass through the
-# layers: a third more work for them, and none for the output product. The last rung of the ladder does it: less memory,
-# fewer tokens a second, the same gradient. Here it is once more with 32 bits and nothing compiled.
+# 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: activation checkpointing keeps only what goes into
+# each layer, and computes the layer again when the backward pass needs its activations. That is one more forward pass
+# through the layers: a third more work for them, and none for the output product. The last rung of the ladder does it:
+# less memory, fewer tokens a second, the same gradient. Here it is once more with 32 bits and nothing compiled. (A
+# *checkpoint* of [chapter 11](11_training.ipynb#stop-halfway) is another thing: a file.)
 
 # %%
 setup = Setup(fused_attention=True, batch=4)
 without, with_it = (
-    measure(workload, replace(setup, checkpointing=on), device, steps=2)["memory"]
+    measure(workload, replace(setup, checkpointing=on), device, 2)["peak_memory"]
     for on in (False, True)
 )
 print(f"{without / 1e6:.0f} MB without, {with_it / 1e6:.0f} MB with checkpointing")
@@ -1224,22 +960,22 @@ assert with_it < 0.8 * without
 
 # %% tags=["quiz"]
 quiz.several_choices(
-    "Training runs out of memory. `what_to_shrink` says: the model and Adam need 1 of 8 GB, the batch 10. Which of these help?",
+    "Training runs out of memory. `memory_advice` says: the model and Adam need 1 of 8 GB, the batch 10. Which of these are enough, or may be?",
     quiz.right(
         "Half of the batch, twice for each step",
         "The gradient is the same, if the loss is divided by the targets of both halves together.",
     ),
     quiz.right(
-        "Checkpointing",
+        "Activation checkpointing",
         "It keeps less of the 10 GB, and computes the layers twice.",
     ),
     quiz.wrong(
-        "An optimiser without means, such as plain gradient descent",
-        "The two means are half of the 1 GB. The 10 would be as large as before.",
+        "An optimiser without moments, such as plain gradient descent",
+        "The two moments are half of the 1 GB. The 10 would be as large as before.",
     ),
     quiz.wrong(
         "Half the learning rate",
-        "A rate changes the numbers in a table, not how many there are.",
+        "A rate changes what the numbers are, not how many there are.",
     ),
 )
 
@@ -1309,19 +1045,19 @@ verdict
 #
 # ### Exercise 2: The floor
 #
-# *Easy, 10 minutes.* Given the operations and the bytes of some work, and a machine's operations and bytes a second,
-# return the shortest time that it can take, if both go on at once.
+# *Easy, 10 minutes.* Given the FLOPs and the bytes of some work, and a machine's peak compute in FLOP/s and its memory
+# bandwidth in bytes per second, return the shortest time that it can take, if both go on at once.
 
 
 # %% tags=["exercise"]
-def shortest_time(operations, moved, operations_per_second, bytes_per_second):
+def shortest_time(flops, moved, peak_compute, bandwidth):
     """Seconds below which no program can get."""
     ...
 
 
 # %% tags=["check"]
-def roofline(operations, moved, rate, bandwidth, join=max):
-    return join(operations / rate, moved / bandwidth)
+def roofline(flops, moved, peak_compute, bandwidth, join=max):
+    return join(flops / peak_compute, moved / bandwidth)
 
 
 check_time = partial(
@@ -1335,8 +1071,8 @@ check_time = partial(
         "the slower of the two decides, not the faster": partial(
             roofline, join=min
         ),
-        "operations go by the rate, bytes by the bandwidth": (
-            lambda o, m, rate, bandwidth: max(o / bandwidth, m / rate)
+        "FLOPs go by the peak compute, bytes by the bandwidth": (
+            lambda flops, moved, peak, width: max(flops / width, moved / peak)
         ),
     },
 )
@@ -1344,8 +1080,8 @@ check_time(shortest_time)
 
 
 # %% tags=["solution"]
-def shortest_time(operations, moved, operations_per_second, bytes_per_second):
-    return max(operations / operations_per_second, moved / bytes_per_second)
+def shortest_time(flops, moved, peak_compute, bandwidth):
+    return max(flops / peak_compute, moved / bandwidth)
 
 
 verdict = check_time(shortest_time)
@@ -1357,17 +1093,17 @@ verdict
 #
 # ## In one breath
 #
-# A step is a known number of operations and a known number of bytes, and a machine does so many of each in a second;
-# whichever takes longer is the floor. What lies above it is won back by starting less often; the floor itself sinks
-# where fewer bytes are moved (16 bits, fused attention, compiled programs). Each such change must leave the gradient as
-# it was, but for rounding. Where memory is short, computing something twice takes the place of keeping it.
+# A step is a known number of FLOPs and a known number of bytes, and a machine does so many of each in a second; whichever
+# takes longer is the floor. What lies above it is won back by launching fewer kernels; the floor itself sinks where
+# fewer bytes are moved (16 bits, fused attention, compiled kernels). Each such change must leave the gradient as it was,
+# but for rounding. Where memory is short, computing activations twice takes the place of keeping them.
 #
 # **Sources.** The roofline: [Williams, Waterman and Patterson (2009)](https://doi.org/10.1145/1498765.1498785). Online
 # softmax: [Milakov and Gimelshein (2018)](https://arxiv.org/abs/1805.02867); attention in blocks: [Rabe and Staats
 # (2021)](https://arxiv.org/abs/2112.05682), and on a GPU [Dao and others (2022)](https://arxiv.org/abs/2205.14135). Mixed
 # precision and the loss scale: [Micikevicius and others (2018)](https://arxiv.org/abs/1710.03740); bfloat16 for training:
-# [Kalamkar and others (2019)](https://arxiv.org/abs/1905.12322). Checkpointing: [Chen and others
-# (2016)](https://arxiv.org/abs/1604.06174). Six operations for each parameter and token: [Kaplan and others
+# [Kalamkar and others (2019)](https://arxiv.org/abs/1905.12322). Activation checkpointing: [Chen and others
+# (2016)](https://arxiv.org/abs/1604.06174). Six FLOPs for each parameter and token: [Kaplan and others
 # (2020)](https://arxiv.org/abs/2001.08361), section 2.1.
 #
 # **Next.** One device has a floor. Chapter 21 puts several to work on one model, and begins by making sure that two of

@@ -10,7 +10,7 @@
 #
 # One device can be only so fast. To be faster, several must share the work, and then they must agree on every step. At
 # the end of this chapter the command of [chapter 14](14_translation.ipynb) trains in one process, in several, or on
-# several machines. You can tell whether many compute what one would have computed, and what it costs them to talk.
+# several machines. You can tell whether many compute what one would have computed, and what communication costs them.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
 # needed: processes of one machine stand for devices. It takes about 45 minutes to read, and 35 more for the exercises.
@@ -78,16 +78,17 @@ def shard_batch(
 
 
 # %% [markdown]
-# The rows are dealt out like cards: every sentence is with one process, and with one only. Since each batch is dealt
-# out by itself, two processes see the same batches as one. (A process that gets no card still takes part: the others
-# wait for its gradient.)
+# A process's rows are its **shard** of the batch. They are dealt out like cards: every sentence is with one process, and
+# with one only. Since each batch is dealt out by itself, two processes see the same batches as one. (A process that gets
+# no row still takes part: the others wait for its gradient.)
 #
 # ## What do they tell each other?
 #
-# One operation is enough. **All-reduce** takes a table from each process, adds them up entry by entry, and gives the
+# One operation is enough. **All-reduce** takes a tensor from each process, adds them up entry by entry, and gives the
 # sum to all. Here are three processes. `launch`, one of the book's helpers, starts a function several times at once.
-# The processes find each other and form a **group**, in which each has a number, its **rank**, from 0 on; how many
-# they are is the group's **world size**.
+# The processes find each other and form a **process group**, in which each has a number, its **rank**, from 0 on; how
+# many they are is the group's **world size**. (On several machines a process also has a **local rank**, its number on
+# its own machine. It says which GPU to take.)
 
 # %%
 import torch.distributed as dist
@@ -105,8 +106,8 @@ print(answers)
 assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 
 # %% [markdown]
-# (`gloo` carries numbers between CPUs. Between NVIDIA's GPUs `nccl` does.) Everyone must call it, in the same order:
-# whoever leaves one out keeps the others waiting.
+# (`gloo` is the **backend** that communicates between CPUs. Between NVIDIA's GPUs `nccl` does.) Such an operation is a
+# **collective**: all ranks must call it, in the same order, and one that leaves it out keeps the others waiting.
 #
 # ### Break it: each divides by its own
 #
@@ -125,10 +126,10 @@ batch = torch.randint(3, 30, (5, 7)), torch.randint(3, 30, (5, 8))
 batch[1][1, 5:] = batch[1][3, 3:] = 0  # the second process has the short ones
 
 
-def gradient_of(batch, divisor=None, kind=torch.float32):
+def gradient_of(batch, divisor=None, dtype=torch.float32):
     """The gradient of the loss over `divisor` targets, or over those of the batch."""
     torch.manual_seed(0)
-    model = Transformer(shape).to(kind)
+    model = Transformer(shape).to(dtype)
     logits = model(batch[0], batch[1][:, :-1])
     loss, tokens = cross_entropy(logits, batch[1][:, 1:], 0)
     (loss / (divisor or tokens)).backward()
@@ -136,30 +137,30 @@ def gradient_of(batch, divisor=None, kind=torch.float32):
 
 
 def two_halves():
-    """For each kind of number the sum, divided by all, and the mean, each by its own."""
-    share = shard_batch(batch, dist.get_rank(), dist.get_world_size())
-    tokens = (share[1][:, 1:] != 0).sum()
+    """For each dtype the sum, divided by all, and the mean, each by its own."""
+    shard = shard_batch(batch, dist.get_rank(), dist.get_world_size())
+    tokens = (shard[1][:, 1:] != 0).sum()
     dist.all_reduce(tokens)
-    found = {}
-    for kind in (torch.float32, torch.float64):
-        added, averaged = (gradient_of(share, n, kind) for n in (tokens, None))
+    gradients = {}
+    for dtype in (torch.float32, torch.float64):
+        added, averaged = (gradient_of(shard, n, dtype) for n in (tokens, None))
         dist.all_reduce(added)
         dist.all_reduce(averaged)
-        found[kind] = added, averaged / 2
-    return found
+        gradients[dtype] = added, averaged / 2
+    return gradients
 
 
 first, second = launch(two_halves, 2)
-for kind, found in first.items():
-    whole = gradient_of(batch, kind=kind)
+for dtype, gradients in first.items():
+    whole = gradient_of(batch, dtype=dtype)
     added, averaged = (
-        ((g - whole).abs().max() / whole.abs().max()).item() for g in found
+        ((g - whole).abs().max() / whole.abs().max()).item() for g in gradients
     )
     print(
-        f"{kind}: added {added:.0e}, averaged {averaged:.0e} of the largest entry apart"
+        f"{dtype}: added {added:.0e}, averaged {averaged:.0e} of the largest entry apart"
     )
-    assert torch.equal(found[0], second[kind][0])
-    assert added < (1e-6 if kind == torch.float32 else 1e-14) and averaged > 1e-2
+    assert torch.equal(gradients[0], second[dtype][0])
+    assert added < (1e-6 if dtype == torch.float32 else 1e-14) and averaged > 1e-2
 
 # %% [markdown]
 # Added up, the two are one process with the whole batch, to rounding. Averaged, they are something else. From outside
@@ -171,7 +172,7 @@ quiz.one_choice(
     "Four processes each divide by their own number of targets and average their gradients. When is the result that of one process with the whole batch?",
     quiz.wrong(
         "Always: a mean of means is a mean",
-        "Only of means over equally many. A share with few targets would count as much as one with many.",
+        "Only of means over equally many. A shard with few targets would count as much as one with many.",
     ),
     quiz.right(
         "When all four have equally many real targets",
@@ -200,18 +201,19 @@ quiz.one_choice(
 # everyone has gathered all of them (**all-gather**).
 #
 # **By hand.** Three processes, each with three numbers: $(1, 2, 3)$, $(10, 20, 30)$ and $(100, 200, 300)$. In the first
-# round process 0 sends its first number to 1, process 1 its second to 2, and process 2 its third to 0. What process 1
-# has first is now $1 + 10 = 11$. In the second round it sends that on, and process 2 has $111$: complete.
+# round rank 0 sends its first number to rank 1, rank 1 its second to rank 2, and rank 2 its third to rank 0. The first
+# number of rank 1 is now $1 + 10 = 11$. In the second round it sends that on, and the first number of rank 2 becomes
+# $111$: complete.
 #
 # **Predict first.** In each round a process sends one $N$-th of its gradient. How much does it send in all, if there
 # are 2 processes? If there are 100?
 
 
 # %%
-def ring(tables):
+def ring(gradients):
     """All-reduce around a ring: what each has in the end, and how many numbers each sent."""
-    n = len(tables)
-    pieces = [np.array_split(table.copy(), n) for table in tables]
+    n = len(gradients)
+    pieces = [np.array_split(gradient.copy(), n) for gradient in gradients]
     sent = [0] * n
     for turn in range(2 * (n - 1)):
         adding = turn < n - 1
@@ -229,10 +231,9 @@ def ring(tables):
 three = [np.array([1.0, 2, 3]) * 10**p for p in range(3)]
 sums, sent = ring(three)
 print(sums[0], sums[1], sums[2], "sent", sent)
-assert all(np.array_equal(found, sum(three)) for found in sums)
+assert all(np.array_equal(each, sum(three)) for each in sums)
 for n in (2, 8, 100):
-    tables = [np.ones(1000) for _ in range(n)]
-    sums, sent = ring(tables)
+    sums, sent = ring([np.ones(1000) for _ in range(n)])
     assert (
         np.array_equal(sums[-1], np.full(1000, n))
         and sent[0] == 2 * (n - 1) * 1000 // n
@@ -242,7 +243,8 @@ for n in (2, 8, 100):
 # %% [markdown]
 # In each of the two phases a process sends $(N - 1) / N$ times the gradient. So all-reduce sends it once for two
 # processes, and never quite twice, however many there are. That is why training with many devices goes so far. What
-# does grow is the number of rounds, and each takes its time, however small the piece.
+# does grow is the number of rounds. Each costs a **latency**, a fixed time however small the piece, beside the bytes over
+# the **bandwidth** of the connection.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -269,9 +271,10 @@ quiz.number(
 #
 # PyTorch has two engines for this. **Distributed data parallel** (DDP) leaves the whole model with every process, and
 # begins to send the gradients of the last layers while the backward pass still computes those of the first. **Fully
-# sharded data parallel** (FSDP) leaves each process only a **shard** of the parameters, the gradients and Adam's two
-# means. Before a layer is used the processes gather its parameters, and after it each frees what is not its own. Of
-# the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) that leaves about $16 / N$.
+# sharded data parallel** (FSDP) leaves each process only a shard of the parameters, the gradients and Adam's two
+# moments. Before a layer is used the processes gather its full parameters, and after it each frees what is not its own
+# (it *reshards*). To send while one computes is **overlap of communication and computation**. Of the 16 bytes for each
+# parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about $16 / N$.
 #
 # Both *average* gradients, as if all processes had equally many targets. We need the sum. So each process divides its
 # loss not by the targets of all, but by an $N$-th of them: the mean of $N$ gradients, each $N$ times too large, is
@@ -364,7 +367,7 @@ class DistributedTrainer(Trainer):
 
 
 # %% [markdown]
-# Do they compute the same? And what do they send? The folded cell counts the bytes of all tables that processes sum,
+# Do they compute the same? And what do they send? The folded cell counts the bytes of all tensors that processes sum,
 # gather and scatter. Then two processes make one step of a small model with each engine, on half a batch each.
 #
 # **Predict first.** The second engine keeps half of the model in each of the two. Does it send more than the first, or
@@ -375,7 +378,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Traffic(TorchDispatchMode):
-    """Counts the bytes of the tables that processes sum, gather and scatter."""
+    """Counts the bytes of the tensors that processes sum, gather and scatter."""
 
     def __init__(self):
         super().__init__()
@@ -383,11 +386,11 @@ class Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation, types, given=(), named=None):
         library, _, name = str(operation).partition(".")
-        for kind in self.bytes:
-            if library == "c10d" and kind in name.replace("_", ""):
-                whole = given[1 if kind == "reducescatter" else 0]  # not the pieces
-                tables = whole if isinstance(whole, list) else [whole]
-                self.bytes[kind] += sum(table.nbytes for table in tables)
+        for collective in self.bytes:
+            if library == "c10d" and collective in name.replace("_", ""):
+                full = given[1 if collective == "reducescatter" else 0]  # no pieces
+                tensors = full if isinstance(full, list) else [full]
+                self.bytes[collective] += sum(tensor.nbytes for tensor in tensors)
         return operation(*given, **(named or {}))
 
 
@@ -399,29 +402,29 @@ def one_step(sharded):
         1000, 1000, 2, 2, d_model=64, num_heads=4, d_ff=256, dropout=0.0
     )
     model, rows = Transformer(config), torch.randint(3, 1000, (8, 17))
-    whole = sum(p.nbytes for p in model.parameters())
+    full = sum(p.nbytes for p in model.parameters())
     plan = TrainingConfig(max_grad_norm=1e9)
     trainer = DistributedTrainer(model, plan, sharded=sharded)
     with Traffic() as traffic:
         trainer.train_step([(rows, rows)], 0.0)
-    found, kept = [], 0
+    gradients, kept = [], 0
     for p in trainer.model.parameters():
         kept += (p.to_local() if sharded else p).nbytes
-        found.append((p.grad.full_tensor() if sharded else p.grad).flatten())
-    moved = {name: n / whole for name, n in traffic.bytes.items()}
-    return moved | {"kept": kept / whole}, torch.cat(found)
+        gradients.append((p.grad.full_tensor() if sharded else p.grad).flatten())
+    moved = {name: n / full for name, n in traffic.bytes.items()}
+    return moved | {"kept": kept / full}, torch.cat(gradients)
 
 
 [(single, gradient)] = launch(partial(one_step, sharded=False), 1)
 rows = {}
 for sharded in (False, True):
-    (row, found), _ = launch(partial(one_step, sharded), 2)
+    (row, other), _ = launch(partial(one_step, sharded), 2)
     rows["shard" if sharded else "replicate"] = row
-    apart = ((found - gradient).abs().max() / gradient.abs().max()).item()
+    apart = ((other - gradient).abs().max() / gradient.abs().max()).item()
     assert apart < 1e-6, apart
 print(" " * 14 + "".join(f"{name:>12}" for name in rows))
-for kind in single:
-    print(f"{kind:14}" + "".join(f"{row[kind]:12.2f}" for row in rows.values()))
+for name in single:
+    print(f"{name:14}" + "".join(f"{row[name]:12.2f}" for row in rows.values()))
 moved = rows["shard"]
 assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
 
@@ -430,14 +433,18 @@ assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
 # cell asserts it). The first engine sums every gradient once. The second never does: it gathers the layers before the
 # forward pass and again before the backward pass, and scatters the sums of their gradients. (The embeddings, 35 percent
 # of this model, belong to no layer. They stay whole between the passes and are gathered once: $2 \cdot 0.65 + 0.35 =
-# 1.65$.) An all-reduce has both phases of the ring, the others have one each, and in each phase either process sends
-# half of the table: 2 halves with the first engine, $1.65 + 1$ with the second, 1.3 times as much. With small
-# embeddings it would be 1.5 times. For that a process keeps, from one step to the next, half of the parameters, of
-# their gradients and of Adam's means. FSDP pays with traffic for memory.
+# 1.65$.) What does a process send? An all-reduce has both phases of the ring, an all-gather and a reduce-scatter one
+# each, and in each phase a process sends half of the tensor. That makes 2 halves of the model with DDP, and
+# $1.65 + 1 = 2.65$ halves with FSDP, 1.3 times as much. With small embeddings it would be 3 halves, 1.5 times as much.
+# For that a process keeps, from one step to the next, half of the parameters, of their gradients and of Adam's moments.
+# FSDP pays with communication for memory.
 #
-# Two things the table does not show. With `precision = "bfloat16"` copies of all weights in 16 bits live from one pass
-# to the other, and FSDP does not cut these. And a step that accumulates over 4 batches sends everything 4 times here;
-# both engines can be told to wait for the last.
+# Two things the table does not show. With `precision = "bfloat16"` our command lays `autocast` over FSDP: parameters are
+# gathered in 32 bits, and copies of all of them in 16 bits live from one pass to the other. FSDP's own
+# `MixedPrecisionPolicy` gathers them in 16 bits instead. And a step that accumulates over 4 batches communicates 4
+# times here. DDP can be told to wait for the last batch (`no_sync`). FSDP can let the reduce-scatter wait
+# (`set_requires_gradient_sync`), but it gathers for every batch unless it is also told to keep the full parameters
+# (`set_reshard_after_backward`, and `set_reshard_after_forward` for the pass before), which takes back the memory.
 #
 # ## What must be kept?
 #
@@ -448,8 +455,8 @@ assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
 # begun. The random state in it is that of rank 0. The other ranks begin theirs anew whenever the run is saved or
 # loaded, from the seed, the step and the rank, so that no two draw the same dropout.
 #
-# Does it hold? Train a model that turns sentences around, for 20 steps: in one process, in two that each have the
-# whole model, and in three that each have a shard. (The accident is for later.)
+# Does it hold? Train a model that turns sentences around, for 20 steps: in one process, in two that each have the full
+# model, and in three that each have a shard. (The accident is for later.)
 
 # %%
 import os
@@ -485,7 +492,7 @@ def run(trainer_of, folder=None, accident=False):
 sharded = partial(DistributedTrainer, sharded=True)
 histories = {
     "1 process": run(Trainer),
-    "2, each the whole": launch(partial(run, DistributedTrainer), 2)[0],
+    "2, each the full model": launch(partial(run, DistributedTrainer), 2)[0],
     "3, each a shard": launch(partial(run, sharded), 3)[0],
 }
 
@@ -508,7 +515,7 @@ for name in histories:
 # ### What if one of them dies?
 #
 # The more devices, the more often one fails. On 16,384 of them the training of Llama 3 was interrupted 419 times in 54
-# days without anybody wanting it, once every three hours ([Grattafiori and others,
+# days unexpectedly, once every three hours ([Grattafiori and others,
 # 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says nothing, and the others wait
 # for it. So somebody has to watch: when one dies, stop the rest, start all again, and let them go on from the last
 # checkpoint.
@@ -552,7 +559,7 @@ for name in ("1 process", "2, one of them killed"):
 # ```
 #
 # `HOST` is one of them; the port and the name `dot` are free choices. All must see the same folder `runs`. `3:4` lets
-# three go on when one is lost, unless it is `HOST`. (The first line lets them meet at a new place after a restart.
+# three go on when one is lost, unless it is `HOST`. (The first line makes them find each other anew after a restart.
 # Without it they would try to reach processes that have ended, so with restarts on several machines `train` insists on
 # it.)
 #
@@ -568,7 +575,7 @@ quiz.one_choice(
     ),
     quiz.right(
         "It has 24,000 tokens, and every GPU takes half of what it took",
-        "Yes, so the run computes the same. But each device has less to do between two rounds of talking.",
+        "Yes, so the run computes the same. But each device has less to compute between two rounds of communication.",
     ),
     quiz.wrong(
         "It has 24,000 tokens, and every GPU divides its loss by half as many targets",
@@ -580,9 +587,10 @@ quiz.one_choice(
 # ## Are two twice as fast?
 #
 # Here each process gets one core, and computes the gradient of a model of 4 million parameters: one process from a
-# whole batch, then two from a half each. The two do it in three ways: without telling each other anything; sending all
-# when the backward pass is done; and in *buckets*, where what the last layers have found goes on its way as soon as
-# there are 5 megabytes of it.
+# whole batch, then two from a half each. So the total batch is fixed, which is called **strong scaling**. In practice
+# one more often keeps the batch per process, so that the total grows with the world size: **weak scaling**. The two do
+# it in three ways: without communication; with an all-reduce when the backward pass is done; and in **buckets**, where
+# the gradients of the last layers are sent as soon as there are 5 megabytes of them.
 #
 # **Predict first.** How much faster are two, with a batch of 32 sentences? With one of 4?
 
@@ -600,7 +608,7 @@ def race(sentences, rounds=24):
         name: DistributedDataParallel(Transformer(config), bucket_cap_mb=megabytes)
         for name, megabytes in (("at the end", 1000), ("in buckets", 5))
     }
-    ways = {"silent": ways["in buckets"].module} | ways
+    ways = {"no all-reduce": ways["in buckets"].module} | ways
     times = {name: [] for name in ways}
     for name in [*ways] * rounds:
         dist.barrier()
@@ -613,82 +621,91 @@ def race(sentences, rounds=24):
 
 
 # %% [markdown]
-# That takes minutes, so a program runs it (`python -m benchmarks.two_processes`), on a machine with nothing else to do.
+# (For the way without communication the model inside a DDP wrapper is called. The wrapper's hooks are still on its
+# parameters, but they send only what follows a forward pass of the wrapper itself.) That takes minutes, so a program
+# runs it (`python -m benchmarks.two_processes`), on a machine with nothing else to do.
 
 # %%
 from classroom.measured import measured
 
 gains = {}
 for sentences, (one, two) in measured("two_processes")["found"].items():
-    table = {"one process": one["silent"]} | {
+    rows = {"one process": one["no all-reduce"]} | {
         f"two, {way}": two[way] for way in two
     }
     print(f"{sentences} sentences")
-    for name, (low, middle, high) in table.items():
-        gains[sentences, name] = gain = one["silent"][1] / middle
-        print(f"  {name:15} x {gain:.2f} {middle:4.0f} ms ({low:.0f}-{high:.0f})")
+    for name, (low, middle, high) in rows.items():
+        gains[sentences, name] = gain = one["no all-reduce"][1] / middle
+        print(f"  {name:18} x {gain:.2f} {middle:4.0f} ms ({low:.0f}-{high:.0f})")
 assert (
     1.5 < gains["32", "two, in buckets"] < 2 > gains["32", "two, at the end"] > 1.5
 )
 assert max(gains["4", "two, in buckets"], gains["4", "two, at the end"]) < 1
-assert gains["4", "two, silent"] < 1.5
+assert (
+    2 < gains["32", "two, no all-reduce"] < 2.1
+    and gains["4", "two, no all-reduce"] < 1.5
+)
 
 # %% [markdown]
-# (In brackets are the quartiles.) With 32 sentences two are faster, but not twice as fast. With 4 they are *slower*
-# than one. To sum the gradients takes as long as before, for they have as many numbers as before, but there is less
-# work between two sums. (With 4 they need more than half of the time even in silence. They share the machine's memory,
-# they wait for each other before and after, and small products use a core less well; which of these it is we have not
-# measured.) And all wait for the slowest: one machine that is busy otherwise holds up the rest.
+# (In brackets are the quartiles.) With 32 sentences two that communicate are faster, but not twice as fast. Without
+# communication they are a little *more* than twice as fast. Half of a batch may fit better into a core's caches, or it
+# may be chance: the quartiles of one process, 326 to 362 ms, are wider than what is to be explained. We have not
+# measured which. With 4 sentences two that communicate are *slower* than one. An all-reduce of the gradients takes as
+# long as before, for they have as many numbers as before, but there is less work between two of them. (With 4 they need
+# more than half of the time even without communication. They share the machine's memory, they wait for each other
+# before and after, and small products use a core less well; which of these it is we have not measured.) And all wait
+# for the slowest: one machine that is busy otherwise holds up the rest.
 #
-# Between sending at the end and in buckets there is no clear difference here. To compute and to send at the same time
-# needs free hardware, and this machine has two cores, which both compute. GPUs have hardware of their own for sending.
+# Between an all-reduce at the end and one in buckets there is no clear difference here. Overlap of communication and
+# computation needs free hardware, and this machine has two cores, which both compute. GPUs have hardware of their own
+# for communication.
 #
 # How long does an all-reduce take by itself?
 
 
 # %%
-def talk():
+def time_all_reduce():
     """Seconds for an all-reduce of so many numbers, the median of some."""
     dist.all_reduce(torch.ones(1))  # the first takes longer
-    found = {}
-    for size, rounds in ((10, 50), (10_000, 50), (10_000_000, 7)):
+    medians = {}
+    for size, rounds in ((10, 50), (10_000, 50), (256 * 1024, 50), (10_000_000, 7)):
         numbers, times = torch.ones(size), []
         for _ in range(rounds):
             dist.barrier()
             start = time.perf_counter()
             dist.all_reduce(numbers)
             times.append(time.perf_counter() - start)
-        found[size] = median(times)
-    return found
+        medians[size] = median(times)
+    return medians
 
 
-seconds = launch(talk, 2)[0]
+seconds = launch(time_all_reduce, 2)[0]
 for size, taken in seconds.items():
-    rate = 4 * size / taken / 1e6
-    print(
-        f"{size:>10,} numbers {1000 * taken:6.2f} ms {rate:8.2f} megabytes a second"
-    )
+    bandwidth = 4 * size / taken / 1e9
+    print(f"{size:>10,} numbers {1000 * taken:6.2f} ms {bandwidth:9.4f} GB/s")
 assert seconds[10_000] < 100 * seconds[10]
+assert seconds[256 * 1024] < 13 * seconds[10_000]  # at twice the bandwidth or more
 
 # %% [markdown]
-# A thousand times as many numbers as ten take a few times as long at most: most of the time goes into meeting. That is
-# why gradients travel in buckets, and not one table at a time. PyTorch's have 25 megabytes, if one does not say
-# otherwise.
+# A thousand times as many numbers as ten take a few times as long at most: most of that time is latency. So biases and
+# gains, none of which has many more than a thousand numbers here, should not be sent one by one. A matrix of 256 rows
+# and 1,024 columns, the third line, already comes much nearer to the bandwidth of the last line. But at the 200 GB/s
+# that the next section takes for GPUs it would need 5 microseconds, and any latency longer than that would be most of
+# its time. That is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
 #
 # ## What did the paper's run cost?
 #
-# The paper gives two costs for training its models, $3.3 \cdot 10^{18}$ and $2.3 \cdot 10^{19}$ operations. They were
-# not counted. They are hours times 8 devices times what one device can do, taken to be 9.5 million million operations a
-# second.
+# The paper gives two costs for training its models, $3.3 \cdot 10^{18}$ and $2.3 \cdot 10^{19}$ FLOPs. They were not
+# counted. They are hours times 8 devices times what one device can do, taken to be 9.5 TFLOP/s.
 #
 # **By hand.** 12 hours are 43,200 seconds, and $43{,}200 \cdot 8 \cdot 9.5 \cdot 10^{12} = 3.3 \cdot 10^{18}$.
 #
 # **Predict first.** We can count ([chapter 20](20_one_gpu.ipynb#how-much-work-is-a-step)). A step has about 25,000
-# tokens on each side; let them be 390 pairs of 64. Is the number of operations in the products of 100,000 such steps
-# larger than the estimate, or smaller?
+# tokens on each side; let them be 390 pairs of 64. Are the FLOPs in the products of 100,000 such steps more than the
+# estimate, or fewer?
 
 # %%
-from dotformer.devices import step_operations
+from dotformer.devices import training_flops
 
 models = {
     "base": (TransformerConfig(37_000, 37_000), 100_000, 12),
@@ -701,7 +718,7 @@ models = {
 shares = {}
 for name, (config, steps, hours) in models.items():
     estimate = hours * 3600 * 8 * 9.5e12
-    counted = steps * sum(step_operations(config, 390, 64, 64).values())
+    counted = steps * sum(training_flops(config, 390, 64, 64).values())
     shares[name] = counted / estimate
     print(
         f"{name:5} by the clock {estimate:.1e}, counted {counted:.1e}, {shares[name]:.0%}"
@@ -709,36 +726,35 @@ for name, (config, steps, hours) in models.items():
 assert [round(100 * share) for share in shares.values()] == [29, 42]
 
 # %% [markdown]
-# Counted, it is less than half. What do 29 and 42 percent say? Operations divided by time are a speed, so the quotient
-# is the **utilisation**: of what the eight could do, that much went into the products of the model. (We have not
-# counted products with padding, which are work too. And the 9.5 is itself an estimate, the paper's, of what a P100
+# Counted, it is less than half. What do 29 and 42 percent say? FLOPs divided by time are a speed, so the quotient is the
+# **model FLOPs utilisation** (MFU): of what the eight could do, that much went into the products of the model. (We have
+# not counted products with padding, which are work too. And the 9.5 is itself an estimate, the paper's, of what a P100
 # sustains with 32 bits.) Where the rest went nobody has measured. [Chapter 20](20_one_gpu.ipynb#where-does-it-go) found
-# sums, norms and waiting for memory, and here it is talking, too. The larger model does better, as one would expect of
+# sums, norms and other memory-bound work, and here it is communication, too. The larger model does better, as one would expect of
 # larger products.
 #
 # ### What would it cost today?
 #
 # An estimate needs assumptions, so here they are.
 #
-# - One H100 (SXM) does 989 million million operations a second with 16 bits, says its maker. Training reaches 40
-#   percent of that, on one device and on many, however small their shares become.
+# - One H100 (SXM) does 989 TFLOP/s with 16 bits, says its maker. Training has an MFU of 40 percent, on one device and on
+#   many, however small their shards of the batch become.
 # - Gradients have 4 bytes a parameter.
-# - A ring of 8 devices and one of 64 move 200 thousand million bytes a second, and its rounds take no time of their
-#   own.
-# - Talking hides behind the backward pass, two thirds of the computing, as far as it fits.
+# - A ring of 8 devices and one of 64 have a bandwidth of 200 GB/s, and no latency.
+# - Communication overlaps with the backward pass, two thirds of the computation, as far as it fits.
 # - The batch stays the paper's, divided among the devices.
 #
 # The first, the third and the fourth are kind to many devices. The other two are not: 2 bytes would do, and the batch
 # may grow.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. The line of computing falls in proportion; the estimate with communication leaves it and becomes flat near the time that talking takes."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. The line of computing falls in proportion; the estimate with communication leaves it and becomes flat near the time that communication takes."}}
 config, steps, _ = models["base"]
-work = sum(step_operations(config, 390, 64, 64).values())
+work = sum(training_flops(config, 390, 64, 64).values())
 gradient_bytes = 4 * 63e6
 devices = 2 ** np.arange(7)
 computing = work / (devices * 0.4 * 989e12)
-talking = 2 * (devices - 1) / devices * gradient_bytes / 200e9
-extra = np.maximum(0, talking - 2 / 3 * computing)  # what cannot be hidden
+communication = 2 * (devices - 1) / devices * gradient_bytes / 200e9
+extra = np.maximum(0, communication - 2 / 3 * computing)  # what cannot be hidden
 figure, axes = plt.subplots(figsize=(5.6, 3.2))
 axes.loglog(devices, steps * computing / 60, color=plots.GREY, ls=":")
 axes.loglog(devices, steps * (computing + extra) / 60, "o-", color=plots.BLUE)
@@ -749,7 +765,7 @@ axes.set(xlabel="devices", ylabel="minutes, base model", ylim=(0.4, 60))
 axes.text(
     30,
     steps * computing[5] / 80,
-    "computing alone",
+    "computation alone",
     ha="right",
     va="top",
     color=plots.GREY,
@@ -757,7 +773,7 @@ axes.text(
 axes.text(
     64,
     steps * (computing + extra)[-1] / 50,
-    "with talking",
+    "with communication",
     ha="right",
     va="bottom",
     color=plots.BLUE,
@@ -766,13 +782,13 @@ plt.show()
 whole = computing + extra
 for k in (0, 3, 6):
     print(
-        f"{devices[k]:2} devices: computing {1000 * computing[k]:5.2f} ms, talking {1000 * talking[k]:.2f} ms a step"
+        f"{devices[k]:2} devices: computation {1000 * computing[k]:5.2f} ms, communication {1000 * communication[k]:.2f} ms a step"
     )
     print(
         f"   {steps * whole[k] / 60:.1f} minutes, {whole[0] / whole[k]:.1f} times as fast as one"
     )
 assert [round(float(whole[0] / whole[k]), 1) for k in (3, 6)] == [7.6, 9.3]
-assert steps * whole[0] < 3600 and round(1000 * float(talking[6]), 1) == 2.5
+assert steps * whole[0] < 3600 and round(1000 * float(communication[6]), 1) == 2.5
 with torch.device("meta"):  # shapes without numbers
     base = Transformer(TransformerConfig(37_000, 37_000, share_embeddings=True))
 assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
@@ -780,9 +796,9 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # %% [markdown]
 # What took eight devices half a day would take one of today's less than an hour, if the assumptions hold. Eight are 7.6
 # times as fast, and 64 only 9.3 times: the gradient does not become smaller when the work does, and most of the 2.5
-# milliseconds of talking finds nothing to hide behind. Whoever uses more devices has to give them a larger batch. That
-# is another training: steps are fewer, their rate must be found again, and from some size on a larger batch saves no
-# more steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
+# milliseconds of communication finds nothing to overlap with. Whoever uses more devices has to give them a larger batch.
+# That is another training: steps are fewer, their learning rate must be found again, and from some size on a larger
+# batch saves no more steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -839,7 +855,7 @@ check_combined = partial(
         ),
     ],
     mistakes={
-        "that is the mean of means: a share with few targets counts as much as one with many": partial(
+        "that is the mean of means: a shard with few targets counts as much as one with many": partial(
             weighted, weights=lambda targets: np.ones(len(targets)) / len(targets)
         ),
         "added up, each is still divided by its own targets alone": partial(
@@ -868,13 +884,13 @@ verdict
 # ### Exercise 2: What each keeps
 #
 # *Easy, 10 minutes.* A model has `parameters` parameters, of which the largest layer has `layer`. Training takes 16
-# bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the means. Return the bytes that each of
-# `world_size` processes needs, if each keeps its part of all of these and has besides, in tables of their own, the
-# whole parameters and gradients of one layer at a time.
+# bytes for each parameter: 4 for itself, 4 for its gradient and 8 for the moments. Return the bytes that each of
+# `world_size` processes needs, if each keeps its shard of all of these and has besides, in tensors of their own, the
+# full parameters and gradients of one layer at a time.
 
 
 # %% tags=["exercise"]
-def bytes_of_part(parameters, layer, world_size):
+def bytes_of_shard(parameters, layer, world_size):
     """Bytes in each of `world_size` processes."""
     ...
 
@@ -888,30 +904,30 @@ def kept(parameters, layer, world_size, divide=16, whole=8):
     )
 
 
-check_part = partial(
+check_shard = partial(
     checks.check,
     reference=kept,
     cases=[(100, 10, 2), (100, 10, 4), (63e6, 3e6, 8)],
     mistakes={
-        "the layer that is put together needs its gradient as well": partial(
+        "the layer that is gathered needs its gradient as well": partial(
             kept, whole=4
         ),
-        "the whole layer comes on top of the part": partial(kept, whole=0),
-        "parameters and gradients are divided too, not only the means": partial(
+        "the full layer comes on top of the shard": partial(kept, whole=0),
+        "parameters and gradients are divided too, not only the moments": partial(
             kept, divide=8
         ),
     },
 )
-check_part(bytes_of_part)
+check_shard(bytes_of_shard)
 
 
 # %% tags=["solution"]
-def bytes_of_part(parameters, layer, world_size):
+def bytes_of_shard(parameters, layer, world_size):
     """Bytes in each of `world_size` processes."""
     return 16 * parameters / world_size + 8 * layer
 
 
-verdict = check_part(bytes_of_part)
+verdict = check_shard(bytes_of_shard)
 assert verdict.passed, verdict
 verdict
 
@@ -974,14 +990,14 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Many processes train one model if each takes a share of every batch and they add up what they find: the number of
+# Many processes train one model if each takes a shard of every batch and they all-reduce two things: the number of
 # targets before the backward pass, the gradients after it. Divided by the targets of all, the sum is what one process
-# would have found, and a ring makes it for less than twice the gradient from each. What does not fit is kept in shards,
-# which takes more traffic, and what dies is started again from what was saved. How much faster it gets depends on the
-# work between two sums.
+# would have computed, and in a ring each sends less than twice the gradient for it. What does not fit is kept in shards,
+# which takes more communication, and what dies is started again from the last checkpoint. How much faster it gets
+# depends on the work between two sums.
 #
 # **Sources.** Figures of the paper: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), table 2, sections
-# 5.1, 5.2 and 6.1. Model, gradients and optimiser in parts: [Rajbhandari and others
+# 5.1, 5.2 and 6.1. Model, gradients and optimiser state in shards: [Rajbhandari and others
 # (2020)](https://arxiv.org/abs/1910.02054). PyTorch's two engines: [Li and others
 # (2020)](https://arxiv.org/abs/2006.15704), [Zhao and others (2023)](https://arxiv.org/abs/2304.11277). The ring:
 # [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002).

@@ -3,7 +3,7 @@
 The sections, the most valuable first:
 
 - roofline: memory bandwidth, peak compute by dtype, ridge points, and where some operations lie
-- ladder: chapter 20's ladder, with the paper's base model, and the costliest kernels of two rungs
+- ladder: chapter 20's ladder, with the paper's base model, and the kernels of two rungs
 - attention: time and memory over length, by backend
 - peers: the comparison with other libraries (benchmarks/peers.py)
 - throughput: training tokens per second over the batch

@@ -1,4 +1,4 @@
-"""The ladder of chapter 20: what a training step costs on each rung, and its costliest kernels on two of them."""
+"""The ladder of chapter 20: what a training step costs on each rung, and the kernels of two of them."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -6,8 +6,8 @@ from typing import Any
 
 from benchmarks.gpu.roofline import utilisation
 from benchmarks.gpu.run import Measurement, Row, Run
-from dotformer.devices import costliest
-from dotformer.ladder import Setup, Workload, climb, feed, rungs, setups, trainer
+from dotformer.devices import Setup, measure, rungs, training_step
+from dotformer.support.benchmark import Workload, climb, cumulative, profile_operators
 from dotformer.transformer import TransformerConfig
 
 SHARED = {"dropout": 0.0, "share_embeddings": True, "max_length": 128}
@@ -19,20 +19,20 @@ WORKLOADS = {  # on a GPU, the paper's base model
 STEPS = {"cuda": 20, "cpu": 10, "quick": 2}
 
 
-def changes(sizes: str) -> dict[str, dict[str, Any]]:
-    """The rungs; a quick run leaves the compiler out, which takes a minute on a CPU."""
-    return {name: change for name, change in rungs().items() if sizes != "quick" or not change.get("compiled")}
+def setups(sizes: str) -> dict[str, Setup]:
+    """The setup of each rung; a quick run leaves the compiler out, which takes a minute on a CPU."""
+    changes = {name: change for name, change in rungs().items() if sizes != "quick" or not change.get("compiled")}
+    return cumulative(Setup(), changes)
 
 
 def cost(run: Run, setup: Setup, found: dict[str, Any]) -> Measurement:
-    """What `dotformer.ladder.measure` found, in the words of all measurements, and the model FLOPs utilisation."""
+    """What `dotformer.devices.measure` found, as all measurements have it, and the model FLOPs utilisation."""
     low, middle, high = found["seconds"]
-    flops_per_second = found["operations_per_second"]
     return {
         **{"dtype": setup.precision, "first_step": found["first_step"], "seconds": middle, "quartiles": [low, high]},
-        **{"tokens_per_second": found["tokens_per_second"], "flops_per_second": flops_per_second},
-        **utilisation(run, setup.precision, flops_per_second),
-        "peak_memory": found["memory"],
+        **{name: found[name] for name in ("tokens_per_second", "flops_per_second")},
+        **utilisation(run, setup.precision, found["flops_per_second"]),
+        "peak_memory": found["peak_memory"],
     }
 
 
@@ -48,17 +48,15 @@ def rung(run: Run, climbed: Iterator[dict[str, Any]], setup: Setup) -> Measureme
 
 def kernels(run: Run, name: str) -> Measurement:
     """The kernels on which a step on a rung spends most time, and their seconds."""
-    workload, setup = WORKLOADS[run.sizes], setups(changes(run.sizes))[name]
-    step, _ = trainer(workload, setup, run.device)
-    batches = feed(workload, setup, run.device)
-    return {"what": "kernels", "name": name, "kernels": costliest(lambda: step(next(batches)), run.device, shown=12)}
+    step, _ = training_step(WORKLOADS[run.sizes], setups(run.sizes)[name], run.device)
+    return {"what": "kernels", "name": name, "kernels": profile_operators(step, run.device, shown=12)}
 
 
 def rows(run: Run) -> Iterator[Row]:
     """Each rung, then the kernels of the first and of the fastest."""
-    climbed = climb(WORKLOADS[run.sizes], changes(run.sizes), run.device, STEPS[run.sizes])
-    compiled = None
-    for name, setup in setups(changes(run.sizes)).items():
+    each = partial(measure, WORKLOADS[run.sizes], device=run.device, steps=STEPS[run.sizes])
+    climbed, compiled = climb(each, setups(run.sizes)), None
+    for name, setup in setups(run.sizes).items():
         shapes = setup.compiled and (setup.batch, setup.vocabulary_multiple)
         yield Row(name, partial(rung, run, climbed, setup), 60.0 if shapes and shapes != compiled else 8.0)
         compiled = shapes

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from benchmarks.gpu.run import Measurement, Row, Run
 from benchmarks.timing import repeated
+from dotformer.support.modes import matmul_precision
 
 DTYPES = {  # as a setup of the ladder calls them: the dtype, and how float32 matrix products are computed
     "float32": (torch.float32, "highest"),
@@ -53,12 +54,8 @@ def matmul(device: torch.device, name: str, size: int) -> Measurement:
     """FLOP/s in the product of two square matrices of `size` rows."""
     dtype, precision = DTYPES[name]
     a, b, out = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(3))
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
+    with matmul_precision(precision):
         times = repeated(lambda: torch.mm(a, b, out=out), device)
-    finally:
-        torch.set_float32_matmul_precision(before)
     return {"what": "matmul", "dtype": name, "size": size, **times, "flops_per_second": 2 * size**3 / times["seconds"]}
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from benchmarks.gpu.ladder import WORKLOADS, cost
 from benchmarks.gpu.run import Measurement, Row, Run
-from dotformer.ladder import Setup, measure
+from dotformer.devices import Setup, measure
 
 PAIRS = {"cuda": (1, 4, 16, 64, 256, 512, 1024, 2048, 4096), "cpu": (1, 4, 16, 64), "quick": (1, 3)}
 STEPS = {"cuda": 8, "cpu": 4, "quick": 2}

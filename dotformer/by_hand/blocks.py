@@ -24,7 +24,7 @@ def blockwise_attention(
     ValueError besides when `block` is below 1. After Milakov and Gimelshein (2018),
     Rabe and Staats (2021), Dao and others (2022).
 
-    Defined in chapter 20, "Attention without the table".
+    Defined in chapter 20, "Attention without the score matrix".
     """
     if block < 1:
         raise ValueError(f"block must be at least 1, not {block}")

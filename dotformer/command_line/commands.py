@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
-from dotformer.devices import product_precision, what_to_shrink
 from dotformer.distributed import DistributedTrainer
 from dotformer.support.checkpoints import RunFolder
+from dotformer.support.memory import memory_advice
+from dotformer.support.modes import matmul_precision
 from dotformer.support.processes import barrier, process_group, rank, world_size
-from dotformer.training import Trainer, evaluate, pair_batches
+from dotformer.training import Trainer, cross_entropy, evaluate, pair_batches
 from dotformer.translation import bleu, exact_match
 
 SHOWN = 10  # translations that --save keeps
@@ -78,7 +79,7 @@ def train_in_group(args: argparse.Namespace, device: str) -> None:
     batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
     validate = partial(evaluate, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
     progress = not args.quiet and sys.stderr is not None and sys.stderr.isatty()
-    with product_precision("highest" if config.precision == "float32" else "high"):
+    with matmul_precision("highest" if config.precision == "float32" else "high"):
         try:
             kind = partial(DistributedTrainer, sharded=args.shard) if distributed else Trainer
             trainer = kind(model, config, device)
@@ -90,7 +91,7 @@ def train_in_group(args: argparse.Namespace, device: str) -> None:
                 raise MemoryError(str(error)) from error
             largest = max(batches(0), key=lambda batch: sum(map(Tensor.numel, batch)))
             there = torch.cuda.get_device_properties(device).total_memory if device == "cuda" else 0
-            raise MemoryError(what_to_shrink(model, *largest, there) if there else str(error)) from error
+            raise MemoryError(memory_advice(model, cross_entropy, *largest, there) if there else str(error)) from error
     if reached >= config.steps:
         return say(f"{folder} is finished: all {config.steps:,} steps are done")
     best = min(history, key=lambda row: row["validation_loss"])

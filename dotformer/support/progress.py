@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torch import Tensor
+from torch.utils.data import IterableDataset
 from tqdm import tqdm
 
 from dotformer.support.processes import rank
@@ -32,6 +33,16 @@ def stream(
         if not n or taken > n:
             raise ValueError(f"epoch {epoch} has {n} batches, of which {taken} have been taken")
         epoch, taken = epoch + 1, 0
+
+
+class Stream(IterableDataset):
+    """The batches that a function gives, for PyTorch's loader."""
+
+    def __init__(self, batches: Callable[[], Iterable[Batch]]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches())
 
 
 def steps_after(history: Sequence[Row], last: int, progress: bool) -> tqdm:

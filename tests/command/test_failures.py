@@ -17,8 +17,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from dotformer.command_line import commands
 from dotformer.command_line.runs import Run
-from dotformer.devices import memory_of_step, what_to_shrink
-from dotformer.training import pair_batches
+from dotformer.support.memory import memory_advice, training_memory
+from dotformer.training import cross_entropy, pair_batches
 from dotformer.transformer import Transformer
 from tests.command import reference
 from tests.command.conftest import PARTS
@@ -365,9 +365,9 @@ def test_not_enough_memory_on_a_gpu(fails, call, config, tmp_path, monkeypatch, 
     batches = pair_batches(reference.encoded(both, CORPUS.train), 0, SMALL["training"]["max_tokens"])
     largest = max(batches, key=lambda batch: batch[0].numel() + batch[1].numel())
     model = reference.fresh(reference.full(SMALL), both)
-    needed, more = memory_of_step(model, *largest)
+    needed, more = training_memory(model, cross_entropy, *largest)
     for total, said in ((needed // 2, "; a smaller model is needed"), (needed + more, " fits (max_tokens = ")):
-        advice = what_to_shrink(model, *largest, total)
+        advice = memory_advice(model, cross_entropy, *largest, total)
         train = ("train", config(), "--output", tmp_path / f"run{total}")
         with monkeypatch.context() as patch, before_pass(4, full):
             patch.setattr(torch.cuda, "is_available", lambda: True)
