@@ -34,7 +34,7 @@ transformer_map(built=20)
 # Nearly all of its arithmetic is matrix products, and those can be counted on paper. A matrix of 2 rows and 3 columns,
 # times one of 3 rows and 4 columns, has 2 · 4 entries. Each is a dot product of 3 numbers: 3 multiplications and 3
 # additions, if the first is added to 0. That makes $2 \cdot 2 \cdot 3 \cdot 4 = 48$ **FLOPs**, floating-point
-# operations, of which a multiplication and an addition are two. A GFLOP is a thousand million of them, and a TFLOP a
+# operations, of which a multiplication and an addition are two. A GFLOP is a billion of them, and a TFLOP a
 # thousand GFLOPs. (FLOP/s is a speed: FLOPs per second.)
 #
 # PyTorch can count too: it watches products while they run.
@@ -156,12 +156,12 @@ quiz.number(
 # ## How fast could it be?
 #
 # Two numbers of a machine decide. Its **peak compute** says how many FLOPs it does in a second, and its **memory
-# bandwidth** how many bytes it moves in a second between memory and the place where it computes, in GB/s. Whichever
+# bandwidth** how many bytes it moves in a second between memory and its arithmetic units, in GB/s. Whichever
 # takes longer decides. Measure both: the first with a matrix product, the second with a copy.
 #
 # The clock is `benchmark`, one of the book's helpers: the seconds of each of some repetitions, after one to warm up. A
-# GPU is handed its work and reports back later, so the clock has to **synchronize** before each reading: to wait until
-# the device is done. Otherwise one measures how fast work can be handed over.
+# GPU is handed its work and reports back later, so the clock has to **synchronize** before each reading: to wait for
+# the device. Otherwise one measures how fast work can be handed over.
 
 # %% tags=["export"] module="devices"
 from statistics import median
@@ -197,7 +197,7 @@ print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 
 # %% [markdown]
 # The last number, the **ridge point**, is the one to remember. The FLOPs that some work does for each byte it moves are
-# its **arithmetic intensity**. Work below the ridge point is **memory-bound**: it waits for memory, and no faster
+# its **arithmetic intensity**. Work below the ridge point is **memory-bound**: memory sets its time, and no faster
 # arithmetic will help it. Work above it is **compute-bound**. Adding two matrices reads 8 bytes and writes 4 for a
 # single FLOP: a twelfth of a FLOP per byte, far below. A product of two matrices of $n$ rows and $n$ columns reads and
 # writes $12 n^2$ bytes for $2 n^3$ FLOPs: $n / 6$ per byte. So small products are memory-bound, and large ones
@@ -207,7 +207,7 @@ print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 # **Predict first.** Draw speed over arithmetic intensity. Which two lines can no work get above, if all its bytes come
 # from memory?
 
-# %% tags=["plot"] mystnb={"image": {"alt": "FLOP/s over FLOPs per byte, both logarithmic. A roof rises in a straight line and then is flat. The sum of two matrices lies on the rising part, at its left end. Products of small matrices lie below the rising part or on it, products of large ones near the flat part."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "FLOP/s over FLOPs per byte, both logarithmic. A grey line rises straight and then is flat. The sum of two matrices lies on the rising part, at its left end. Products of small matrices lie below the rising part or on it, products of large ones near the flat part."}}
 sizes = (8, 16, 32, 64, 128, 256, 512)
 a, b = (torch.randn(1 << 24, device=device) for _ in range(2))
 there = torch.empty_like(a)  # where the sum will be
@@ -226,10 +226,10 @@ axes.set(xlabel="arithmetic intensity (FLOPs per byte)", ylabel="FLOP/s")
 plt.show()
 
 # %% [markdown]
-# The picture is called a **roofline**. The grey line is the roof: on the left as many FLOPs as the bandwidth allows, on
+# The picture is called a **roofline**. The grey line is the limit: on the left as many FLOPs as the bandwidth allows, on
 # the right as many as the arithmetic can do. (What fits into a cache, a small memory next to the arithmetic, can rise
 # above its left part.) The red dot is the sum, the blue ones are products, with their size beside them. The smallest
-# lie far below even this roof: to start any work at all takes a microsecond or more, its **launch overhead**, and in
+# lie far below even this line: to start any work at all takes a microsecond or more, its **launch overhead**, and in
 # that time a matrix of 8 rows is long finished. So there are three ways to be slow: to compute much, to move much, or to
 # do very little very often.
 
@@ -303,7 +303,7 @@ assert least < 1.1 * seconds
 # | rung | what changes | why it may be faster |
 # |---|---|---|
 # | float32 | nothing; attention writes its weights out | |
-# | tf32 | products read 10 binary digits of each number instead of 23 | **tensor cores**, a GPU's units for small matrix products |
+# | tf32 | products read 10 bits of each mantissa instead of 23 | **tensor cores**, a GPU's units for small matrix products |
 # | bf16 | products read and write numbers of 16 bits | half the bytes, and tensor cores or a CPU's **matrix units** |
 # | fused attention | the weights are never written out | fewer bytes |
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
@@ -311,7 +311,7 @@ assert least < 1.1 * seconds
 # | padded vocabulary | 6,001 rows become 6,016 = 94 · 64 | rows that tensor cores can divide evenly |
 # | larger batch | 4 times as many pairs | larger products |
 # | batches made between steps | pairs are cut and padded on the way | slower, but real: so far all steps had one batch, made before |
-# | batches made ahead | another process **prefetches** them | the device need not wait |
+# | batches prefetched | another process **prefetches** them | the device need not wait |
 # | checkpointing | the **activations** inside a layer are not kept, but computed again | it is slower, and needs less memory |
 #
 # (Activations are what the forward pass leaves for the backward pass.) Dropout is off, because two kernels would drop
@@ -418,7 +418,7 @@ def rungs() -> dict[str, dict[str, Any]]:
         "padded vocabulary": {"vocabulary_multiple": 64},
         "larger batch": {"batch": 4},
         "batches made between steps": {"feed": "made"},
-        "batches made ahead": {"feed": "ahead"},
+        "batches prefetched": {"feed": "ahead"},
         "checkpointing": {"feed": "held", "checkpointing": True},
     }
 
@@ -567,7 +567,7 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # %% tags=["hide-input"]
 assert 0.4 < changes["bf16"] < 0.45 and 1 / 8 < changes["compile"] < 1 / 6
 rest = ["tf32", "padded vocabulary", "larger batch"]
-rest += ["batches made between steps", "batches made ahead"]
+rest += ["batches made between steps", "batches prefetched"]
 assert all(abs(changes[name]) < 0.035 for name in rest)
 assert round(100 * changes["fused AdamW"]) == -9
 assert -0.255 < changes["fused attention"] < -0.245
@@ -838,7 +838,7 @@ for block in (1, 7, 128, 300):
 # **Predict first.** Here both run on your machine, forward and back, in float32. The matrix grows with the square of the
 # length. Does the time of the fused one grow more slowly?
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over length, both axes logarithmic. Left, seconds: both ways grow with the square of the length and lie close together. Right, bytes kept for the backward pass: written out, they grow with the square; fused, in proportion."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over length, both axes logarithmic. Left, seconds: both ways grow with the square of the length and lie close together. Right, bytes of activations: written out, they grow with the square; fused, in proportion."}}
 from dotformer.support.memory import saved_activations
 
 torch.manual_seed(0)
@@ -975,7 +975,7 @@ quiz.several_choices(
     ),
     quiz.wrong(
         "Half the learning rate",
-        "A rate changes what the numbers are, not how many there are.",
+        "A learning rate changes what the numbers are, not how many there are.",
     ),
 )
 
@@ -1089,7 +1089,7 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# That is the roof of the figure, seen from the side of time.
+# That is the flat line of the figure, seen from the side of time.
 #
 # ## In one breath
 #

@@ -82,7 +82,7 @@ def shard_batch(
 # with one only. Since each batch is dealt out by itself, two processes see the same batches as one. (A process that gets
 # no row still takes part: the others wait for its gradient.)
 #
-# ## What do they tell each other?
+# ## What do they communicate?
 #
 # One operation is enough. **All-reduce** takes a tensor from each process, adds them up entry by entry, and gives the
 # sum to all. Here are three processes. `launch`, one of the book's helpers, starts a function several times at once.
@@ -195,9 +195,9 @@ quiz.one_choice(
 # base model (63 million numbers of 4 bytes as we count them; the paper says 65) and 8 devices that is 1.8 gigabytes a
 # step. It can be done with less.
 #
-# Put the processes into a ring, and cut the gradient into $N$ pieces. In each round everyone sends *one* piece to its
-# neighbour, which adds it to its own. After $N - 1$ rounds each process has one piece that is complete: the gradient is
-# summed, and scattered over all (**reduce-scatter**). In $N - 1$ more rounds the complete pieces go around, until
+# Put the processes into a ring, and cut the gradient into $N$ chunks. In each round everyone sends *one* chunk to its
+# neighbour, which adds it to its own. After $N - 1$ rounds each process has one chunk that is complete: the gradient is
+# summed, and scattered over all (**reduce-scatter**). In $N - 1$ more rounds the complete chunks go around, until
 # everyone has gathered all of them (**all-gather**).
 #
 # **By hand.** Three processes, each with three numbers: $(1, 2, 3)$, $(10, 20, 30)$ and $(100, 200, 300)$. In the first
@@ -243,7 +243,7 @@ for n in (2, 8, 100):
 # %% [markdown]
 # In each of the two phases a process sends $(N - 1) / N$ times the gradient. So all-reduce sends it once for two
 # processes, and never quite twice, however many there are. That is why training with many devices goes so far. What
-# does grow is the number of rounds. Each costs a **latency**, a fixed time however small the piece, beside the bytes over
+# does grow is the number of rounds. Each costs a **latency**, which is the same however small the chunk, beside the bytes over
 # the **bandwidth** of the connection.
 
 # %% tags=["quiz"]
@@ -388,7 +388,7 @@ class Traffic(TorchDispatchMode):
         library, _, name = str(operation).partition(".")
         for collective in self.bytes:
             if library == "c10d" and collective in name.replace("_", ""):
-                full = given[1 if collective == "reducescatter" else 0]  # no pieces
+                full = given[1 if collective == "reducescatter" else 0]  # no shards
                 tensors = full if isinstance(full, list) else [full]
                 self.bytes[collective] += sum(tensor.nbytes for tensor in tensors)
         return operation(*given, **(named or {}))
@@ -448,7 +448,7 @@ assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
 #
 # ## What must be kept?
 #
-# The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, place and
+# The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, epoch and batch, and
 # history, and so it does here, in the same file. To save, the processes gather one parameter after the other, and
 # rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file depends
 # on how many processes have written it, and **any number of them may go on from there**: two may end what one has
@@ -520,7 +520,7 @@ for name in histories:
 # for it. So somebody has to watch: when one dies, stop the rest, start all again, and let them go on from the last
 # checkpoint.
 #
-# Process 1 kills itself in step 13, and the last checkpoint was made after step 10. **Predict first.** How far from the
+# Rank 1 kills itself in step 13, and the last checkpoint was made after step 10. **Predict first.** How far from the
 # other runs will this one end?
 
 # %%
@@ -813,7 +813,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "It doubles",
-        "That would be so if everyone sent the whole gradient to everyone. In a ring the pieces become smaller.",
+        "That would be so if everyone sent the whole gradient to everyone. In a ring the chunks become smaller.",
     ),
 )
 

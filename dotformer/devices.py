@@ -160,7 +160,7 @@ def rungs() -> dict[str, dict[str, Any]]:
         "padded vocabulary": {"vocabulary_multiple": 64},
         "larger batch": {"batch": 4},
         "batches made between steps": {"feed": "made"},
-        "batches made ahead": {"feed": "ahead"},
+        "batches prefetched": {"feed": "ahead"},
         "checkpointing": {"feed": "held", "checkpointing": True},
     }
 
