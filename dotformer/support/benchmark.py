@@ -176,7 +176,7 @@ def measure_steps(
             loss, targets = step()
         synchronize(device)
         times.append(time.perf_counter() - start)
-    quartiles = quantiles(times[2:], n=4)
+    quartiles = quantiles(times[2:], n=4, method="inclusive")  # never beyond what was measured
     counted = 4 * sum(p.nbytes for p in model.parameters()) + sum(kept.values())
     return {
         "loss": loss / targets,
