@@ -726,12 +726,12 @@ for name, (config, steps, hours) in models.items():
 assert [round(100 * share) for share in shares.values()] == [29, 42]
 
 # %% [markdown]
-# Counted, it is less than half. What do 29 and 42 percent say? FLOPs divided by time are a speed, so the quotient is the
-# **model FLOPs utilisation** (MFU): of what the eight could do, that much went into the products of the model. (We have
-# not counted products with padding, which are work too. And the 9.5 is itself an estimate, the paper's, of what a P100
-# sustains with 32 bits.) Where the rest went nobody has measured. [Chapter 20](20_one_gpu.ipynb#where-does-it-go) found
-# sums, norms and other memory-bound work, and here it is communication, too. The larger model does better, as one would expect of
-# larger products.
+# Counted, it is less than half. What do 29 and 42 percent say? FLOPs divided by time are a speed, so the quotient is
+# the **model FLOPs utilisation** (MFU): of what the eight could do, that much went into the products of the model. (We
+# have not counted products with padding, which are work too. And the 9.5 is itself an estimate, the paper's, of what a
+# P100 sustains with 32 bits.) Where the rest went nobody has measured. [Chapter 20](20_one_gpu.ipynb#where-does-it-go)
+# found sums, norms and other memory-bound work, and here it is communication, too. The larger model does better, as one
+# would expect of larger products.
 #
 # ### What would it cost today?
 #
