@@ -689,9 +689,9 @@ assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 # %% [markdown]
 # A thousand times as many numbers as ten take a few times as long at most: most of that time is latency. So biases and
 # gains, none of which has many more than a thousand numbers here, should not be sent one by one. A matrix of 256 rows
-# and 1,024 columns, the third line, already comes much nearer to the bandwidth of the last line. But at the 200 GB/s
-# that the next section takes for GPUs it would need 5 microseconds, and any latency longer than that would be most of
-# its time. That is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
+# and 1,024 columns, the third line, is large enough for this machine: its bandwidth is no less than that of the last
+# line. But at the 200 GB/s that the next section takes for GPUs it would need 5 microseconds, and any latency longer
+# than that would be most of its time. That is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
 #
 # ## What did the paper's run cost?
 #
