@@ -552,13 +552,13 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # machine. With numbers of 16 bits the column shows 3 percent, on every rung from there on. It has one digit, and whether
 # 3 percent harm a training it does not show. It shows that no later rung adds an error of that size, as a mistake would.
 #
-# Then the speeds. They belong to one core of one CPU; yours will differ. Where a median lies between the quartiles of the
-# rung before, the difference may be chance. tf32 belongs to certain GPUs, so what its line shows is chance. bf16 gains four tenths. (It
-# saves little memory: most of that is the float32 parameters with their gradients and Adam's moments, and the logits,
-# which become float32 again for the loss.) Fused attention loses a quarter, and compiling gains a seventh on top of the
-# rung that lost it, and costs seconds before its first step. So bf16, with attention written out, is the fastest rung
-# on this CPU. In practice one leaves out a rung that loses. What bf16 and compiling give together, without fused
-# attention, has not been measured.
+# Then the speeds. They belong to one core of one CPU; yours will differ. Where a median lies between the quartiles of
+# the rung before, the difference may be chance. tf32 belongs to certain GPUs, so what its line shows is chance. bf16
+# gains four tenths. (It saves little memory: most of that is the float32 parameters with their gradients and Adam's
+# moments, and the logits, which become float32 again for the loss.) Fused attention loses a quarter, and compiling
+# gains a seventh on top of the rung that lost it, and costs seconds before its first step. So bf16, with attention
+# written out, is the fastest rung on this CPU. In practice one leaves out a rung that loses. What bf16 and compiling
+# give together, without fused attention, has not been measured.
 #
 # Fused AdamW is a loss by that rule, of 9 percent: its median is 149 ms, and the quartiles before are 133 and 144. The
 # four after it change by 3 percent or less, which may be chance. (A step of the larger batch takes four times as long
@@ -648,9 +648,9 @@ for name in bits:
 assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 
 # %% [markdown]
-# Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, and from there it spreads
-# to everything. (`torch.autocast` computes in float32 what is likely to overflow, such as the softmax and the loss. It
-# does not do so for a product like this one.) And at the other end:
+# Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, and from
+# there it spreads to everything. (`torch.autocast` computes in float32 what is likely to overflow, such as the softmax
+# and the loss. It does not do so for a product like this one.) And at the other end:
 
 # %% tags=["nbval-check-output"]
 gradient = torch.tensor([1e-4, 1e-6, 1e-8])
