@@ -1045,23 +1045,19 @@ class Attention(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
         self.num_heads = num_heads
-        self.w_q, self.w_k = (
-            nn.Linear(d_model, d_model),
-            nn.Linear(d_model, d_model),
-        )
-        self.w_v, self.w_o = (
-            nn.Linear(d_model, d_model),
-            nn.Linear(d_model, d_model),
-        )
+        self.w_q = nn.Linear(d_model, d_model)
+        self.w_k = nn.Linear(d_model, d_model)
+        self.w_v = nn.Linear(d_model, d_model)
+        self.w_o = nn.Linear(d_model, d_model)
 
     def forward(self, x, context, mask):
-        q, k, v = (
-            y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, H, T, d_k)
-            for y in (self.w_q(x), self.w_k(context), self.w_v(context))
+        q, k, v = self.w_q(x), self.w_k(context), self.w_v(context)
+        q, k, v = (  # (B, H, T or S, d_k)
+            y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for y in (q, k, v)
         )
         scores = q @ k.mT / math.sqrt(q.shape[-1])  # (B, H, T, S)
         weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
-        return self.w_o((weights @ v).transpose(1, 2).flatten(2))  # (B, T, D)
+        return self.w_o((weights @ v).transpose(1, 2).flatten(2))
 
 
 class Layer(nn.Module):
@@ -1072,7 +1068,8 @@ class Layer(nn.Module):
         if cross:
             self.cross_attention = Attention(d_model, num_heads)
             self.norm2 = nn.LayerNorm(d_model)
-        self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+        self.up = nn.Linear(d_model, d_ff)
+        self.down = nn.Linear(d_ff, d_model)
         self.norm3 = nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(dropout)
 
@@ -1090,14 +1087,17 @@ class OneScreen(nn.Module):
         self.source = nn.Embedding(vocab_size, d_model)
         self.target = nn.Embedding(vocab_size, d_model)
         sizes = d_model, heads, d_ff, dropout
-        self.encoder = nn.ModuleList(Layer(*sizes, False) for _ in range(layers))
-        self.decoder = nn.ModuleList(Layer(*sizes, True) for _ in range(layers))
+        encoder = (Layer(*sizes, cross=False) for _ in range(layers))
+        decoder = (Layer(*sizes, cross=True) for _ in range(layers))
+        self.encoder = nn.ModuleList(encoder)
+        self.decoder = nn.ModuleList(decoder)
         self.dropout = nn.Dropout(dropout)
 
     def embed(self, table, tokens):
         T, D = tokens.shape[1], table.embedding_dim
-        positions = torch.from_numpy(sinusoidal_positions(T, D)).to(tokens.device)
-        return self.dropout(table(tokens) * math.sqrt(D) + positions.float())
+        positions = torch.from_numpy(sinusoidal_positions(T, D)).float()
+        x = table(tokens) * math.sqrt(D) + positions.to(tokens.device)
+        return self.dropout(x)
 
     def forward(self, source, target):
         real = (source != 0)[:, None, None]  # (B, 1, 1, S)
@@ -1105,10 +1105,11 @@ class OneScreen(nn.Module):
         for layer in self.encoder:
             memory = layer(memory, real)
         T = target.shape[1]
-        mask = torch.ones(T, T, dtype=torch.bool, device=target.device).tril()
+        causal = torch.ones(T, T, dtype=torch.bool, device=target.device)
+        mask = causal.tril() & (target != 0)[:, None, None]
         x = self.embed(self.target, target)
         for layer in self.decoder:
-            x = layer(x, mask & (target != 0)[:, None, None], memory, real)
+            x = layer(x, mask, memory, real)
         return x @ self.target.weight.T  # logits (B, T, V)
 
 
