@@ -587,8 +587,6 @@ assert not np.isclose(rotary_score(7, 3), rotary_score(3, 7))  # and its sign
 assert np.isclose(rotary_score(5, 5), query @ key)  # no distance, no turn
 
 # %% [markdown]
-# Chapter 17 trains with them.
-#
 # ## Break it: one word at a time
 #
 # A model that writes gets its words one at a time. It is natural to encode each as it comes: add

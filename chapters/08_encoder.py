@@ -267,7 +267,7 @@ from torch import Tensor, nn
 class LayerConfig:
     """What fixes a layer, and a stack of them. Defaults: the paper's base model.
 
-    `norm_first` and `final_norm` are the next section's.
+    For `norm_first` see `AddAndNorm`, for `final_norm` see `Stack`.
     """
 
     d_model: int = 512

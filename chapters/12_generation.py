@@ -513,8 +513,8 @@ plt.show()
 # each step costs nearly the same (not quite: it attends to all keys so far). The price is memory that grows with every
 # token: two vectors for each layer. Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
 # $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each token of each hypothesis of each sentence. For models with many
-# layers and texts of many pages, this can need more room on a GPU than the parameters; chapter 17 shows how newer
-# models make it smaller.
+# layers and texts of many pages, this can need more room on a GPU than the parameters, and newer models are built to
+# make it smaller.
 
 # %% tags=["quiz"]
 quiz.number(

@@ -1002,4 +1002,4 @@ verdict
 # (2020)](https://arxiv.org/abs/2006.15704), [Zhao and others (2023)](https://arxiv.org/abs/2304.11277). The ring:
 # [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002).
 #
-# **Next.** The model of 2017 has been changed in many places since. Chapter 17 tries the changes one by one.
+# **Next.** That is the book's road so far. What is coming stands on the [front page](../index.md#what-you-will-build).

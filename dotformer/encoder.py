@@ -22,7 +22,7 @@ from dotformer.support.shapes import shapes
 class LayerConfig:
     """What fixes a layer, and a stack of them. Defaults: the paper's base model.
 
-    `norm_first` and `final_norm` are the next section's.
+    For `norm_first` see `AddAndNorm`, for `final_norm` see `Stack`.
 
     Defined in chapter 8, "A network for each token".
     """
