@@ -642,8 +642,8 @@ plt.show()
 #
 # So at a learning rate that is low enough, neither pre-norm nor warm-up is needed here, and each makes learning rates
 # usable that are about twice as high. Part of what warm-up does is plain: over half of these 400 steps it keeps them
-# smaller. And this is a stack of three layers: Xiong and others saw post-norm fail without warm-up in translation models
-# of twelve, which this experiment cannot show.
+# smaller. And this is a small stack of three layers. For post-norm models of full size Xiong and others found warm-up
+# essential, which this experiment cannot show.
 
 # %% tags=["hide-input"]
 highest = {}
