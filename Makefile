@@ -46,7 +46,7 @@ rendered: venv
 	@TRANSFORMERS_VERBOSITY=error $(RUN) literate.render
 
 # Fast and telling first: what one part of the tests finds is said before the next begins.
-PYTEST = $(RUN) pytest -n 2 --dist loadscope --no-loadscope-reorder
+PYTEST = $(RUN) pytest -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 FIRST = tests/book/test_chapters.py tests/reference
 SECOND = tests/command tests/literate tests/classroom tests/benchmarks tests/book/test_make.py tests/book/test_press.py
 MINUTES = book/notebooks tests/mutants tests/browser tests/torchrun tests/book/test_site.py tests/book/test_gates.py
