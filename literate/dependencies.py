@@ -1,6 +1,7 @@
 """Which files of the project a chapter's code depends on: what it imports, what that imports, and so on."""
 
 import ast
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,13 +18,13 @@ def local_files(root: Path, trees: Sequence[ast.Module]) -> list[Path]:
     folder: nothing tells which one reads them.
     """
     found = {path for tree in trees for path in _measurements(root, tree)}
-    waiting = [name for tree in trees for name in _imported(tree, package="")]
+    waiting = [name for tree in trees for name in _imported(tree)]
     while waiting:
         for path in _files(root, waiting.pop()):
             if path not in found:
                 found.add(path)
                 if path.suffix == ".py":
-                    waiting += _imported(_parsed(root, path), package=".".join(path.relative_to(root).parts[:-1]))
+                    waiting += _imports(path.read_text(encoding="utf-8"), path.relative_to(root))
     return sorted(found)
 
 
@@ -35,14 +36,15 @@ def _measurements(root: Path, tree: ast.Module) -> Iterator[Path]:
             yield from filter(Path.is_file, (root / "book" / "measurements" / f"{name}.json" for name in names))
 
 
-def _parsed(root: Path, path: Path) -> ast.Module:
+@functools.cache  # by text: chapters share most of their modules
+def _imports(text: str, path: Path) -> tuple[str, ...]:
     try:
-        return ast.parse(path.read_text(encoding="utf-8"), str(path))
+        return tuple(_imported(ast.parse(text), ".".join(path.parts[:-1])))
     except SyntaxError as error:
-        raise ProjectError(f"{path.relative_to(root).as_posix()}:{error.lineno}: SyntaxError: {error.msg}") from None
+        raise ProjectError(f"{path.as_posix()}:{error.lineno}: SyntaxError: {error.msg}") from None
 
 
-def _imported(tree: ast.Module, package: str) -> Iterator[str]:
+def _imported(tree: ast.Module, package: str = "") -> Iterator[str]:
     """The dotted names that a module of `package` imports, as far as they can be modules of the project."""
     for node in ast.walk(tree):
         names: list[str] = []

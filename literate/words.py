@@ -32,8 +32,9 @@ class Word:
 
     def found(self, text: str) -> Iterator[re.Match[str]]:
         """Where the word stands in `text` in its private sense."""
-        literal = [match.span() for phrase in self.allowed for match in phrase.finditer(text)]
-        for match in self.pattern.finditer(text):
+        matches = list(self.pattern.finditer(text))
+        literal = [match.span() for phrase in self.allowed for match in phrase.finditer(text)] if matches else []
+        for match in matches:
             if not any(start <= match.start() and match.end() <= end for start, end in literal):
                 yield match
 
