@@ -472,7 +472,7 @@ def share_right(model, pairs):
 
 short = [pair for pair in corpus.test if len(pair.target.split()) <= 8]
 long = [pair for pair in corpus.test if len(pair.target.split()) >= 12]
-transformer, _ = learn(*models["transformer"], validate_every=300)
+transformer, _ = learn(*models["transformer"], validate_every=900)
 right = share_right(transformer, corpus.test)
 print(f"the transformer gets {right:.1%} of {len(corpus.test)} sentences right")
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence, Sized
 
 
-def check_positive(**sizes: int) -> None:
-    """Raise ValueError, which names it, when one of the sizes is not at least 1."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be positive, not {size}")
+def check_positive(**numbers: float) -> None:
+    """Raise ValueError, which names it, when one of the numbers is not above 0."""
+    for name, number in numbers.items():
+        if not number > 0:
+            raise ValueError(f"{name} must be positive, not {number}")
 
 
 def check_rows(rows: Sequence[Sized]) -> None:

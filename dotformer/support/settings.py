@@ -5,6 +5,8 @@ from dataclasses import fields
 from numbers import Real
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from dotformer.support.checks import check_positive
+
 
 def check_settings(settings: Any, zero: Sequence[str] = (), shares: Sequence[str] = ()) -> None:
     """Give each field of a dataclass the type that it is annotated with, and check its limits.
@@ -36,8 +38,8 @@ def check_limits(name: str, number: float, zero: bool, share: bool) -> None:
     elif zero:
         if not number >= 0:
             raise ValueError(f"{name} must be at least 0, not {number}")
-    elif not number > 0:
-        raise ValueError(f"{name} must be positive, not {number}")
+    else:
+        check_positive(**{name: number})
 
 
 def check_vocabularies(source_size: int, target_size: int, pad_id: int, shared: bool) -> None:
