@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 2. How alike are two words?
 #
-# *Tea* is more like *coffee* than like *train*. You know that; how would a program know? At the end of this chapter
-# there is a function that takes the words of a sentence and returns a matrix: one number for each pair of words, large
-# where two words are alike. Every layer of a transformer computes matrices like it.
+# To look back at the right word, a network must compare: what is asked for, with what each word has to offer. At the end
+# of this chapter there is a function that compares all words of a sentence with all others, in one line, and you will
+# have asked a published model which words are most like *tea*, *debts* and *python*.
 #
 # You need a little Python and the product of two matrices. It takes about 20 minutes to read, and as long again for the
 # exercises.
@@ -27,10 +27,50 @@ transformer_map(built=2)
 # %% [markdown]
 # The box marked *this chapter* is what you build now.
 #
+# ## A question is a vector too
+#
+# *A Lannister always pays his debts.* What gets paid? To find *debts* without understanding anything, describe the
+# question and the words in the same terms. Here the terms are three: is it a *person*, is it a *thing*, does it say how
+# *often*? The question asks for a thing, and so it gets a number under *thing*. Each word gets numbers for what it is.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows: Lannister 3, 0, 0; always 0, 0, 3; pays 0, 0, 0; debts 0, 3, 0. An arrow from the question passes each of them; the sums of products are 0, 0, 0 and 6, and debts is marked."}}
+from classroom.diagram import Diagram
+
+question = [0, 2, 0]
+offers = {
+    "Lannister": [3, 0, 0],
+    "always": [0, 0, 3],
+    "pays": [0, 0, 0],
+    "debts": [0, 3, 0],
+}
+drawing = Diagram(6.6, 3.1)
+for n, name in enumerate(["person", "thing", "often"]):
+    drawing.text(2.6 + 0.7 * n, 2.95, name, color=plots.GREY)
+drawing.text(2.0, 2.6, "what gets paid?", color=plots.RED, at="right")
+drawing.cells(2.25, 2.6, question, plots.BLANK, width=0.7)
+for n, (word, offer) in enumerate(offers.items()):
+    y = 1.9 - 0.47 * n
+    agreement = sum(a * b for a, b in zip(question, offer, strict=True))
+    drawing.text(2.0, y, word, color=plots.BLUE, at="right")
+    drawing.cells(
+        2.25, y, offer, "#d3e3ef" if agreement else plots.BLANK, width=0.7
+    )
+    drawing.text(4.55, y, f"sum of products: {agreement}", at="left")
+drawing.arrow((2.6 + 0.7, 2.4), (2.6 + 0.7, 2.12), color=plots.RED)
+plt.show()
+
+# %% [markdown]
+# Multiply the question with each word, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for
+# *debts*, 0 for the rest. The word that **agrees** with the question is found, because where both have a large number the
+# product is large. In attention the question is called the **query**, and what a word offers is its **key**. This chapter
+# is about the comparison. That query and key come from the words themselves, by matrices that training finds, is the
+# business of chapter 4.
+#
 # ## A word as a row of numbers
 #
-# A dot product needs numbers, so give each word a few. Here are three questions, and our own rough answers: how *warm*
-# is the thing, how much do you *drink* it, how fast does it *move*?
+# Until then a query is a word like the others, and the question is how alike two words are. *Tea* is more like *coffee*
+# than like *train*. You know that; how would a program know? Give each word a few numbers. Here are three properties, and
+# our own rough answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
 
 # %%
 import numpy as np
@@ -49,17 +89,17 @@ tea, coffee, ice, train = vectors
 
 # %% [markdown]
 # Each row is a **vector**: a list of numbers in a fixed order. Its number of entries is its **width**, here 3. In the
-# original transformer the width is 512, and nobody chooses the questions: training finds the numbers (chapter 7), and
+# original transformer the width is 512, and nobody chooses the properties: training finds the numbers (chapter 7), and
 # they come without names.
 #
 # ## Multiply and add
 #
-# Two words agree on a question if both numbers are far from zero, on the same side. So multiply them, question by
-# question, and add up. For tea and coffee:
+# Two words agree on a property if both numbers are far from zero, on the same side. So multiply them, property by
+# property, and add up. For tea and coffee:
 #
 # $$2 \cdot 3 \;+\; 3 \cdot 3 \;+\; 0 \cdot 0 \;=\; 15 .$$
 #
-# A zero has no opinion. Tea and ice disagree about warmth, and a product of opposite signs is negative:
+# A zero says nothing either way. Tea and ice disagree about warmth, and a product of opposite signs is negative:
 # $2 \cdot (-3) + 3 \cdot 1 + 0 \cdot 0 = -3$. The same by a loop:
 
 
@@ -75,8 +115,8 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
     print(f"tea and {word:7}{multiply_and_add(tea, vector):3}")
 
 # %% [markdown]
-# 15 for coffee, 2 for the train, $-3$ for the ice: the order our three questions imply. This sum of products is the
-# **dot product**:
+# 15 for coffee, 2 for the train, $-3$ for the ice: the order that our three properties imply. This sum of products is
+# the **dot product**:
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
@@ -113,8 +153,8 @@ print("tea and tea    ", dot(tea, tea))
 print("tea and coffee ", dot(tea, coffee))
 
 # %% [markdown]
-# Coffee, 15 against 13. By this measure tea is more like coffee than like tea. Coffee's vector says the same about
-# drinking, and says "warm" more loudly. The dot product measures two things at once, what a vector says and how loudly.
+# Coffee, 15 against 13. By this measure tea is more like coffee than like tea, because coffee says the same about
+# drinking and says "warm" more loudly. The dot product measures two things at once, what a vector says and how loudly.
 #
 # ## Direction and length
 #
@@ -152,13 +192,14 @@ axes.axvline(0, color=plots.GREY, lw=0.8)
 plt.show()
 
 # %% [markdown]
-# Tea and coffee point almost the same way; coffee goes further. Ice points elsewhere. Between it and tea lies more than
-# a right angle, and that is where the dot product turns negative.
+# Tea and coffee point almost the same way, and coffee goes further. Ice points to the other side, more than a right angle
+# away from tea, and that is where the dot product turns negative.
 #
 # The **length** of an arrow, the **norm** of its vector, is Pythagoras in $D$ dimensions, and it is a dot product too:
 # $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$. For the angle $\theta$ between two arrows, look at the
-# third side of the triangle they span, $a - b$. Compute the square of its length twice: by multiplying out, and by the
-# law of cosines, which is Pythagoras corrected for an angle that is not a right one.
+# third side of the triangle they span, $a - b$. Compute the square of its length twice: by multiplying out, which dot
+# products allow as numbers do, $(a - b) \cdot (a - b) = a \cdot a - 2\, a \cdot b + b \cdot b$; and by the law of
+# cosines, which is Pythagoras corrected for an angle that is not a right one.
 #
 # $$\|a\|^2 + \|b\|^2 - 2\, a \cdot b \;=\; \|a - b\|^2 \;=\; \|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta .$$
 #
@@ -173,7 +214,8 @@ plt.show()
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
 #
 # In code, the division comes first: scale every vector to length 1, then take the dot product. A vector of zeros has no
-# direction, so it is refused.
+# direction, so it is refused. (Dividing by the largest entry first keeps very large and very small numbers from being lost
+# when they are squared.)
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -188,7 +230,7 @@ def normalize(
     largest = np.abs(vectors.astype(float)).max(axis=-1, keepdims=True, initial=0)
     if not ((largest > 0) & (largest < np.inf)).all():
         raise ValueError("a vector of zeros, NaN or infinity has no direction")
-    vectors = vectors / largest  # now no square can overflow, or vanish
+    vectors = vectors / largest
     return vectors / np.sqrt((vectors**2).sum(axis=-1, keepdims=True))
 
 
@@ -220,7 +262,7 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # ### Which of the two does a transformer use?
 #
-# The original transformer uses the dot product, divided by one fixed number that chapter 3 derives.
+# The original transformer uses the dot product, divided by a number that depends on the width alone; chapter 3 derives it.
 #
 # | | depends on | good for |
 # |---|---|---|
@@ -272,162 +314,11 @@ quiz.number(
 )
 
 # %% [markdown]
-# ## Numbers from text
-#
-# The four vectors came from us. Can they come from text? There is an old idea, put in one line by J. R. Firth: you
-# shall know a word by the company it keeps. Take ten sentences, and describe each word by how often every other word
-# stands in the same sentence.
-
-# %%
-sentences = """
-she drinks hot tea
-he drinks hot coffee
-tea with milk and honey
-coffee with milk and sugar
-a cup of tea
-a cup of coffee
-the train leaves at noon
-the bus leaves at night
-he waits for the train
-she waits for the bus
-""".strip().split("\n")
-vocabulary = sorted({word for sentence in sentences for word in sentence.split()})
-row_of = {word: row for row, word in enumerate(vocabulary)}
-
-company = np.zeros((len(vocabulary), len(vocabulary)), dtype=int)
-for sentence in sentences:
-    for word in sentence.split():
-        for other in sentence.split():
-            if other != word:
-                company[row_of[word], row_of[other]] += 1
-
-# %% [markdown]
-# **Predict first.** *Tea* and *coffee* never stand in the same sentence. Their cosine will be
-#
-# 1. 0, since they never meet;
-# 2. small;
-# 3. large.
-
-# %% tags=["nbval-check-output"]
-print(
-    "tea and coffee in one sentence:",
-    company[row_of["tea"], row_of["coffee"]],
-    "times",
-)
-for a, b in [
-    ("tea", "coffee"),
-    ("train", "bus"),
-    ("tea", "milk"),
-    ("tea", "train"),
-]:
-    cosine = cosine_similarity(company[row_of[a]], company[row_of[b]])
-    print(f"cosine of {a} and {b}: {cosine:.2f}")
-
-# %%
-assert company[row_of["tea"], row_of["coffee"]] == 0
-assert (
-    round(cosine_similarity(company[row_of["tea"]], company[row_of["coffee"]]), 2)
-    == 0.80
-)
-
-# %% [markdown]
-# Large: 0.80, more than tea and milk, which do meet. We wrote the sentences in pairs, so that tea and coffee share most
-# of their company, small words included, and so do the train and the bus. Nobody told the program what a drink is.
-#
-# A transformer does not count: it starts from random vectors and learns. But it relies on the same principle, that
-# likeness can be read off text.
-#
-# ## A whole sentence at once
-#
-# Now compare every word of a sentence with every word. In each comparison one word asks and the other is asked; they
-# are called **query** and **key**. In every matrix of this book that compares the two, queries are rows and keys are
-# columns.
-
-
-# %%
-sentence = "she waits for hot tea".split()
-counts = company[[row_of[word] for word in sentence]]  # (5 words, 23 counts)
-x = normalize(counts)  # each row of length 1
-
-similarities = np.zeros((len(sentence), len(sentence)))
-for row, query in enumerate(x):
-    for column, key in enumerate(x):
-        similarities[row, column] = dot(query, key)
-
-# %% [markdown]
-# Two loops, 25 dot products. Row times column, for all rows and columns: that is a matrix product. With the queries as
-# the rows of $Q$ and the keys as the rows of $K$, all of them at once are
-#
-# $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
-#
-# The $^\top$ is needed because the keys lie in rows, and a matrix product combines rows with columns. Shapes: $(T, D)$
-# times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. The function takes more axes in front, for
-# many sentences at once; you need that in chapter 6. The `#` in `*#batch` says that these axes broadcast, as NumPy's do.
-
-
-# %% tags=["export"] module="by_hand.similarity"
-@shapes
-def similarity_matrix(
-    queries: Real[np.ndarray, "*#batch T D"],
-    keys: Real[np.ndarray, "*#batch S D"],
-) -> Float[np.ndarray, "*batch T S"]:
-    """Dot product of every query with every key: queries are rows, keys columns.
-
-    For cosines, `normalize` both first.
-    """
-    return queries.astype(float) @ keys.swapaxes(-1, -2)
-
-
-# %%
-assert np.allclose(similarity_matrix(x, x), similarities, rtol=0, atol=1e-12)
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Five by five matrix of cosines for the words she, waits, for, hot, tea. The diagonal is 1. Waits and for have 0.67; she has 0.55 with both; hot and tea have 0.34; waits and tea have 0.09. The matrix is the same above and below its diagonal."}}
-plots.attention_map(similarity_matrix(x, x), sentence, sentence)
-plt.show()
-
-# %% [markdown]
-# Read the last row, *tea*: somewhat like *hot* (0.34), hardly like *waits* and *for* (0.09). *Waits* and *for* have
-# 0.67 for another reason than tea and coffee had 0.80: they always stand together, and so they share their company.
-# Counting by sentence cannot tell words that replace each other from words that go together. Now read the last column:
-# the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot a$. Is that what we want
-# in the end? If *hot* matters to *tea*, must *tea* matter to *hot* as much? Chapter 4 answers that.
-
-# %%
-assert np.allclose(
-    similarity_matrix(x, x), similarity_matrix(x, x).T, rtol=0, atol=1e-12
-)
-assert similarities[4].round(2).tolist() == [0.24, 0.09, 0.09, 0.34, 1.0]
-assert round(similarities[1, 2], 2) == 0.67
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "A question of 4 words is compared with a text of 100 words. Every word has 64 numbers. What is the shape of $QK^\\top$, "
-    "with the question's words as queries?",
-    quiz.wrong(
-        "64 × 64",
-        "That is the shape of $Q^\\top K$ where both have the same number of rows: it compares the 64 *questions* with each "
-        "other, not the words. The width is what gets summed away.",
-    ),
-    quiz.wrong(
-        "100 × 4",
-        "Those are the right two numbers the other way round. In this book, and in the paper, queries are rows.",
-    ),
-    quiz.right(
-        "4 × 100",
-        "Yes. A row for each query, a column for each key; the width 64 disappears in the sum.",
-    ),
-    quiz.wrong(
-        "104 × 104",
-        "That would be the matrix if all the words stood in one sequence and each compared itself with all. Here only the "
-        "question asks.",
-    ),
-)
-
-# %% [markdown]
 # ## How alike are strangers?
 #
-# Our vectors had three entries, a transformer's have 512. Does width change what likeness means? Take vectors that have
-# nothing to do with each other: every entry drawn from a bell curve.
+# Our vectors had three entries; those of a transformer have 512. Is a cosine of 0.5 a lot? That depends on what two
+# vectors have in common by accident. Take vectors that have nothing to do with each other, every entry drawn from a normal
+# distribution.
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -454,21 +345,19 @@ for width, row in zip(widths, runs, strict=True):
     print(f"width {width:5}   cosine {typical}   1/sqrt(width) {width**-0.5:.3f}")
 
 crowd = normalize(np.random.default_rng(0).standard_normal((2000, 512)))
-closest = (similarity_matrix(crowd, crowd) - np.eye(2000)).max()
+closest = (crowd @ crowd.T - np.eye(2000)).max()  # all pairs at once
 print(f"2000 vectors of width 512: the closest pair has a cosine of {closest:.2f}")
 
 # %% [markdown]
 # They gather around 0, and the last two columns say how closely: a typical cosine is $1/\sqrt{D}$. (Typical means the
-# root of the mean square over 500 pairs, and ± is the standard deviation over 20 seeds.) The reason: a vector of length
-# 1 has $D$ squared entries that sum to 1, so each is about $1/D$ on average. Turn the other vector until it lies along
-# one axis. The cosine is then a single such entry, about $1/\sqrt{D}$ in size. At width 512 that is 0.044, an angle of
-# 87 degrees. **In a wide space, strangers stand almost at right angles.** So a cosine of 0.5 means little at width 2
-# and a great deal at width 512. And there is room: of two thousand vectors, nearly four times as many as there are
-# entries, the closest two have a cosine near 0.2.
+# root of the mean square over 500 pairs, and ± is the standard deviation over 20 seeds.) The reason: turn both vectors
+# together, which keeps the angle, until one of them lies along the first axis. Their cosine is then the first entry of the
+# other. That one has length 1, so its $D$ squared entries add up to 1, and each is $1/D$ on average, since no axis is
+# special for a random vector. Its root is $1/\sqrt{D}$.
 #
-# Trained vectors are not random, and real models use this room unevenly: often all their vectors lean towards one side
-# ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)), and strangers have cosines well above 0. Compare with
-# strangers from the same model before you call two words alike.
+# At width 512 that is 0.044, an angle of 87 degrees. **In a wide space, random vectors are almost at right angles.** So
+# between random vectors a cosine of 0.5 is common at width 2 and never happens at width 512. And there is room: of two
+# thousand vectors, nearly four times as many as there are axes, the closest two have a cosine near 0.2.
 
 # %%
 mean, expected = runs.mean(axis=1), 1 / np.sqrt(widths)
@@ -477,29 +366,167 @@ assert 0.2 < closest < 0.24
 assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
 
 # %% [markdown]
+# ## Real vectors
+#
+# Where do the numbers of a real model come from? Not from us. There is an old idea, put in one line by J. R. Firth: you
+# shall know a word by the company it keeps. *Tea* and *coffee* stand in the same kinds of sentences, after *drink* and *a
+# cup of*. A model that is trained on much text, to do something for which such company matters, ends up with similar
+# vectors for them.
+#
+# all-MiniLM-L6-v2 is such a model, trained on a billion pairs of sentences and small enough to come with this book's
+# requirements; chapter 15 runs all of it. Here we take only its first part, the **embedding table**: 30,522 vectors of
+# width 384, one for each word that it knows.
+#
+# **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
+
+# %%
+from dotformer.support.published import minilm_files
+from safetensors import safe_open
+from tokenizers import Tokenizer
+
+files = minilm_files()
+row_of = Tokenizer.from_file(str(files["tokenizer.json"])).get_vocab()
+with safe_open(files["model.safetensors"], "numpy") as file:
+    table = normalize(file.get_tensor("embeddings.word_embeddings.weight"))
+known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
+rows = table[[row_of[word] for word in known]]
+
+
+def nearest(word, count=6):
+    """The words of the largest cosine with `word`, and these cosines."""
+    cosines = rows @ table[row_of[word]]
+    return [(known[n], cosines[n]) for n in np.argsort(-cosines)[1 : count + 1]]
+
+
+for word in ("tea", "monday", "debts", "python"):
+    print(
+        f"{word:7}", *(f"{other} {cosine:.2f} " for other, cosine in nearest(word))
+    )
+
+a, b = np.random.default_rng(0).choice(rows, (2, 10_000))
+accident = np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
+print(f"typical cosine of two words drawn at random: {accident:.2f}")
+
+# %% [markdown]
+# *Coffee*, of more than twenty thousand words, and nobody told the model what a drink is. A cosine of 0.44 does not look
+# like much; but two words drawn at random have 0.07, not far from the $1/\sqrt{384} = 0.05$ of random vectors. Compare with
+# strangers from the same model before you call two words alike. (Other models differ: in some, all vectors lean to one
+# side and strangers have cosines well above 0, [Ethayarajh 2019](https://aclanthology.org/D19-1006/).)
+#
+# Two rows deserve a second look. *Debts* finds *creditors* and *owed*, words that go together with debts without being like
+# them: this kind of likeness does not tell the two apart. And *python* has pandas and snakes for neighbours as well as
+# *import* and *pip*. The model has **one vector for each word, whatever the sentence**. To find out which python is meant, a
+# model has to look at the other words. That is what attention is for.
+
+# %%
+assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
+assert {"creditors", "owed"} < {word for word, _ in nearest("debts")}
+assert {"import", "pip", "snake", "panda"} < {word for word, _ in nearest("python")}
+assert abs(accident - 0.07) < 0.005 and len(known) > 20_000
+
+# %% [markdown]
+# ## A whole sentence at once
+#
+# Now compare every word of a sentence with every word. In each comparison one word asks and is the query, the other is
+# asked and is the key. In every matrix of this book that compares the two, **queries are rows and keys are columns**.
+
+
+# %%
+sentence = "they drink hot coffee or tea".split()
+x = table[[row_of[word] for word in sentence]]  # (6, 384), each row of length 1
+
+similarities = np.zeros((len(sentence), len(sentence)))
+for row, query in enumerate(x):
+    for column, key in enumerate(x):
+        similarities[row, column] = dot(query, key)
+
+# %% [markdown]
+# Two loops, 36 dot products. An entry of a matrix product is a dot product too, of a row with a column. With the queries
+# as the rows of $Q$ and the keys as the rows of $K$, all of them at once are
+#
+# $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
+#
+# The $^\top$ is needed because the keys lie in rows, and a matrix product combines rows with columns. Shapes: $(T, D)$
+# times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. Axes in front of these two, for several sentences
+# at once, are taken along; the `#` in `*#batch` says that they broadcast, as NumPy's do.
+
+
+# %% tags=["export"] module="by_hand.similarity"
+@shapes
+def similarity_matrix(
+    queries: Real[np.ndarray, "*#batch T D"],
+    keys: Real[np.ndarray, "*#batch S D"],
+) -> Float[np.ndarray, "*batch T S"]:
+    """Dot product of every query with every key: queries are rows, keys columns.
+
+    For cosines, `normalize` both first.
+    """
+    return queries.astype(float) @ keys.swapaxes(-1, -2)
+
+
+# %%
+assert np.allclose(similarity_matrix(x, x), similarities, rtol=0, atol=1e-12)
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Six by six matrix of cosines for the words they, drink, hot, coffee, or, tea. The diagonal is 1. Coffee and tea have 0.44, drink has 0.33 with coffee and 0.28 with tea; they and or have 0.19; nearly all others are close to 0. The matrix is the same above and below its diagonal."}}
+plots.score_map(similarity_matrix(x, x), sentence, sentence)
+plt.show()
+
+# %% [markdown]
+# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, *hot* 0.09, which is about what strangers have. *They* and *or* have
+# little to do with any of them. Now read the last column: the same numbers as the last row. The matrix is **symmetric**,
+# because $a \cdot b = b \cdot a$. For likeness that is right. For a look-up it is not: if *tea* needs *drink* to be
+# understood, must *drink* need *tea* as much? Chapter 4 gives each word a query and a key that differ.
+
+# %%
+assert np.allclose(similarity_matrix(x, x), similarity_matrix(x, x).T)
+assert similarities[5].round(2).tolist() == [-0.02, 0.28, 0.09, 0.44, 0.02, 1.0]
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "A question of 4 words is compared with a text of 100 words. Every word has 64 numbers. What is the shape of $QK^\\top$, "
+    "with the question's words as queries?",
+    quiz.wrong(
+        "64 × 64",
+        "That is the shape of $Q^\\top K$ where both have the same number of rows: it compares the 64 *questions* with each "
+        "other, not the words. The width is what gets summed away.",
+    ),
+    quiz.wrong(
+        "100 × 4",
+        "Those are the right two numbers the other way round. In this book, and in the paper, queries are rows.",
+    ),
+    quiz.right(
+        "4 × 100",
+        "Yes. A row for each query, a column for each key; the width 64 disappears in the sum.",
+    ),
+    quiz.wrong(
+        "104 × 104",
+        "That would be the matrix if all the words stood in one sequence and each compared itself with all. Here only the "
+        "question asks.",
+    ),
+)
+
+# %% [markdown]
 # ## Break it: a reshape is not a transpose
 #
-# The keys came as $(S, D)$ and had to become $(D, S)$. Two calls give that shape: `keys.T` and `keys.reshape(D, S)`. A
-# published library for recommendations mixed them up where the numbers of several heads lie side by side; you will meet
-# that mistake in chapter 6.
+# The keys came as $(S, D)$ and had to become $(D, S)$. Two calls give that shape: `keys.T` and `keys.reshape(D, S)`. It is a
+# common mistake to take one for the other, and chapter 6 meets it again with more axes.
 
 # %% tags=["nbval-check-output"]
 right = x @ x.T
 wrong = x @ x.reshape(x.shape[1], x.shape[0])
 print("shapes:", right.shape, wrong.shape)
-print("the row of 'tea', transposed:", right[4].round(2))
-print("the row of 'tea', reshaped:  ", wrong[4].round(2))
+print("the row of 'tea', transposed:", right[5].round(2))
+print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 
 # %% [markdown]
 # No error, the same shape, numbers of a believable size. `reshape` keeps the numbers in reading order and cuts them
-# into new rows, so that a "key" is now a mixture of bits from several words. One number gives it away, if you know what
-# to look for: tea's likeness to itself, 0.28.
+# into new rows, so that a "key" is now made of numbers that belonged to different entries. One number gives it away, if
+# you know what to look for: the last, tea's likeness to itself, which is not 1.
 #
 # A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones.
 
 # %%
 assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
-assert round(wrong[4, 4], 2) == 0.28
 assert not np.allclose(wrong, wrong.T) and not np.allclose(np.diag(wrong), 1)
 
 # %% [markdown]
@@ -507,7 +534,7 @@ assert not np.allclose(wrong, wrong.T) and not np.allclose(np.diag(wrong), 1)
 
 # %% tags=["quiz"]
 quiz.several_choices(
-    "You compute the similarity matrix of a sentence with itself, from some model's vectors, each of length 1. Which of these would show that something is wrong?",
+    "You compute the similarity matrix of a sentence with itself, from some model's vectors, each of length 1. Which of these show that something is wrong? (More than one may.)",
     quiz.right(
         "The first row and the first column differ",
         "Yes: $a \\cdot b = b \\cdot a$, so the matrix must be symmetric.",
@@ -518,12 +545,12 @@ quiz.several_choices(
     ),
     quiz.wrong(
         "Two different words have a cosine of 1",
-        "That can happen: two words that keep exactly the same company get the same direction. The matrix cannot tell them "
-        "apart, and it is right about its input.",
+        "That can happen: two words may have vectors of the same direction. The matrix cannot tell them apart, and it is "
+        "right about its input.",
     ),
     quiz.wrong(
         "Some numbers are negative",
-        "Cosines run from $-1$ to 1, and that of tea and ice was negative. Only counts, which are never negative, cannot give one.",
+        "Cosines run from $-1$ to 1, and that of tea and ice was negative.",
     ),
 )
 
@@ -709,10 +736,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A word becomes a row of numbers, and the dot product of two rows says how much they agree, weighted by how long they
-# are. Divide by the lengths and you have the cosine, which depends only on the direction; in a wide space, random
-# vectors have a cosine near 0. All pairs of a sentence at once are one matrix product, $QK^\top$, and when a sentence
-# is compared with itself that matrix is symmetric.
+# A word becomes a vector, and the dot product of two vectors says how much they agree, weighted by how long they are: that
+# is how a query finds its key. Divide by the lengths and you have the cosine, which depends only on the direction; in a
+# wide space, random vectors have a cosine near 0. All pairs of a sentence at once are one matrix product, $QK^\top$, and
+# when a sentence is compared with itself that matrix is symmetric.
 #
 # **Sources.** Words known by their company: [Firth
 # (1957)](https://cs.brown.edu/courses/csci2952d/readings/lecture1-firth.pdf). Similarity by a small network, the design
@@ -721,4 +748,4 @@ verdict
 # (2017)](https://arxiv.org/abs/1706.03762).
 #
 # **Next.** The matrix says how alike words are, but it makes no choice: 15 is more than 13, and then what? [Chapter
-# 3](03_softmax.ipynb) turns a row of scores into shares of attention.
+# 3](03_softmax.ipynb) turns a row of scores into weights.

@@ -80,8 +80,8 @@ BOXES = (
 
 # around a whole stack: the label's two halves stand left and right of the arrow that leaves the frame
 FRAMES = (
-    Box("encoder stack", "encoder|× N", ENCODER - 9, 258, WIDE + 18, 181),
-    Box("decoder stack", "decoder|× N", DECODER - 9, 182, WIDE + 18, 257),
+    Box("encoder stack", "encoder|× N", ENCODER - 14, 258, WIDE + 23, 185),
+    Box("decoder stack", "decoder|× N", DECODER - 14, 182, WIDE + 23, 261),
     Box("heads", "a head|× H", INSET - 9, 170, INSET_WIDE + 18, 313),
 )
 
@@ -90,11 +90,19 @@ def _up(x: float, *ends: tuple[float, float]) -> list:
     return [((x, start), (x, end)) for start, end in ends]
 
 
+def _around(x: float, start: float, end: float) -> tuple:
+    """A residual connection: past a sublayer, and into the box where it is added."""
+    return ((x + WIDE / 2, start), (x - 9, start), (x - 9, end), (x, end))
+
+
+SUBLAYERS = ((ENCODER, 436, 383), (ENCODER, 361, 307), (DECODER, 436, 383), (DECODER, 361, 307), (DECODER, 285, 231))
+
 # each a line of points that ends in an arrowhead
 ARROWS = (
     *_up(ENCODER + WIDE / 2, (550, 536), (506, 492), (462, 430), (368, 354)),
     *_up(DECODER + WIDE / 2, (550, 536), (506, 492), (462, 430), (368, 354), (292, 278), (216, 152), (122, 108)),
-    ((ENCODER + WIDE, 307), (182, 307), (182, 339), (DECODER, 339)),  # what the encoder made, to cross-attention
+    *(_around(x, *ends) for x, *ends in SUBLAYERS),
+    ((ENCODER + WIDE / 2, 292), (ENCODER + WIDE / 2, 246), (181, 246), (181, 339), (DECODER, 339)),  # memory
     ((DECODER, 93), (ENCODER + WIDE, 93)),  # predictions, to the loss
     *((*((INSET + 78, 520), (x, 520)), (x, 474)) for x in (INSET + 20, INSET + 78, INSET + 136)),  # x, to Q, K and V
     *_up(INSET + 20, (444, 414)),
@@ -104,7 +112,7 @@ ARROWS = (
 )
 PART_ARROWS = (
     ("gradients", ((ENCODER + WIDE / 2, 108), (ENCODER + WIDE / 2, 148))),
-    ("gradients", ((ENCODER + WIDE / 2, 178), (ENCODER + WIDE / 2, 258))),
+    ("gradients", ((ENCODER + 30, 178), (ENCODER + 30, 258))),
     ("gradients", ((ENCODER + WIDE, 166), (DECODER + 24, 166), (DECODER + 24, 182))),
     (
         "generation",

@@ -46,7 +46,7 @@ def lstm_cell(
     b_x: Float[np.ndarray, " 4*H"],
     b_h: Float[np.ndarray, " 4*H"],
 ) -> tuple[Float[np.ndarray, "*batch H"], Float[np.ndarray, "*batch H"]]:
-    """One step of an LSTM: the new hidden state and the new cell.
+    """One step of an LSTM: the new hidden state h and the new cell state c.
 
     Equal to `torch.nn.LSTMCell` with its weights transposed. After Hochreiter and
     Schmidhuber (1997), with the forget gate of Gers and others (2000).
@@ -54,9 +54,9 @@ def lstm_cell(
     Defined in chapter 1, "Three cells".
     """
     gates = x @ w_x + b_x + hidden @ w_h + b_h
-    enter, keep, new, show = np.split(gates, 4, axis=-1)
-    cell = sigmoid(keep) * cell + sigmoid(enter) * np.tanh(new)
-    return sigmoid(show) * np.tanh(cell), cell
+    i, f, g, o = np.split(gates, 4, axis=-1)
+    cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(cell), cell
 
 
 @shapes
@@ -68,15 +68,15 @@ def gru_cell(
     b_x: Float[np.ndarray, " 3*H"],
     b_h: Float[np.ndarray, " 3*H"],
 ) -> Float[np.ndarray, "*batch H"]:
-    """One step of a GRU: a blend of the old state and a new one.
+    """One step of a GRU: a blend of the old state and a candidate.
 
     Equal to `torch.nn.GRUCell` with its weights transposed. After Cho and others
-    (2014), with the reset where PyTorch has it.
+    (2014), who multiply by the reset gate before W_h, not after it.
 
     Defined in chapter 1, "Three cells".
     """
-    x_reset, x_keep, x_new = np.split(x @ w_x + b_x, 3, axis=-1)
-    h_reset, h_keep, h_new = np.split(hidden @ w_h + b_h, 3, axis=-1)
-    new = np.tanh(x_new + sigmoid(x_reset + h_reset) * h_new)
-    keep = sigmoid(x_keep + h_keep)
-    return (1 - keep) * new + keep * hidden
+    x_r, x_z, x_n = np.split(x @ w_x + b_x, 3, axis=-1)
+    h_r, h_z, h_n = np.split(hidden @ w_h + b_h, 3, axis=-1)
+    n = np.tanh(x_n + sigmoid(x_r + h_r) * h_n)
+    z = sigmoid(x_z + h_z)
+    return (1 - z) * n + z * hidden

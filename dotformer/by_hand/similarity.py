@@ -31,7 +31,7 @@ def normalize(
     largest = np.abs(vectors.astype(float)).max(axis=-1, keepdims=True, initial=0)
     if not ((largest > 0) & (largest < np.inf)).all():
         raise ValueError("a vector of zeros, NaN or infinity has no direction")
-    vectors = vectors / largest  # now no square can overflow, or vanish
+    vectors = vectors / largest
     return vectors / np.sqrt((vectors**2).sum(axis=-1, keepdims=True))
 
 
