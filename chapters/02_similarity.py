@@ -94,12 +94,12 @@ tea, coffee, ice, train = vectors
 #
 # ## Multiply and add
 #
-# Two words agree on a property if both numbers are far from zero, on the same side. So multiply them, property by
-# property, and add up. For tea and coffee:
+# Two words agree on a property if both numbers are far from zero, on the same side. Then their product is large. So multiply
+# property by property, and add up. For tea and coffee:
 #
 # $$2 \cdot 3 \;+\; 3 \cdot 3 \;+\; 0 \cdot 0 \;=\; 15 .$$
 #
-# A zero says nothing either way. Tea and ice disagree about warmth, and a product of opposite signs is negative:
+# A zero adds nothing. Tea and ice disagree about warmth, and a product of opposite signs is negative:
 # $2 \cdot (-3) + 3 \cdot 1 + 0 \cdot 0 = -3$. The same by a loop:
 
 
@@ -116,7 +116,7 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
 
 # %% [markdown]
 # 15 for coffee, 2 for the train, $-3$ for the ice: the order that our three properties imply. This sum of products is
-# the **dot product**:
+# the **dot product**, or inner product:
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
@@ -213,7 +213,8 @@ plt.show()
 # For tea and coffee, $\|a\| = \sqrt{4 + 9} = \sqrt{13}$ and $\|b\| = \sqrt{9 + 9} = \sqrt{18}$, so the cosine is
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
 #
-# In code, the division comes first: scale every vector to length 1, then take the dot product. A vector of zeros has no
+# In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the dot
+# product. A vector of zeros has no
 # direction, so it is refused. (Dividing by the largest entry first keeps very large and very small numbers from being lost
 # when they are squared.)
 
@@ -266,7 +267,7 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # | | depends on | good for |
 # |---|---|---|
-# | dot product | direction and length | attention: a word can learn a large norm, and count for more where it matters |
+# | dot product | direction and length | attention: a key of large norm counts for more, for or against, and the norm is learnt too |
 # | cosine | direction only | search, where a long document should not win by its length |
 
 # %% tags=["quiz"]
@@ -350,13 +351,14 @@ print(f"2000 vectors of width 512: the closest pair has a cosine of {closest:.2f
 
 # %% [markdown]
 # They gather around 0, and the last two columns say how closely: a typical cosine is $1/\sqrt{D}$. (Typical means the
-# root of the mean square over 500 pairs, and ± is the standard deviation over 20 seeds.) The reason: turn both vectors
-# together, which keeps the angle, until one of them lies along the first axis. Their cosine is then the first entry of the
-# other. That one has length 1, so its $D$ squared entries add up to 1, and each is $1/D$ on average, since no axis is
-# special for a random vector. Its root is $1/\sqrt{D}$.
+# root of the mean square over 500 pairs, and ± is the standard deviation over 20 seeds.) The reason: scale both vectors to
+# length 1 and turn them together, which keeps the angle, until the first lies along the first axis. Their cosine is then
+# the first entry of the second. The second is still a random direction, since a normal distribution favours none and the
+# two are independent. Its $D$ squared entries add up to 1, so each is $1/D$ on average, and the root of that is
+# $1/\sqrt{D}$.
 #
 # At width 512 that is 0.044, an angle of 87 degrees. **In a wide space, random vectors are almost at right angles.** So
-# between random vectors a cosine of 0.5 is common at width 2 and never happens at width 512. And there is room: of two
+# between random vectors a cosine of 0.5 is common at width 2 and practically never happens at width 512. And there is room: of two
 # thousand vectors, nearly four times as many as there are axes, the closest two have a cosine near 0.2.
 
 # %%
@@ -375,7 +377,7 @@ assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
 #
 # all-MiniLM-L6-v2 is such a model, trained on a billion pairs of sentences and small enough to come with this book's
 # requirements; chapter 15 runs all of it. Here we take only its first part, the **embedding table**: 30,522 vectors of
-# width 384, one for each word that it knows.
+# width 384, one for each **token**, which is a word, part of a word or a character. Some 21,000 are whole words.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -403,26 +405,34 @@ for word in ("tea", "monday", "debts", "python"):
         f"{word:7}", *(f"{other} {cosine:.2f} " for other, cosine in nearest(word))
     )
 
-a, b = np.random.default_rng(0).choice(rows, (2, 10_000))
-accident = np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
-print(f"typical cosine of two words drawn at random: {accident:.2f}")
+rng = np.random.default_rng(0)
+a, b = rng.choice(rows, (2, 10_000))
+pair = np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
+luckiest = (normalize(rng.standard_normal((100, 384))) @ rows.T).max(axis=1)
+print(f"two words drawn at random: typically {pair:.2f}")
+print(
+    f"a random direction and the nearest of {len(rows):,} words: {luckiest.mean():.2f}"
+)
 
 # %% [markdown]
-# *Coffee*, of more than twenty thousand words, and nobody told the model what a drink is. A cosine of 0.44 does not look
-# like much; but two words drawn at random have 0.07, not far from the $1/\sqrt{384} = 0.05$ of random vectors. Compare with
-# strangers from the same model before you call two words alike. (Other models differ: in some, all vectors lean to one
-# side and strangers have cosines well above 0, [Ethayarajh 2019](https://aclanthology.org/D19-1006/).)
+# Of 21,000 words, *coffee*. Nobody told the model what a drink is. Is a cosine of 0.44 much? Two words drawn at random have
+# 0.07, and the *nearest* of all words to a random direction has 0.20, because it is the luckiest of many. So 0.44 is no
+# accident, and the 0.31 of *drinks* is not either. Before you call two words alike, compare with strangers from the same
+# model. (In some models all vectors lean to one side, and strangers have cosines well above 0: [Ethayarajh
+# 2019](https://aclanthology.org/D19-1006/).)
 #
 # Two rows deserve a second look. *Debts* finds *creditors* and *owed*, words that go together with debts without being like
-# them: this kind of likeness does not tell the two apart. And *python* has pandas and snakes for neighbours as well as
-# *import* and *pip*. The model has **one vector for each word, whatever the sentence**. To find out which python is meant, a
-# model has to look at the other words. That is what attention is for.
+# them: this kind of likeness does not tell the two apart. And the neighbours of *python* are animals as well as *import* and
+# *pip*. These are **static** embeddings: one vector for each word, whatever the sentence. To find out which python is
+# meant, a model has to look at the other words. That is what attention is for, and with these very vectors chapter 4 does
+# it.
 
 # %%
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
 assert {"creditors", "owed"} < {word for word, _ in nearest("debts")}
 assert {"import", "pip", "snake", "panda"} < {word for word, _ in nearest("python")}
-assert abs(accident - 0.07) < 0.005 and len(known) > 20_000
+assert abs(pair - 0.07) < 0.005 and 20_500 < len(known) < 21_500
+assert 0.19 < luckiest.mean() < 0.23 < nearest("tea")[5][1]
 
 # %% [markdown]
 # ## A whole sentence at once
@@ -472,8 +482,8 @@ plots.score_map(similarity_matrix(x, x), sentence, sentence)
 plt.show()
 
 # %% [markdown]
-# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, *hot* 0.09, which is about what strangers have. *They* and *or* have
-# little to do with any of them. Now read the last column: the same numbers as the last row. The matrix is **symmetric**,
+# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about what strangers have, although tea is often hot.
+# *They* and *or* have little to do with any of them. Now read the last column: the same numbers as the last row. The matrix is **symmetric**,
 # because $a \cdot b = b \cdot a$. For likeness that is right. For a look-up it is not: if *tea* needs *drink* to be
 # understood, must *drink* need *tea* as much? Chapter 4 gives each word a query and a key that differ.
 
@@ -523,7 +533,8 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 # into new rows, so that a "key" is now made of numbers that belonged to different entries. One number gives it away, if
 # you know what to look for: the last, tea's likeness to itself, which is not 1.
 #
-# A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones.
+# A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones. (With other
+# queries than keys, swap two keys: the same two columns of the matrix must be swapped, and nothing else.)
 
 # %%
 assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
@@ -738,8 +749,7 @@ verdict
 #
 # A word becomes a vector, and the dot product of two vectors says how much they agree, weighted by how long they are: that
 # is how a query finds its key. Divide by the lengths and you have the cosine, which depends only on the direction; in a
-# wide space, random vectors have a cosine near 0. All pairs of a sentence at once are one matrix product, $QK^\top$, and
-# when a sentence is compared with itself that matrix is symmetric.
+# wide space, random vectors have a cosine near 0. All pairs of a sentence at once are one matrix product, $QK^\top$.
 #
 # **Sources.** Words known by their company: [Firth
 # (1957)](https://cs.brown.edu/courses/csci2952d/readings/lecture1-firth.pdf). Similarity by a small network, the design

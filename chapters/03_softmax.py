@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 3. How do you look something up without choosing?
 #
-# A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. At the end of
-# this chapter there is a look-up that answers with a *blend* of everything it knows, most of it from the best match,
-# and you will know why transformers divide their scores by a square root.
+# A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. This chapter builds a
+# look-up that answers with a *blend* of all values, most of it from the best match, and shows why transformers divide
+# their scores by a square root: without it, most of your queries would never learn.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$ and the quotient rule. It takes about 25 minutes to
 # read, and as long again for the exercises.
@@ -25,10 +25,9 @@ plots.book_style()
 transformer_map(built=3)
 
 # %% [markdown]
-# The box marked *built* is the dot product of chapter 2. This chapter builds the three that stand between it and the
-# answer.
+# The box marked *built* is the dot product of chapter 2. This chapter builds the three boxes between it and the answer.
 #
-# ## Looking up, the hard way
+# ## Hard look-up
 #
 # A Python dictionary looks things up by exact match. Ask for a key that is not there and you get an error; ask for one
 # that is almost there, the same error. With vectors you can do better: score every key with a dot product and take the
@@ -53,9 +52,10 @@ print("the best match is", drinks[best], "with price and litres", values[best])
 # %% [markdown]
 # Coffee wins with 6, tea has 5, and tea's **value**, what its key would have returned, is thrown away. Worse, turn the
 # query a little, and the answer stays the same, until it jumps to another drink. A machine that learns asks "if I
-# change this number a little, does the answer get better?" Here the reply is nearly always "nothing happens".
+# change this number a little, does the answer get better?" Here the reply is nearly always "nothing happens", so there is
+# nothing to learn from.
 #
-# So give every key a *share*, and let the answer be a blend of all values.
+# So give every key a *share*, and let the answer be a blend of all values: then every score counts a little.
 #
 # ## From scores to shares
 #
@@ -71,12 +71,15 @@ with np.errstate(all="ignore"):
         print(row, "->", (row / np.sum(row)).round(2))
 
 # %% [markdown]
-# The second line is the same contest as the first, with ten points more for everybody, and the winner's share fell from
-# 0.67 to 0.36. In the third the sum is 0, and in the last, our drinks, ice gets a negative share.
+# The second line has the same differences as the first, ten points higher, and the winner's share fell from 0.67 to 0.36.
+# In the third the sum is 0, and in the last, our drinks, ice gets a negative share.
 #
-# We want shares that depend on *differences* of scores only, and there is a function that turns differences into
-# ratios: $e^{a - b} = e^a / e^b$. So raise $e$ to each score first, and divide afterwards. (Another base would do as
-# well. $e$ has the simplest derivative.) For the scores 0, 1, 2:
+# We could subtract the lowest score first. Then only differences count and nothing is negative. But now one bad key changes
+# how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ nearly 1 to 1. So demand
+# a little more: **the ratio of two shares depends on the difference of these two scores, and on nothing else.** A function
+# that turns differences into ratios is the exponential, $e^{a - b} = e^a / e^b$, and up to the base it is the only smooth
+# one. So raise $e$ to each score, and divide by the sum. ($e$ is the base with the simplest derivative; temperature, below,
+# stands for all others.) For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -107,8 +110,8 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
-# Its results are called **weights** from here on. In the function below, `highest` is the largest score of each row; the
-# next section explains why it is subtracted.
+# Its results are called **weights**. In the function below, the largest score of each row, `highest`, is subtracted from
+# all: that changes no difference, and we shall need it soon.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -136,32 +139,6 @@ def softmax(
 # %%
 row = np.array([0, 1, 2])
 assert np.allclose(softmax(row), shares_by_loop(row), rtol=1e-14)
-
-# %% [markdown]
-# ## Break it: scores of a thousand
-#
-# **Predict first.** `shares_by_loop([1000, 1001, 1002])` is the same contest once more. What does it return?
-
-# %% tags=["nbval-check-output"]
-with np.errstate(all="ignore"):
-    print("loop:   ", np.array(shares_by_loop([1000, 1001, 1002])))
-print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
-
-# %% [markdown]
-# `nan`, "not a number", three times. $e^{1000}$ is larger than any float64, so it becomes infinity, and infinity over
-# infinity is undefined. In float16, which GPUs are fast at, it happens to scores above 11.09.
-#
-# Only differences count, so subtract the largest score from all. The largest exponential is then $e^0 = 1$, nothing can
-# overflow, and the weights are the same. Very small ones may round to 0, which matters only to somebody who takes their
-# logarithm (exercise 2).
-#
-# A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
-# minus infinity has no weights, so `check_scores` refuses it. It wants the largest score of each row to be finite, and
-# with that it also catches NaN and scores that have overflowed.
-
-# %%
-assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
-assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -211,7 +188,7 @@ quiz.number(
 # %% [markdown]
 # ## The blend
 #
-# Now use the weights: multiply each value by its weight and add. Such a sum, with weights that are not negative and sum
+# Now use the weights: multiply each value by its weight and add up. A sum whose weights are not negative and sum
 # to 1, is a **weighted average**. It always lies between the values, never outside. For $T$ queries at once, with
 # weights $W$ of shape $(T, S)$ and values $V$ of shape $(S, D)$, it is one more matrix product:
 #
@@ -253,7 +230,8 @@ assert np.allclose(
 # some weight.
 #
 # This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
-# Attention is this look-up, done for every word of a sentence at once.
+# Attention is this look-up, done for every word of a sentence at once. There the values are vectors of words, and a blend
+# is what one wants: a word that is a little of *snake* and a little of *large* is that very snake (chapter 4).
 #
 # ## Temperature
 #
@@ -298,6 +276,31 @@ assert (curves.argsort(axis=1) == scores.argsort()).all()
 
 # %% tags=["plot"]
 movable.temperature(drinks, scores)
+
+# %% [markdown]
+# ## Break it: scores of a thousand
+#
+# **Predict first.** `shares_by_loop([1000, 1001, 1002])` has the same differences as 0, 1, 2. What does it return?
+
+# %% tags=["nbval-check-output"]
+with np.errstate(all="ignore"):
+    print("loop:   ", np.array(shares_by_loop([1000, 1001, 1002])))
+print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
+
+# %% [markdown]
+# `nan`, "not a number", three times. $e^{1000}$ is larger than any float64, so it **overflows** to infinity, and infinity
+# over infinity is undefined. In float16, which GPUs are fast at, every score above 11.09 overflows.
+#
+# Only differences count, so `softmax` subtracts the largest score from all. The largest exponential is then $e^0 = 1$,
+# nothing can overflow, and the weights are the same. Very small ones may round to 0, which matters only where somebody
+# takes their logarithm (exercise 2).
+#
+# A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
+# minus infinity has no weights, and `check_scores` refuses it, as it refuses NaN and scores that have overflowed.
+
+# %%
+assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
+assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 
 # %% [markdown]
 # ## How far do weights move?
@@ -351,9 +354,12 @@ for j in range(3):
 
 # %% [markdown]
 # $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. **A softmax that is sure of itself has stopped
-# listening**: nudge its scores, and hardly anything moves. If it is sure before it has learnt anything, learning is
-# very slow to begin. (At the *output* of a model, training takes the logarithm of the softmax, which mends this;
-# chapter 11. Inside attention there is no logarithm.)
+# listening**: nudge its scores, and hardly anything moves. It is **saturated**. (At the *output* of a model, training takes
+# the logarithm of the softmax, whose slope does not vanish where the model is wrong; chapter 11. Inside attention there is
+# no logarithm.)
+#
+# Temperature enters twice. With $w = \operatorname{softmax}(s / \tau)$ the derivative with respect to $s$ is $J / \tau$: a
+# high temperature keeps $J$ away from 0 and divides it at the same time.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -379,18 +385,19 @@ quiz.one_choice(
 # %% [markdown]
 # ## Why divide by the square root of the width?
 #
-# Our vectors had three entries. In the original transformer the keys that are compared have 64. Chapter 2 measured
-# strangers: two random vectors of width $d_k$ have a typical cosine of $1/\sqrt{d_k}$. A vector whose $d_k$ entries
-# have size 1 is about $\sqrt{d_k}$ long. Put the two together, and the dot product of strangers has a size of about
+# Our vectors had three entries. In the original transformer a query and a key have $d_k = 64$. Their dot product is a sum
+# of 64 products. Take entries that are independent, with mean 0 and variance 1. (The **variance** is the mean squared
+# distance from the mean.) Each product $q_i k_i$ then has mean 0 and variance
+# $\mathbb{E}[q_i^2 k_i^2] = \mathbb{E}[q_i^2] \, \mathbb{E}[k_i^2] = 1$, and the variances of independent terms add up:
 #
-# $$\cos\theta \cdot \|q\| \cdot \|k\| \;\approx\; \frac{1}{\sqrt{d_k}} \cdot \sqrt{d_k} \cdot \sqrt{d_k} \;=\; \sqrt{d_k} .$$
+# $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
-# So scores grow with the width, although nobody agrees with anybody more than before. More exactly, in terms of the
-# **variance**, the mean squared distance from the mean: a product $q_i k_i$ of independent entries with mean 0 and
-# variance 1 has mean 0 and variance 1 itself, and the variances of $d_k$ independent terms add up to $d_k$.
+# So a typical score has the size $\sqrt{d_k}$: scores grow with the width, although no query agrees with any key more than
+# before. (If the entries of $q$ and $k$ have the variance $v$, the scores have $v^2 d_k$. Layers are started, and their
+# inputs normalised, so that $v$ is about 1.)
 #
-# **Predict first.** One query, ten keys, all random, so each key deserves about a tenth. How much weight does the
-# luckiest of the ten get at width 64? At width 1024?
+# **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight does
+# the luckiest of the ten get at width 64? At width 1024?
 
 # %%
 widths, trials = [1, 4, 16, 64, 256, 1024], 2000
@@ -419,53 +426,86 @@ assert all(0.25 < divided < 0.33 for _, divided in luckiest.values())
 # scores were divided by $\sqrt{d_k}$, so their variance is 1 at every width, and the luckiest key has about 0.3 at any
 # width from 4 to 1024. (The luckiest of ten always has more than a tenth.)
 #
-# What does the certainty cost? For each width, take the Jacobian of the weights and measure its size (the root of the
-# sum of its squared entries): how far the weights can still move.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Size of the softmax Jacobian against the width d_k. Divided by the square root of d_k it stays near 0.34 from width 1 to 1024. Not divided it is 0.34 at width 4 and falls to 0.05 at 1024."}}
-freedom = {
-    name: [
-        np.linalg.norm(softmax_jacobian(runs[width]), axis=(1, 2)).mean()
-        for width in widths
-    ]
-    for name, runs in [("divided by $\\sqrt{d_k}$", scaled), ("not divided", raw)]
-}
-
-figure, axes = plt.subplots(figsize=(6, 3.2))
-for (name, sizes), color, shift in zip(
-    freedom.items(), [plots.BLUE, plots.RED], [8, 26], strict=True
-):
-    axes.plot(widths, sizes, marker="o", color=color)
-    axes.annotate(
-        name,
-        (widths[-1], sizes[-1]),
-        (0, shift),
-        textcoords="offset points",
-        color=color,
-        ha="right",
-    )
-axes.set(
-    xscale="log",
-    ylim=(0, 0.45),
-    xlabel="width $d_k$",
-    ylabel="how far weights can move",
-)
-axes.set_xticks(widths, widths)
-axes.minorticks_off()
-plt.show()
-
-# %% [markdown]
-# At width 1024, divided weights can move more than seven times as far as undivided ones. The division amounts to a
-# softmax at the temperature $\sqrt{d_k}$, the one at which wide vectors behave like narrow ones.
+# ### What does the certainty cost?
 #
-# Once training has moved the vectors, their entries are no longer independent, and scores can become any size. The
-# division sets the start.
+# Training moves the query (through the matrix that makes it). So ask how far the weights move when the query does. The
+# score of key $j$ is $q \cdot k_j / \tau$ with $\tau = \sqrt{d_k}$ or 1, so by the chain rule the derivative of the weights with
+# respect to the query is $J K / \tau$, with the keys as the rows of $K$. Its size, the root of the sum of its squares, is how
+# far the weights still move. Which is larger is not obvious: the division keeps $J$ alive, and divides by $\tau$.
 
 # %%
-divided, undivided = freedom.values()
-print(f"at width 1024: {divided[-1] / undivided[-1]:.1f} times as far when divided")
-assert 6.5 < divided[-1] / undivided[-1] < 9
-assert max(divided) - min(divided) < 0.03
+dead = {}
+print("d_k    how far weights move, median (mean)   queries below 0.01")
+for width in widths:
+    rng = np.random.default_rng(width)
+    queries = rng.standard_normal((trials, 1, width))
+    ten_keys = rng.standard_normal((trials, 10, width))
+    line = f"{width:4}"
+    for name, weights, tau in [
+        ("undivided", raw[width], 1),
+        ("divided", scaled[width], width**0.5),
+    ]:
+        moves = (
+            np.linalg.norm(softmax_jacobian(weights) @ ten_keys, axis=(1, 2)) / tau
+        )
+        dead[name, width] = np.mean(moves < 0.01)
+        line += f"   {name} {np.median(moves):7.2g} ({moves.mean():.2f})"
+    shares = (dead[name, width] for name in ("undivided", "divided"))
+    print(line + "   ", *(f"{share:4.0%}" for share in shares))
+
+# %% [markdown]
+# Read the means first: undivided, the weights move *further* on average, at every width, 1.5 against 0.35 at 1024. But the
+# mean is carried by a few queries whose best two keys happen to be nearly even. The median tells of the typical query: at
+# 1024 it moves its weights by two ten-thousandths. At 64 about a sixth of all queries are below 0.01, at 1024 nearly two
+# thirds. Divided, none is, at any width.
+#
+# Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of that
+# key's weight uphill, for 100 steps. How far a step goes for a given slope is the **learning rate**. So that our choice of
+# it decides nothing, try five, over a factor of ten thousand.
+
+
+# %%
+def learn(width, tau, learning_rate, seed, queries=100):
+    """The share of queries that end with 0.9 or more on the key that they want."""
+    rng = np.random.default_rng(seed)
+    query = rng.standard_normal((queries, 1, width))
+    keys = rng.standard_normal((queries, 10, width))
+    for _ in range(100):
+        weights = softmax(query @ keys.swapaxes(1, 2) / tau)
+        wanted = softmax_jacobian(weights)[:, :, 0]  # of key 0, by each score
+        query = query + learning_rate * wanted @ keys / tau
+    return np.mean(softmax(query @ keys.swapaxes(1, 2) / tau)[:, 0, 0] > 0.9)
+
+
+learning_rates, ends = [0.1, 1, 10, 100, 1000], {}
+print(
+    "queries that find their key      learning rate",
+    *(f"{r:6}" for r in learning_rates),
+)
+for width in (16, 64, 1024):
+    for name, tau in (("undivided", 1), ("divided", width**0.5)):
+        ends[name, width] = [
+            np.mean([learn(width, tau, rate, seed) for seed in range(3)])
+            for rate in learning_rates
+        ]
+        row = " ".join(f"{share:6.0%}" for share in ends[name, width])
+        print(f"   d_k {width:4}, {name:9}                 {row}")
+
+# %% [markdown]
+# Divided, nearly every query finds its key, with any learning rate from 1 up. Undivided, at width 64 even the largest
+# brings no more than about two thirds there, and at 1024 none brings more than a fifth: the others stay with the key that
+# luck gave them. That is what the root is for. The paper puts it as a guess, "we suspect that for large values of $d_k$, the dot
+# products grow large in magnitude, pushing the softmax function into regions where it has extremely small gradients".
+#
+# It is not information: training could make up for any factor by longer or shorter $q$ and $k$, and real models do move
+# away from variance 1. The division sets the *start*, the same at every width.
+
+# %%
+assert all(dead["divided", width] == 0 for width in widths)
+assert 0.12 < dead["undivided", 64] < 0.22 and 0.58 < dead["undivided", 1024] < 0.68
+assert 0.6 < max(ends["undivided", 64]) < 0.75
+assert 0.15 < max(ends["undivided", 1024]) < 0.25
+assert min(*ends["divided", 64][1:], *ends["divided", 1024][1:]) > 0.9
 
 # %% [markdown]
 # ### Which d is under the root?
@@ -474,15 +514,15 @@ assert max(divided) - min(divided) < 0.03
 # attentions side by side, called **heads** (chapter 6), each with narrow keys of its own, and it is the width of one of
 # these.
 #
-# | divide by | in the original paper | it is tempting, since | but |
+# | divide by | in the original paper | why one would | but |
 # |---|---|---|---|
 # | $\sqrt{d_k}$ | $\sqrt{64} = 8$ | | this is the one |
 # | $\sqrt{d_\text{model}}$ | $\sqrt{512} \approx 22.6$ | 512 is the number that everyone quotes | one score sums the 64 entries of one head's key |
 # | $\sqrt{\text{words}}$ | varies | the matrix of scores is that wide | words are not summed in a score |
 # | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
 #
-# A wrong choice is a temperature that is off by a factor, and nothing on the screen tells you. Chapter 4 shows which
-# check does.
+# A wrong choice is a temperature that is off by a factor. A model may well make up for it by training, so no loss and no
+# accuracy gives it away. Chapter 4 shows which check does.
 
 # %% tags=["quiz"]
 d_model, num_heads, words = 768, 12, 100
@@ -519,8 +559,8 @@ quiz.number(
 # %% [markdown]
 # ## Break it: the wrong axis
 #
-# A matrix of scores has two axes, and `softmax` takes an `axis`. Tutorials have been published with the wrong one. Here
-# are three queries and three keys:
+# A matrix of scores has two axes, and `softmax` takes an `axis`. It is easily the wrong one. Here are three queries and
+# three keys:
 
 # %% tags=["nbval-check-output"]
 scores = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0], [1.0, 0.0, 1.0]])
@@ -542,7 +582,8 @@ except ValueError as error:
     print("weighted_average says:", error)
 
 # %% [markdown]
-# The middle query hands out 1.15 of attention, the last 0.86. `weighted_average` insists on sums of 1, and catches it.
+# The middle query hands out 1.15 of attention, the last 0.86. `weighted_average` insists on sums of 1, and catches it. (If
+# all scores were alike, both axes would give the same weights and no check could tell. Test with scores that differ.)
 
 # %%
 assert np.allclose(over_keys.sum(axis=1), 1)
@@ -717,7 +758,7 @@ verdict
 # The softmax turns scores into weights that are not negative and sum to 1 and depend only on differences between
 # scores; a weighted average of the values with these weights is a look-up that never has to choose. A temperature sets
 # how sharp it is, and where it is too sharp, small steps hardly move it. Dot products of random vectors have size
-# $\sqrt{d_k}$, so they are divided by that, and no width starts out certain.
+# $\sqrt{d_k}$, so they are divided by that, and a query can learn at any width.
 #
 # **Sources.** The softmax in a learning machine, and its name: [Bridle
 # (1990)](https://doi.org/10.1007/978-3-642-76153-9_28). A temperature to soften it: [Hinton, Vinyals and Dean
