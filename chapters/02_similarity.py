@@ -382,14 +382,10 @@ assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
 # %%
-from dotformer.support.published import minilm_files
-from safetensors import safe_open
-from tokenizers import Tokenizer
+from dotformer.support.published import minilm_embeddings
 
-files = minilm_files()
-row_of = Tokenizer.from_file(str(files["tokenizer.json"])).get_vocab()
-with safe_open(files["model.safetensors"], "numpy") as file:
-    table = normalize(file.get_tensor("embeddings.word_embeddings.weight"))
+row_of, table = minilm_embeddings()  # row of each token, (30522, 384)
+table = normalize(table)
 known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
 rows = table[[row_of[word] for word in known]]
 

@@ -8,14 +8,14 @@
 # %% [markdown]
 # # 4. What does a word pay attention to?
 #
-# *The dog bites the man.* To know what *bites* means here, look at its neighbours. At the end of this chapter there is
-# a function that lets every word of a sentence look at all the words at once and take from each what it needs: scaled
-# dot-product attention, the formula at the heart of the transformer.
+# *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other words. At
+# the end of this chapter there is a function in five lines that lets every word of a sentence look at all of them and
+# take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). It takes about 30 minutes to read, and 45 more for the
 # exercises.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, which completes one attention block."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
 from functools import partial, wraps
 
 import matplotlib.pyplot as plt
@@ -25,56 +25,123 @@ plots.book_style()
 transformer_map(built=4)
 
 # %% [markdown]
-# The boxes marked *built* are the look-up of chapter 3. Those of *this chapter* feed it, and make it look at the
-# sentence itself.
+# The boxes marked *built* are the look-up of chapter 3. Those of *this chapter* make the sentence look things up in itself.
 #
-# ## A first try: everybody looks at everybody
+# ## One look-up, with its numbers
 #
-# A look-up needs queries, keys and values. You have a sentence of nine tokens (a **token** is a word or a punctuation
-# mark, for now), each with a vector. Take the plainest choice: the word vectors are all three. Each word in turn is the
-# query; all nine are keys, and all nine are values.
+# A look-up needs queries, keys and values. Take the plainest choice, and let a word's vector play all three parts. The
+# vectors are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors), scaled to length 1. Among
+# their neighbours *python* had animals as well as *import* and *pip*. Now it asks its sentence: the query is the vector of
+# *python*, the keys are the vectors of all the words, and so are the values. The scores are cosines, at a temperature of 0.1,
+# so that the choice is clear.
 
 
 # %%
 import numpy as np
-from dotformer.by_hand.similarity import similarity_matrix
-from dotformer.by_hand.softmax import softmax, weighted_average
+from dotformer.by_hand.similarity import normalize, similarity_matrix
+from dotformer.by_hand.softmax import softmax
+from dotformer.support.published import minilm_embeddings
 
-tokens = ["I", "like", "Natural", "Language", "Processing", ",", "a", "lot", "!"]
-width = 16
-x = np.random.default_rng(0).standard_normal((9, width))  # nobody has trained these
+row_of, embeddings = minilm_embeddings()  # row of each token, (30522, 384)
+embeddings = normalize(embeddings)
 
 
-def first_try(x):
-    output = np.zeros_like(x)
-    for i, query in enumerate(x):
-        scores = np.array([query @ key for key in x]) / np.sqrt(width)  # 9 numbers
-        output[i] = weighted_average(softmax(scores), x)
-    return output
+def look_up(sentence, word, itself=True):
+    """One word asks its sentence: weights (T,), and what it receives (384,)."""
+    words = sentence.split()
+    x = embeddings[[row_of[each] for each in words]]  # (T, 384)
+    scores = x @ x[words.index(word)] / 0.1
+    if not itself:
+        scores[words.index(word)] = -np.inf
+    weights = softmax(scores)
+    return weights, weights @ x
 
+
+for sentence in ("you import python with a script", "a python is a large snake"):
+    weights, _ = look_up(sentence, "python")
+    print(
+        *(
+            f"{w} {share:.3f} "
+            for w, share in zip(sentence.split(), weights, strict=True)
+        )
+    )
+    assert weights.max() > 0.99
 
 # %% [markdown]
-# Nine vectors go in, nine come out, each a blend of all nine. Forum answers often explain self-attention this way.
-#
-# **Predict first.** The vectors are random, so no word has anything to do with another. To which word does each word
-# give its largest weight?
-#
-# 1. To any of the nine, by chance.
-# 2. To itself.
-# 3. To the longest vector in the sentence.
+# *Python* hears itself and nothing else, because a vector of length 1 has no larger cosine than with itself. So leave
+# itself out, with a score of minus infinity, and look again.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Nine by nine heat map of attention weights with Q = K = V for the tokens I like Natural Language Processing , a lot !. The largest weights lie on the diagonal: nearly every token gives most of its weight to itself."}}
-first_weights = softmax(x @ x.T / np.sqrt(width))
-plots.attention_map(first_weights, tokens, tokens)
+# %% tags=["plot"] mystnb={"image": {"alt": "Two look-ups by python, itself left out. In you import python with a script the weights are import 0.68, script 0.24, the rest at most 0.04; what python receives is near to import, imported, imports, exported, while the plain average of the words is near to with, you, and, for. In a python is a large snake the weight is 0.88 on snake; what it receives is near to snake, snakes, serpent, lizard, and the plain average to are, the, and, was."}}
+from classroom.diagram import Diagram
+
+known = sorted(word for word in row_of if word.isalpha() and len(word) > 2)
+rows = embeddings[[row_of[word] for word in known]]
+
+
+def nearest(vector, count=4):
+    """The words of the largest cosine with a vector."""
+    return [known[n] for n in np.argsort(-(rows @ vector))[:count]]
+
+
+drawing = Diagram(6.8, 4.9)
+for top, sentence in (
+    (4.65, "you import python with a script"),
+    (2.1, "a python is a large snake"),
+):
+    words = sentence.split()
+    weights, received = look_up(sentence, "python", itself=False)
+    average = np.mean(
+        [embeddings[row_of[word]] for word in words if word != "python"], axis=0
+    )
+    at = [1.2 + 5.4 / len(words) * (n + 0.5) for n in range(len(words))]
+    drawing.text(0.1, top, "key and value", color=plots.GREY, at="left", size=10)
+    drawing.text(0.1, top - 0.45, "weight", color=plots.GREY, at="left", size=10)
+    for x, key, weight in zip(at, words, weights, strict=True):
+        drawing.text(x, top, key, color=plots.RED if key == "python" else plots.INK)
+        drawing.cells(x - 0.3, top - 0.45, [f"{weight:.2f}"], "#d3e3ef", width=0.6)
+        if weight:
+            drawing.arrow(
+                (x, top - 0.66),
+                (3.9, top - 1.28),
+                color=plots.BLUE,
+                width=0.4 + 5 * weight,
+            )
+    drawing.box(3.9, top - 1.48, "what python receives", 1.9, 0.36)
+    drawing.text(
+        3.9,
+        top - 1.82,
+        "near to: " + ", ".join(nearest(received)),
+        color=plots.TEAL,
+    )
+    drawing.text(
+        3.9,
+        top - 2.08,
+        "plain average of the words: " + ", ".join(nearest(average)),
+        color=plots.GREY,
+        size=10,
+    )
 plt.show()
 
 # %% [markdown]
-# To itself. Each row is a query, and its largest weight stands on the diagonal every time. Is that this sentence, or all
-# of them? Draw two thousand sentences of nine random vectors, and count the rows whose largest weight lies on the
-# diagonal.
-
+# The same word received two different things: something near to *import* and *imported* in one sentence, near to *snake*
+# and *serpent* in the other. Nobody told it which python was meant. The weights did it, and not the company alone, because
+# a plain average of the other words is near to *with* and *the*. That is attention, and the rest of this chapter makes it
+# better.
+#
+# Better, because to leave itself out is a patch. A word may well need itself, and in a longer sentence it should not always
+# ask for what is most like it: *bites* asks who bites, and *dog* is not like *bites*. With random vectors the trouble is
+# the same. Draw two thousand sentences of nine, with scores divided by the square root of the width, as chapter 3 advises:
 
 # %%
+weights, received = look_up("you import python with a script", "python", False)
+assert (
+    nearest(received)[:2] == ["import", "imported"] and weights[1].round(2) == 0.68
+)
+weights, received = look_up("a python is a large snake", "python", False)
+assert nearest(received)[:3] == ["snake", "snakes", "serpent"]
+assert weights[-1].round(2) == 0.88
+
+
 def weigh(queries, keys):
     return softmax(similarity_matrix(queries, keys) / np.sqrt(keys.shape[-1]))
 
@@ -84,28 +151,24 @@ def favours_itself(weights):
     return np.mean(weights.argmax(axis=-1) == np.arange(weights.shape[-1]))
 
 
-many = np.random.default_rng(1).standard_normal((2000, len(tokens), width))
+width = 16
+many = np.random.default_rng(1).standard_normal((2000, 9, width))
 same = weigh(many, many)
 own = np.diagonal(same, axis1=-2, axis2=-1).mean()
-print(f"rows in which a token attends most to itself: {favours_itself(same):.1%}")
-print(f"weight that a token gives to itself, on average: {own:.2f}")
-assert np.allclose(first_try(x), first_weights @ x)
-assert favours_itself(first_weights) == 1
+print(f"rows in which a word attends most to itself: {favours_itself(same):.1%}")
+print(f"weight that a word gives to itself, on average: {own:.2f}")
 assert 0.99 < favours_itself(same) < 1 and 0.74 < own < 0.76
 
 # %% [markdown]
-# More than 99 percent of rows, with three quarters of the weight. A vector's dot product with a stranger has size
-# $\sqrt{16} = 4$, as in [chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width); its dot product with
-# itself is its squared length, about 16. A stranger can win only if it is longer *and* points nearly the same way. A
-# word that wants to know about its neighbours mostly hears itself. Something is missing.
+# More than 99 percent of rows, with three quarters of the weight. The score of a word with itself is its squared length,
+# about 16; with another it is about $\sqrt{16} = 4$ in size. Forum answers often explain attention like this, with the word
+# vectors for everything. Something is missing.
 #
 # ## Three roles
 #
-# A word plays three roles in a look-up, and one vector had to serve in all of them. Compare the search for a video:
-#
-# - what you type is the **query**: what I am looking for;
-# - the title of each video is its **key**: what I can be found by;
-# - the video itself is its **value**: what I hand over when found.
+# A word plays three roles in a look-up, and one vector had to serve in all of them. Compare the search for a video. What
+# you type is the **query**, what you are looking for. The title of each video is its **key**, what it can be found by. The
+# video itself is its **value**, what is handed over when it is found.
 #
 # So give every word three vectors, one for each role. They are computed from the word's vector $x_i$ by three matrices:
 #
@@ -124,9 +187,11 @@ small_tokens = ["dog", "bites", "man"]
 small = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]])  # animate, action, human
 
 # queries and keys have two columns: alive, action
-w_q = np.array([[0, 2], [2, 0], [0, 0]])  # life looks for action, action for life
-w_k = np.array([[1, 0], [0, 1], [1, 0]])  # found as; humans are alive twice over
-w_v = np.array([[1, 0], [0, 0], [0, 1]])  # handed over: am I alive, am I human
+w_q = np.array(
+    [[0, 2], [2, 0], [0, 0]]
+)  # the alive look for an action, actions for the alive
+w_k = np.array([[1, 0], [0, 1], [1, 0]])  # found as alive, an action, alive (again)
+w_v = np.array([[1, 0], [0, 0], [0, 1]])  # handed over: alive? human?
 
 q, k, v = small @ w_q, small @ w_k, small @ w_v
 for token, *vectors in zip(small_tokens, q, k, v, strict=True):
@@ -147,7 +212,8 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
 # The verb receives that there is something alive in the sentence, mostly from *man*, and it hardly looks at itself:
-# nothing in $W_Q$ and $W_K$ makes an action look for actions.
+# nothing in $W_Q$ and $W_K$ makes an action look for actions. At the same time *dog* and *man*, whose query is $(0, 2)$, look
+# for an action.
 
 # %%
 scores = q @ k.T
@@ -157,8 +223,8 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 assert np.allclose(weights[1] @ v, [0.955, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The comparison with a video search stops working at three points. Here every word asks *and* is found. Nobody wrote
-# the titles: queries and keys are learned together, so that they fit. And you get a blend of all the videos.
+# The comparison with a video search ends here: every word asks *and* is found, nobody wrote the titles (queries and keys
+# are learned together, so that they fit), and you get a blend of all the videos.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -184,25 +250,47 @@ quiz.one_choice(
 # %% [markdown]
 # ## The definition
 #
-# Scores are one matrix product, the softmax runs along each row, and the blend is another product:
+# With the queries, keys and values of all words as the rows of three matrices, attention is
 #
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 #
-# | | shape | a row is |
+# | | shape | one row is |
 # |---|---|---|
-# | $Q$ | $(T, d_k)$ | what one word looks for |
-# | $K$ | $(S, d_k)$ | what one word can be found by |
-# | $V$ | $(S, d_v)$ | what one word hands over |
-# | $Q K^\top$, the scores | $(T, S)$ | how well each key matches one query |
-# | their softmax, the weights | $(T, S)$ | how one query shares out its attention |
-# | the result | $(T, d_v)$ | what one query received |
+# | $Q$, queries | $(T, d_k)$ | what one word looks for |
+# | $K$, keys | $(S, d_k)$ | what one word can be found by |
+# | $V$, values | $(S, d_v)$ | what one word hands over |
+# | $Q K^\top$, **scores** | $(T, S)$ | how well each key matches one query |
+# | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same, of a size that does not depend on $d_k$ |
+# | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention |
+# | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
-# In **self-attention** queries, keys and values come from the same words, so $T = S$. The formula works for any $T$ and
-# $S$.
+# And in code, with nothing left out but checks:
+
+
+# %%
+def attention(query, key, value):
+    scores = query @ key.swapaxes(-2, -1)  # (T, S)
+    scaled = scores / np.sqrt(query.shape[-1])  # (T, S)
+    weights = np.exp(scaled - scaled.max(axis=-1, keepdims=True))  # softmax, ...
+    weights = weights / weights.sum(axis=-1, keepdims=True)  # ... rows sum to 1
+    return weights @ value, weights  # (T, d_v), (T, S)
+
+
+context, weights = attention(q, k, v)
+print(weights.round(3))
+assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
+
+# %% [markdown]
+# The middle row is the one from paper. This is all there is to it: three lines are matrix products and a division, two are
+# the softmax. In **self-attention** queries, keys and values come from the same words, so $T = S$; the function does not
+# care. Because of the swapped *last* axes, there may be more axes in front: a whole batch of sentences goes through at
+# once.
 #
-# The matrix of weights has an entry for every pair of words, so a text twice as long costs four times the work.
+# There are $T \times S$ weights. For a sentence of 1,000 words that is a million, and a text twice as long has four times
+# as many.
 #
-# The code below has one argument more, `mask`; the next section is about it.
+# Below is the same function as the rest of the book imports it, with shapes, and with one argument more, `mask`, which we
+# come to soon. Beside it stands the self-attention that makes $Q$, $K$ and $V$ first.
 
 
 # %% tags=["export"] module="by_hand.attention"
@@ -225,10 +313,11 @@ def scaled_dot_product_attention(
     attend to nothing, or the largest of its scores is NaN or infinity. After
     Vaswani and others (2017), equation 1.
     """
-    scores = query.astype(float) @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
+    scores = query.astype(float) @ key.swapaxes(-2, -1)
+    scaled = scores / np.sqrt(query.shape[-1])
     if mask is not None:
-        scores = np.where(mask, scores, -np.inf)
-    weights = softmax(scores)
+        scaled = np.where(mask, scaled, -np.inf)
+    weights = softmax(scaled)
     return weights @ value, weights
 
 
@@ -248,18 +337,15 @@ def self_attention(
     return scaled_dot_product_attention(query, key, value, mask)
 
 
-# %% tags=["nbval-check-output"]
-small_output, small_weights = self_attention(small, w_q, w_k, w_v)
-print(small_weights.round(3))
-
 # %%
-assert np.allclose(small_weights, weights)
-assert np.allclose(small_output[1], weights[1] @ v)
-assert small_weights.round(3)[[1, 2], [2, 1]].tolist() == [0.768, 0.673]
+small_output, small_weights = self_attention(small, w_q, w_k, w_v)
+assert np.allclose(small_weights, weights) and np.allclose(small_output, context)
+assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 
 # %% [markdown]
-# The middle row is the one from the table above. And here is what chapter 2 asked for: *bites* gives *man* 0.768, and
-# *man* gives *bites* 0.673. With two projections, the matrix of weights need not be symmetric.
+# And the question that chapter 2 left open is answered. There the matrix of similarities was symmetric: if *drink* matters
+# to *tea*, then *tea* matters to *drink*. Here the score of *bites* with *man* is 4, and that of *man* with *bites* is 2. With
+# one matrix for queries and another for keys, scores need not be symmetric.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -283,153 +369,43 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ### Leaving a word out
+# ## Why the square root, in three lines
 #
-# Sometimes a word must not be seen: it is padding, or it lies in the future (chapter 9 has both). A **mask** is a
-# matrix of true and false, and in this book *true always means: may attend*. A forbidden score becomes minus infinity
-# *before* the softmax. Its exponential is 0, so its weight is exactly 0, and the others still sum to 1. Hide the dog:
-
-# %% tags=["nbval-check-output"]
-no_dog = np.array([[False, True, True]])  # one row, which serves all queries
-_, masked_weights = self_attention(small, w_q, w_k, w_v, mask=no_dog)
-print(masked_weights.round(3))
-
-# %% [markdown]
-# The first column is empty, and each row still sums to 1. *Man* is the only living thing that *bites* can see, and gets
-# 0.944.
+# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) has the argument. A score is a sum of $d_k$ products;
+# if these are independent, of mean 0 and variance 1, their sum has variance $d_k$, a standard deviation of $\sqrt{d_k}$.
+# Divided by that, it has variance 1 at every width. Without the division the weights of a wide layer are nearly all on one
+# word before anything has been learnt, and there the softmax has hardly any slope to learn by.
 
 # %%
-assert (masked_weights[:, 0] == 0).all() and masked_weights[1, 2].round(3) == 0.944
-assert np.allclose(masked_weights.sum(axis=1), 1)
-
-# %% [markdown]
-# ### What projections cure, and what they do not
-#
-# Give each of the two thousand sentences projections of its own, random and untrained, and count again. In between, a
-# compromise that looks tempting: one matrix for both queries and keys.
-#
-# **Predict first.** With nine words, chance is 1/9, about 11 percent. For *one shared* matrix, do you expect a number
-# near 11 percent, near 99, or half-way?
-
-# %%
-rng = np.random.default_rng(2)
-w_1, w_2 = rng.standard_normal((2, len(many), width, width)) / np.sqrt(width)
-shares = {
-    "no matrix": weigh(many, many),
-    "one shared matrix": weigh(many @ w_1, many @ w_1),
-    "two matrices": weigh(many @ w_1, many @ w_2),
-}
-for name, all_weights in shares.items():
-    batches = [favours_itself(batch) for batch in np.split(all_weights, 20)]
-    print(
-        f"{name:18} favours itself in {np.mean(batches):6.1%} of rows"
-        f" (in 20 batches: {min(batches):.1%} to {max(batches):.1%})"
-    )
-assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
-assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
-
-# %% [markdown]
-# Two matrices bring it down to chance: a word's query and its own key are strangers now. (On average over matrices,
-# that is. One random pair may lean towards the diagonal or away from it.) One shared matrix hardly helps, since then
-# every query *is* the word's own key.
-#
-# One attention is usually not the end: its output goes into another. Stack eight, and watch how far the nine words
-# still are from their average, first without projections and then with three random ones in each.
-
-
-# %%
-def distance_to_average(x):
-    """Distance of words (..., T, D) from their average: the median sentence."""
-    offsets = x - x.mean(axis=-2, keepdims=True)
-    return np.median(np.linalg.norm(offsets, axis=-1).mean(axis=-1))
-
-
-plain = projected = many[:300]
-for depth in range(9):
-    distances = distance_to_average(plain), distance_to_average(projected)
-    print(f"depth {depth}:  without {distances[0]:.3f}   with {distances[1]:.3f}")
-    plain = weigh(plain, plain) @ plain
-    q, k, v = projected @ (
-        rng.standard_normal((3, 1, width, width)) / np.sqrt(width)
-    )
-    projected = weigh(q, k) @ v
-assert max(distances) < 0.0005
-
-# %% [markdown]
-# At depth 8 the words of a sentence can no longer be told apart, with projections even sooner than without. An average
-# lies between what it averages, so blending draws words together, and the less a word clings to itself the faster it
-# goes. This fault the projections do not cure. The cure stands *around* attention: chapter 8 adds each word's own
-# vector back after every step.
-
-# %% [markdown]
-# ## Three things that people get wrong here
-#
-# ### Are Q, K and V the word vectors?
-#
-# No. They are three projections of them. The verb *bites* entered as $(0, 1, 0)$; its query was $(2, 0)$, its key
-# $(0, 1)$, its value $(0, 0)$.
-#
-# ### Are Q, K and V the same in self-attention?
-#
-# They have the same *source*, and slides that draw "three copies" of the input mean that. The copies then pass through
-# three different matrices. Without those you have the first try.
-#
-# ### Would one shared matrix do?
-#
-# With $W_Q = W_K = W$ the scores are $X W (X W)^\top$, which is symmetric: if *hot* matters to *tea*, then *tea*
-# matters to *hot*, by the same score. (The weights then differ a little, since each row has its own softmax.) And you
-# have measured the other fault, the preference for oneself. A later model, the Reformer, does share the matrix, and for
-# that reason keeps words from attending to themselves.
-
-# %%
-shared, separate = (
-    similarity_matrix(x @ w_1[0], x @ w_1[0]),
-    similarity_matrix(x @ w_1[0], x @ w_2[0]),
-)
-assert np.allclose(shared, shared.T) and not np.allclose(separate, separate.T)
-
-# %% [markdown]
-# ## Somebody else's numbers: a six by six filter
-#
-# A popular slide deck explains attention with the sentence *Hi , how are you ?* and this matrix of scores. It calls the
-# matrix an **attention filter**, and gives no numbers after it. Compute them.
-
-# %%
-greeting = ["Hi", ",", "how", "are", "you", "?"]
-slide_scores = np.array(
-    [
-        [89, 12, 32, 45, 73, 34],
-        [20, 11, 15, 21, 29, 24],
-        [33, 25, 91, 36, 55, 45],
-        [52, 68, 12, 13, 40, 27],
-        [28, 27, 54, 41, 92, 12],
-        [39, 30, 73, 64, 12, 74],
+for d_k in (4, 64, 512):
+    rng = np.random.default_rng(d_k)
+    random_q, random_k = rng.standard_normal((2, 1000, 9, d_k))
+    scores = similarity_matrix(random_q, random_k)
+    largest = [
+        softmax(each).max(axis=-1).mean() for each in (scores, scores / d_k**0.5)
     ]
+    print(
+        f"d_k {d_k:3}: variance of a score {scores.var():5.1f}, largest of 9 weights",
+        "{:.2f}, divided {:.2f}".format(*largest),
+    )
+    assert abs(scores.var() / d_k - 1) < 0.05 and 0.3 < largest[1] < 0.35
+
+# %% tags=["quiz"]
+slide_scores = np.array([89, 12, 32, 45, 73, 34])
+quiz.number(
+    'A popular slide deck shows the scores of *Hi* in *Hi , how are you ?* as 89, 12, 32, 45, 73, 34, calls the matrix an attention filter, and divides by $\\sqrt 6$, "the dimension of the key vector". (Six is the number of words.) Follow the slides: how many times as much weight does *Hi* give to itself, 89, as to *you*, 73?',
+    np.exp(16 / np.sqrt(6)),
+    tolerance=10,
+    feedback="Yes, $e^{16 / 2.449}$, nearly 690 times. Scores of that size make a softmax that has stopped listening. If a model that has learnt nothing gives weights of 1.00, suspect the scale.",
+    mistakes=[
+        (
+            np.exp(16),
+            "That is without the division by $\\sqrt 6 = 2.449$.",
+        ),
+    ],
+    otherwise="The ratio of two weights is $e$ to the difference of their scaled scores, which is $16 / \\sqrt 6$.",
 )
-
-# %% [markdown]
-# The slides divide by $\sqrt{6}$, "the dimension of the key vector". There are six *words*; how wide the keys are is
-# not said ([chapter 3](03_softmax.ipynb#which-d-is-under-the-root) lists the mix-ups). Follow the slides for now.
-#
-# **Predict first.** Look at the first row, and at its two largest scores, 89 and 73. After dividing by
-# $\sqrt 6 \approx 2.45$ and the softmax, what does *Hi* give to *you*: about 0.4, about 0.1, or about 0.001?
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Six by six attention weights from the slide deck's scores divided by the square root of 6. In the rows Hi, how, are and you a single cell holds 1.00. The comma gives 0.84 to you and 0.11 to the question mark; the question mark gives 0.59 to itself and 0.40 to how."}}
-slide_weights = softmax(slide_scores / np.sqrt(6))
-plots.attention_map(slide_weights, greeting, greeting)
-plt.show()
-
-# %% [markdown]
-# About 0.001. Four of the six rows put over 99 percent on one word. A gap of 16 points between two scores is a factor
-# of $e^{16 / 2.45} \approx 690$.
-#
-# The scores are far too large for an untrained model: with entries of size 1 they have a size of about 1 after the
-# division, as chapter 3 showed. If you see weights of 1.00 in a model that has learnt nothing yet, suspect the scale.
-
-# %%
-largest = slide_weights.max(axis=1)
-assert (largest > 0.99).sum() == 4 and 0.0005 < slide_weights[0, 4] < 0.0015
-assert 680 < np.exp(16 / np.sqrt(6)) < 700
+assert softmax(slide_scores / np.sqrt(6))[0] > 0.99
 
 # %% tags=["quiz"]
 quiz.number(
@@ -455,17 +431,202 @@ quiz.number(
 )
 
 # %% [markdown]
+# ## Leaving a word out
+#
+# Some words must not be seen. A **mask** is a boolean matrix, and in this book, as in PyTorch's
+# `scaled_dot_product_attention`, **True means: may attend**. There are two kinds.
+#
+# A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later, because a model
+# that writes a text word by word does not have them yet ([chapter 9](09_decoder.ipynb)). It is the lower triangle, one row
+# for each query:
+
+# %% tags=["nbval-check-output"]
+causal = np.tril(np.ones((3, 3), dtype=bool))
+_, causal_weights = self_attention(small, w_q, w_k, w_v, mask=causal)
+print(causal.astype(int))
+print(causal_weights.round(3))
+
+# %% [markdown]
+# *Dog* comes first and has only itself. *Bites* may attend to *dog* and to itself, and what *man* got before is shared by
+# these two. Only the last word sees all.
+#
+# A **padding mask** hides filler. Sentences in a batch must be equally long, so short ones are filled up with padding, and
+# the padding is no key for anyone. It has one entry for each *key*, the same for all queries:
+
+# %% tags=["nbval-check-output"]
+batch = np.stack([small, small])  # (2 sentences, 3 tokens, width 3)
+batch[1, 2] = 9  # the second has only two words, and anything for padding
+real = np.array([[True, True, True], [True, True, False]])  # (2, 3)
+padded_output, padded_weights = self_attention(
+    batch, w_q, w_k, w_v, mask=real[:, None, :]
+)
+print(padded_weights[1].round(3))
+
+# %% [markdown]
+# The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever numbers the padding
+# holds, its column of weights is 0. (Its *row* is computed like any other; nobody reads it.) To hide both the future and the
+# padding, combine the two masks with `&`.
+#
+# Beware of the other convention. In `nn.MultiheadAttention` and its `key_padding_mask`, True means: hidden.
+#
+# ### Why minus infinity?
+#
+# A mask acts on the scaled scores, *before* the softmax: where it is False, `attention` puts minus infinity. Its
+# exponential is 0, so its weight is exactly 0, and the others sum to 1 without it. Compare what else one might do:
+
+# %% tags=["nbval-check-output"]
+scaled = np.array([1.0, 2.0, 3.0])
+may = np.array([True, True, False])
+zeroed = softmax(scaled) * may
+print(
+    "minus infinity before       ", softmax(np.where(may, scaled, -np.inf)).round(3)
+)
+print("times the mask, before      ", softmax(scaled * may).round(3))
+print("times the mask, after       ", zeroed.round(3), "sum", zeroed.sum().round(3))
+print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
+
+# %% [markdown]
+# To multiply the scores by the mask is wrong, because a score of 0 is not a weight of 0: the hidden word still gets 0.09.
+# To multiply the weights is half right, because they no longer sum to 1. Divided by their sum they agree with the first
+# line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others.
+# Minus infinity does it in one step. And it is safe where the hidden score is a thousand larger than the rest: after the
+# softmax these would all have rounded to 0, and their sum with them.
+#
+# ### Two ways to go wrong
+#
+# **A row with nothing to attend to.** If every key is hidden, every score is minus infinity, the largest one too, and their
+# difference is NaN, which spreads to everything it touches. Our function refuses; PyTorch's return NaN or zeros, depending
+# on which one is called.
+
+# %% tags=["nbval-check-output"]
+hidden = np.full(3, -np.inf)
+with np.errstate(invalid="ignore"):
+    print("without a check:", np.exp(hidden - hidden.max()))
+try:
+    self_attention(small, w_q, w_k, w_v, mask=np.zeros((3, 3), dtype=bool))
+except ValueError as error:
+    print("with one:", error)
+
+# %% [markdown]
+# **A mask that broadcasts over the wrong axis.** Chapter 6 runs several attentions side by side, and then the weights have
+# the shape (batch, heads, T, S). A mask of shape (batch, T, S) lines up with the *last* three axes, so its batch is taken
+# for heads. With 2 sentences and 4 heads you get an error. With 4 sentences and 4 heads you get none, and sentence 0 is
+# masked by all four masks, one in each head.
+
+# %%
+per_sentence = np.stack([np.tril(np.ones((3, 3), dtype=bool))] * 4)
+per_sentence[1:] = True  # only sentence 0 is causal
+heads = np.random.default_rng(0).standard_normal(
+    (4, 4, 3, 2)
+)  # batch, heads, T, d_k
+_, wrong = scaled_dot_product_attention(heads, heads, heads, per_sentence)
+_, right = scaled_dot_product_attention(heads, heads, heads, per_sentence[:, None])
+for name, weights in (("per_sentence", wrong), ("per_sentence[:, None]", right)):
+    print(f"{name:22} sentence 0 sees the future:", (weights[0, :, 0, 2] > 0).any())
+assert wrong[0, 1, 0, 2] > 0 and (right[0, :, 0, 1:] == 0).all()
+assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
+
+# %% [markdown]
+# Write `mask[:, None]`, which makes it (batch, 1, T, S); a padding mask of shape (batch, S) needs two new axes, (batch, 1, 1,
+# S). And test with a number of sentences that is not the number of heads.
+
+# %%
+assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
+assert np.allclose(padded_weights[0], small_weights)
+assert softmax(scaled * may)[2].round(2) == 0.09
+
+# %% [markdown]
+# ## What do the three matrices buy?
+#
+# ### Would one shared matrix do?
+#
+# Give each of the two thousand random sentences projections of its own, random and untrained, and count again how often a
+# word attends most to itself. In between, a compromise that looks tempting: one matrix for both queries and keys.
+#
+# **Predict first.** With nine words, chance is 1/9, about 11 percent. For *one shared* matrix, do you expect a number
+# near 11 percent, near 99, or half-way?
+
+# %%
+rng = np.random.default_rng(2)
+w_1, w_2 = rng.standard_normal((2, len(many), width, width)) / np.sqrt(width)
+shares = {
+    "no matrix": weigh(many, many),
+    "one shared matrix": weigh(many @ w_1, many @ w_1),
+    "two matrices": weigh(many @ w_1, many @ w_2),
+}
+for name, all_weights in shares.items():
+    batches = [favours_itself(batch) for batch in np.split(all_weights, 20)]
+    print(
+        f"{name:18} favours itself in {np.mean(batches):6.1%} of rows"
+        f" (in 20 batches: {min(batches):.1%} to {max(batches):.1%})"
+    )
+assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
+assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
+
+# %% [markdown]
+# One shared matrix as wide as the words hardly helps, because then every query *is* the word's own key. And the scores
+# $X W (X W)^\top$ are symmetric again, whatever the width. With two matrices a word's query has no more to do with its own key
+# than with any other. Chance is not the aim; it is a start from which training can go anywhere. (One later model, the
+# Reformer, does share the matrix, and reports no loss. It lets a word attend to itself only where there is nothing else.)
+#
+# ### What is the third matrix for?
+#
+# Suppose that queries and keys do their work perfectly, and every word finds the one word it needs. Its output is then
+# added to the word's own vector (chapter 8 says why). Without $W_V$ the word gets $x_i + x_j$, a single sum of two. Can
+# later layers still tell what it was from what it found? Take words that use 8 of their 16 numbers, and try to recover
+# both from the sum by the best linear fit.
+
+
+# %%
+def share_lost(received, wanted):
+    """Fit on the first half of the rows; what is missed on the second."""
+    half = len(wanted) // 2
+    fit = np.linalg.lstsq(received[:half], wanted[:half], rcond=None)[0]
+    missed = received[half:] @ fit - wanted[half:]
+    return np.mean(missed**2) / np.mean(wanted[half:] ** 2)
+
+
+for seed in range(3):
+    rng = np.random.default_rng(seed)
+    own, found = np.zeros((2, 2000, 16))
+    own[:, :8], found[:, :8] = rng.standard_normal((2, 2000, 8))
+    both = np.hstack([own[:, :8], found[:, :8]])
+    w = rng.standard_normal((16, 16)) / 4
+    lost = share_lost(own + found, both), share_lost(own + found @ w, both)
+    print("lost: V = X {:.0%}, V = X W_V {:.0%}".format(*lost))
+    assert 0.48 < lost[0] < 0.52 and lost[1] < 1e-9
+
+# %% [markdown]
+# Half is lost without $W_V$, because in a sum of two nobody can tell the terms apart. A matrix, even a random one, moves what
+# was found into other directions than those that the word itself uses, and nothing is lost as long as there is room for
+# both, here 8 and 8 in 16. The matrix also lets a word hand over other things than it is found by: *man* was found as
+# *alive* and handed over *human* as well. (In chapter 6 a further matrix, $W_O$, follows; $W_V$ and $W_O$ do this together.)
+#
+# ### Are Q, K and V the word vectors?
+#
+# No. They are three projections of them. The verb *bites* entered as $(0, 1, 0)$; its query was $(2, 0)$, its key
+# $(0, 1)$, its value $(0, 0)$.
+#
+# ### Are Q, K and V the same in self-attention?
+#
+# They have the same *source*, and slides that draw "three copies" of the input mean that. The copies then pass through
+# three different matrices. Without those you have the look-up of the first section.
+
+# %% [markdown]
 # ## Are the weights based on position?
 #
-# Take the nine tokens, compute their attention, shuffle the sentence, and compute it again.
+# Take nine **tokens** (words or punctuation marks, for now) with random vectors, compute their attention, shuffle the
+# sentence, and compute it again.
 #
-# **Predict first.** The fourth word, *Language*, becomes the seventh. Its output vector
+# **Predict first.** The fourth token, *Language*, becomes the seventh. Its output vector
 #
 # 1. changes, since it has new neighbours;
 # 2. changes, since its position is new;
 # 3. stays the same, up to rounding.
 
 # %%
+tokens = ["I", "like", "Natural", "Language", "Processing", ",", "a", "lot", "!"]
+x = np.random.default_rng(0).standard_normal((9, width))
 projections = np.random.default_rng(3).standard_normal((3, width, width)) / np.sqrt(
     width
 )
@@ -492,7 +653,7 @@ assert order[6] == 3  # Language, now the seventh
 # %%
 news, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)  # dog bites man
 joke, _ = self_attention(small[[2, 1, 0]], w_q, w_k, w_v)  # man bites dog
-assert np.allclose(news[1], joke[1])  # the verb cannot tell who bites
+assert np.allclose(news, joke[[2, 1, 0]])  # the verb cannot tell who bites
 
 # %% [markdown]
 # A transformer does know about order, because something is *added to the vectors* before they enter: [chapter
@@ -522,22 +683,22 @@ quiz.several_choices(
 # %% [markdown]
 # ## Which vectors are used?
 #
-# Whatever comes in. A transformer is a stack of **layers**, each with an attention in it. In the first layer these are
-# the vectors of the words plus their positions. In the second they are the outputs of the first, and so on upwards:
-# each layer computes its own queries, keys and values, with matrices of its own. Higher layers therefore compare words
-# that have already been mixed with others.
+# A transformer is a stack of **layers**, each with an attention in it. The first computes its queries, keys and values from
+# the vectors of the words plus their positions. The second computes them from the outputs of the first, with matrices of
+# its own, and so on upwards. Higher layers therefore compare words that have already been mixed with others.
 #
 # A model that translates has two stacks: an **encoder** reads, and a **decoder** writes, word by word. Each decoder
 # layer has two different attentions. One is self-attention over what has been written so far. The other takes its
-# queries from there, but its keys and values from the output of the *last* encoder layer. Exercise 1 builds that one,
-# and chapter 9 puts it in its place. The function is the same: `scaled_dot_product_attention` never asks where its
+# queries from there, but its keys and values from the output of the *last* encoder layer: that is **cross-attention**.
+# Exercise 1 builds it, and chapter 9 puts it in its place. The function is the same, because it never asks where its
 # inputs come from.
 
 # %% [markdown]
 # ## Break it: four versions, one correct
 #
-# Three of the four versions below repeat mistakes of published code and slides: no division at all, division by the
-# root of the number of words, and a softmax over queries. Four checks follow. Which check catches which mistake?
+# Three of the four versions below hold a mistake that people make: no division at all, division by the root of the number
+# of words (as in the slides of the quiz above), and a softmax over queries. Four checks follow. Which check catches which
+# mistake?
 
 
 # %%
@@ -584,118 +745,61 @@ for name, attention in versions.items():
 
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis. A wrong scale passes every check but the last: its
-# weights are positive, sum to 1 and follow the words around. Only a comparison with an independent reference sees it,
-# which is why every function of this book is tested against one. (Test with a $d_k$ that differs from the number of
-# words: where both are 9, the two roots agree.)
+# weights are positive, sum to 1 and follow the words around. It takes known numbers or an independent reference to see it,
+# which is why every function of this book is tested against one. (Test with a $d_k$ that differs from
+# the number of words: where both are 9, the two roots agree.)
 
 # %% [markdown]
-# ## A filter for pictures
+# ## The same as a PyTorch module
 #
-# The deck with the six by six matrix sets "attention filter" beside "image filter". There is a bridge between the two,
-# twelve years older than the transformer. You may skip it; no later chapter needs it.
-#
-# To remove noise from a picture, replace every pixel by an average of pixels. A **blur** averages over neighbours: its
-# weights depend on *position* alone. **Non-local means** averages over pixels whose surroundings look alike, wherever
-# they are: its weights depend on *content*. It is a soft look-up. Queries and keys are the patches around two pixels,
-# the value is the pixel, and the score is minus the squared distance of the patches, over a temperature.
-#
-# A squared distance is made of dot products:
-#
-# $$-\|q - k\|^2 = 2\, q \cdot k - \|k\|^2 - \|q\|^2 .$$
-#
-# The softmax does not see the last term, which is the same along a row. So one function serves for both filters.
-# (Unlike attention, each key keeps a term of its own, $-\|k\|^2$.)
-
+# To use attention this afternoon, in a model that trains, write it in PyTorch. `nn.Linear` without bias is a matrix that
+# training can change, and `.mT` swaps the last two axes.
 
 # %%
-def soft_filter(features, pixels, temperature):
-    """Average of all pixels for each pixel, weighted by their features (N, F)."""
-    squares = (features**2).sum(axis=1)
-    scores = (2 * similarity_matrix(features, features) - squares) / temperature
-    weights = softmax(scores)  # (N, N)
-    blends = weighted_average(weights, pixels.reshape(-1, 1))
-    return blends.reshape(pixels.shape), weights
+import torch
+from torch import nn
+from torch.nn import functional as F
 
 
-def patches(picture, reach=2):
-    """The 5 by 5 surroundings of every pixel: (N, 25)."""
-    padded = np.pad(picture, reach, mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (5, 5))
-    return windows.reshape(-1, 25)
+class SelfAttention(nn.Module):
+    def __init__(self, d_model, d_k):
+        super().__init__()
+        self.w_q = nn.Linear(d_model, d_k, bias=False)
+        self.w_k = nn.Linear(d_model, d_k, bias=False)
+        self.w_v = nn.Linear(d_model, d_k, bias=False)
+
+    def forward(self, x, mask=None):
+        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (B, T, d_k)
+        scaled = query @ key.mT / key.shape[-1] ** 0.5  # (B, T, T)
+        if mask is not None:
+            scaled = scaled.masked_fill(~mask, float("-inf"))
+        return scaled.softmax(dim=-1) @ value  # (B, T, d_k)
 
 
-# %%
-side, noise = 36, 0.1
-down, across = np.mgrid[:side, :side]
-positions = np.stack([down.ravel(), across.ravel()], axis=1)
+torch.manual_seed(0)
+layer, sentences = SelfAttention(d_model=16, d_k=8), torch.randn(2, 5, 16)
+triangle = torch.ones(5, 5, dtype=torch.bool).tril()
+query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
+pytorchs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+assert torch.allclose(layer(sentences, triangle), pytorchs, atol=1e-6)
 
-stripes = np.where(down // 4 % 2 == 0, 0.75, 0.25)
-radius = np.hypot(down - 18, across - 18)
-disc = np.where(radius > 4, 1.0, 0.0)
-ring = np.where(radius > 9, stripes, disc)  # a ring on stripes
-hills = 0.5 + 0.25 * (np.sin(down / 7) + np.cos(across / 5))  # slopes only
-
-
-def error(picture, clean):
-    return np.sqrt(np.mean((picture - clean) ** 2))
-
-
-def restore(clean, seed):
-    """The noisy picture, its best blur of five, non-local means and its weights."""
-    rng = np.random.default_rng(seed)
-    noisy = clean + noise * rng.standard_normal(clean.shape)
-    widths = (0.3, 0.5, 0.7, 1.0, 1.4)
-    blurs = [soft_filter(positions, noisy, 2 * width**2)[0] for width in widths]
-    blurred = min(blurs, key=lambda picture: error(picture, clean))
-    restored, weights = soft_filter(patches(noisy), noisy, 25 * noise**2)
-    return noisy, blurred, restored, weights
-
-
-# %%
-errors = {}
-for name, clean in [("ring on stripes", ring), ("hills", hills)]:
-    runs = [
-        [error(p, clean) for p in restore(clean, seed)[:3]] for seed in range(5)
-    ]
-    errors[name] = np.mean(runs, axis=0)
-    print(f"{name:16} noisy, blurred, non-local: {errors[name].round(3)}")
-    print(f"{'':16} spread over five seeds:    {np.std(runs, axis=0).round(3)}")
-assert 0.55 < errors["ring on stripes"][2] / errors["ring on stripes"][1] < 0.65
-assert errors["hills"][1] < 0.85 * errors["hills"][2]
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Four small pictures: a ring on stripes with noise; the same blurred, its stripes washed out a little; the same after non-local means, with clean stripes and ring; and the weights of one pixel on a stripe, which lie along the matching rows of the other stripes and avoid the ring.", "classes": "photo"}}
-spot = 5 * side + 3  # a pixel on the second, dark stripe
-figure, (top, bottom) = plt.subplots(2, 2, figsize=(6, 6.4))
-axes = [*top, *bottom]
-noisy, blurred, restored, pixel_weights = restore(ring, seed=0)
-pictures = [
-    ("noisy", noisy),
-    ("blur: by position", blurred),
-    ("non-local: by content", restored),
-]
-for ax, (title, picture) in zip(axes, pictures, strict=False):
-    ax.imshow(picture, cmap="gray", vmin=0, vmax=1)
-    ax.set_title(title, fontsize=11)
-axes[3].imshow(
-    pixel_weights[spot].reshape(side, side),
-    cmap=plots.WEIGHTS,
-    vmax=pixel_weights[spot].max() / 3,
+w_q, w_k, w_v = (
+    w.weight.T.detach().numpy() for w in (layer.w_q, layer.w_k, layer.w_v)
 )
-axes[3].plot(spot % side, spot // side, marker="s", mfc="none", mec=plots.RED, ms=9)
-axes[3].set_title("weights of one pixel", fontsize=11)
-for ax in axes:
-    ax.set_axis_off()
-plt.show()
+ours, _ = self_attention(sentences.numpy(), w_q, w_k, w_v, mask=triangle.numpy())
+assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 
 # %% [markdown]
-# Read the last picture: the pixel in the red square sits near the top of a dark stripe, and its weights lie along the
-# same row of *every* dark stripe, across the whole picture. So the third picture keeps its edges, with about 40 percent
-# less error than the blur, which had to choose between noise and soft edges. The other picture is all smooth hills,
-# where what is near is alike: there the blur wins. Looking by content pays where content tells more than position.
-# (Both filters were helped: the blur got the best of five widths, non-local means the true amount of noise.)
+# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, mask included. In a model you
+# call PyTorch's, which is fused into one kernel and faster (chapter 20); now you know what it computes.
 #
-# Where the comparison stops: non-local means has no learned projections. Its query and key are the same patch, so it
-# favours itself, like our first try, and its idea of likeness is fixed, where attention learns what counts as a match.
+# ### Attention as a filter
+#
+# Soft look-ups by content are older than transformers. To remove noise from a picture, a *blur* replaces each pixel by an
+# average of its neighbours, with weights that depend on position alone. *Non-local means* averages over all pixels whose
+# surroundings look alike, wherever they are: query and key are the patches around two pixels, and the value is the pixel.
+# The comparison ends where learning begins: there likeness is fixed (a squared distance), and attention learns what counts
+# as a match.
 
 # %% [markdown]
 # ## Exercises
@@ -918,16 +1022,15 @@ verdict
 # ## In one breath
 #
 # Every word makes a query, a key and a value from its own vector, by three matrices that training will find. Its query
-# is compared with all keys, the scores are divided by the root of the key's width, and by the softmax of these the word
-# receives a blend of the values. All words do so at once, and the order of the words plays no part until it is put into
-# the vectors.
+# is compared with all keys, the scores are divided by the root of the key's width, and the softmax of these says in which
+# proportions the word receives the values. All words do so at once, and the order of the words plays no part until it is
+# put into the vectors or a mask.
 #
-# **Sources.** The formula, and the names: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762). Repeated
-# attention draws all words together: [Dong, Cordonnier and Loukas (2021)](https://arxiv.org/abs/2103.03404). A shared
-# matrix: [Kitaev, Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). Non-local means: [Buades, Coll and
-# Morel (2005)](https://doi.org/10.1109/CVPR.2005.38); its bridge to attention: [Wang and others
+# **Sources.** The formula, and the names: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762). A shared matrix:
+# [Kitaev, Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). Non-local means: [Buades, Coll and Morel
+# (2005)](https://doi.org/10.1109/CVPR.2005.38); its bridge to attention: [Wang and others
 # (2018)](https://arxiv.org/abs/1711.07971). The nine tokens come from a [forum
-# answer](https://stats.stackexchange.com/a/502203), the six by six matrix from a set of slides.
+# answer](https://stats.stackexchange.com/a/502203), the scores of *Hi* from a set of slides.
 #
 # **Next.** [Chapter 5](05_position.ipynb) gives each word a position, so that *dog bites man* and *man bites dog* part
 # ways. [Chapter 6](06_many_heads.ipynb) runs several attentions side by side, and adds the linear layer that mixes what

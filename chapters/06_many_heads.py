@@ -15,7 +15,7 @@
 # You need [chapter 4](04_self_attention.ipynb) and the rotation of [chapter 5](05_position.ipynb#a-step-is-a-rotation).
 # It takes about 25 minutes to read, and 45 more for the exercises.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention everything but the mask is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
 from functools import partial, wraps
 
 import matplotlib.pyplot as plt

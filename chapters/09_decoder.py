@@ -15,7 +15,7 @@
 #
 # You need [chapter 8](08_encoder.ipynb). It takes about 40 minutes to read, and 45 more for the exercises.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masks, masked self-attention, cross-attention, the decoder stack, and the output layer."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer."}}
 from functools import partial
 
 import matplotlib.pyplot as plt

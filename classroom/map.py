@@ -31,7 +31,7 @@ PARTS = (
     Part("add and norm", 8),
     Part("feed-forward", 8),
     Part("encoder stack", 8),
-    Part("masks", 9),
+    Part("masks", 4),
     Part("masked self-attention", 9),
     Part("cross-attention", 9),
     Part("decoder stack", 9),

@@ -25,10 +25,11 @@ def scaled_dot_product_attention(
 
     Defined in chapter 4, "The definition".
     """
-    scores = query.astype(float) @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
+    scores = query.astype(float) @ key.swapaxes(-2, -1)
+    scaled = scores / np.sqrt(query.shape[-1])
     if mask is not None:
-        scores = np.where(mask, scores, -np.inf)
-    weights = softmax(scores)
+        scaled = np.where(mask, scaled, -np.inf)
+    weights = softmax(scaled)
     return weights @ value, weights
 
 

@@ -4,6 +4,10 @@ import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+from safetensors import safe_open
+from tokenizers import Tokenizer
+
 MINILM = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
@@ -31,3 +35,14 @@ def minilm_files(folder: str | Path | None = None) -> dict[str, Path]:
         if found != MINILM[name]:
             raise ValueError(f"{path} is not the published file: its sha256 is {found}, it should be {MINILM[name]}")
     return files
+
+
+def minilm_embeddings(folder: str | Path | None = None) -> tuple[dict[str, int], np.ndarray]:
+    """The row of each token of all-MiniLM-L6-v2, and its embedding table (30522, 384), float32.
+
+    Raises what `minilm_files` does.
+    """
+    files = minilm_files(folder)
+    rows = Tokenizer.from_file(str(files["tokenizer.json"])).get_vocab()
+    with safe_open(files["model.safetensors"], "numpy") as file:
+        return rows, file.get_tensor("embeddings.word_embeddings.weight")

@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from dotformer.pretrained import load_minilm, our_name
 from dotformer.support import published
-from dotformer.support.published import minilm_files
+from dotformer.support.published import minilm_embeddings, minilm_files
 from dotformer.support.recording import record_weights
 from tests.reference.strategies import assert_close
 
@@ -74,6 +74,14 @@ def test_every_published_parameter_has_its_place(minilm):
     assert not minilm.training
     for name, theirs in names.items():
         assert torch.equal(ours[name], published[theirs]), name
+
+
+def test_the_embedding_table_is_that_of_the_model(minilm):
+    rows, table = minilm_embeddings()
+    ours = {name: tensor for name, tensor in minilm.named_parameters() if tensor.shape == table.shape}
+    ((_, embeddings),) = ours.items()
+    assert torch.equal(embeddings, torch.from_numpy(table))
+    assert rows == minilm.tokenizer.get_vocab()
 
 
 def test_nothing_is_ever_unpickled(monkeypatch, tmp_path):
