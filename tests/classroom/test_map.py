@@ -71,4 +71,4 @@ def test_a_reader_who_has_finished_a_chapter_sees_it_built():
     done = transformer_map(4, reading=False)
     assert done.parts["self-attention"] == "built"
     assert "this chapter" not in done._repr_svg_()
-    assert repr(done).endswith("queries, keys and values; self-attention.")
+    assert repr(done).endswith("queries, keys and values; self-attention; masks.")
