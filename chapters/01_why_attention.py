@@ -87,7 +87,7 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # A real state is a vector, and the function that computes the new state from the old one and the word is called a
 # **cell**. Three cells did most of the work before 2017.
 #
-# The plain one mixes word and state by two matrices and squeezes the result between −1 and 1:
+# The plain one mixes word and state with two matrices and squeezes the result between −1 and 1:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #

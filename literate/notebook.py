@@ -23,7 +23,7 @@ import sys
 if "google.colab" in sys.modules:
     import subprocess
 
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "git+{url}"], check=True)"""
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "dotformer[weights] @ git+{url}"], check=True)"""
 
 Outputs = list[tuple[int | None, list[NotebookNode]]]  # of each code cell: its execution count and its outputs
 
