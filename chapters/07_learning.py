@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 7. How does attention learn?
 #
-# Every matrix so far was chosen by us or drawn at random. At the end of this chapter there is an attention layer that
-# found its own, from nothing but questions and right answers. You will have followed one wrong answer backwards through
-# the softmax on paper, and watched a thousand such corrections turn an even grey into a look-up.
+# Every matrix so far was chosen by us or drawn at random. At the end of this chapter there is an attention layer that found
+# its own matrices, from nothing but questions and right answers. You will have followed one wrong answer backwards through
+# the softmax on paper, down to new numbers in $W_Q$, and watched a thousand such steps turn an even grey into a look-up.
 #
 # You need [chapter 4](04_self_attention.ipynb), the softmax's derivative from [chapter
 # 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 35 minutes to read, and 45 more for
@@ -28,7 +28,7 @@ transformer_map(built=7)
 # %% [markdown]
 # ## One answer, one gradient
 #
-# Take up the verb of [chapter 4](04_self_attention.ipynb#three-roles). In *dog bites man*, the query of *bites* met
+# Return to the verb of [chapter 4](04_self_attention.ipynb#three-roles). In *dog bites man*, the query of *bites* met
 # three keys, and the verb received a blend of three values:
 
 # %% tags=["nbval-check-output"]
@@ -51,11 +51,39 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
-# That vector of derivatives is the **gradient** of the loss for $o$. Read it as a complaint: *the second number is too
-# large by 0.768*. It arrives at the output. Learning means passing it back, from each result to what the result was
-# made of, until it reaches a matrix that can be changed. This is **backpropagation**. It is the chain rule, used from
-# the end to the beginning.
-#
+# That vector of derivatives is the **gradient** of the loss with respect to $o$. Read it as a complaint: *the second number is
+# too large by 0.768*. It arrives at the output. Learning means passing it back, from each result to what the result was
+# made of, until it reaches a matrix that can be changed. This is **backpropagation**: the chain rule, used from the end to
+# the beginning.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output (-0.045, 0.768); weights -0.045, 0, 0.723; scores -0.110, -0.025, 0.135; query (0.113, -0.018); W_Q, whose second row gets the same."}}
+from classroom.diagram import Diagram
+
+drawing = Diagram(7.0, 1.9)
+steps_of = [
+    ("$W_Q$", "(0.113, −0.018)\nin row 2"),
+    ("query", "(0.113,\n−0.018)"),
+    ("scores", "−0.110, −0.025,\n0.135"),
+    ("weights", "−0.045, 0,\n0.723"),
+    ("output", "(−0.045,\n0.768)"),
+    ("loss", "0.296"),
+]
+at = [0.6 + 1.17 * n for n in range(6)]
+for n, (label, gradient) in enumerate(steps_of):
+    drawing.box(at[n], 1.35, label, 0.8, 0.36)
+    drawing.text(at[n], 0.42, gradient, color=plots.RED, size=9)
+    if n:
+        drawing.arrow(
+            (at[n - 1] + 0.4, 1.35), (at[n] - 0.4, 1.35), color=plots.BLUE
+        )
+        drawing.arrow((at[n] - 0.3, 0.85), (at[n - 1] + 0.3, 0.85), color=plots.RED)
+for place, what in ((1, "keys"), (3, "values")):
+    middle = (at[place] + at[place + 1]) / 2
+    drawing.text(middle, 1.72, what, color=plots.GREY, size=10)
+    drawing.arrow((middle, 1.63), (middle, 1.42))
+plt.show()
+
+# %% [markdown]
 # **Predict first.** Three scores went into the softmax. Which of them should rise, which should fall, and which hardly
 # matters?
 #
@@ -73,8 +101,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
-# One score moves all three weights. Chapter 3 found by how much:
-# $\partial w_j / \partial s_i = w_j (\delta_{ij} - w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and else 0. Add up the
+# One scaled score $s_i$ moves all three weights. Chapter 3 found by how much:
+# $\partial w_j / \partial s_i = w_j (\delta_{ij} - w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and 0 otherwise. Add up the
 # three ways in which $s_i$ reaches the loss:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
@@ -97,32 +125,51 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back to query and keys
 #
-# A score is $s_j = q \cdot k_j / \sqrt{2}$, so its gradient goes to $q$ along $k_j$ and to $k_j$ along $q$:
+# A scaled score is $s_j = q \cdot k_j / \sqrt{2}$, so its gradient goes to $q$ along $k_j$ and to $k_j$ along $q$:
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \sum_j \frac{\partial L}{\partial s_j} k_j , \qquad \frac{\partial L}{\partial k_j} = \frac{1}{\sqrt 2} \frac{\partial L}{\partial s_j} \, q .$$
 #
 # With the numbers of the table above, $\partial L / \partial q = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \,
-# (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$. The query should look a little less for life. For this sentence,
-# that is right: of the two living things the man is twice as alive, and looking for life finds him.
+# (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$. The query should look a little less for *alive*. For this sentence,
+# that is right: the key of *man* is twice as alive as that of *dog*, so looking for *alive* finds him.
 
 # %%
 d_output = output - [1, 0]
 assert np.allclose(d_output, [-0.045, 0.768], rtol=0, atol=0.0005)
 
 d_weights = (d_output @ v.T)[0]
-d_scores = weights[0] * (d_weights - weights[0] @ d_weights)
-d_query = d_scores @ k / np.sqrt(2)
+d_scaled = weights[0] * (d_weights - weights[0] @ d_weights)
+d_query = d_scaled @ k / np.sqrt(2)
 assert np.allclose(d_weights, [-0.045, 0, 0.723], rtol=0, atol=0.0005)
 assert np.allclose(weights[0] @ d_weights, 0.546, rtol=0, atol=0.0005)
-assert np.allclose(d_scores, [-0.110, -0.025, 0.135], rtol=0, atol=0.0005)
+assert np.allclose(d_scaled, [-0.110, -0.025, 0.135], rtol=0, atol=0.0005)
 assert np.allclose(d_query, [0.113, -0.018], rtol=0, atol=0.0005)
-assert abs(d_scores.sum()) < 1e-15
+assert abs(d_scaled.sum()) < 1e-15
 
 # %% [markdown]
-# One step more and the gradient reaches what can be changed. With $q = x W_Q$, the gradient of $W_Q$ has in row $i$
-# and column $j$ the product of $x_i$ with $\partial L / \partial q_j$; where several words ask, their products add up.
-# In chapter 4 we chose $W_Q$. A layer that learns subtracts a little of this gradient from it and tries the next
-# sentence.
+# ### Back to the matrix, and one step
+#
+# One step more and the gradient reaches what can be changed. With $q = x W_Q$,
+#
+# $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} ,$$
+#
+# the product of every entry of $x$ with every entry of the query's gradient. (Where several words ask, their products add
+# up.) The vector of *bites* is $(0, 1, 0)$, so only row 2 of $W_Q$, the one for actions, gets a gradient, and it is
+# $(0.113, -0.018)$. To learn is to subtract a little of the gradient, that is, the gradient times a **learning rate**; take 1:
+#
+# $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
+#
+# Ask again with the new query, $(1.887, 0.018)$. The loss was 0.296; now it is 0.283. That is one step of **gradient descent**.
+
+# %%
+w_q = np.array([[0, 2.0], [2, 0], [0, 0]])
+x_bites = np.array([[0, 1.0, 0]])  # animate, action, human
+w_q -= x_bites.T @ d_query[None]
+better, _ = attend_by_hand(x_bites @ w_q, k, v)
+losses = [0.5 * ((o[0] - [1, 0]) ** 2).sum() for o in (output, better)]
+print("loss before and after one step:", *np.round(losses, 3))
+assert np.allclose(w_q[1], [1.887, 0.018], rtol=0, atol=0.0005)
+assert np.allclose(losses, [0.296, 0.283], rtol=0, atol=0.0005)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -151,13 +198,14 @@ quiz.one_choice(
 # The same steps for a whole matrix of queries. Write $dX$ for the gradient of the loss with respect to $X$; it has the
 # shape of $X$. From $dO$ of shape $(T, d_v)$:
 #
-# $$dV = W^\top dO , \qquad dW = dO \, V^\top ,$$
+# $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
 #
-# $$dS = W \circ \bigl( dW - \operatorname{rowsum}(W \circ dW) \bigr) ,$$
+# $$dS = \frac{1}{\sqrt{d_k}} \, A \circ \bigl( dA - \operatorname{rowsum}(A \circ dA) \bigr) ,$$
 #
-# $$dQ = \frac{dS \, K}{\sqrt{d_k}} , \qquad dK = \frac{dS^\top Q}{\sqrt{d_k}} .$$
+# $$dQ = dS \, K , \qquad dK = dS^\top Q ,$$
 #
-# Here $\circ$ multiplies entry by entry, and $W$ are the weights.
+# and from $dQ$ to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. Here $\circ$
+# multiplies entry by entry, and $A$ are the attention weights.
 
 # %% tags=["export"] module="by_hand.gradients"
 import numpy as np
@@ -225,11 +273,72 @@ assert np.allclose(by_formula[0], d_query)
 # %% [markdown]
 # All 14 numbers agree to ten digits after the point.
 #
+# ### Let it go on
+#
+# With these gradients we can take more steps, first with $W_Q$ alone, then with two and with all three matrices.
+
+# %%
+x = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 1]])  # animate, action, human
+
+
+def descend(learning, steps=50, learning_rate=1.0):
+    """Losses at each step, and the matrices, when those named in `learning` learn."""
+    w = {
+        "W_Q": np.array([[0.0, 2], [2, 0], [0, 0]]),
+        "W_K": np.array([[1.0, 0], [0, 1], [1, 0]]),
+        "W_V": np.array([[1.0, 0], [0, 0], [0, 1]]),
+    }
+    history = []
+    for _ in range(steps):
+        query, key, value = x[[1]] @ w["W_Q"], x @ w["W_K"], x @ w["W_V"]
+        d_out = attend_by_hand(query, key, value)[0] - [1, 0]
+        history.append(0.5 * (d_out**2).sum())
+        d_q, d_k, d_v = attention_gradients(query, key, value, d_out)
+        for name, asks, d in (
+            ("W_Q", x[[1]], d_q),
+            ("W_K", x, d_k),
+            ("W_V", x, d_v),
+        ):
+            if name in learning:
+                w[name] -= learning_rate * asks.T @ d
+    return history, w
+
+
+assert np.allclose(descend(["W_Q"], steps=2)[0], losses)  # the step on paper
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Loss over 50 steps of gradient descent, from 0.296. With W_Q alone it falls to about 0.1; with W_Q and W_K it is below 0.01 at the end; with all three it is near 0 after three steps."}}
+figure, axes = plt.subplots(figsize=(6, 3))
+for learning, color, at in [
+    (["W_Q"], plots.RED, (30, 0.125)),
+    (["W_Q", "W_K"], plots.GOLD, (12, 0.06)),
+    (["W_Q", "W_K", "W_V"], plots.BLUE, (3, 0.012)),
+]:
+    axes.plot(descend(learning)[0], color=color)
+    axes.text(*at, ", ".join(f"${name}$" for name in learning), color=color)
+axes.set(xlabel="step", ylabel="loss", ylim=(0, 0.31))
+plt.show()
+
+# %% [markdown]
+# Each matrix that may learn makes it easier. With $W_Q$ alone the verb has to find something that the dog has more of, and there
+# is nothing; in the end it asks for the *least* alive. With $W_K$ the dog may become easier to find, and with $W_V$ the words
+# learn to hand over what is wanted. Training changes all of them at once.
+
+# %%
+ends = [
+    descend(names)[0][-1]
+    for names in (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
+]
+print("loss after 50 steps:", *np.round(ends, 4))
+assert ends[0] > 0.08 and 0.001 < ends[1] < 0.01 and ends[2] < 1e-4
+assert descend(["W_Q"], steps=200)[1]["W_Q"][1, 0] < 0
+
+# %% [markdown]
 # ## Let the machine do it
 #
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
 # it calls **tensors**, and walks the record backwards on request. A tensor made with `requires_grad=True` is one whose
-# gradient you want; after `backward()` it stands in `.grad`.
+# gradient you want; after `backward()` its gradient is in `.grad`. (`backward` starts from a single number, the loss: only of
+# one number can one say that it should get smaller.)
 
 # %%
 import torch
@@ -355,9 +464,9 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`, which
-# computes the same without writing the matrix of weights to memory (chapter 20 shows how that is possible). It had
-# better be the same. Compare with part I, and with `nn.MultiheadAttention`, given the same numbers:
+# When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. It computes
+# the same, and on most devices as one fused kernel that never writes the matrix of weights to memory (chapter 20; on a CPU
+# only when nothing is dropped). It had better be the same. Compare with part I, and with `nn.MultiheadAttention`, given the same numbers:
 
 # %%
 from dotformer.by_hand.multihead import multi_head_attention
@@ -434,7 +543,7 @@ def draw(count, generator):
     return who, torch.randint(10, (count, 5), generator=generator)
 
 
-class Reader(nn.Module):
+class NoteModel(nn.Module):
     def __init__(self):
         super().__init__()
         self.attention = MultiHeadAttention(d_model=18, num_heads=1)
@@ -448,11 +557,12 @@ class Reader(nn.Module):
 
 
 # %% [markdown]
-# Training repeats four steps: answer a **batch** of sixteen notes, measure the loss, pass its gradient back, and
-# subtract from every parameter its gradient times a **learning rate**, here 1. The last is what the optimizer `SGD`
-# does (chapter 11 has better ones). The loss is the **cross-entropy**: minus the logarithm of the probability that the
-# model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound the surer it
-# was of something else.
+# Training repeats four steps: take a **batch** of sixteen notes and ask each for all of its five names, measure the loss, pass
+# its gradient back, and subtract from every parameter its gradient times the learning rate. The last is what the optimizer
+# `SGD` (stochastic gradient descent) does; chapter 11 has better ones. The learning rate is 1, which is large: this model is
+# tiny, and real ones need one a hundred or a thousand times smaller. The loss is the **cross-entropy**: minus the logarithm of the probability that the
+# model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound as
+# that probability goes to 0.
 
 # %%
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -479,14 +589,14 @@ def train(model, steps, seed=0, watch=()):
     return losses, frames, np.array(sizes)
 
 
-def new_reader(seed=0):
+def new_model(seed=0):
     torch.manual_seed(seed)
-    return Reader()
+    return NoteModel()
 
 
 steps = [0, 20, 40, 60, 80, 90, 100, 110, 120, 130, 140, 160, 200, 400, 1000]
-reader = new_reader()
-losses, frames, sizes = train(reader, 1000, watch=steps)
+model = new_model()
+losses, frames, sizes = train(model, 1000, watch=steps)
 
 # %% [markdown]
 # **Predict first.** The layer is told which digits are right. Nobody tells it where to look. Which comes first: looking
@@ -539,12 +649,12 @@ plt.show()
 # a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in which
 # one digit is the strongest, and once the loss is nearly 0, little pushes the weight any higher: from here it creeps.
 #
-# Is that this one run? Train five readers from five starts, and ask each about 2,000 held-out notes.
+# Is that so in this one run only? Train five models from five starts, and ask each about 2,000 held-out notes.
 
 # %%
 right, looked, weight = [], [], []
 for seed in range(5):
-    trained = new_reader(seed)
+    trained = new_model(seed)
     train(trained, 1000, seed=seed)
     who, digits = draw(2000, torch.Generator().manual_seed(100 + seed))
     with torch.no_grad():
@@ -592,7 +702,7 @@ quiz.one_choice(
 # Neither. Here is everything in the model that training can change:
 
 # %% tags=["nbval-check-output"]
-for name, parameter in reader.named_parameters():
+for name, parameter in model.named_parameters():
     print(f"{name:22} {tuple(parameter.shape)}")
 
 # %% [markdown]
@@ -605,13 +715,13 @@ for name, parameter in reader.named_parameters():
 order = torch.tensor([3, 0, 4, 1, 2])
 with torch.no_grad():
     notes, questions = as_vectors(*shown)
-    _, straight = reader(notes, questions)
-    _, shuffled = reader(notes[:, order], questions)
+    _, straight = model(notes, questions)
+    _, shuffled = model(notes[:, order], questions)
 assert torch.allclose(straight[..., order], shuffled, rtol=0, atol=1e-6)
 for name, weights in [("as it was", straight), ("shuffled ", shuffled)]:
     print(f"{name}: Ada? gives the five tokens", weights[0, 0].numpy().round(2))
 
-fresh = new_reader()
+fresh = new_model()
 F.cross_entropy(fresh(notes, questions)[0][0], shown[1][0]).backward()
 assert fresh.attention.w_k.bias.grad.abs().max() < 1e-7
 assert fresh.attention.w_k.weight.grad.abs().max() > 1e-5
@@ -665,7 +775,7 @@ def first_loss(deviation, seed, vocabulary=1000, width=64, count=2000):
     return F.cross_entropy(states @ embeddings.T, targets).item()
 
 
-print(f"the reader's first loss: {losses[0]:.2f}, ln 10 = {np.log(10):.2f}")
+print(f"the model's first loss: {losses[0]:.2f}, ln 10 = {np.log(10):.2f}")
 print(f"ln 1000 = {np.log(1000):.2f}")
 for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
     runs = [first_loss(deviation, seed) for seed in range(5)]
@@ -673,12 +783,50 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
     assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
 
 # %% [markdown]
-# With deviation 1 the logits have size $\sqrt{64} = 8$, and the loss is about 26. The untrained model is sure of itself
-# and wrong. Training will spend its first steps on unlearning that. With deviation $1/8$ the logits have size 1, and
-# the loss is half a unit above $\ln 1000$. (For logits with variance 1 the average of $e^s$ is $e^{1/2}$, hence the
-# half. At size 8 the largest of the thousand rules the sum: it lies 3.2 deviations up, at 26.)
+# With deviation 1 the logits have size $\sqrt{64} = 8$, and the loss is about 26: a model that knows nothing is sure of itself
+# and wrong. Training will spend its first steps on taking that back. With deviation $1/8$ the logits have size 1, and the loss
+# is half a unit above $\ln 1000$.
 #
-# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
+# (Why half: the loss is the logarithm of $\sum e^s$, less the target's own logit. For logits of mean 0 and variance 1 the
+# average of $e^s$ is $e^{1/2}$, so the sum is $1000 \, e^{1/2}$.)
+#
+# And a first loss *below* $\ln V$? Before training nobody can know anything, so the model must be seeing what it should
+# predict. A common way: the targets were not shifted by one, and a model with tied embeddings is asked for the very token that
+# it was given.
+
+# %%
+generator = torch.Generator().manual_seed(0)
+embeddings = torch.randn(1000, 64, generator=generator) / 8
+targets = torch.randint(1000, (2000,), generator=generator)
+states = embeddings[targets] * 8  # entries of size 1, from the target itself
+leaking = F.cross_entropy(states @ embeddings.T, targets).item()
+print(f"asked for what it was given: {leaking:.2f}, before any training")
+assert leaking < 1
+
+# %% [markdown]
+# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large. Below:
+# something leaks.
+#
+# ### What if matrices start at zero?
+#
+# Zeros look like an even start. The formulas say what happens: $dQ = dS \, K$ and $dK = dS^\top Q$. If $W_Q$ is zero and $W_K$
+# is not, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both do. If both are zero, both gradients are, and they stay zero for
+# ever.
+
+# %%
+for zeroed in (["w_q"], ["w_q", "w_k"]):
+    torch.manual_seed(0)
+    from_zero = NoteModel()
+    for name in zeroed:
+        for parameter in getattr(from_zero.attention, name).parameters():
+            nn.init.zeros_(parameter)
+    history, *_ = train(from_zero, 1000)
+    moved = from_zero.attention.w_q.weight.abs().max() > 0
+    print(
+        " and ".join(zeroed), f"at zero: loss {np.mean(history[-100:]):.2f}", end=""
+    )
+    print(f", W_Q has moved: {bool(moved)}")
+    assert bool(moved) == (len(zeroed) == 1)
 
 # %% tags=["quiz"]
 quiz.number(
@@ -700,12 +848,12 @@ quiz.number(
 # ## Break it: a cut in the record
 #
 # Somebody wants to plot the weights, gets an error about gradients, and follows its advice to write `.detach()`, one
-# line too early. Or makes a new tensor of them, by `torch.tensor(weights)`. The numbers are the same. But PyTorch's
+# line too early. Or turns them into a new tensor, with `torch.tensor(weights)`. The numbers are the same. But PyTorch's
 # record ends there. Values and output still learn; no gradient reaches the scores.
 
 
 # %%
-class CutReader(Reader):
+class CutModel(NoteModel):
     def forward(self, notes, questions):
         attention = self.attention
         _, weights = attention(questions, notes, notes, need_weights=True)
@@ -715,13 +863,13 @@ class CutReader(Reader):
 
 
 torch.manual_seed(0)
-cut = CutReader()
+cut = CutModel()
 with torch.no_grad():
     vectors = as_vectors(*shown)
-    assert torch.allclose(cut(*vectors)[0], new_reader()(*vectors)[0], atol=1e-6)
+    assert torch.allclose(cut(*vectors)[0], new_model()(*vectors)[0], atol=1e-6)
 cut_losses, *_ = train(cut, 1000)
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Loss over 1000 training steps. The whole reader stays near 2 for a hundred steps and then falls to 0. The reader with the cut falls with it at first and then stays level at about 1.6 for good."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Loss over 1000 training steps. The whole model stays near 2 for a hundred steps and then falls to 0. The model with the cut falls with it at first and then stays level at about 1.6 for good."}}
 figure, axes = plt.subplots(figsize=(6, 3.2))
 smooth = np.ones(20) / 20
 for run, color, name, height in [
@@ -736,11 +884,18 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 2.6))
 plt.show()
 
 # %% [markdown]
-# Before training, both models give the same answers. Then both losses fall, and no error is raised. The cut model's
-# stays near 1.6: it bets on the digits in the note, as the cell below shows, and never learns to look. From outside it
-# is a model that learns badly. One line finds it:
+# Before training, both models give the same answers. Then both losses fall, and no error is raised. The cut model's stays
+# near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns which. The best such bet has an
+# average loss of 1.35 (each digit as likely as it is frequent in the note), so it does not even bet very well. From outside
+# it is a model that learns badly. One line finds the reason:
 
 # %%
+_, digits = draw(5000, torch.Generator().manual_seed(0))
+shares = F.one_hot(digits, 10).float().mean(dim=1)  # of each note
+best_bet = -torch.xlogy(shares, shares).sum(dim=1).mean().item()
+print(f"the best bet on the digits of a note: {best_bet:.2f}")
+assert abs(best_bet - 1.35) < 0.01
+
 dead = [name for name, p in cut.named_parameters() if p.grad is None]
 print("no gradient:", *dead)
 with torch.no_grad():
@@ -751,7 +906,7 @@ print(
 assert believed[:, [1, 3, 7, 9]].sum(-1).mean() > 0.7
 assert len(dead) == 4 and all("w_q" in name or "w_k" in name for name in dead)
 assert 1.4 < np.mean(cut_losses[-100:]) < 1.8
-assert all(p.grad is not None for p in reader.parameters())
+assert all(p.grad is not None for p in model.parameters())
 
 # %% [markdown]
 # After one backward pass, every parameter must have a gradient (if only one of 0, like the bias of the keys). The tests
@@ -767,8 +922,8 @@ assert all(p.grad is not None for p in reader.parameters())
 # %%
 from dotformer.support.recording import record_weights
 
-with record_weights(reader) as seen, torch.no_grad():
-    reader(*as_vectors(*shown))
+with record_weights(model) as seen, torch.no_grad():
+    model(*as_vectors(*shown))
 assert list(seen) == ["attention"] and seen["attention"].shape == (1, 1, 5, 5)
 
 # %% [markdown]
