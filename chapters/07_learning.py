@@ -55,35 +55,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # too large by 0.768*. It arrives at the output. Learning means passing it back, from each result to what the result was
 # made of, until it reaches a matrix that can be changed. This is **backpropagation**: the chain rule, used from the end to
 # the beginning.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output (-0.045, 0.768); weights -0.045, 0, 0.723; scores -0.110, -0.025, 0.135; query (0.113, -0.018); W_Q, whose second row gets the same."}}
-from classroom.diagram import Diagram
-
-drawing = Diagram(7.0, 1.9)
-steps_of = [
-    ("$W_Q$", "(0.113, −0.018)\nin row 2"),
-    ("query", "(0.113,\n−0.018)"),
-    ("scores", "−0.110, −0.025,\n0.135"),
-    ("weights", "−0.045, 0,\n0.723"),
-    ("output", "(−0.045,\n0.768)"),
-    ("loss", "0.296"),
-]
-at = [0.6 + 1.17 * n for n in range(6)]
-for n, (label, gradient) in enumerate(steps_of):
-    drawing.box(at[n], 1.35, label, 0.8, 0.36)
-    drawing.text(at[n], 0.42, gradient, color=plots.RED, size=9)
-    if n:
-        drawing.arrow(
-            (at[n - 1] + 0.4, 1.35), (at[n] - 0.4, 1.35), color=plots.BLUE
-        )
-        drawing.arrow((at[n] - 0.3, 0.85), (at[n - 1] + 0.3, 0.85), color=plots.RED)
-for place, what in ((1, "keys"), (3, "values")):
-    middle = (at[place] + at[place + 1]) / 2
-    drawing.text(middle, 1.72, what, color=plots.GREY, size=10)
-    drawing.arrow((middle, 1.63), (middle, 1.42))
-plt.show()
-
-# %% [markdown]
+#
 # **Predict first.** Three scores went into the softmax. Which of them should rise, which should fall, and which hardly
 # matters?
 #
@@ -160,6 +132,37 @@ assert abs(d_scaled.sum()) < 1e-15
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
 # Ask again with the new query, $(1.887, 0.018)$. The loss was 0.296; now it is 0.283. That is one step of **gradient descent**.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same."}}
+from classroom.diagram import Diagram
+
+drawing = Diagram(7.0, 1.9)
+steps_of = [
+    ("$W_Q$", d_query),
+    ("query", d_query),
+    ("scores", d_scaled),
+    ("weights", d_weights),
+    ("output", d_output[0]),
+    ("loss", []),
+]
+at = [0.6 + 1.17 * n for n in range(6)]
+for n, (label, gradient) in enumerate(steps_of):
+    drawing.box(at[n], 1.35, label, 0.8, 0.36)
+    numbers = "\n".join(f"{number:.3f}" for number in gradient)
+    drawing.text(at[n], 0.42, numbers, color=plots.RED, size=9)
+    if n:
+        drawing.arrow(
+            (at[n - 1] + 0.4, 1.35), (at[n] - 0.4, 1.35), color=plots.BLUE
+        )
+        drawing.arrow((at[n] - 0.3, 0.85), (at[n - 1] + 0.3, 0.85), color=plots.RED)
+for place, what in ((1, "keys"), (3, "values")):
+    middle = (at[place] + at[place + 1]) / 2
+    drawing.text(middle, 1.72, what, color=plots.GREY, size=10)
+    drawing.arrow((middle, 1.63), (middle, 1.42))
+plt.show()
+
+# %% [markdown]
+# That is the whole way: forwards in blue, and the gradients backwards in red.
 
 # %%
 w_q = np.array([[0, 2.0], [2, 0], [0, 0]])
