@@ -322,18 +322,17 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 0.31))
 plt.show()
 
 # %% [markdown]
-# Each matrix that may learn makes it easier. With $W_Q$ alone the verb has to find something that the dog has more of, and there
-# is nothing; in the end it asks for the *least* alive. With $W_K$ the dog may become easier to find, and with $W_V$ the words
-# learn to hand over what is wanted. Training changes all of them at once.
+# Each matrix that may learn makes it easier. With $W_Q$ alone it is slow: the keys stay where they are, and the query that picks
+# out the dog is far away (it refuses both actions and the very alive). With $W_K$ the dog may become easier to find, and with
+# $W_V$ the words learn to hand over what is wanted. Training changes all of them at once.
 
 # %%
-ends = [
-    descend(names)[0][-1]
-    for names in (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
-]
-print("loss after 50 steps:", *np.round(ends, 4))
-assert ends[0] > 0.08 and 0.001 < ends[1] < 0.01 and ends[2] < 1e-4
-assert descend(["W_Q"], steps=200)[1]["W_Q"][1, 0] < 0
+every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
+print("loss after   50 steps:", *(f"{descend(some)[0][-1]:.4f}" for some in every))
+slow, w = descend(["W_Q"], steps=1000)
+print(f"loss after 1000 steps: {slow[-1]:.4f}, row 2 of W_Q", w["W_Q"][1].round(2))
+assert 0.08 < slow[49] < 0.12 and slow[-1] < 0.01 and (w["W_Q"][1] < 0).all()
+assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 
 # %% [markdown]
 # ## Let the machine do it
@@ -645,8 +644,39 @@ axes.set(yscale="log", xlabel="step", ylabel="size of the gradient")
 plt.show()
 
 # %% [markdown]
-# The gradient that reaches $W_Q$ begins forty times smaller than the one that reaches $W_V$, and grows more than a
-# hundredfold while the values are being learnt.
+# The gradient that reaches $W_Q$ begins forty times smaller than the one that reaches $W_V$, and by step 80, before the weights
+# have moved, it has grown some fortyfold itself.
+#
+# That fits, and proves nothing yet. So intervene: let a model learn values first, with $W_Q$ and $W_K$ frozen at their random
+# start, and only then let these learn, too. If values were what was missing, the look-up must now come soon.
+
+
+# %%
+def steps_until(losses, below=0.5):
+    """The first step at which the average of ten losses is below a bound."""
+    return int(np.argmax(np.convolve(losses, np.ones(10) / 10, "valid") < below))
+
+
+for seed in range(3):
+    together, _, grown = train(new_model(seed), 300, seed=seed)
+    values_first = new_model(seed)
+    maps = [values_first.attention.w_q, values_first.attention.w_k]
+    for linear in maps:
+        linear.requires_grad_(False)
+    train(values_first, 1000, seed=seed)
+    for linear in maps:
+        linear.requires_grad_(True)
+    then, *_ = train(values_first, 300, seed=50 + seed)
+    counts = steps_until(together), steps_until(then)
+    print(
+        "look-up learnt after {} steps, with values given after {}".format(*counts)
+    )
+    assert counts[0] > 100 and counts[1] < 50
+    assert 30 < grown[75:85, 0].mean() / grown[:10, 0].mean() < 60
+
+# %% [markdown]
+# A quarter of the time. Values were what was missing, or most of it. (Larger queries and keys at the start shorten the wait as
+# well: there is more than one reason why a gradient is small.)
 #
 # And the second guess: the weight on the right name ends near two thirds, while all answers are right. A weight is not
 # a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in which
@@ -675,8 +705,8 @@ at = dict(zip(steps, frames, strict=True))
 assert (at[0] - 0.2).abs().max() < 0.02 and (at[80] - 0.2).abs().max() < 0.06
 assert losses[0] - np.mean(losses[75:85]) > 0.4
 assert at[140].diagonal().min() > 0.5 and np.mean(losses[135:145]) < 0.2
-start, later = sizes[:10].mean(axis=0), sizes[:200].max(axis=0)
-assert 20 < start[1] / start[0] < 80 and later[0] / start[0] > 100
+start = sizes[:10].mean(axis=0)
+assert 20 < start[1] / start[0] < 80
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -712,7 +742,7 @@ for name, parameter in model.named_parameters():
 # Matrices and biases, and not one attention weight. (One of them cannot even learn: the bias of the keys adds the same
 # number to all scores of a query, and that changes no weight.) Attention weights are computed anew for each note, like
 # the scores and the blend. Shuffle the note, so that Ada stands second, and the same parameters give the first question
-# another row:
+# its row in another order:
 
 # %%
 order = torch.tensor([3, 0, 4, 1, 2])
@@ -793,7 +823,8 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 # (Why half: the loss is the logarithm of $\sum e^s$, less the target's own logit. For logits of mean 0 and variance 1 the
 # average of $e^s$ is $e^{1/2}$, so the sum is $1000 \, e^{1/2}$.)
 #
-# And a first loss *below* $\ln V$? Before training nobody can know anything, so the model must be seeing what it should
+# And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. Padding may be
+# counted as a target, or the output's bias may have been set to the frequencies of the tokens. Or the model sees what it should
 # predict. A common way: the targets were not shifted by one, and a model with tied embeddings is asked for the very token that
 # it was given.
 
@@ -814,7 +845,7 @@ assert leaking < 1
 #
 # Zeros look like an even start. The formulas say what happens: $dQ = dS \, K$ and $dK = dS^\top Q$. If $W_Q$ is zero and $W_K$
 # is not, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both do. If both are zero, both gradients are, and they stay zero for
-# ever.
+# ever. (That is with their biases at zero, too. A bias of the query alone lets the keys learn.)
 
 # %%
 for zeroed in (["w_q"], ["w_q", "w_k"]):
@@ -887,19 +918,22 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 2.6))
 plt.show()
 
 # %% [markdown]
-# Before training, both models give the same answers. Then both losses fall, and no error is raised. The cut model's stays
-# near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns which. The best such bet has an
-# average loss of 1.35 (each digit as likely as it is frequent in the note), so it does not even bet very well. From outside
-# it is a model that learns badly. One line finds the reason:
+# Before training, both models give the same answers. Then both losses fall, and no error is raised (`torch.tensor` would have
+# given a warning). The cut model's stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns
+# which. A blend of all five, and linear maps after it, can do no better than 1.58, so it has learnt all that its parts allow.
+# From outside it is a model that learns badly. One check finds the reason:
 
 # %%
 _, digits = draw(5000, torch.Generator().manual_seed(0))
 shares = F.one_hot(digits, 10).float().mean(dim=1)  # of each note
-best_bet = -torch.xlogy(shares, shares).sum(dim=1).mean().item()
-print(f"the best bet on the digits of a note: {best_bet:.2f}")
-assert abs(best_bet - 1.35) < 0.01
+even = [
+    F.cross_entropy((factor * shares).repeat_interleave(5, dim=0), digits.flatten())
+    for factor in range(1, 20)
+]
+print(f"the best bet from an even blend: {min(even):.2f}")
+assert 1.57 < min(even) < 1.59
 
-dead = [name for name, p in cut.named_parameters() if p.grad is None]
+dead = [n for n, p in cut.named_parameters() if p.grad is None or not p.grad.any()]
 print("no gradient:", *dead)
 with torch.no_grad():
     believed = cut(*vectors)[0].softmax(dim=-1)[0]
@@ -912,8 +946,8 @@ assert 1.4 < np.mean(cut_losses[-100:]) < 1.8
 assert all(p.grad is not None for p in model.parameters())
 
 # %% [markdown]
-# After one backward pass, every parameter must have a gradient (if only one of 0, like the bias of the keys). The tests
-# of this book ask that of every model.
+# After one backward pass, every parameter must have a gradient that is not all zeros. (The bias of the keys is the exception:
+# what it has is rounding.) The tests of this book ask that of every model.
 #
 # ## A window
 #
