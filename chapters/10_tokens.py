@@ -9,11 +9,11 @@
 # # 10. What is a token?
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 32 words. Ask it about Zoë, and there is no number for her. At the end
-# of this chapter there is a tokenizer that has a number for everything, since it begins with bytes, and that has learnt
-# from text which bytes belong together. Given the same merges, it cuts text exactly as the library does that most
-# published models come with.
+# of this chapter there is a tokenizer that can turn any text into numbers and back, because it begins with bytes, and that has learnt
+# from text which bytes belong together. You see a real sentence as a model sees it, and what that does to spelling, to
+# arithmetic, and to a language without any training text.
 #
-# You need some Python (a queue, a class, files) and no mathematics. It takes about 35 minutes to read, and 35 more for
+# You need some Python (a queue, a class) and no mathematics. It takes about 25 minutes to read, and 40 more for
 # the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
@@ -52,17 +52,17 @@ print(
 assert not known & set(unseen)
 
 # %% [markdown]
-# With 9,500 number words in its vocabulary, a model by words cannot read a single one of the other 500, although
+# Each number is a word of its own, so none of the 500 is among the 9,500. They are **out of vocabulary**, although
 # nothing in them is new: *sieben*, *und*, *zwanzig* have all been there.
 #
-# **A number for each letter.** Then these 21 kinds suffice. But a word is now 32 tokens long on average, and attention
-# costs the square of the length. Also, a letter means next to nothing, so the first layers must spell.
+# **A number for each letter.** Then these 21 kinds suffice. But a word is now 32 tokens long on average, and the work of attention
+# grows with the square of the length. Also, a letter means next to nothing, so the first layers must learn to spell.
 #
 # We want tokens between the two: **subwords**, so that a frequent word is one token and a rare one is several.
 #
 # ## Merging, by hand
 #
-# **Byte-pair encoding** finds the subwords by counting. Start with letters. Count all pairs of neighbours. Make the
+# **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of neighbours. Make the
 # most frequent pair a new symbol. Repeat.
 #
 # Take four words, with how often each occurs:
@@ -78,7 +78,7 @@ assert not known & set(unseen)
 # | s t | steam 2 | 2 |
 #
 # The first merge is *e a*, giving *ea*. Now the words read *t ea*, *t ea m*, *s t ea m*, *ea t*, and the pairs must be
-# counted anew: *t ea* occurs 9 times, *ea m* 5, *ea t* 3, *s t* 2. The second merge is *t ea*, and *tea* is whole.
+# counted again: *t ea* occurs 9 times, *ea m* 5, *ea t* 3, *s t* 2. The second merge is *t ea*, and *tea* is whole.
 #
 # **Predict first.** What are the third and the fourth merge?
 
@@ -109,25 +109,27 @@ for step in range(1, 5):
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. *Seat* begins as *s e a t*; *e a*
 # merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*. A word that was not in the text, in two
-# subwords that were.
+# subwords that were. The order matters: with the merges *u n*, *n d*, *u nd*, in this order, the word *und*
+# is cut into *un d*, although *und* is a symbol, too. The model is trained on text cut like this, so new text must be cut in the same way.
 #
 # ## Bytes, so that nothing is unknown
 #
 # If we start with letters, a text with a letter that the training text did not have is still unknown. So start with
-# **bytes**. Every text is stored as bytes, there are 256 of them, and UTF-8 spells everything:
+# **bytes**. A byte has one of 256 values, every text is stored as bytes, and UTF-8 says how:
 
 # %% tags=["nbval-check-output"]
 for text in ("tea", "Zoë", "茶", "🙂"):
     print(text, list(text.encode()))
 
 # %% [markdown]
-# An English letter is one byte, *ë* is two, the Chinese *tea* three, and the smile four. With bytes as the first 256
-# symbols, no token for *unknown* is needed, and whatever UTF-8 can write comes back from its tokens as it was.
+# An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the smile four. With bytes as the first 256
+# symbols (**byte-level BPE**) no text is out of vocabulary, and whatever UTF-8 can write comes back from its tokens as it was. A single token,
+# however, may be part of a character. A program that prints tokens as they are generated must wait until a character is complete (exercise 1).
 #
 # Merges should not cross from one word into the next, or *of the* would become a token that helps with neither *of* nor
 # *the*. So the text is first cut into words, each with the space before it, so that nothing is lost. This is called
-# **pre-tokenization**. (In the pattern, `\p{L}` is any letter and `\p{N}` any digit of any script; the last two parts
-# catch spaces.)
+# **pre-tokenization**. In the pattern, `\p{L}` is any letter and `\p{N}` any numeral of any script, and `\s+(?!\S)` takes several spaces up to the last one, which is left for the
+# word that follows.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -147,11 +149,15 @@ assert (
 )
 
 # %% [markdown]
+# One consequence: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different embeddings.
+# (And in Chinese, which has no spaces, a *word* of this pattern can be a whole sentence.)
+#
 # ## The definition
 #
 # Learning is what you did by hand, on bytes, with a faster way to count. After a merge, only the words that contained
-# the pair are counted anew. A queue keeps the most frequent pair in front; since it cannot change an entry once it is
-# in, an entry whose count is out of date goes back with the right one when it comes to the front.
+# the pair are counted again. A queue keeps the most frequent pair in front. Its entries may be out of date, but only in one direction: the count of a pair
+# that is already in the queue can only fall, because every pair that a merge creates contains the new symbol. So an outdated entry comes to the front
+# too early, never too late, and goes back with its right count.
 
 # %% tags=["export"] module="tokens"
 import heapq
@@ -220,7 +226,7 @@ assert merges == [(101, 97), (116, 256), (257, 109), (256, 116)]  # as by hand
 
 
 def learn_slowly(texts, count):
-    """The loop from above, over bytes: counts everything anew at each step."""
+    """The loop from above, over bytes: counts everything again at each step."""
     words = [list(w.encode()) for text in texts for w in pretokenize(text)]
     merges = []
     for made in range(256, 256 + count):
@@ -234,13 +240,10 @@ def learn_slowly(texts, count):
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# The tokenizer keeps the merges, and puts a few **special tokens** before the bytes: `<pad>` for padding, `<begin>` and
-# `<end>` (other libraries write `<bos>` and `<eos>`, for the beginning and the end of a sequence). These stand for no
-# text. They are numbers that only the program can write. (Two numberings meet here: *symbols* count from the bytes,
-# *tokens* from the special tokens, so symbol 256 is token 259.)
-#
-# Its file is JSON, and `tokenizer_files`, an import, checks what it reads. It writes the whole file or nothing, since a
-# file cut short by a full disk or a power cut is worse than none.
+# Both ways learn the same 60 merges. The tokenizer keeps them, and puts a few **special tokens** before the bytes: `<pad>` for padding, and `<bos>` and
+# `<eos>` for the beginning and the end of a sequence. These stand for no text: only the program can write them, never a
+# user. (Two numberings meet here: *symbols* count from the bytes, *tokens* from the special tokens, so symbol 256 is token 259.) Its file is JSON,
+# read and checked by `tokenizer_files`, an import.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -261,10 +264,10 @@ class BPETokenizer:
     def __init__(
         self,
         merges: Sequence[tuple[int, int]],
-        special_tokens: Sequence[str] = ("<pad>", "<begin>", "<end>"),
+        special_tokens: Sequence[str] = ("<pad>", "<bos>", "<eos>"),
     ) -> None:
         self.merges, self.special_tokens = files.checked(merges, special_tokens)
-        self.pad_id, self.begin_id, self.end_id = range(3)
+        self.pad_id, self.bos_id, self.eos_id = range(3)
         self.symbols = [bytes([n]) for n in range(256)]
         for left, right in self.merges:
             self.symbols.append(self.symbols[left] + self.symbols[right])
@@ -288,7 +291,7 @@ class BPETokenizer:
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:
-            return [self.begin_id, *tokens, self.end_id]
+            return [self.bos_id, *tokens, self.eos_id]
         return tokens
 
     def _merge(self, word: str) -> list[int]:
@@ -324,60 +327,116 @@ class BPETokenizer:
 
 
 # %% [markdown]
-# ## What it finds in German numbers
-#
-# Train it on the 9,500 numbers with 60 merges. Nobody tells it that *und* means *and*.
+# Train it on the 9,500 German numbers, with 60 merges.
 
 # %%
 tokenizer = BPETokenizer.train(seen, vocab_size=3 + 256 + 60)
-whole = [symbol.decode() for symbol in tokenizer.symbols[256:] if symbol.isascii()]
-print(*whole)
+learnt = [s.decode(errors="backslashreplace") for s in tokenizer.symbols[256:]]
+print(*learnt)
 for text in (
     "einundzwanzig",
     "siebenhundertdreiundachtzig",
     "Zoë trinkt 3 Tassen 茶",
 ):
     print(tokenizer.tokenize(text))
-assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(whole)
+assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(learnt)
 assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 
 # %% [markdown]
 # It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig*, and stepping stones such as
-# *ertausend*. (Subwords with *ü* and *ß* are left out of the list; some end in the middle of a letter.) *Zwanzig* still
-# falls into four; its merges come later. Zoë and the tea fall apart into letters and bytes, `\xc3` being how Python
-# writes byte 195, and are there all the same.
+# *ertausend*, because these strings are frequent. It does not know that *und* means *and*. A token like `\xbcnf` is the second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into letters and bytes (`\xc3` is how
+# Python writes byte 195), and are still there.
 #
-# How many merges are right? Each one makes texts shorter and the embedding table longer. Count a token as *rare* if the
-# 9,500 words use it less than 100 times.
+# ## A real sentence, at 300 tokens and at 8,000
+#
+# Numbers are a small world. A program has trained the same tokenizer on the 58,000 English and German image captions of Multi30k, with
+# vocabularies of several sizes (`python -m benchmarks.tokens`). Here is how it cuts two sentences.
 
 # %%
-sizes = [0, 20, 60, 120, 250, 500]
-learnt = BPETokenizer.train(seen, vocab_size=3 + 256 + max(sizes))
-lengths, uses = [], []
-for size in sizes:
-    smaller = BPETokenizer(learnt.merges[:size])
-    lengths.append(np.mean([len(smaller.encode(word)) for word in unseen]))
-    used = Counter(n for word in seen for n in smaller.encode(word))
-    made = [used[3 + 256 + n] for n in range(size)]
-    uses.append(np.mean([n < 100 for n in made]) if made else 0)
-    print(
-        f"{size:5} merges: {lengths[-1]:5.1f} tokens a word, {uses[-1]:4.0%} rare"
-    )
-assert (
-    lengths[0] > 32 and lengths[2] < 6 and max(lengths[4:]) < 2.1 and uses[4] > 0.9
-)
+from classroom.measured import measured
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Tokens per unseen number word against the number of merges, from 0 to 500. The curve falls steeply from 32 to under 6 within the first 60 merges, reaches 2 at 250 and stays there."}}
-figure, axes = plt.subplots(figsize=(6, 3))
-axes.plot(sizes, lengths, color=plots.BLUE, marker="o", ms=4)
-axes.set(xlabel="merges", ylabel="tokens per word", ylim=(0, None))
+captions = measured("tokens")
+cuts = {row["vocab_size"]: row["cut"] for row in captions["sizes"]}
+english, german = list(cuts[300])[:2]
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two sentences, The dog bites the man, and the man drinks his tea, in English and German, each cut three times and drawn as coloured boxes, one a token. With a vocabulary of 300 the English one is 31 tokens, mostly of one or two letters. With 1,000 it is 18 and with 8,000 it is 15, where every word but bites and tea is one token. The German sentence needs 38, 20 and 14."}}
+figure, panels = plt.subplots(2, 1, figsize=(8, 3.2))
+for axes, sentence in zip(panels, (english, german), strict=True):
+    for row, size in enumerate((300, 1000, 8000)):
+        left = 0
+        for n, token in enumerate(cuts[size][sentence]):
+            width = max(1, len(token))
+            color = plots.BLUE if n % 2 else plots.GOLD
+            axes.barh(
+                -row, width, left=left, color=f"{color}44", ec="white", lw=1.5
+            )
+            axes.text(
+                left + width / 2,
+                -row,
+                token.replace(" ", "␣"),
+                ha="center",
+                va="center",
+                size=8.5,
+                family="monospace",
+            )
+            left += width
+        count = len(cuts[size][sentence])
+        axes.text(-1, -row, f"{size:,}", ha="right", va="center", size=9)
+        axes.text(left + 0.6, -row, f"{count} tokens", va="center", size=9)
+    axes.set_xlim(-6, 68)
+    axes.axis("off")
+figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The first 60 merges take a word from 32 tokens to fewer than 6. After 250 there is nothing more to gain: a number is
-# two tokens, and a model sees nearly all of them less than a hundred times. (Some tokens are rare early on since they
-# are stepping stones, as *hund* is for *hundert*.) Small corpora use a few thousand merges; the original transformer
-# had about 37,000 tokens.
+# With 300 tokens, 41 of them learnt, nearly every letter stands alone; *the* is *t* and *he*. With 8,000 nearly every word is one
+# token. The exceptions tell what the training text was about: dogs that bite and tea are rare in captions of photographs.
+#
+# ### How many merges?
+#
+# Each merge makes texts shorter and the embedding table longer, by one row that must be learnt. Count a token as *rare* if the training
+# text uses it fewer than 100 times, so that its row gets a gradient fewer than 100 times an epoch. (Rows that hardly ever get one stay near their random start; such tokens are called **undertrained**, or glitch tokens.) Tokens a word is also called **fertility**.
+
+# %%
+print(
+    f"{'vocabulary':>10}  {'English':>8}{'German':>8}{'French':>8}  {'rare tokens':>11}"
+)
+for row in captions["sizes"]:
+    words = "".join(
+        f"{row['tokens_per_word'][lang]:8.2f}" for lang in ("en", "de", "fr")
+    )
+    print(f"{row['vocab_size']:10,}  {words}  {row['rare']:11.0%}")
+
+# %% [markdown]
+# From 300 to 4,000 texts shrink to a third. From 8,000 to 32,000 English texts shrink by another 6 percent, and 98 of 100
+# learnt tokens are then rare. So there is a trade-off: stop where the curve flattens and most tokens still occur often enough to be learnt, which
+# for this corpus is at about 2,000. ([Sennrich and Zhang, 2019](https://arxiv.org/abs/1905.11901), found
+# that small vocabularies help small corpora.) The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and
+# German together; models of today, with terabytes of text, have 100,000 and more.
+#
+# The third column is French, in which there was no training text at all. It reads it all the same, but from 2,000 on it needs about twice as many
+# tokens a word as for English, because few merges fit: at least twice the computation, half as much text in the same context, and, where a service charges by the token, twice
+# the price.
+
+# %% tags=["hide-input"]
+by_size = {row["vocab_size"]: row for row in captions["sizes"]}
+words_of = {size: row["tokens_per_word"] for size, row in by_size.items()}
+assert all(
+    2.7 < words_of[300][lang] / words_of[4000][lang] < 3.1 for lang in ("en", "de")
+)
+assert round(1 - words_of[32_000]["en"] / words_of[8000]["en"], 2) == 0.06
+assert round(by_size[32_000]["rare"], 2) == 0.98 and by_size[2000]["rare"] < 0.2
+assert 1.9 < words_of[8000]["fr"] / words_of[8000]["en"] < 2.1
+counts_of = {
+    size: [len(cut) for cut in list(cuts[size].values())[:2]]
+    for size in (300, 1000, 8000)
+}
+orders = captions["orders"]
+assert (orders["words"], round(orders["differ"] / orders["words"], 2)) == (
+    1741,
+    0.36,
+)
+assert counts_of == {300: [31, 38], 1000: [18, 20], 8000: [15, 14]}
 
 # %% tags=["quiz"]
 quiz.number(
@@ -400,15 +459,41 @@ quiz.number(
 )
 
 # %% [markdown]
-# ## Is it the same as the library's?
+# ### What a model does not see
 #
-# The library `tokenizers`, written in Rust, is what most models use. Give it our merges, and both must cut every text
-# in the same way, strange texts included.
+# Several weaknesses of language models begin here, because the model receives token numbers and not letters. At 32,000 tokens:
 
 # %%
+for text in (" Straßenbahnhaltestelle", " 12345", " tea", "tea", " TEA"):
+    tokens = [token.replace(" ", "␣") for token in cuts[32_000][text]]
+    print(f"{text.replace(' ', '␣'):24} {' | '.join(tokens)}")
+assert cuts[32_000][" 12345"][0] == " 12"
+assert not set(cuts[32_000][" tea"]) & set(
+    cuts[32_000]["tea"] + cuts[32_000][" TEA"]
+)
+assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
+
+# %% [markdown]
+# *Spelling*: the model gets one number for *Straßenbahn* and never sees its letters, so it must have memorised how many *s* are in it.
+# *Arithmetic*: 12345 begins with *12*, because that is frequent, while other numbers are cut elsewhere, so digits of equal
+# value do not line up. Many newer tokenizers therefore cut numbers into single digits, or into groups of three. *Case and spaces*: *␣tea*, *tea* and
+# *TEA* share no token, and their likeness must be learnt.
+#
+# Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges the pair that occurs most often *for how frequent its parts are*, and cuts a new word by taking the longest known subword first. How different is that? Of the 1,741 words of
+# the test text that 8,000 tokens cut into several, 36 percent are cut differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the
+# merges, and *Bau fahrzeug* with the longest first, which a German would prefer. **Unigram**
+# ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords and drops those that the
+# likelihood of the training text suffers least from losing; a new word gets its most probable segmentation. The library SentencePiece has BPE and Unigram.
+#
+# ## Is it the same as the library's?
+#
+# The library `tokenizers`, written in Rust, stands behind Hugging Face's `transformers`. Give it our merges and our pattern, and both must cut
+# every text in the same way, strange texts included. (It writes each byte as a visible character; a folded cell translates.)
+
+# %% tags=["hide-input"]
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-shown = pre_tokenizers.ByteLevel.alphabet()  # a visible character for each byte
+# bytes that are visible as characters are written as these, the others as 256, 257, ...
 kept = [
     n for n in range(256) if 33 <= n <= 126 or 161 <= n <= 172 or 174 <= n <= 255
 ]
@@ -421,6 +506,9 @@ def as_characters(symbol):
     return "".join(characters[byte] for byte in symbol)
 
 
+assert set(pre_tokenizers.ByteLevel.alphabet()) == set(characters.values())
+
+# %%
 names = [as_characters(symbol) for symbol in tokenizer.symbols]
 pattern = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 library = Tokenizer(
@@ -435,14 +523,13 @@ library.pre_tokenizer = pre_tokenizers.Sequence(
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ]
 )
-assert set(shown) == set(characters.values())
 
 strange = [
     "",
     " ",
     "a\n\n b",
     "Zoë 🙂 茶",
-    "<end>",
+    "<eos>",
     "x" * 50,
     "1.000,50 €",
     "ﬁ½Ⅷ\u0301",
@@ -455,26 +542,19 @@ print(
 )
 
 # %% [markdown]
-# ### How fast?
-#
-# On real text: 58,000 English and German sentences of Multi30k, 8,000 tokens, one thread. This table was measured by a
-# program of the repository, `benchmarks/tokens.py`, at the date that it shows.
+# And how fast is it? On the captions, one thread:
 
 # %%
-from classroom.measured import measured
-
-speed = measured("tokens")
-print(f"{speed['sentences']:,} sentences, {speed['date']}, {speed['machine']}\n")
 for task in ("training", "encoding"):
-    for name, seconds in speed[task].items():
+    for name, seconds in captions[task].items():
         print(f"{task}, {name:24} {seconds:6.2f} s")
-slower = speed["training"]["ours"] / speed["training"]["library"]
-assert 2 < slower < 2.5
-assert speed["encoding"]["ours, from nothing"] < speed["encoding"]["library"]
+slower = captions["training"]["ours"] / captions["training"]["library"]
+assert 1.5 < slower < 3.5
+assert captions["encoding"]["ours, from nothing"] < captions["encoding"]["library"]
 
 # %% [markdown]
-# Learning takes a little over twice as long as in Rust. Cutting words of usual length takes no longer. (Both remember
-# the words that they have cut. The library does more for each text, since it also says where each token stood, and on a
+# Learning takes two to three times as long as in Rust. Cutting words of usual length takes no longer, because both remember
+# the words that they have cut. (The library does more for each text, since it also says where each token stood, and on a
 # word of thousands of letters it is far faster.)
 
 # %% tags=["quiz"]
@@ -501,10 +581,12 @@ quiz.one_choice(
 # %% [markdown]
 # ## Batches that waste little
 #
-# Sentences of a batch are filled up to the longest ([chapter 9](09_decoder.ipynb#who-may-see-whom)). In a batch of
-# mixed lengths much is padding, which costs as much as words. So sort sentences by length first, and close a batch when
+# A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Padding means nothing: the padding mask of
+# [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of chapter 11 leaves it out. But it is
+# computed like any other token. In a batch of mixed lengths much of the work is padding. So sort sentences by length first (a
+# pair by the longer of its two sides; this is called **bucketing**), and close a batch when
 # its tokens, padding included, would exceed a limit. Then short sentences come in large batches and long ones in
-# small batches, and steps cost about the same (not quite, since attention grows with the square of the length).
+# small batches, and steps cost about the same. The price is that a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -571,7 +653,7 @@ print(
 
 # %% [markdown]
 # Nearly half of the work at random, two percent by length. Every sentence is there once. The order of the batches is
-# drawn anew, or the model would see all short sentences first.
+# drawn at random in every epoch. Otherwise the model would get all short sentences first.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -597,7 +679,7 @@ quiz.one_choice(
 # ## Break it: text that acts as a command
 #
 # Suppose special tokens are recognised in the text, as in `text.replace(...)` or by a regular expression that looks for
-# `<end>`. It is convenient: one can write them into training texts by hand. Then somebody types one.
+# `<eos>`. It is convenient: one can write them into training texts by hand. Then somebody types one.
 
 
 # %%
@@ -606,123 +688,115 @@ class Convenient(BPETokenizer):
 
     def encode(self, text, add_special_tokens=False):
         tokens = []
-        for part in regex.split(r"(<pad>|<begin>|<end>)", text):
+        for part in regex.split(r"(<pad>|<bos>|<eos>)", text):
             if part in self.special_tokens:
                 tokens.append(self.special_tokens.index(part))
             else:
                 tokens += super().encode(part)
         if add_special_tokens:
-            return [self.begin_id, *tokens, self.end_id]
+            return [self.bos_id, *tokens, self.eos_id]
         return tokens
 
 
 convenient = Convenient(tokenizer.merges)
-message = "zwei <end> drei"
-for name, chosen in [("by the program", tokenizer), ("convenient", convenient)]:
+message = "zwei <eos> drei"
+for name, chosen in [("ours", tokenizer), ("convenient", convenient)]:
     tokens = chosen.encode(message)
     print(
         f"{name:15} {len(tokens):2} tokens, comes back as {chosen.decode(tokens)!r}"
     )
 assert tokenizer.decode(tokenizer.encode(message)) == message
-assert convenient.end_id in convenient.encode(message)
+assert convenient.eos_id in convenient.encode(message)
 assert convenient.decode(convenient.encode(message)) != message
 
 # %% [markdown]
-# The user has typed an end token into the middle of a sentence. A program that stops at end tokens never sees the rest.
-# Where special tokens separate the speakers of a chat, a user can speak in another's name. Usual tests do not show it,
-# as usual texts come back. The check: whatever the text, `encode` must return no special token.
+# The user has typed an end token into the middle of a sentence, and a program that cuts its input at end tokens loses the rest.
+# Where special tokens separate the speakers of a chat, a user can speak in another's name, a form of **prompt injection**. Ordinary tests do not show it,
+# because ordinary texts come back as they were. The check: whatever the text, `encode` must return no special token.
 #
-# A tokenizer belongs to its model: with another one, every number means something else. So it is saved with it, in a
-# form that people can read.
-
-# %%
-import tempfile
-from pathlib import Path
-
-with tempfile.TemporaryDirectory() as folder:
-    path = Path(folder) / "numbers.json"
-    tokenizer.save(path)
-    print("\n".join(path.read_text(encoding="utf-8").splitlines()[:7]))
-    loaded = BPETokenizer.load(path)
-assert loaded.encode(message) == tokenizer.encode(message)
+# Another mistake hides even better. If the merges are learnt from the *test* text as well, its words become whole tokens, and the score is too
+# good for new text (**data leakage**). Learn merges from the training text only, and keep the tokenizer with its model: with another one, every number means something else.
 
 # %% [markdown]
 # ## Exercises
 #
-# ### Exercise 1: One merge
+# ### Exercise 1: Print while it writes
 #
-# *Easy, 10 minutes.* Replace a pair of symbols, wherever it stands in a list, by one new symbol, from left to right,
-# and return a new list.
+# *Medium, 20 minutes.* A model writes token after token, and each is some bytes. Given the bytes so far that are not printed yet,
+# return the text that can be printed, and the bytes that must wait, because they begin a character of which more is to come. (The bytes of UTF-8 say how
+# long a character is: below 128 it is one byte; a first byte from 192 on announces two, from 224 on three, from 240 on four; the others
+# lie from 128 to 191. You may assume that the bytes are right as far as they go.)
 
 
 # %% tags=["exercise"]
-def merge(symbols, left, right, made):
-    """The list of symbols with each (left, right) replaced by `made`."""
+def printable(data):
+    """Text of the complete characters in `data`, and the bytes left over."""
     ...
 
 
 # %% tags=["check"]
-def merged_wrongly(symbols, left, right, made):
-    """Looks at the original only, so that overlapping pairs merge twice."""
-    found = []
-    for i, symbol in enumerate(symbols):
-        if i + 1 < len(symbols) and (symbol, symbols[i + 1]) == (left, right):
-            found.append(made)
-        elif not (i and (symbols[i - 1], symbol) == (left, right)):
-            found.append(symbol)
-    return found
+def by_length(data):
+    end = 0
+    while end < len(data):
+        first = data[end]
+        length = 1 + (first >= 192) + (first >= 224) + (first >= 240)
+        if end + length > len(data):
+            break
+        end += length
+    return data[:end].decode(), data[end:]
 
 
-def only_first(symbols, left, right, made):
-    for i in range(len(symbols) - 1):
-        if (symbols[i], symbols[i + 1]) == (left, right):
-            return [*symbols[:i], made, *symbols[i + 2 :]]
-    return symbols[:]
+def whole_or_nothing(data):
+    try:
+        return data.decode(), b""
+    except UnicodeDecodeError:
+        return "", data
 
 
-check_merge = partial(
+check_printable = partial(
     checks.check,
-    reference=lambda s, left, right, made: merge_pair(s, (left, right), made),
+    reference=by_length,
     cases=[
-        ([1, 2, 3, 1, 2], 1, 2, 9),
-        ([5, 5, 5], 5, 5, 9),
-        ([5, 5, 5, 5, 5], 5, 5, 9),
-        ([2, 1], 1, 2, 9),
-        ([11, 2, 300, 301], 300, 301, 302),
-        ([], 1, 2, 9),
+        (b"tea",),
+        ("Zoë".encode()[:-1],),
+        ("Zoë".encode(),),
+        ("茶".encode()[:2],),
+        ("a🙂".encode()[:-1],),
+        (b"",),
     ],
     mistakes={
-        "in 5 5 5 only one pair fits: a symbol is used once": merged_wrongly,
-        "you stop after the first one": only_first,
-        "the order matters: 2 1 is not 1 2": lambda s, left, right, made: (
-            merge_pair(merge_pair(s, (left, right), made), (right, left), made)
+        "you print U+FFFD for a character that is not complete yet": lambda d: (
+            d.decode(errors="replace"),
+            b"",
+        ),
+        "the bytes of the unfinished character are lost": lambda d: (
+            d.decode(errors="ignore"),
+            b"",
+        ),
+        "complete characters before the unfinished one can be printed": whole_or_nothing,
+        "you wait although the character is complete": lambda d: (
+            by_length(d[:-1])[0],
+            by_length(d[:-1])[1] + d[-1:],
         ),
     },
 )
-check_merge(merge)
+check_printable(printable)
 
 
 # %% tags=["solution"]
-def merge(symbols, left, right, made):
-    result, i = [], 0
-    while i < len(symbols):
-        if symbols[i : i + 2] == [left, right]:
-            result.append(made)
-            i += 2
-        else:
-            result.append(symbols[i])
-            i += 1
-    return result
+def printable(data):
+    for left in range(4):  # bytes that wait
+        try:
+            return data[: len(data) - left].decode(), data[len(data) - left :]
+        except UnicodeDecodeError:
+            continue
 
 
-verdict = check_merge(merge)
+verdict = check_printable(printable)
 assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# The solution looks forwards, where `merge_pair` looks back at what it has written. (That relies on the symbol being
-# new: if it were equal to `left`, `merge_pair` would go on merging.)
-#
 # ### Exercise 2: Cut a new word
 #
 # *Medium, 15 minutes.* Given a word as a list of symbols, and the merges in the order in which they were learnt, as a
@@ -791,7 +865,7 @@ check_cut(cut)
 # %% tags=["solution"]
 def cut(symbols, merges):
     for n, (left, right) in enumerate(merges):
-        symbols = merge(symbols, left, right, 256 + n)
+        symbols = merge_pair(symbols, (left, right), 256 + n)
     return symbols
 
 
@@ -800,8 +874,8 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# To go through all merges in order is the same as to take, again and again, the one that was learnt first: a merge can
-# only make pairs that were learnt later. The tokenizer does the second, since a word has few pairs and there are
+# The solution goes through all merges in order. The tokenizer takes, again and again, the pair of the word that was learnt first, which gives
+# the same, since a merge can only make pairs that were learnt later, and is faster, since a word has few pairs and there are
 # thousands of merges.
 #
 # ### Exercise 3: How much is padding?
@@ -863,7 +937,7 @@ verdict
 # ## In one breath
 #
 # Words are too many and letters too few, so start with bytes and merge the most frequent pair, again and again. What is
-# frequent becomes a token, what is rare falls into parts, and nothing is unknown. Sentences of similar length share a
+# frequent becomes a token, what is rare falls into parts, nothing is unknown, and what the training text lacked costs more tokens. Sentences of similar length share a
 # batch, so that little of the work is padding.
 #
 # **Sources.** Byte-pair encoding for translation: [Sennrich, Haddow and Birch

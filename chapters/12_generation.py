@@ -9,11 +9,11 @@
 # # 12. How does it write?
 #
 # A trained model says what is likely to come next. That is not a sentence yet. At the end of this chapter there are
-# three ways to get one: taking the best word each time, following several hypotheses at once, and sampling. And there
-# is a cache that saves the model from computing everything again at each word.
+# three ways to get one: taking the best word each time, following several hypotheses at once, and sampling. There
+# is a cache that saves the model from computing everything again at each word. And you read what a model has written, right and wrong.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 45 minutes to read, and 40 more for the exercises.
+# learnt something. It takes about 30 minutes to read, and 40 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
 from functools import partial
@@ -27,16 +27,55 @@ transformer_map(built=12)
 # %% [markdown]
 # ## One word at a time
 #
-# Writing is a loop. Feed the begin token, get a score for every token of the vocabulary, choose one, feed that, and so
-# on until the end token is chosen. The loop needs only two things: a **step**, which reads a token of each sentence and
-# returns scores, and a way to **select** some of the sentences. So we ask for no more than that: `Decoding`, an import,
-# is a `Protocol`, which lists the methods `step`, `select` and `__len__` (how many sentences there are), and the
-# special tokens for padding, begin and end. Any class that has them will do. The same loop then serves a transformer,
-# the recurrent networks of chapter 13, and a toy of nine tokens.
+# Here is the smallest model that can write. What may follow depends on the last word alone:
 #
-# When a sentence has ended it leaves the batch. Otherwise the model would go on computing for it until the last one is
-# done. The checks beside it are imports too: `checked_logits` refuses scores that are not numbers and copies the others
-# to float32 at least, and `check_possible` refuses a step at which no token may follow.
+# | after | may come |
+# |---|---|
+# | `<bos>` | *a* 0.5, *the* 0.4, *this* 0.1 |
+# | *a* | *cup* 0.4, *pot* 0.35, *tea* 0.25 |
+# | *the* | *tea* 0.9, *cup* 0.1 |
+# | *this* | *tea* 0.6, *cup* 0.4 |
+# | *cup*, *pot* or *tea* | `<eos>` |
+#
+# Writing is a loop: ask what may come next, choose a token, append it, and go on until `<eos>` is chosen. Always taking
+# the token with the highest probability is **greedy decoding**.
+#
+# **Predict first.** Which sentence is the likeliest, and which one does greedy decoding write?
+
+# %% tags=["nbval-check-output"]
+import torch
+
+words = ["<pad>", "<bos>", "<eos>", "a", "the", "this", "cup", "pot", "tea"]
+table = torch.zeros(9, 9)
+table[1, [3, 4, 5]] = torch.tensor([0.5, 0.4, 0.1])
+table[3, [6, 7, 8]] = torch.tensor([0.4, 0.35, 0.25])
+table[4, [6, 8]] = torch.tensor([0.1, 0.9])
+table[5, [6, 8]] = torch.tensor([0.4, 0.6])
+table[6:, 2] = 1.0
+
+
+def text_of(tokens):
+    return " ".join(words[token] for token in tokens)
+
+
+written, token = [], 1  # <bos>
+while (token := int(table[token].argmax())) != 2:  # <eos>
+    written.append(token)
+print("greedy:", text_of(written))
+for first, second in [(4, 8), (3, 6), (3, 7), (3, 8)]:
+    print(
+        f"{text_of([first, second]):10} {table[1, first] * table[first, second]:.3f}"
+    )
+assert text_of(written) == "a cup"
+
+# %% [markdown]
+# *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$. The first word was the
+# best one, and no good second word came after it. Greedy decoding cannot go back.
+#
+# For a batch of sentences the loop is the same. It needs only two things from a model: a **step**, which reads one token of each sentence and
+# returns logits, and a way to **select** some of the sentences, since one that has ended leaves the batch. So we ask for no
+# more than that: `Decoding`, an import, is a `Protocol`, which lists the methods `step`, `select` and `__len__` (how many sentences there are), and the
+# three special tokens. The same loop then serves a transformer, the recurrent networks of chapter 13, and the tea above.
 
 # %% tags=["export"] module="generation"
 import math
@@ -83,29 +122,11 @@ def greedy(state: Decoding, max_length: int) -> list[list[int]]:
 
 
 # %% [markdown]
-# **By hand.** Here is the smallest model that can write. What may follow depends on the last word alone:
-#
-# | after | may come |
-# |---|---|
-# | begin | *a* 0.5, *the* 0.4, *this* 0.1 |
-# | *a* | *cup* 0.4, *pot* 0.35, *tea* 0.25 |
-# | *the* | *tea* 0.9, *cup* 0.1 |
-# | *this* | *tea* 0.6, *cup* 0.4 |
-# | *cup*, *pot* or *tea* | the end |
-#
-# **Predict first.** Which sentence is the likeliest, and which one does the model write if it takes the best word each
-# time?
-
-# %% tags=["nbval-check-output"]
-words = ["<pad>", "<begin>", "<end>", "a", "the", "this", "cup", "pot", "tea"]
-table = torch.zeros(9, 9)
-table[1, [3, 4, 5]] = torch.tensor([0.5, 0.4, 0.1])
-table[3, [6, 7, 8]] = torch.tensor([0.4, 0.35, 0.25])
-table[4, [6, 8]] = torch.tensor([0.1, 0.9])
-table[5, [6, 8]] = torch.tensor([0.4, 0.6])
-table[6:, 2] = 1.0
+# (`checked_logits` refuses logits that are not numbers, and `check_possible` a step at which no token may follow.) In the loop, `choose` decides. That
+# is the whole difference between greedy decoding and the sampling below.
 
 
+# %%
 class Table:
     """Sentences that fixed probabilities continue."""
 
@@ -124,23 +145,9 @@ class Table:
         self.rows = len(rows)
 
 
-def spoken(tokens):
-    return " ".join(words[token] for token in tokens)
-
-
-[best_words] = greedy(Table(), max_length=5)
-print("the best word each time:", spoken(best_words))
-for first, second in [(4, 8), (3, 6), (3, 7), (3, 8)]:
-    print(
-        f"{spoken([first, second]):10} {table[1, first] * table[first, second]:.3f}"
-    )
-assert spoken(best_words) == "a cup"
+assert greedy(Table(rows=2), max_length=5) == [written, written]
 
 # %% [markdown]
-# *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Taking the best word each time, which is called **greedy**, gives *a
-# cup*, $0.5 \cdot 0.4 = 0.2$. The first word was the best one, and no good second word came after it. Greedy cannot go
-# back.
-#
 # ## Several hypotheses at once
 #
 # **Beam search** keeps not one beginning but the best few, say two, which are called **hypotheses**. By hand: after one
@@ -148,23 +155,25 @@ assert spoken(best_words) == "a cup"
 # *the cup* 0.04. Keep the best two, *the tea* and *a cup*. Both end. The better one is *the tea*: found, although its
 # first word was only the second best.
 #
-# Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. And here is a trap. Each
-# further word adds a negative number, so a hypothesis that ends early is likely to win. The paper divides by a
-# **length penalty**, with $n$ the number of tokens, the end counted:
+# Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. Each
+# further word adds a negative number, so the sum favours hypotheses that end early. [Wu and others
+# (2016)](https://arxiv.org/abs/1609.08144) divide it by a **length penalty**, with $n$ the number of tokens, the end counted:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
-# with $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided,
+# With $\alpha = 0$ nothing is divided, and the larger it is, the longer the hypotheses that win. The form and its constants are theirs, and the paper of 2017
+# takes $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided,
 # the short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores
-# are
-# $-1.010$ and $-0.973$, and the long one wins. With $\alpha = 0$ nothing is divided; the larger it is, the longer the
-# hypotheses that win.
+# are $-1.010$ and $-0.973$, and the long one wins.
 #
-# The function keeps the `beam` likeliest hypotheses of each sentence; to the loop these are rows like any others, and
-# `select` makes several rows of one. Of each hypothesis it considers one continuation more than `beam`, since one may
-# be the end, which does not go on. And an end counts only among the best `beam`: a poor one, taken early, could win by
-# being short. A sentence is done when `beam` hypotheses have ended and none that goes on can become better than the
-# best of them, however cheap its further words.
+# The function below keeps the `beam` likeliest hypotheses of each sentence; to a model these are rows like any others, and
+# `select` makes several rows of one. Three details decide whether a search is right:
+#
+# - Of each hypothesis it considers one continuation more than `beam`, because one may be the end, which does not go on.
+# - An end counts only if it is among the best `beam` continuations. Otherwise every hypothesis could end at every step with some tiny probability, and
+#   after a few steps the list would be full of sentences that end too early.
+# - A sentence is done when `beam` hypotheses have ended and no live one can beat the best of them, even if all its further
+#   words had probability 1 (and so added 0) up to the length with the largest penalty.
 
 # %% tags=["export"] module="generation"
 from typing import NamedTuple
@@ -234,8 +243,8 @@ import numpy as np
 
 [hypotheses] = beam_search(Table(), max_length=5, beam=2)
 for hypothesis in hypotheses:
-    print(f"{spoken(hypothesis.tokens):10} {hypothesis.score:.3f}")
-assert spoken(hypotheses[0].tokens) == "the tea"
+    print(f"{text_of(hypothesis.tokens):10} {hypothesis.score:.3f}")
+assert text_of(hypotheses[0].tokens) == "the tea"
 assert np.isclose(hypotheses[0].score, np.log(0.36) / (8 / 6) ** 0.6)
 assert np.allclose(
     [length_penalty(3, 0.6), length_penalty(6, 0.6)], [1.188, 1.439], atol=5e-4
@@ -243,12 +252,12 @@ assert np.allclose(
 
 # %% [markdown]
 # Beam search is a heuristic: a beginning that has fallen out of the beam is gone. But if the beam is wide enough to
-# hold *everything*, it must find the best there is. That can be checked, where the vocabulary is small enough to write
-# down all sentences. First we need a transformer's state.
+# hold *everything*, it must find the best there is. That can be checked where the vocabulary is small enough to list
+# all sentences, and is, further down. First we need a transformer's state.
 #
 # ## What has been computed before
 #
-# At step $t$ the decoder has $t$ tokens. To get the scores for the next one, the simplest way is to send all $t$
+# At step $t$ the decoder has $t$ tokens. To get the logits for the next one, the simplest way is to send all $t$
 # through the model and use the last row. **By hand:** for 100 tokens that is $1 + 2 + \dots + 100 = 5050$ rows, of
 # which 100 are used.
 #
@@ -257,7 +266,41 @@ assert np.allclose(
 # The causal mask answers. An earlier token never sees a later one, so nothing about it changes when more are written.
 # Of the earlier tokens, the new one needs only their keys and values, in each layer. So keep those. The keys and values
 # that cross-attention takes from the memory never change at all. This is the **KV cache**. (Queries are not kept: a
-# query asks once.)
+# query asks once.) In an *encoder* it would not work, because there every new word changes what all others are after the first layer.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are drawn empty."}}
+figure, panels = plt.subplots(2, 4, figsize=(7.2, 3.6))
+for column in range(4):
+    for row, (axes, name) in enumerate(
+        zip(panels[:, column], ("no cache", "cache"), strict=True)
+    ):
+        steps = column + 1
+        for query, key in np.ndindex(4, 4):
+            known = key <= query < steps
+            new = known and (row == 0 or query == steps - 1)
+            color = plots.BLUE if new else ("#c9d5de" if known else "none")
+            edge = "white" if known else plots.GREY
+            axes.add_patch(
+                plt.Rectangle((key, -query), 0.9, -0.9, fc=color, ec=edge, lw=0.3)
+            )
+        computed = steps * (steps + 1) // 2 if row == 0 else steps
+        axes.set(xlim=(-0.2, 4), ylim=(-4.9, 0.2), aspect="equal")
+        axes.text(2, -4.6, f"{computed} scores", ha="center", size=10)
+        axes.axis("off")
+        if row == 0:
+            axes.set_title(f"step {steps}", size=11)
+        if column == 0:
+            axes.text(-0.5, -2, name, rotation=90, va="center", ha="right")
+plt.show()
+
+# %% [markdown]
+# Each square is one head's scores, queries by keys; dark cells are computed at that step, pale ones belong to earlier steps and are not needed again, since all that is kept of those are keys and values. Count
+# both kinds of work for $n$ tokens:
+#
+# | | without a cache | with a cache |
+# |---|---|---|
+# | rows through all layers | $n(n+1)/2$, so $O(n^2)$ | $n$ |
+# | scores | $O(n^3)$ | $O(n^2)$ |
 #
 # In code, `KVAttention` is the attention of [chapter 7](07_learning.ipynb#let-the-machine-do-it), with its parameters,
 # but its keys and values stay from step to step. `attend` projects a query and attends to what is kept. `extend` first
@@ -344,16 +387,15 @@ class KVCache:
 
 # %% [markdown]
 # `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-whole-transformer) for one token: the same layers,
-# with the same residual connections and norms. Only the keys and values come from somewhere else. Those of
-# cross-attention were computed once, from the memory; those of self-attention grow by one row a step. No mask is
-# needed, since what is not written yet cannot be seen.
+# with the same residual connections and norms. Only the keys and values come from somewhere else.
+#
+# **Which masks may go?** The causal mask: there is one query, and what is not written yet is not there. The padding mask of the *source* must stay, because
+# padded positions of the memory have keys like any others.
 #
 # Two mistakes would go unnoticed. The new token must know its *position*, the number of tokens before it. And when
-# sentences are selected, all that is kept must be selected with them.
-#
-# One check finds both. Teacher forcing gives the scores at all positions in one pass ([chapter
-# 11](11_training.ipynb#something-to-learn)). Step by step the cache must give the same, even when the sentences change
-# places on the way.
+# sentences are selected, all that is kept must be selected with them. One check finds both. Teacher forcing gives the logits at all positions in one pass ([chapter
+# 11](11_training.ipynb#how-good-is-it)). Step by step the cache must give the same, even when the sentences change
+# places on the way, and one is dropped and another doubled, as in a beam.
 
 # %%
 from dotformer.transformer import Transformer, TransformerConfig
@@ -373,7 +415,7 @@ def worst_step(state):
     order, steps = torch.arange(5), []
     for t in range(40):
         if t == 20:
-            order = torch.tensor([4, 0, 3, 1, 2])
+            order = torch.tensor([4, 0, 3, 3, 2])
             state.select(order)
         apart = state.step(target[order, t]) - at_once[order, t]
         steps.append(apart.abs().max())
@@ -405,10 +447,40 @@ quiz.one_choice(
 )
 
 # %% [markdown]
+# ### Several tokens at once
+#
+# A chat model is given a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only then does it write, token by token. With $m$ new tokens after $k$
+# kept ones, the mask of the new rows is $(m, k + m)$: row $i$ may attend to all that is kept, and to the first $i$ of the new ones. It is the last $m$ rows of the causal mask of all
+# $k + m$ tokens. (PyTorch's `is_causal=True` puts the triangle at the *left* of such a rectangle, where it hides most of what is kept.) Here are two tokens after three:
+
+# %%
+from dotformer.decoder import causal_mask
+
+print(causal_mask(5)[3:].int())
+cache = KVCache(model, source)
+for t in range(3):
+    cache.step(target[:, t])
+own = cache.target[0]  # the first layer's self-attention
+with torch.no_grad():
+    x = model.target_embeddings(target[:, :5])
+    split = own.attention.split_heads
+    k, v = (split(linear(x)) for linear in (own.attention.w_k, own.attention.w_v))
+    q = split(own.attention.w_q(x[:, 3:]))
+    at_once = F.scaled_dot_product_attention(q, k, v, causal_mask(5)[3:])
+    wrong = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert not torch.allclose(wrong, at_once, atol=1e-3)
+    for t in (3, 4):
+        heads = own.extend(x[:, t : t + 1])
+        wanted = own.attention.w_o(
+            own.attention.merge_heads(at_once[:, :, t - 3 : t - 2])
+        )
+        assert torch.allclose(heads, wanted, atol=1e-5)
+
+# %% [markdown]
 # ### Break it: every token is the first
 #
-# The decoder of a well-known textbook does not move its position on when it writes. Each new token is taken for the
-# first of the sentence.
+# The decoder of [Dive into Deep Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not move its position on when it writes. Each new token gets the position of
+# the first of the sentence.
 
 
 # %%
@@ -425,13 +497,11 @@ print("difference at steps 1 to 4:", [f"{d:.3f}" for d in apart[:4].tolist()])
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# The first step is right, and all later ones are not. Nothing crashes, and the shapes fit. The loss is fine too:
+# The first step is right, and all later ones are not. Nothing crashes, and the shapes fit. The loss is fine too, because
 # training sends whole sentences through, and there the positions are right. Only what it writes is worse, and nobody
 # knows how good it should have been. Further down we measure it.
 #
 # ### What it saves, and what it costs
-#
-# Recomputing needs a class too. It keeps the tokens and computes the rest anew.
 
 # %%
 import time
@@ -489,7 +559,7 @@ assert (
 )  # K and V, layers, B, T + S, D, bytes
 assert times[KVCache][-1] < times[Recompute][-1]
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over the number of tokens written, up to 256. Left, seconds: recomputing bends upwards, the cache goes up in a line and is several times faster at the end. Right, memory kept: the cache grows in a line to 1.1 megabytes, recomputing keeps almost nothing."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over the number of tokens written, up to 256. Left, seconds: recomputing bends upwards, the cache goes up in a line and is several times faster at the end. Right, memory kept: the cache grows in a line to 1.1 megabytes, recomputing keeps only the tokens."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3))
 for kind, color, text in [
     (Recompute, plots.RED, "recomputing"),
@@ -509,12 +579,11 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Without a cache, twice the length costs more than twice the time: each step does the work of all before it. With one,
-# each step costs nearly the same (not quite: it attends to all keys so far). The price is memory that grows with every
-# token: two vectors for each layer. Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
+# The price of the cache is memory that grows with every
+# token: two vectors for each layer. (Recomputing keeps only the tokens from step to step, but needs the activations of all of them within a step.) Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
 # $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each token of each hypothesis of each sentence. For models with many
-# layers and texts of many pages, this can need more room on a GPU than the parameters, and newer models are built to
-# make it smaller.
+# layers and long texts, this can need more room on a GPU than the parameters, and newer models are built to
+# make it smaller ([Pope and others, 2023](https://arxiv.org/abs/2211.05102)).
 
 # %% tags=["quiz"]
 quiz.number(
@@ -537,22 +606,49 @@ quiz.number(
 )
 
 # %% [markdown]
+# ### Why one sentence is slow
+#
+# With a cache, a step multiplies nearly every matrix of the decoder by one vector a sentence. Each parameter is loaded from memory, 4 bytes, for one multiplication and one addition a
+# sentence: an **arithmetic intensity** of $2B / 4$ FLOPs a byte for $B$ sentences, where a processor needs ten or more to be busy, and a GPU hundreds. So decoding one sentence is **memory-bound**
+# ([chapter 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters. More sentences in a batch cost little more time.
+
+# %%
+wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
+torch.manual_seed(0)
+base = Transformer(wide).eval()
+cost = {}
+print("sentences   ms a step   ms a sentence")
+for rows in (1, 4, 16, 64):
+    cache = KVCache(base, torch.randint(3, 100, (rows, 10)))
+    seconds(cache, 2)
+    step = min(seconds(cache, 1) for _ in range(5)) * 1e3
+    cost[rows] = step / rows
+    print(f"{rows:9} {step:11.1f} {cost[rows]:15.2f}")
+assert cost[64] < cost[1] / 4
+
+# %% [markdown]
+# For 64 times the work a step takes five or six times as long, so each sentence costs a small part of what it costs alone.
+# (Your milliseconds will differ.)
+#
+# That is also the idea of **speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)). A small model writes a few tokens ahead, and the large one checks them all in one pass,
+# which takes hardly longer than a pass for one token. It keeps them as far as it would have written them itself, with a rule for accepting that leaves the large model's
+# probabilities exactly as they were.
+#
 # ## Is the search right?
 #
 # Now the check from above. A small transformer with four words to choose from, sentences of at most five tokens with
-# the end: 341 of them, and each can be scored by teacher forcing.
+# the end: 341 of them, and each can be scored by teacher forcing. Its parameters are random.
 
 # %%
 from itertools import product
 
-torch.manual_seed(13)
+torch.manual_seed(34)
 tiny = Transformer(
     TransformerConfig(
         7, 7, 1, 1, d_model=16, num_heads=2, d_ff=32, tie_output=False
     )
 ).eval()
-for parameter in tiny.parameters():
-    parameter.data *= 3  # so that it has opinions
+tiny.output.weight.data *= 2  # so that its probabilities are less even
 question = torch.tensor([[3, 4, 5]])
 
 
@@ -583,16 +679,18 @@ assert np.allclose(
 
 # %% [markdown]
 # With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: its first ten in their order, and all
-# its scores. A beam of one begins, as greedy does, with another word than the best sentence, and cannot come back. Here
-# two hypotheses are enough. For a real model the sentences are too many to list, but [Stahlberg and Byrne
-# (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator by a cleverer search: for
-# more than half of the sources it was the *empty* sentence, and a beam missed it. So a narrow beam does not only save
-# work. It stays near what reads well.
+# its scores. A beam of one misses the best sentence, because it goes on with a word where that one ends. In this
+# model two hypotheses are enough.
+#
+# Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
+# (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
+# more than half of the sources it was the *empty* sentence: a **length bias** of the model, since every further word costs probability. Missing the likeliest sentence is a **search error**, and liking a bad one best is a **model error**.
+# Here the first hid the second, and a better search made worse translations.
 #
 # ## A model that has learnt a little
 #
-# Where a model is sure, all ways of writing agree. So train the number model of chapter 11 and stop it early, after 110
-# steps; three times, with different seeds.
+# Train the number model of chapter 11 and stop it early, after 110 steps, so that it still makes mistakes; three times, with different seeds. And, for the sampling
+# further down, once more without label smoothing.
 
 # %%
 from dotformer.data.corpora import number_words
@@ -618,18 +716,26 @@ validation = numbered(corpus.validation)
 batches = partial(pair_batches, numbered(corpus.train), max_tokens=1024)
 validate = partial(evaluate, batches=list(pair_batches(validation)))
 sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
-config = TrainingConfig(
-    steps=110, learning_rate=3e-3, warmup_steps=50, validate_every=110
-)
-models, forced = [], []
-for seed in range(3):
+
+
+def trained(seed, smoothing=0.1):
+    config = TrainingConfig(
+        steps=110,
+        learning_rate=3e-3,
+        warmup_steps=50,
+        validate_every=110,
+        label_smoothing=smoothing,
+    )
     torch.manual_seed(seed)
-    shape = TransformerConfig(len(english), len(german), **sizes, **layers)
-    models.append(Transformer(shape))
-    trainer = Trainer(models[-1], config)
-    [row] = trainer.train(batches, validate, progress=False)
-    forced.append(row["validation_exact"])
-    models[-1].eval()
+    model = Transformer(
+        TransformerConfig(len(english), len(german), **sizes, **layers)
+    )
+    [row] = Trainer(model, config).train(batches, validate, progress=False)
+    return model.eval(), row["validation_exact"]
+
+
+models, forced = zip(*(trained(seed) for seed in range(3)), strict=True)
+unsmoothed, _ = trained(seed=0, smoothing=0.0)
 
 # %%
 sources = pad_batch([source for source, _ in validation], 0)
@@ -642,8 +748,8 @@ def exact(written):
     )
 
 
-def best(state, beam):
-    return [found[0].tokens for found in beam_search(state, 40, beam)]
+def best(state, beam, alpha=0.6):
+    return [found[0].tokens for found in beam_search(state, 40, beam, alpha)]
 
 
 shares = {
@@ -653,6 +759,7 @@ shares = {
         exact(greedy(Forgetful(m, sources), 40)) for m in models
     ],
     "beam 1": [exact(best(KVCache(m, sources), 1)) for m in models],
+    "beam 4, alpha 0": [exact(best(KVCache(m, sources), 4, 0)) for m in models],
     "beam 4": [exact(best(KVCache(m, sources), 4)) for m in models],
 }
 for name, row in shares.items():
@@ -663,19 +770,52 @@ assert np.all(np.array(shares["greedy, not counting"]) < np.array(forced) - 0.05
 assert 0.005 < np.mean(shares["beam 4"]) - np.mean(shares["greedy"]) < 0.15
 
 # %% [markdown]
-# A column for each seed. Greedy writes as many right as teacher forcing has said it would: up to its first mistake it
-# has seen only the right words ([chapter 11](11_training.ipynb#how-good-is-it)). A beam of one agrees with it here. (It
-# may differ: where the best token is the end, it can look further for a better score.) Not counting loses many, and
-# from outside that looks like a model that has not been trained enough.
+# A column for each seed. Greedy decoding gets as many right as teacher forcing had predicted, because up to its first mistake it
+# has been given only the right words ([chapter 11](11_training.ipynb#how-good-is-it)). A beam of one agrees with it here. (It
+# may differ: where the best token is the end, it can look further for a better score.) Without counting positions the model loses many points, and
+# from outside that looks like a model that has not been trained enough. Four hypotheses instead of one gain a few points on average, for four times as many rows. (The gain comes from the width: without a
+# length penalty it is the same, since a number has only one right length.)
 #
-# Four hypotheses instead of one gain a few points on average, for four times as many rows.
+# Read what the first model writes. Here are two numbers that greedy decoding gets wrong and the beam gets right, with the beam's best three hypotheses:
+
+
+# %%
+def spelled(tokens):
+    return german.decode(tokens).strip()
+
+
+greedy_all = greedy(KVCache(models[0], sources), 40)
+found_all = beam_search(KVCache(models[0], sources), 40, beam=4)
+mended = [
+    n
+    for n, right in enumerate(wanted)
+    if greedy_all[n] != right and found_all[n][0].tokens == right
+]
+for n in mended[:2]:
+    print("source:   ", corpus.validation[n].source)
+    print("right:    ", spelled(wanted[n]))
+    print("greedy:   ", spelled(greedy_all[n]))
+    for hypothesis in found_all[n][:3]:
+        print(f"beam {hypothesis.score:6.2f}", spelled(hypothesis.tokens))
+    print()
+spoiled = sum(
+    greedy_all[n] == right != found_all[n][0].tokens
+    for n, right in enumerate(wanted)
+)
+print(f"of {len(wanted)} numbers the beam mends {len(mended)} and spoils {spoiled}")
+
+# %% [markdown]
+# In the first, greedy decoding takes *und* after *vier*, which is the better word at that point and the wrong one for the number, and cannot go back. In the second it has
+# written the whole answer, takes another word to be a little likelier than the end, and goes on. The beam keeps the alternative in both, and the score of the whole sentence decides for
+# it. The third hypotheses show what else was close.
 #
 # ## Sampling
 #
-# In a translation, likely words are what is wanted. In a story they are not: likely text tends to be dull, and to
-# repeat itself. Then draw each word by its probability, which is called **sampling**. Three options say how freely. The
-# **temperature** divides the scores before the softmax ([chapter 3](03_softmax.ipynb#temperature)). **Top-k** keeps the
-# $k$ likeliest words. **Top-p**, or nucleus sampling, keeps as few as are needed for a share $p$ of the probability.
+# In a translation, likely words are what you want. In a story they are not: likely text tends to be dull, and to
+# repeat itself. Then draw each word at random with the model's probabilities, which is called **sampling**. Three options say how freely. The
+# **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it becomes greedy decoding, above 1 the probabilities are flatter
+# than the model's. **Top-k** keeps the $k$ likeliest words. **Top-p**, or nucleus sampling, keeps as few as are needed for a share $p$ of the probability. (**Min-p**, [Nguyen and others,
+# 2024](https://arxiv.org/abs/2407.01082), keeps all words with at least a given share of the likeliest one's probability, so that the number adapts as with top-p.)
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
@@ -733,18 +873,19 @@ print("temperature 0.5:", [round(p, 3) for p in cold[0].tolist()])
 generator = torch.Generator().manual_seed(0)
 drawn = sample(Table(1000), max_length=5, generator=generator)
 drawn_share = {
-    t: np.mean([spoken(d) == t for d in drawn]) for t in ("the tea", "a cup")
+    t: np.mean([text_of(d) == t for d in drawn]) for t in ("the tea", "a cup")
 }
 print({text: round(share.item(), 3) for text, share in drawn_share.items()})
 assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
 
 # %% [markdown]
-# A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences drawn
-# from the toy, *the tea* and *a cup* are about as many as they should be, 36 and 20 in a hundred.
+# A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences sampled
+# from the tea model, *the tea* and *a cup* are about as many as they should be, 36 and 20 percent.
 #
-# **Predict first.** How many numbers does the first of the three models translate exactly if it draws its words?
+# **Predict first.** How many numbers does the first model translate exactly if it samples its words? And the same model, trained without label smoothing?
 
 # %%
+print(f"{'':24} smoothed  unsmoothed")
 for options in (
     {},
     {"top_k": 5},
@@ -752,21 +893,40 @@ for options in (
     {"temperature": 0.5},
     {"temperature": 0.1},
 ):
-    generator = torch.Generator().manual_seed(0)
-    written = sample(
-        KVCache(models[0], sources), 40, generator=generator, **options
+    for model in (models[0], unsmoothed):
+        generator = torch.Generator().manual_seed(0)
+        drawn = sample(KVCache(model, sources), 40, generator=generator, **options)
+        shares.setdefault(str(options), []).append(exact(drawn))
+    print(
+        f"{options or 'as they are'!s:24}"
+        + "".join(f"{s:9.1%}" for s in shares[str(options)])
     )
-    shares[str(options)] = exact(written)
-    print(f"{options or 'as they are'!s:22} {shares[str(options)]:.1%}")
-assert (
-    shares["{}"] < 0.12
-    and shares["{}"] < shares["{'temperature': 0.5}"] < shares["greedy"][0] + 0.05
-)
+unsmoothed_greedy = exact(greedy(KVCache(unsmoothed, sources), 40))
+print(f"{'greedy':24}{shares['greedy'][0]:9.1%}{unsmoothed_greedy:9.1%}")
+
+generator = torch.Generator().manual_seed(1)
+drawn = sample(KVCache(models[0], sources[:3]), 40, generator=generator)
+for n in range(3):
+    print(f"\n{spelled(wanted[n])}\n  sampled: {spelled(drawn[n])}")
 
 # %% [markdown]
-# Hardly one in ten. If each of eight words is drawn right with a probability of 0.73, all eight are right in 8 cases of
-# a hundred, for $0.73^8 = 0.08$. Taking the unlikely words away helps, and the colder, the closer to greedy. Sampling
-# is for texts of which many are good, not for those of which one is right.
+# Of sampled numbers only 7.6 percent are right, where greedy decoding gets half. Part of that was ordered in training. With label smoothing of 0.1 even a perfect
+# model gives the right token 0.9003 and spreads the rest over tokens that are never right ([chapter 11](11_training.ipynb#what-should-be-small)); a target of nine tokens, which is their mean length with the end, is then
+# right with probability $0.9003^9 = 0.39$. The same model, trained without smoothing, gets 20 percent: much more, and still far from greedy decoding, because a model that was stopped early is unsure. Taking the unlikely words away helps both, and
+# the colder, the closer to greedy decoding. Sampling is for texts of which many are good, not for those of which one is right.
+
+# %% tags=["hide-input"]
+assert np.isclose(0.9003**9, 0.39, atol=0.005)
+assert round(np.mean([len(tokens) + 1 for tokens in wanted])) == 9
+plain = shares["{}"]
+assert plain[0] < 0.12 and plain[1] > plain[0] + 0.08
+for column, best_share in enumerate((shares["greedy"][0], unsmoothed_greedy)):
+    rising = [
+        shares[str(o)][column]
+        for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})
+    ]
+    assert rising == sorted(rising) and abs(rising[-1] - best_share) < 0.05
+assert all(shares["{'top_p': 0.9}"][m] > plain[m] for m in (0, 1))
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -794,7 +954,7 @@ quiz.one_choice(
 #
 # ### Exercise 1: The nucleus
 #
-# *Medium, 15 minutes.* Top-p by yourself. Given probabilities of one step, an array that sums to 1, and $p$, set to 0
+# *Medium, 15 minutes.* Write top-p yourself. Given probabilities of one step, an array that sums to 1, and $p$, set to 0
 # all that are not needed, and make the rest sum to 1. Words are taken from the likeliest down until their sum is at
 # least $p$. In NumPy, $(V,)$ in and out.
 
@@ -1006,7 +1166,7 @@ verdict
 # ## In one breath
 #
 # A model that writes takes a word, asks what may come next, and chooses. The best word each time can lead astray, so a
-# beam follows a few hypotheses, and where many texts are good one samples. What was computed for earlier words does not
+# beam follows a few hypotheses, and where many texts would do, one samples. What was computed for earlier words does not
 # change, so their keys and values are kept, and each new word must know how many came before it.
 #
 # **Sources.** Beam search for translation and the length penalty: [Wu and others
@@ -1014,7 +1174,8 @@ verdict
 # (2017)](https://arxiv.org/abs/1706.03762), section 6.1. Top-k: [Fan, Lewis and Dauphin
 # (2018)](https://arxiv.org/abs/1805.04833). Top-p, and why likely text is dull: [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751). What keys and values cost in a large model: [Pope and others
-# (2023)](https://arxiv.org/abs/2211.05102).
+# (2023)](https://arxiv.org/abs/2211.05102). Search errors and model errors: [Stahlberg and Byrne (2019)](https://arxiv.org/abs/1908.10090). Speculative decoding: [Leviathan
+# and others (2023)](https://arxiv.org/abs/2211.17192).
 #
 # **Next.** Everything on the map is built. Part III puts it to work: chapters 13 and 14 translate whole sentences,
-# measures how well, and compares it with the networks that came before.
+# measure how well, and compare the transformer with the networks that came before.

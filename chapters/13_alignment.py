@@ -784,7 +784,7 @@ for name in ("transformer", "gru, attention", "lstm, attention"):
 # Look at the sentence whose verb comes apart.
 
 # %% tags=["plot"]
-asking = ["<begin>", *apart.target.split()]
+asking = ["<bos>", *apart.target.split()]
 movable.heads(
     attention(apart),
     asking,

@@ -528,7 +528,7 @@ weights = np.array(sentence["thousandths"], dtype=float)  # (layers, heads, T, S
 weights /= weights.sum(axis=-1, keepdims=True)
 movable.heads(
     weights,
-    ["<begin>", *sentence["target"]],
+    ["<bos>", *sentence["target"]],
     keys=sentence["source"],
     layer=1,
     token=6,

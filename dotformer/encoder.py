@@ -185,8 +185,8 @@ class Embeddings(nn.Module):
     """From token numbers to vectors: look each up, scale, add its position.
 
     The `vocab_size` rows start with deviation 1/sqrt(D) and are multiplied by
-    sqrt(D) when looked up, so that they start as large as the positions. After
-    Vaswani and others (2017), section 3.4.
+    sqrt(D) when looked up, so that they start about as large as the positions.
+    After Vaswani and others (2017), section 3.4.
 
     Defined in chapter 8, "From numbers to vectors".
     """

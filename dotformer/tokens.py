@@ -100,10 +100,10 @@ class BPETokenizer:
     def __init__(
         self,
         merges: Sequence[tuple[int, int]],
-        special_tokens: Sequence[str] = ("<pad>", "<begin>", "<end>"),
+        special_tokens: Sequence[str] = ("<pad>", "<bos>", "<eos>"),
     ) -> None:
         self.merges, self.special_tokens = files.checked(merges, special_tokens)
-        self.pad_id, self.begin_id, self.end_id = range(3)
+        self.pad_id, self.bos_id, self.eos_id = range(3)
         self.symbols = [bytes([n]) for n in range(256)]
         for left, right in self.merges:
             self.symbols.append(self.symbols[left] + self.symbols[right])
@@ -127,7 +127,7 @@ class BPETokenizer:
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:
-            return [self.begin_id, *tokens, self.end_id]
+            return [self.bos_id, *tokens, self.eos_id]
         return tokens
 
     def _merge(self, word: str) -> list[int]:

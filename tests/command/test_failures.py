@@ -308,7 +308,7 @@ def test_damaged_files(fails, begun, config):
 
 def test_a_tokenizer_of_another_run_is_noticed(fails, begun, config):
     whole = (begun / "source.json").read_bytes()
-    for other in ((begun / "target.json").read_bytes(), whole.replace(b"<end>", b"<stop>")):  # as many tokens
+    for other in ((begun / "target.json").read_bytes(), whole.replace(b"<eos>", b"<stop>")):  # as many tokens
         (begun / "source.json").write_bytes(other)
         for command in (("translate", begun), ("train", config(), "--output", begun)):
             assert "source.json or target.json is not what" in fails(*command)

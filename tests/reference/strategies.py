@@ -73,33 +73,6 @@ def drawn_anew(module, seed):
     return module
 
 
-def as_ours(theirs):
-    """The state of PyTorch's MultiheadAttention, or of an encoder or decoder (layer), under the names of ours."""
-    state = theirs.state_dict()
-    cross = any("multihead_attn" in name for name in state)  # a decoder
-    attention = "self_attention" if cross else "attention"
-    renamed = {
-        "self_attn.": f"{attention}.",
-        "multihead_attn.": "cross_attention.",
-        "linear1.": "feed_forward.up.",
-        "linear2.": "feed_forward.down.",
-        "norm1.": f"{attention}_add_norm.norm.",
-        "norm2.": f"{'cross_attention' if cross else 'feed_forward'}_add_norm.norm.",
-        "norm3.": "feed_forward_add_norm.norm.",
-        "out_proj.": "w_o.",
-    }
-    ours = {}
-    for name, tensor in state.items():
-        for old, new in renamed.items():
-            name = name.replace(old, new)
-        if "in_proj_" in name:
-            for projection, part in zip(("w_q.", "w_k.", "w_v."), tensor.chunk(3), strict=True):
-                ours[name.replace("in_proj_", projection)] = part
-        else:
-            ours[name] = tensor
-    return ours
-
-
 def torch_mask(mask, shape):
     """A mask that is True for *may attend*, as PyTorch's modules take it: True for *may not*, (B H, T, S)."""
     return None if mask is None else ~mask.expand(shape).reshape(-1, *shape[-2:])

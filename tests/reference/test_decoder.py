@@ -8,7 +8,8 @@ from torch import nn
 
 from dotformer.decoder import Decoder, DecoderLayer, causal_mask, padding_mask
 from dotformer.encoder import LayerConfig
-from tests.reference.strategies import as_ours, assert_close, drawn_anew, normals, seeds, sizes
+from dotformer.support.torch_modules import our_state_dict
+from tests.reference.strategies import assert_close, drawn_anew, normals, seeds, sizes
 
 # masks
 
@@ -85,7 +86,7 @@ def pair(num_layers, final_norm, case):
     layer = nn.TransformerDecoderLayer(*sizes, **options)
     reference = drawn_anew(nn.TransformerDecoder(layer, num_layers, norm), seed)
     decoder = Decoder(LayerConfig(**our_options, final_norm=final_norm), num_layers).double()
-    decoder.load_state_dict(as_ours(reference))
+    decoder.load_state_dict(our_state_dict(reference))
     return decoder, reference
 
 
@@ -108,7 +109,7 @@ def test_in_training_entries_are_dropped_where_torch_drops_them(norm_first):
     reference = drawn_anew(theirs, seed=0)
     config = LayerConfig(d_model=8, num_heads=2, d_ff=16, dropout=0.3, norm_first=norm_first)
     layer = DecoderLayer(config).double()
-    layer.load_state_dict(as_ours(reference))
+    layer.load_state_dict(our_state_dict(reference))
     x, memory = normals(1, (1, 5, 8), (1, 4, 8))  # with one sentence both lay their numbers out alike
     for seed in range(2):
         outputs = []

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from dotformer.by_hand.positions import sinusoidal_positions
 from dotformer.encoder import Embeddings, Encoder, EncoderLayer, FeedForward, LayerConfig, PositionalEncoding
-from tests.reference.strategies import as_ours, assert_close, drawn_anew, normals, seeds, sizes
+from dotformer.support.torch_modules import our_state_dict
+from tests.reference.strategies import assert_close, drawn_anew, normals, seeds, sizes
 
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
 activations = st.sampled_from(list(ACTIVATIONS))
@@ -123,7 +124,7 @@ def pair(num_layers, final_norm, case):
     layer = nn.TransformerEncoderLayer(*sizes, **options)
     reference = drawn_anew(nn.TransformerEncoder(layer, num_layers, norm, enable_nested_tensor=False), seed)
     encoder = Encoder(LayerConfig(**ours, final_norm=final_norm), num_layers).double()
-    encoder.load_state_dict(as_ours(reference))
+    encoder.load_state_dict(our_state_dict(reference))
     return encoder, reference
 
 
@@ -146,7 +147,7 @@ def test_in_training_entries_are_dropped_where_torch_drops_them(norm_first):
     reference = drawn_anew(theirs, seed=0)
     config = LayerConfig(d_model=8, num_heads=2, d_ff=16, dropout=0.3, norm_first=norm_first)
     layer = EncoderLayer(config).double()
-    layer.load_state_dict(as_ours(reference))
+    layer.load_state_dict(our_state_dict(reference))
     (x,) = normals(1, (1, 5, 8))  # with one sentence both lay their numbers out alike
     for seed in range(2):
         outputs = []

@@ -11,8 +11,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dotformer.attention import MultiHeadAttention, scaled_dot_product_attention
 from dotformer.support.recording import record_weights
+from dotformer.support.torch_modules import our_state_dict
 from tests.reference.strategies import (
-    as_ours,
     assert_close,
     attention_inputs,
     drawn_anew,
@@ -59,7 +59,7 @@ def torch_attention(num_heads, query, bias, seed):
     d_model = query.shape[-1]
     theirs = drawn_anew(nn.MultiheadAttention(d_model, num_heads, bias=bias, batch_first=True), seed)
     ours = MultiHeadAttention(d_model, num_heads, bias=bias).double()
-    ours.load_state_dict(as_ours(theirs))
+    ours.load_state_dict(our_state_dict(theirs))
     return ours, theirs
 
 

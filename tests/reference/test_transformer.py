@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from dotformer.attention import MultiHeadAttention
+from dotformer.support.torch_modules import our_state_dict
 from dotformer.transformer import Transformer, TransformerConfig
-from tests.reference.strategies import as_ours, assert_close, drawn_anew, seeds
+from tests.reference.strategies import assert_close, drawn_anew, seeds
 
 SMALL = {"d_model": 8, "num_heads": 2, "num_encoder_layers": 2, "num_decoder_layers": 2, "d_ff": 16, "dropout": 0.0}
 SOURCE = torch.tensor([[1, 5, 3, 2, 4], [7, 1, 2, 0, 0], [9, 0, 0, 0, 0]])
@@ -156,8 +157,8 @@ def test_the_model_is_a_torch_transformer_between_embeddings_and_output(case, tr
     options, theirs, source, target, seed = case
     model = small(seed, **options).train(training)
     reference = drawn_anew(nn.Transformer(**theirs), seed + 1).train(training)
-    model.encoder.load_state_dict(as_ours(reference.encoder))
-    model.decoder.load_state_dict(as_ours(reference.decoder))
+    model.encoder.load_state_dict(our_state_dict(reference.encoder))
+    model.decoder.load_state_dict(our_state_dict(reference.decoder))
     pad_id, length = options["pad_id"], target.shape[1]
     no_source, no_target = source == pad_id, target == pad_id
     words = model.source_embeddings(source), model.target_embeddings(target)

@@ -1,0 +1,44 @@
+"""Chapter 8's small encoders, whole, with a part left out, with and without warm-up: `python -m benchmarks.encoders`.
+
+The code is the chapter's own. Takes half an hour of one core and writes book/measurements/encoders.json.
+"""
+
+from itertools import product
+
+from tqdm import tqdm
+
+from benchmarks.pages import names_before
+from benchmarks.results import save
+
+SEEDS = range(3)
+PARTS = (None, "residual", "residual, attention", "residual, feed-forward", "norm", "attention", "feed-forward")
+RATES_PARTS = (0.0025, 0.005, 0.01, 0.02)
+RATES_WARM_UP = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.045, 0.06)
+LAST = 20  # steps at the end whose mean is a result
+
+
+def main() -> None:
+    """Train and save the losses and the shares right at the end."""
+    learn = names_before("08_encoder", "encoders")["learn"]
+
+    def runs(task: str, **settings: object) -> dict[str, object]:
+        ends: dict[str, list[float]] = {"losses": [], "right": []}
+        for seed in SEEDS:
+            _, losses, right = learn(task, seed=seed, **settings)
+            ends["losses"].append(sum(losses[-LAST:]) / LAST)
+            ends["right"].append(sum(right[-LAST:]) / LAST)
+        return {"task": task} | settings | ends
+
+    parts = [
+        runs(task, without=without, learning_rate=rate, steps=600)
+        for task, without, rate in tqdm([*product(("reverse", "add"), PARTS, RATES_PARTS)])
+    ]
+    warm_up = [
+        runs("reverse", norm_first=norm_first, warm_up=steps, learning_rate=rate)
+        for norm_first, steps, rate in tqdm([*product((False, True), (1, 200), RATES_WARM_UP)])
+    ]
+    save("encoders", {"parts": parts, "warm_up": warm_up})
+
+
+if __name__ == "__main__":
+    main()
