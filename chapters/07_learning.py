@@ -1155,7 +1155,7 @@ verdict
 #
 # A wrong answer is passed back by the chain rule: each value hears it by its weight, each score by how its value
 # compares with the average, and a little of what arrives at the matrices is subtracted from them. Nobody labels
-# attention. The matrices learn from the answers, and the weights are computed from them anew for every input.
+# attention. The matrices learn from the answers, and the weights are computed from them again for every input.
 #
 # **Sources.** Backpropagation: [Rumelhart, Hinton and Williams (1986)](https://doi.org/10.1038/323533a0). Attention
 # trained by nothing but the task: [Bahdanau, Cho and Bengio (2014)](https://arxiv.org/abs/1409.0473). Autograd in

@@ -1515,9 +1515,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A decoder layer looks at what is written, looks at what was read, and works on both. A mask, by setting scores to
+# A decoder layer attends to what is written, attends to what was read, and works on both. A mask, by setting scores to
 # minus infinity, keeps each word from its future, so that all words can be learnt in one pass, though they are written
-# one by one. In cross-attention the writer asks and the reader's last layer answers, in every layer anew.
+# one by one. In every layer, cross-attention takes its queries from the answer, and its keys and values from what the encoder's last layer
+# has made of the question.
 #
 # **Sources.** The model: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), sections 3.1 and 3.2.3.
 # Attention from writer to reader: [Bahdanau, Cho and Bengio (2014)](https://arxiv.org/abs/1409.0473). Teacher forcing:
