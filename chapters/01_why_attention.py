@@ -8,7 +8,7 @@
 # %% [markdown]
 # # 1. Why attention?
 #
-# Before attention, a network read a text the way you listen to a stranger's telephone number: one digit at a time,
+# Before attention, most networks read a text the way you listen to a stranger's telephone number: one digit at a time,
 # holding on to what you can. By the end of this chapter you will have run three networks that read like that, and
 # measured how fast they forget and how much they can hold.
 #
@@ -294,14 +294,15 @@ for name in names:
     print(f"{name:18}", *(f"{k} back {m[k]:.0e}  " for k in (1, 5, 20, 40)))
 
 # %% [markdown]
-# Less than a ten-thousandth, for the first three rows. The plain cell depends on the word 20 back a millionth or two as
-# much as on the last one. Twenty words is one sentence.
+# For the first three rows the answer is: less than a ten-thousandth. The plain cell depends on the word 20 back about two
+# millionths as much as on the last one. Twenty words is one sentence.
 #
-# We can explain this number. Each step multiplies the derivative by $W_h$ and by the slope of $\tanh$. A matrix of $H$ by $H$
-# entries, drawn evenly between $\pm 1/\sqrt{H}$, has entries of variance $\frac{1}{3H}$; it multiplies the length of a
-# vector by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$ is 1 at 0 and less everywhere else, here 0.86 on
-# average. Together that is 0.50 a step. (Measured: 0.52, because the directions that shrink least are the ones that are
-# left.)
+# We can explain this number. Each step multiplies the derivative by $W_h$ and by the slope of $\tanh$. The entries of $W_h$
+# are drawn evenly between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it
+# sums $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$
+# is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step. (Measured, from 5 back to 20: 0.52.)
+# The gates of the LSTM and the GRU do not help yet. With biases near 0 a gate stands half open, at $\sigma(0) = \frac12$,
+# and halves what it lets through at every step.
 
 # %%
 slopes, shrinks = [], []
@@ -319,11 +320,11 @@ assert abs(slope - 0.86) < 0.02 and abs(shrinks - 0.58) < 0.02
 assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
-# So the fault lies in the *start*, and a start can be chosen. Row 4 is the plain cell with an **orthogonal** matrix for
+# So much of the fault lies in the *start*, and a start can be chosen. Row 4 is the plain cell with an **orthogonal** matrix for
 # $W_h$, a rotation or reflection, which leaves every length as it is. Only the slope of $\tanh$ is left, some 0.8 a step
 # (less than 0.86, because the entries of the state are larger now), and at 20 back the influence is thousands of times what
 # it was. Row 5 is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps
-# $\sigma(3) = 0.95$ a step, 0.15 after 40 steps. With what goes round through $h$, a third is left. Gates can hold on.
+# $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Together with the path through $h$, a third is left. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that have
 # no influence. This is the **vanishing gradient**. It made plain networks hard to train, and the LSTM was invented
@@ -339,7 +340,7 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # ## How much do they hold?
 #
 # The other question was *what* a memory lets go. Read 4,000 random texts, each word 8 independent numbers, and try to
-# recall the word $k$ back from the last state, by the best linear fit, which is what a next layer's matrix can do. The
+# recall the word $k$ back from the last state, by the best linear fit, which is what one more matrix could do. The
 # score is $R^2$, the share of the word's variance that the fit explains: 1 is perfect recall, 0 is none.
 #
 # **Predict first.** A state of 24 numbers, words of 8. Add up the $R^2$ of every number that was read. Which network
@@ -358,7 +359,7 @@ def recall_by_distance(name, seed, texts=4000, words=50):
     basis, _ = np.linalg.qr(state - state.mean(axis=0))
     read = read - read.mean(axis=1, keepdims=True)
     explained = ((basis.T @ read) ** 2).sum(axis=1) / (read**2).sum(axis=1)
-    chance = size / texts  # so much of anything is explained by accident
+    chance = size / texts  # this share is explained by chance alone
     return ((explained - chance) / (1 - chance)).mean(axis=1)[::-1]
 
 
@@ -374,15 +375,16 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# The slowest to forget does not hold more. The orthogonal cell, whose gradient comes through so much better, recalls hardly
-# more than the plain one: 21 numbers against 19. It spreads the same memory over more words, each less sharp, and the
+# To forget slowly is not to hold much more. The orthogonal cell, whose gradient comes through so much better, recalls hardly
+# more than the plain one: 21 numbers against 19. It spreads its memory over more words, each less sharp, and the
 # open gate spreads it thinnest: 2 % of the word 40 back.
 #
-# There is a bound. The numbers that were read are independent, like axes at right angles. A state of $H$ numbers gives
-# $H$ directions to read off. A direction of length 1 may lie along one axis or between several, but by Pythagoras the
-# squares of its shares add up to at most 1. So **a linear fit to a state of $H$ numbers recalls at most $H$ of the
+# There is a bound. The $R^2$ of one number that was read is the sum of its squared correlations with $H$ directions of the
+# state that are uncorrelated among themselves. Now sum the other way. The numbers that were read are independent, like axes
+# at right angles, and one direction of the state may lie along one of these axes or between several. But by Pythagoras
+# its squared correlations with all of them add up to at most 1. So **a linear fit to a state of $H$ numbers recalls at most $H$ of the
 # independent numbers that were read**, whatever the weights: from 24, three words of 8. This is the state's **memory
-# capacity**. Training can come closer to the bound and choose *which* three words' worth to keep. It cannot wait for the
+# capacity**. Training can only choose *which* three words' worth to keep. It cannot wait for the
 # question.
 #
 # (A number has many digits, and something other than a linear fit might find more in them: $h' = 0.5 \, h + x$ with $x$
@@ -463,8 +465,8 @@ for back in (1, 10, 40):
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the recurrent
 # networks had 24. And the derivative of the answer with respect to a word is that word's weight: one factor, at any
 # distance, and no product over the steps in between. (When the weights are computed from the words, as in chapter 4, there
-# is a second path, through the weights; it does not grow with the distance either.) A model may still *choose* to weigh
-# near words more. Nothing forces it to.
+# is a second path, through the weights; its length does not depend on the distance either.) A model may still *choose* to give
+# nearby words more weight. Nothing forces it to.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain, GRU and LSTM fall straight, below a ten-thousandth at 20 back; the rotation falls half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all five curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -518,7 +520,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## What does it cost?
 #
-# The paper that introduced the transformer compares three ways to let $n$ words of width $d$ know of each other: by
+# The paper that introduced the transformer compares three ways to let $n$ words of width $d$ exchange information: by
 # work, by steps that must wait for one another, and by the longest path between two words.
 #
 # | layer | work | steps in a row | longest path |
@@ -572,13 +574,14 @@ for n in (50, 512, 5000):
     )
 
 # %% [markdown]
-# For a sentence of 50 words attention costs twice a plain cell and half an LSTM. As the text grows the square takes over:
-# at $n = 2d$, a thousand words, it is even with the LSTM, and for long texts it costs more in proportion to their length.
+# For a sentence of 50 words attention by itself costs twice a plain cell and half an LSTM. As the text grows the square takes
+# over: at $n = 2d$, a thousand words, it is even with the LSTM, and beyond that its cost, relative to the LSTM's, grows in
+# proportion to the length.
 # What attention saves in training is the *waiting*: it computes all words at once, where a recurrent network must take
 # them in a row. (When it *writes* a text it takes them in a row, too; chapter 12.)
 #
 # The paper trained its largest model in 3.5 days on eight GPUs, and reports better translations from English to German and
-# to French than any single model before it (28.4 and 41.8 BLEU, a score that [chapter 14](14_translation.ipynb) explains).
+# to French than any earlier single model (28.4 and 41.8 BLEU, a score that [chapter 14](14_translation.ipynb) explains).
 #
 # ### Is attention an infinite memory?
 #

@@ -12,7 +12,7 @@
 # of this chapter there is a function that compares all words of a sentence with all others, in one line, and you will
 # have asked a published model which words are most like *tea*, *debts* and *python*.
 #
-# You need a little Python and the product of two matrices. It takes about 20 minutes to read, and as long again for the
+# You need a little Python and the product of two matrices. It takes about 20 minutes to read, and 30 more for the
 # exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -60,15 +60,14 @@ drawing.arrow((2.6 + 0.7, 2.4), (2.6 + 0.7, 2.12), color=plots.RED)
 plt.show()
 
 # %% [markdown]
-# Multiply the question with each word, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for
+# Multiply the question by each word, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for
 # *debts*, 0 for the rest. The word that **agrees** with the question is found, because where both have a large number the
 # product is large. In attention the question is called the **query**, and what a word offers is its **key**. This chapter
-# is about the comparison. That query and key come from the words themselves, by matrices that training finds, is the
-# business of chapter 4.
+# is about the comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
 #
 # ## A word as a row of numbers
 #
-# Until then a query is a word like the others, and the question is how alike two words are. *Tea* is more like *coffee*
+# Start with a simpler case, in which a word itself asks, and what agrees with it is what is *like* it. *Tea* is more like *coffee*
 # than like *train*. You know that; how would a program know? Give each word a few numbers. Here are three properties, and
 # our own rough answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
 
@@ -115,7 +114,7 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
     print(f"tea and {word:7}{multiply_and_add(tea, vector):3}")
 
 # %% [markdown]
-# 15 for coffee, 2 for the train, $-3$ for the ice: the order that our three properties imply. This sum of products is
+# 15 for coffee, 2 for the train, $-3$ for the ice, which our first property makes the opposite of tea. This sum of products is
 # the **dot product**, or inner product:
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
@@ -192,8 +191,7 @@ axes.axvline(0, color=plots.GREY, lw=0.8)
 plt.show()
 
 # %% [markdown]
-# Tea and coffee point almost the same way, and coffee goes further. Ice points to the other side, more than a right angle
-# away from tea, and that is where the dot product turns negative.
+# Tea and coffee point almost the same way, and coffee goes further. Ice points away, at more than a right angle from tea, and that is where the dot product turns negative.
 #
 # The **length** of an arrow, the **norm** of its vector, is Pythagoras in $D$ dimensions, and it is a dot product too:
 # $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$. For the angle $\theta$ between two arrows, look at the
@@ -244,7 +242,7 @@ def cosine_similarity(
     Raises ValueError where `normalize` does.
     """
     cosine = dot(normalize(a), normalize(b))
-    return min(max(cosine, -1.0), 1.0)  # rounding can pass 1 by a hair
+    return min(max(cosine, -1.0), 1.0)  # rounding can go slightly past 1
 
 
 # %% tags=["nbval-check-output"]
@@ -261,13 +259,13 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # %% [markdown]
 # Tea is now most like tea: 1. Coffee has 0.981 and the train 0.135.
 #
-# ### Which of the two does a transformer use?
+# ### Dot product or cosine: which does a transformer use?
 #
 # The original transformer uses the dot product, divided by a number that depends on the width alone; chapter 3 derives it.
 #
 # | | depends on | good for |
 # |---|---|---|
-# | dot product | direction and length | attention: a key of large norm counts for more, for or against, and the norm is learnt too |
+# | dot product | direction and length | attention: a key of large norm has larger scores, above 0 or below, and the norm is learnt too |
 # | cosine | direction only | search, where a long document should not win by its length |
 
 # %% tags=["quiz"]
@@ -377,7 +375,7 @@ assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
 #
 # all-MiniLM-L6-v2 is such a model, trained on a billion pairs of sentences and small enough to come with this book's
 # requirements; chapter 15 runs all of it. Here we take only its first part, the **embedding table**: 30,522 vectors of
-# width 384, one for each **token**, which is a word, part of a word or a character. Some 21,000 are whole words.
+# width 384, one for each **token**, which is a word, part of a word or a character. Some 21,000 are words of three letters or more, or look like them.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -413,13 +411,13 @@ print(
 # %% [markdown]
 # Of 21,000 words, *coffee*. Nobody told the model what a drink is. Is a cosine of 0.44 much? Two words drawn at random have
 # 0.07, and the *nearest* of all words to a random direction has 0.20, because it is the luckiest of many. So 0.44 is no
-# accident, and the 0.31 of *drinks* is not either. Before you call two words alike, compare with strangers from the same
+# accident. Before you call two words alike, compare with strangers from the same
 # model. (In some models all vectors lean to one side, and strangers have cosines well above 0: [Ethayarajh
 # 2019](https://aclanthology.org/D19-1006/).)
 #
 # Two rows deserve a second look. *Debts* finds *creditors* and *owed*, words that go together with debts without being like
 # them: this kind of likeness does not tell the two apart. And the neighbours of *python* are animals as well as *import* and
-# *pip*. These are **static** embeddings: one vector for each word, whatever the sentence. To find out which python is
+# *pip* (and *panda* may be either, since a library is called pandas). These are **static** embeddings: one vector for each word, whatever the sentence. To find out which python is
 # meant, a model has to look at the other words. That is what attention is for, and with these very vectors chapter 4 does
 # it.
 
@@ -526,7 +524,7 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 
 # %% [markdown]
 # No error, the same shape, numbers of a believable size. `reshape` keeps the numbers in reading order and cuts them
-# into new rows, so that a "key" is now made of numbers that belonged to different entries. One number gives it away, if
+# into new rows, so that a "key" is now made of numbers from different words. One number gives it away, if
 # you know what to look for: the last, tea's likeness to itself, which is not 1.
 #
 # A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones. (With other
@@ -551,8 +549,8 @@ quiz.several_choices(
         "Yes: a vector of length 1 has dot product 1 with itself.",
     ),
     quiz.wrong(
-        "Two different words have a cosine of 1",
-        "That can happen: two words may have vectors of the same direction. The matrix cannot tell them apart, and it is "
+        "Two of the words have a cosine of 1",
+        "That can happen: a word may be there twice, or two words may have vectors of the same direction. The matrix cannot tell them apart, and it is "
         "right about its input.",
     ),
     quiz.wrong(

@@ -54,8 +54,9 @@ news, joke = (
 assert np.allclose(news, joke, rtol=0, atol=1e-12)
 
 # %% [markdown]
-# No choice of the three matrices changes that. So the order must enter elsewhere, and the plainest choice is the vectors: give
-# every **position** in the sentence a vector of its own, $p_t$ for position $t$ (counted from 0), and add it to the word
+# No choice of the three matrices changes that (a causal mask would, a little: [chapter
+# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). So the order must enter elsewhere, and the simplest way is through the
+# input vectors: give every **position** in the sentence a vector of its own, $p_t$ for position $t$ (counted from 0), and add it to the word
 # that stands there: $x_t + p_t$.
 #
 # ## Three ideas that break
@@ -248,7 +249,8 @@ for d_model in (4, 8, 16, 32):
     print(f"D {d_model:2}: nearest to position 0 is {nearest:4}, {apart:.2f} apart")
 
 # %% [markdown]
-# Tick off the list. Bounded: between −1 and 1. No last position: the formula takes any $t$. Every row has the same length,
+# Tick off the list; that near positions are similar, and that a step is the same everywhere, follows below. Bounded: between
+# −1 and 1. No last position: the formula takes any $t$. Every row has the same length,
 # $\sqrt{D/2}$, because each pair contributes $\sin^2 + \cos^2 = 1$. Different: at every width, but how well *apart* depends on
 # it. With $D = 4$, position 1885 is nearly position 0, because both pairs are back where they began (1885 is three hundred
 # turns of the one and three of the other). With $D = 16$ or 32, of the first ten thousand positions none is nearer than the
@@ -279,10 +281,10 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With base 100 the slowest pair comes round after 540 words, the similarity is used up at a distance of about a hundred, and
+# With base 100 the slowest pair comes round after 540 words, the similarity has fallen to zero at a distance of about a hundred, and
 # beyond that it swings up and down. With 10,000 it falls, in ripples, over some thousand words. With a million it reaches
-# further still, but near words differ less: at a distance of 10 the similarity is 0.76 and not 0.66. So a base is a choice of
-# how far to see, paid for in sharpness. The paper does not say how it came by 10,000; models for long texts use larger bases.
+# further still, but near words differ less: at a distance of 10 the similarity is 0.76 and not 0.66. So a larger base sees
+# further, and tells neighbours apart less well. The paper does not say how it came by 10,000; models for long texts use larger bases.
 
 # %%
 left_at = {}
@@ -397,14 +399,14 @@ plots.attention_map(weights, names, names)
 plt.show()
 
 # %% [markdown]
-# Every position from 1 on attends to the one before it. One matrix does it at all positions at once.
+# Every position from 1 on attends mostly to the one before it. One matrix does it at all positions at once.
 #
 # ### The dog and the man
 #
 # Now add words, and the verb can tell who bites. The words are vectors of the published model from
 # [chapter 2](02_similarity.ipynb#real-vectors), 384 numbers and after them 32 zeros; the positions are 384 zeros and after them
 # 32 sines and cosines. So in their sum $x_t + p_t$ each keeps to its own entries. $W_Q$ and $W_K$ read the positions, as above,
-# and $W_V$ reads the words. To which word is it nearest, what *bites* receives?
+# and $W_V$ reads the words. Which word is nearest to what *bites* receives?
 
 # %%
 from dotformer.by_hand.similarity import normalize
@@ -435,8 +437,8 @@ joke = verb_after_attention(man + p[0], bites + p[1], dog + p[2])
 assert not np.allclose(news, joke, atol=0.1)
 
 # %% [markdown]
-# *Dog* in the one, *man* in the other. (Words and positions need not keep apart so neatly; how a sum is taken apart when they
-# do not, we come to below.) The subject of a verb is not always the word before it. But heads that attend to the word before,
+# *Dog* in the one, *man* in the other. (Words and positions need not keep apart so neatly; further
+# down we separate sums in which they overlap.) The subject of a verb is not always the word before it. But heads that attend to the word before,
 # or after, are among the first that one finds in trained models ([Voita and others,
 # 2019](https://aclanthology.org/P19-1580/), call them positional heads), and chapter 6 shows one.
 
@@ -446,12 +448,12 @@ assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
 # %% [markdown]
 # ## Neighbouring positions are similar
 #
-# Multiply two positions and add:
+# Take the dot product of two encodings:
 #
 # $$p_t \cdot p_{t+k} = \sum_i \sin \omega_i t \, \sin \omega_i (t + k) + \cos \omega_i t \, \cos \omega_i (t + k) = \sum_i \cos \omega_i k .$$
 #
 # The dot product of two positions depends on their *distance* alone. Move the position below: the curve of dot products
-# keeps its shape, and only where it ends changes.
+# keeps its shape, and only its ends move.
 
 # %% tags=["plot"]
 movable.position(sinusoidal_positions(48, 16), position=12)
@@ -471,8 +473,8 @@ assert (
 
 # %% [markdown]
 # The peak is the position itself. From there the curve falls for a few words, and then it ripples: in this picture, whose
-# width is 16, the product at a distance of six is a little higher than at two. So a product depends on the distance alone, but it does not simply measure it; near is
-# alike, and far is unlike on the whole. And the curve is its own mirror image: one word *before* and one word *after* give
+# width is 16, the product at a distance of six is a little higher than at two. So a product depends on the distance alone, but it does not simply measure it; near
+# positions are more alike than far ones, on the whole. And the curve is its own mirror image: one word *before* and one word *after* give
 # the same product. A rotation in $W_Q$ tells them apart.
 
 # %% tags=["quiz"]
@@ -505,8 +507,8 @@ quiz.one_choice(
 # Take a small task: every position must attend to the position before it. The scores are $P A P^\top$ with a matrix $A$
 # to be found. In one version $P$ holds sinusoids; in the other it starts at random and is trained along with $A$. Both
 # practise on positions 0 to 23, and are then tested on 24 to 47 (**extrapolation**). Training is the subject of
-# [chapter 7](07_learning.ipynb). Take from the code that both versions follow the same gradient, with five learning rates,
-# and that both the best and the worst of these are printed.
+# [chapter 7](07_learning.ipynb). For now it is enough that both versions learn in the same way, at five learning rates,
+# and that the best and the worst of the five results are printed.
 #
 # **Predict first.** How often does each attend to the right position beyond 23?
 
@@ -567,12 +569,13 @@ for d_model in (16, 32, 64, 128):
         assert practised > 0.99 and (beyond < 0.15) == (learned or d_model == 128)
 
 # %% [markdown]
-# Both are perfect where they practised. Beyond, the learned table is at chance, and must be: its rows there are still the
+# Both are perfect where they practised. Beyond, the learned table finds next to nothing, and must fail: its rows there are still the
 # random numbers they started as, because no gradient ever reached them. A learned table ends where training ended.
 #
 # The sinusoids can go on, and often do not. At widths 16 and 32 nearly every position beyond is right with a good learning
 # rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at any width. The
-# wider $A$ is, the more matrices fit the 24 positions that were practised, and training finds another one. So the formula
+# wider $A$ is, the more matrices fit the 24 positions that were practised, and nothing in training asks for the rotation among
+# them. So the formula
 # makes going further *possible*, and does not force a model to learn it.
 #
 # Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
@@ -613,7 +616,7 @@ assert recovered[256, "word"] == recovered[256, "position"] == 1
 # %% [markdown]
 # At width 256 both come back, in every held-out combination, because 50 words and a dozen directions of positions fit in 256
 # dimensions with room to spare. At 64 they nearly fill the space, and the position suffers. A real vocabulary has far more
-# words than dimensions, so there the word vectors must *learn* to leave room.
+# words than dimensions, so random vectors would leave no room; but word vectors are learned.
 #
 # ### Why multiply the embedding by the root of the width?
 #
@@ -674,7 +677,8 @@ quiz.several_choices(
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
 # since turning back by $s$ undoes $s$ of the $t$ steps. The score depends on the two words and on the difference of
-# their positions: it is a **relative** encoding, where the sinusoids are **absolute**. These are **rotary positions** (RoPE).
+# their positions: it is a **relative** encoding. Sinusoids are **absolute**, since what is added to a word depends on where it
+# stands, although the product of two of them does not. These are **rotary positions** (RoPE).
 # They are applied in every layer, so that no layer has to remember them; the values are not turned; and distance enters
 # every score by itself, where added positions must be picked out by $W_Q$ and $W_K$. Llama ([Touvron and others,
 # 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. They do not extrapolate by themselves,
@@ -900,7 +904,7 @@ verdict
 # ## In one breath
 #
 # Attention has no sense of order, so a vector for the position is added to each word before the first layer. Sines and
-# cosines of many frequencies make such vectors: bounded, different if there are enough of them, similar when near, and a step of $k$
+# cosines of many frequencies make such vectors: bounded, well apart if there are enough of them, similar when near, and a step of $k$
 # words is the same rotation from any position, which a query matrix can hold. Learned positions work too, as far as the
 # texts they were trained on reach.
 #

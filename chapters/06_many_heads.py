@@ -9,8 +9,8 @@
 # # 6. Why more than one head?
 #
 # *Dog bites man.* To tell who did what to whom, the verb must attend to two words and keep the two answers apart. This
-# chapter builds **multi-head attention**, the form in which transformers use it, in eight lines, and then runs the heads of a
-# published model, one of which has learnt to attend to the word before.
+# chapter builds **multi-head attention**, the form in which transformers use it, in eight lines, and then looks into the
+# heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb) and the rotation of [chapter 5](05_position.ipynb#a-step-is-a-rotation).
 # It takes about 25 minutes to read, and 45 more for the exercises.
@@ -43,10 +43,10 @@ transformer_map(built=6)
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it. With two names a matrix could tell the two cases apart, so take many: names are random vectors of 8 numbers, two
-# thousand pairs of them, and words are 16 wide, so that there is room for two. One head hands over 16 numbers, projected from
-# its average; two heads hand over 8 each. On the first thousand pairs, find the matrix that recovers the names with the
-# least squared error (**least squares**); on the others, measure what share of the names' squared length it misses.
+# Try it. If there were only two names in the world, a single number would tell them apart, so draw many: two thousand pairs,
+# each name a random vector of 8 numbers. One head of width 16 hands over its average, projected to 16 numbers. Two heads of
+# width 8 hand over 8 each. On the first thousand pairs, find the matrix that recovers the names with the least squared
+# error (**least squares**); on the others, measure what share of the names' squared length it misses.
 
 # %%
 import numpy as np
@@ -96,11 +96,13 @@ plt.show()
 # still 8.
 #
 # With two averages nothing is missed. Here one is all $a$ and the other all $b$, but any two *different* values of $\alpha$
-# would do: two equations for two unknowns. (The nearer they are to each other, the more a little noise hurts.)
+# would do: two equations for two unknowns. (The nearer they are to each other, the more a little noise hurts. And each head
+# must be as wide as what it hands over.)
 #
-# Note what this shows: what a *matrix* can recover from an average of two things that fill the same 8 dimensions. In chapter
-# 5 word and position could be taken apart, because there was room for both. And a later layer that is not linear can learn
-# which pair of names fits, pair by pair.
+# Note what this shows, and what not. It is about a *matrix*, and about two things that fill the same 8 dimensions. In chapter
+# 5 word and position could be taken apart, because there was room for both. A later part that is not linear could memorise
+# which average belongs to which pair. And two layers of one head could fetch one name after the other; two heads do it in
+# one layer.
 
 # %%
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -124,7 +126,7 @@ w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
 
 # %% [markdown]
 # The first two columns of each matrix belong to head 1, the last two to head 2, so $d_k = 2$. In both heads the verb
-# asks, with the query $(9, 0)$. The position answers: in head 1 the first word has the key $(1, 0)$, in head 2 the sign
+# asks, with the query $(9, 0)$; the second number is not needed here. The position answers: in head 1 the first word has the key $(1, 0)$, in head 2 the sign
 # is turned and the last word has it. Both hand over the two numbers that say which name it is.
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
@@ -262,8 +264,8 @@ plt.show()
 # Each cell carries its row and column in the first matrix. Attention works on the last two axes, and treats heads as it treats
 # the sentences of a batch: each by itself.
 #
-# Here is the same for the rest of the book, with shapes, with a mask, and with queries that need not come from the same
-# words as keys and values.
+# Here is the same for the rest of the book, its shapes in the signature, with a mask, and with queries that need not come
+# from the same words as keys and values.
 
 
 # %% tags=["export"] module="by_hand.multihead"
@@ -343,10 +345,11 @@ assert np.allclose(mixed, multi_head(sequence[None], w_q, w_k, w_v, w_o, 4)[0])
 #
 # $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
 #
-# Counted from 0, as in code, head $h$ owns the rows from $h \, d_k$ up to $(h + 1) \, d_k$ of $W_O$. They say where in the
-# word's vector it writes. (So a head's $W_V$ and its rows of $W_O$ only count as a product, as its $W_Q$ and $W_K$ do.)
+# The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. A head's rows say where in the
+# word's vector it writes. (Its $W_V$ and its rows of $W_O$ matter only through their product. The same will hold for its
+# $W_Q$ and $W_K$. And in an `nn.Linear`, which stores its matrix transposed, they are *columns* of the weight.)
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 0 and head 1, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
 
 drawing = Diagram(6.8, 2.5)
@@ -354,7 +357,7 @@ drawing.box(0.5, 1.25, "x", 0.6)
 drawing.text(0.5, 0.9, "(T, D)", color=plots.GREY, size=9)
 for head, (y, color) in enumerate([(1.85, plots.BLUE), (0.65, plots.RED)]):
     drawing.arrow((0.8, 1.25), (1.05, 1.25), (1.05, y), (1.3, y))
-    label = f"head {head}: $W_Q$, $W_K$, $W_V$"
+    label = f"head {head + 1}: $W_Q$, $W_K$, $W_V$"
     drawing.box(2.2, y, label, 1.8, 0.42, color)
     drawing.arrow((3.1, y), (3.75, y), color=color)
     drawing.text(3.42, y + 0.17, "(T, $d_k$)", color=plots.GREY, size=9)
@@ -376,11 +379,11 @@ assert np.allclose(sum(terms), mixed)
 
 # %% [markdown]
 # So heads do not get in each other's way unless $W_O$ lets them, and they can work together when it does. In the example, let
-# $W_O$ compute one number, *dog bites* minus *dog is bitten*: from the first entry of head 0 it subtracts the first of head 1.
+# $W_O$ compute one number, *dog bites* minus *dog is bitten*: from the first entry of head 1 it subtracts the first of head 2.
 # It is +1 in *dog bites man*, and −1 in *man bites dog*. Among more than two names, neither head alone would know it.
 
 # %%
-who = np.array([[1], [0], [-1], [0]])  # rows 0, 1: head 0; rows 2, 3: head 1
+who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
 print("dog bites minus dog is bitten:", *(received @ who)[:, 1, 0].round(2))
 assert np.allclose((received @ who)[:, 1, 0], [1, -1], atol=0.01)
 
@@ -423,8 +426,9 @@ for num_heads in (1, 8, 64):
 
 # %% [markdown]
 # The same number of parameters, and the same number of multiplications. More heads are narrower heads, and $H \cdot d_k$
-# stays 512. What grows is the number of weight matrices, each with its softmax. So the choice of $H$ is a trade: more
-# questions at once, each asked with fewer numbers. In the paper's table 3, a single head is 0.9 BLEU worse than eight (BLEU
+# stays 512. What grows is the number of $(T, T)$ matrices of attention weights, with the memory for them and the time for
+# their softmaxes. So the choice of $H$ is a trade: more questions at once, each asked with fewer numbers. (In practice one
+# chooses the head dimension, often 64 or 128, and $H$ follows.) In the paper's table 3, a single head is 0.9 BLEU worse than eight (BLEU
 # is a score for translations, chapter 14; the rows of that comparison lie between 24.9 and 25.8), and 32 heads of
 # width 16 are 0.4 worse.
 
@@ -453,11 +457,11 @@ assert (change > 0.01).all()
 #
 # ### Are two matrices for the scores one too many?
 #
-# Up to the division, a head's scores are $X W_Q W_K^\top X^\top$. Only the product $W_Q W_K^\top$ counts, and it is one
+# Apart from the scaling, a head's scores are $X W_Q W_K^\top X^\top$. Only the product $W_Q W_K^\top$ counts, and it is one
 # matrix of shape $(D, D)$. Why keep two?
 #
-# Because they are narrow. With $d_k$ columns each, their product has **rank** at most $d_k$: of its $D$ rows, all are
-# blends of $d_k$ of them. For $D = 512$ and $d_k = 64$ the two hold $2 \cdot 512 \cdot 64 = 65{,}536$ numbers, the full
+# Because they are narrow. With $d_k$ columns each, their product has **rank** at most $d_k$: all its $D$ rows
+# are linear combinations of at most $d_k$ of them. For $D = 512$ and $d_k = 64$ the two hold $2 \cdot 512 \cdot 64 = 65{,}536$ numbers, the full
 # matrix 262,144. That is cheaper as long as $d_k < D / 2$.
 #
 # What is lost is what a head can ask. Its scores are a dot product of $d_k$ numbers, so it can tell keys apart in only $d_k$
@@ -496,7 +500,7 @@ quiz.one_choice(
 # ## Heads at work
 #
 # First heads that we wire ourselves. *The dog that bit the man ran*: seven words with random vectors of width 48, the same word
-# getting the same vector, and for clarity the sinusoids of its position not added but beside it, in 16 entries more. Head 1
+# getting the same vector, and for clarity the sinusoids of its position appended in 16 more entries rather than added. Head 1
 # asks for the position before, head 2 for the position after, by a rotation. Head 3 asks for the same word. Head 4 is left
 # random.
 
@@ -585,18 +589,19 @@ before = np.mean(
 )
 print("weight on the word before, head by head:", *before.round(2))
 least = min(np.diagonal(w[2, 2:-1, 1:-2]).min() for _, w in read)
-print(f"head 2: at least {least:.2f}, in each of three sentences")
+print(f"head 3: at least {least:.2f}, in each of three sentences")
 assert before.argmax() == 2 and least > 0.97 and np.median(before) < 0.15
 
 # %% tags=["plot"]
 movable.heads(read[2][1], read[2][0], token=4)
 
 # %% [markdown]
-# Head 2, counted from 0, gives all its weight to the word before, at every word of the three sentences, and no other head
-# comes near that. It is the pattern that chapter 5 wired with a rotation, and training found it. Look through the others. Some
+# Head 3 gives all its weight to the word before, at every word but the first of the three sentences, and no other head comes
+# near that. It is the pattern that chapter 5 wired with a rotation, and training found it. Look through the others. Some
 # attend to the special tokens at the ends, `[CLS]` and `[SEP]`, which [Clark and others
-# (2019)](https://aclanthology.org/W19-4828/) found to be what a head does that has nothing to look for. Most have no role with a
-# name. Chapter 15 builds the whole model and tests such impressions by switching heads off.
+# (2019)](https://aclanthology.org/W19-4828/) take for what a head does that has nothing to look for. And many heads can go:
+# Voita and others pruned 38 of the 48 heads in a translator's encoder, and lost 0.15 BLEU. Chapter 15 builds the whole
+# model and tests such impressions by switching heads off.
 
 # %% [markdown]
 # ## Break it: merged without the swap
@@ -636,7 +641,7 @@ for name, merge in [
 # %% [markdown]
 # The shuffle sees it. Before $W_O$, row 0 of the wrong result is filled with the first head's output for *four
 # different words*, so a word's output now depends on who stands where. That test needs no reference: without positions,
-# shuffled words must give shuffled outputs. It does not see everything (a merge that deals the columns out in turn, one of each
+# shuffled words must give shuffled outputs. It does not see everything (a merge that takes the columns in turn, one of each
 # head, passes it), and the loop does. The first two checks pass.
 
 # %%
@@ -710,14 +715,14 @@ assert torch.allclose(ours(x, causal), theirs, atol=1e-6)
 
 # %% [markdown]
 # With the same matrices it agrees with `nn.MultiheadAttention`. From chapter 7 on the book has a version of this module
-# that also hands out its weights and takes other keys than queries; what it computes is this.
+# that also returns its weights and accepts keys from another sequence; what it computes is this.
 
 # %% [markdown]
 # ## Exercises
 #
 # ### Exercise 1: Deal the columns out
 #
-# *Easy, 10 minutes.* Write the split yourself: $(T, D)$ to $(H, T, D / H)$. The check knows the popular mistakes.
+# *Easy, 10 minutes.* Write the split yourself: $(T, D)$ to $(H, T, D / H)$. The check names the common mistakes.
 
 
 # %% tags=["exercise"]
@@ -819,7 +824,7 @@ verdict
 # %% [markdown]
 # ### Exercise 3: One head in two
 #
-# *Harder, 20 minutes.* More heads never have to do more. Given the matrices $W_Q$, $W_K$, $W_V$ of one head, all
+# *Harder, 20 minutes.* Two heads can always do what one of their width does. Given the matrices $W_Q$, $W_K$, $W_V$ of one head, all
 # $(D, D/2)$, return $(D, D)$ matrices for two heads that both compute what this one does, and a $W_O$ of shape $(D, D)$
 # that gives their *average* in the first $D/2$ numbers of each word, and 0 in the others.
 
@@ -904,8 +909,10 @@ verdict
 # of a single wide one. Each head writes through its own rows of $W_O$, and what they write is added up.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
-# trained heads do, and how many can be switched off: [Voita and others (2019)](https://arxiv.org/abs/1905.09418),
-# [Michel, Levy and Neubig (2019)](https://arxiv.org/abs/1905.10650).
+# trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/), [Voita
+# and others (2019)](https://arxiv.org/abs/1905.09418), [Michel, Levy and Neubig
+# (2019)](https://arxiv.org/abs/1905.10650).
 #
 # **Next.** Part I ends here: attention, positions, heads, by hand and with matrices that we chose. Part II lets
-# them learn. The [list of misconceptions](../misconceptions.md) shows what is to come.
+# them learn. (What people often get wrong about all this, and the chapter that measures it, stand in a [list of
+# misconceptions](../misconceptions.md).)

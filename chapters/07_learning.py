@@ -61,8 +61,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the blend
 #
-# The output is $o = \sum_j w_j v_j$. If $w_j$ grows a little, the output moves towards $v_j$, so the loss changes by
-# the dot product of that gradient with $v_j$:
+# The output is $o = \sum_j w_j v_j$. If $w_j$ grows a little, the output moves along $v_j$, so the loss changes by
+# the dot product of its gradient with $v_j$:
 #
 # $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
 #
@@ -125,7 +125,7 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} ,$$
 #
-# the product of every entry of $x$ with every entry of the query's gradient. (Where several words ask, their products add
+# the product of every entry of $x$ with every entry of the query's gradient. (Several words have queries, and their products add
 # up.) The vector of *bites* is $(0, 1, 0)$, so only row 2 of $W_Q$, the one for actions, gets a gradient, and it is
 # $(0.113, -0.018)$. To learn is to subtract a little of the gradient, that is, the gradient times a **learning rate**; take 1:
 #
@@ -208,7 +208,8 @@ quiz.one_choice(
 # $$dQ = dS \, K , \qquad dK = dS^\top Q ,$$
 #
 # and from $dQ$ to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. Here $\circ$
-# multiplies entry by entry, and $A$ are the attention weights.
+# multiplies entry by entry, $A$ are the attention weights, and $S = Q K^\top$ the scores before the division, hence the
+# factor $1 / \sqrt{d_k}$.
 
 # %% tags=["export"] module="by_hand.gradients"
 import numpy as np
@@ -244,8 +245,8 @@ def attention_gradients(
 
 
 # %% [markdown]
-# Is that right? There is a check that needs no calculus. Change one input by a hair, see how the loss changes, divide.
-# This is a **finite difference**.
+# Is that right? There is a check that needs no calculus. Change one input by a hair up and down, see how the loss changes,
+# divide. This is a **finite difference**.
 
 
 # %%
@@ -369,7 +370,8 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # Here is attention again, with two additions. A query with nothing to attend to receives zeros instead of an error:
 # inside a large batch that must be possible, and it must not turn into NaN, which would spread backwards into every
 # matrix. So a masked score becomes the lowest number that the dtype has instead of minus infinity. Its weight is still
-# exactly 0, and in a row that is masked from end to end the second `masked_fill` sees to it. And *dropout* can be
+# exactly 0, and in a fully masked row the second `masked_fill` makes it so. (With minus infinity such a row would be NaN in
+# between, and its gradient NaN times 0, which is NaN.) And *dropout* can be
 # switched on; chapter 8 says what it is for.
 
 # %% tags=["export"] module="attention"
@@ -468,7 +470,7 @@ class MultiHeadAttention(nn.Module):
 # %% [markdown]
 # When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. It computes
 # the same, and on most devices as one fused kernel that never writes the matrix of weights to memory (chapter 20; on a CPU
-# only when nothing is dropped). It had better be the same. Compare with part I, and with `nn.MultiheadAttention`, given the same numbers:
+# only when nothing is dropped). Check that it is the same. Compare with part I, and with `nn.MultiheadAttention`, given the same numbers:
 
 # %%
 from dotformer.by_hand.multihead import multi_head_attention
@@ -561,8 +563,8 @@ class NoteModel(nn.Module):
 # %% [markdown]
 # Training repeats four steps: take a **batch** of sixteen notes and ask each for all of its five names, measure the loss, pass
 # its gradient back, and subtract from every parameter its gradient times the learning rate. The last is what the optimizer
-# `SGD` (stochastic gradient descent) does; chapter 11 has better ones. The learning rate is 1, which is large: this model is
-# tiny, and real ones need one a hundred or a thousand times smaller. The loss is the **cross-entropy**: minus the logarithm of the probability that the
+# `SGD` (stochastic gradient descent) does; chapter 11 has better ones. The learning rate is 1, which this tiny model stands;
+# that of chapter 11 learns nothing with it. The loss is the **cross-entropy**: minus the logarithm of the probability that the
 # model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound as
 # that probability goes to 0.
 
@@ -627,7 +629,7 @@ for step in (0, 80, 100, 120, 140, 1000):
 #
 # Why in this order? A score is corrected by *comparing values*. At first the values are small random vectors that
 # differ little and mean nothing, so there is hardly anything to compare. But the layer can learn something else, which
-# is to hand over digits at all, so that the answer is bet on the five that stand in the note. Once the values say
+# is to hand over digits at all, so that the model bets on the five digits in the note. Once the values say
 # something, looking at the right one pays. The sizes of the gradients fit that.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sizes of two gradients over 200 training steps, on a logarithmic axis. That of W_V starts at 0.03 and rises slowly to about 0.5 near step 120. That of W_Q starts at 0.0008, forty times smaller, rises more steeply and nearly catches up near step 120. Then both fall."}}
@@ -675,8 +677,8 @@ for seed in range(3):
     assert 30 < grown[75:85, 0].mean() / grown[:10, 0].mean() < 60
 
 # %% [markdown]
-# A quarter of the time. Values were what was missing, or most of it. (Larger queries and keys at the start shorten the wait as
-# well: there is more than one reason why a gradient is small.)
+# A quarter of the time, once values have been learnt. (With them the output's matrices were trained, too, so it is
+# the whole path from value to answer that was missing, or most of it.)
 #
 # And the second guess: the weight on the right name ends near two thirds, while all answers are right. A weight is not
 # a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in which
@@ -820,12 +822,13 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 # and wrong. Training will spend its first steps on taking that back. With deviation $1/8$ the logits have size 1, and the loss
 # is half a unit above $\ln 1000$.
 #
-# (Why half: the loss is the logarithm of $\sum e^s$, less the target's own logit. For logits of mean 0 and variance 1 the
-# average of $e^s$ is $e^{1/2}$, so the sum is $1000 \, e^{1/2}$.)
+# (Why half: the loss is the logarithm of $\sum e^s$, less the target's own logit. For normal logits of mean 0 and variance 1
+# the average of $e^s$ is $e^{1/2}$, so the sum is near $1000 \, e^{1/2}$. With variance 64 a few large terms decide, and
+# 1,000 are too few for that average.)
 #
-# And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. Padding may be
-# counted as a target, or the output's bias may have been set to the frequencies of the tokens. Or the model sees what it should
-# predict. A common way: the targets were not shifted by one, and a model with tied embeddings is asked for the very token that
+# And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. The
+# output's bias may have been set to the frequencies of the tokens, which is a fair start. The sum may have been divided by
+# too many targets, padding among them, that do not count in it. Or the model sees what it should predict. A common way: the targets were not shifted by one, and a model with tied embeddings is asked for the very token that
 # it was given.
 
 # %%
@@ -839,7 +842,7 @@ assert leaking < 1
 
 # %% [markdown]
 # So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large. Below:
-# something leaks.
+# the model was given something. Find out what.
 #
 # ### What if matrices start at zero?
 #
@@ -946,8 +949,8 @@ assert 1.4 < np.mean(cut_losses[-100:]) < 1.8
 assert all(p.grad is not None for p in model.parameters())
 
 # %% [markdown]
-# After one backward pass, every parameter must have a gradient that is not all zeros. (The bias of the keys is the exception:
-# what it has is rounding.) The tests of this book ask that of every model.
+# After one backward pass, every parameter should have a gradient that is not all zeros. (The bias of the keys is an
+# exception: what it has is rounding. So are the keys where queries start at zero, as above.) The tests of this book ask that of every model.
 #
 # ## A window
 #
@@ -1153,15 +1156,14 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A wrong answer is passed back by the chain rule: each value hears it by its weight, each score by how its value
+# A wrong answer is passed back by the chain rule: to each value in proportion to its weight, to each score by how its value
 # compares with the average, and a little of what arrives at the matrices is subtracted from them. Nobody labels
 # attention. The matrices learn from the answers, and the weights are computed from them again for every input.
 #
 # **Sources.** Backpropagation: [Rumelhart, Hinton and Williams (1986)](https://doi.org/10.1038/323533a0). Attention
 # trained by nothing but the task: [Bahdanau, Cho and Bengio (2014)](https://arxiv.org/abs/1409.0473). Autograd in
 # PyTorch: [Paszke and others (2019)](https://arxiv.org/abs/1912.01703). The advice about the first loss is older than
-# transformers; it stands in [Karpathy's recipe (2019)](https://karpathy.github.io/2019/04/25/recipe/).
+# transformers; it appears in [Karpathy's recipe (2019)](https://karpathy.github.io/2019/04/25/recipe/).
 #
 # **Next.** One layer learns. [Chapter 8](08_encoder.ipynb) stacks many, which takes a sum and a norm to keep words and
-# gradients alive, and a small network to work on what was found. Then it puts a published model's parameters into the
-# stack.
+# gradients alive, and a small network to work on what was found.

@@ -8,10 +8,10 @@
 # %% [markdown]
 # # 8. How do you stack attention?
 #
-# One layer of attention mixes words once. A transformer has six layers or more, one after the other, and around each
-# attention stand parts that articles seldom draw: a residual connection, a norm, and a small network for every word. At
-# the end of this chapter there is an encoder, equal to PyTorch's, and you know what each of its parts is for, because you
-# have seen what happens without it.
+# One layer of attention mixes words once. The transformer of 2017 has six layers, later ones many more, and around each
+# attention stand parts that get a line in most articles: a residual connection, a norm, and a small network for every
+# word. At the end of this chapter you have an encoder, equal to PyTorch's, and you have left out each of its parts to see
+# what it is for.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 25 minutes to read, and 40 more for the exercises.
 
@@ -118,8 +118,9 @@ assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
 # The two parts divide the work. Attention is the only part in which one word's numbers reach another's. What is then at hand, polarity and
-# *affirmed*, must be multiplied, and no matrix does that. (It is the classic XOR, which is not **linearly separable**: over the four
-# cases, the best linear map from (polarity, affirmed, 1) to the tone predicts 0 each time.)
+# *affirmed*, must be multiplied (for 1 and −1 the formula above is their product), and no matrix multiplies two of its
+# inputs. (It is the classic XOR, which is not **linearly separable**: over the four cases, the best linear map from
+# (polarity, affirmed, 1) to the tone predicts 0 each time.)
 
 # %%
 cases = torch.tensor([[1.0, 1, 1], [-1, 1, 1], [1, -1, 1], [-1, -1, 1]])
@@ -190,13 +191,15 @@ for n, depth in enumerate(DEPTHS):
 # sixteen words have become one vector. The reason is that each layer replaces words by weighted averages of all words, and such averages are more
 # alike than the words were. Dong and others (2021) call this **rank collapse**, and prove that without residual connections it is faster than exponential. No later layer can tell the words apart again.
 #
-# The remedy is the one from the first page: *add*. A **residual connection**, or skip connection, hands the word itself
+# The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word itself
 # on, and a layer only contributes something:
 #
 # $$x \leftarrow x + \operatorname{Attention}(x) .$$
 #
-# On the way back the same addition hands the gradient through unchanged, beside what comes through the attention. That
-# was why [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced it, for images.
+# On the way back, a change of $x$ changes this sum in two ways, and the derivative is $I + \operatorname{Attention}'(x)$.
+# Through the $I$ the gradient reaches the layer below whatever the attention does. [He and others
+# (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them deeper networks
+# had trained worse than shallow ones (the **degradation problem**).
 #
 # But read the right column down to its end. At 24 layers less than 1 percent is left: adding delays the collapse, and does not prevent it. And the
 # numbers grow. What attention adds is nearly the same for all words, and the more alike they are, the closer it comes to the stream in size:
@@ -220,8 +223,10 @@ assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
 # Mean $\mu$ and variance $\sigma^2$ are those of the one vector, over its $D$ entries. A small $\epsilon$ guards
-# against dividing by 0. The vectors $\gamma$ and $\beta$, of width $D$, are trained and start at 1 and 0. They give back
-# what the division took: where an entry should matter more than the others, $\gamma$ can make it large again.
+# against dividing by 0. The vectors $\gamma$ and $\beta$, of width $D$, are trained and start at 1 and 0. They let
+# one entry matter more than the others. They are the same for all tokens, so how long a token's vector was is lost. (Many
+# newer models spare the mean and $\beta$, and divide by the root of the mean square alone: **RMSNorm**, [Zhang and
+# Sennrich, 2019](https://arxiv.org/abs/1910.07467).)
 
 
 # %%
@@ -268,7 +273,7 @@ quiz.number(
 # %% [markdown]
 # ## Post-norm or pre-norm?
 #
-# The norm can stand in either of two spots. The paper of 2017 normalises the stream itself, after each addition: **post-norm**.
+# What should the norm be applied to? The 2017 paper normalises the stream itself, after each addition: **post-norm**.
 # Most models since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**. (Attention and
 # the feed-forward network are the two **sublayers** of a layer.)
 
@@ -341,12 +346,14 @@ plt.show()
 # Either norm stops the explosion. The first panel is the surprise: post-norm keeps words apart no better than adding
 # alone, and pre-norm much better. Why? What attention adds is common to all words; a word's own part gets hardly anything. In a post-norm stack
 # the common contribution is about as large as the stream, and then both are scaled back to size 1, so a word's own part shrinks by a
-# factor in every layer, exponentially. In a pre-norm stack nothing shrinks. After 24 layers an entry has size 4.2, of which 26 percent is
+# factor in every layer, exponentially. In a pre-norm stack it is never scaled down. After 24 layers an entry has size 4.2, of which 26 percent is
 # its own: $4.2 \cdot 0.26 = 1.1$, as much as at the start. The common part has grown beside it, a step at a time.
 #
-# This is one reason why deep models are pre-norm (**Pre-LN**), besides the learning rates at the end of this chapter. The price: the larger the stream,
-# the less a late layer changes it. Scaling down what each sublayer adds at the start helps in either order. GPT-2 divides it by the
-# root of the number of sublayers; here, with 24, both orders then keep 92 percent.
+# So much for stacks before training. It speaks for pre-norm (also written **Pre-LN**), and so do the learning rates at the
+# end of this chapter; deep models of today are pre-norm. The price: the larger the stream, the less a late layer changes
+# it, and where a post-norm model does train, it is often the better one ([Liu and others,
+# 2020](https://arxiv.org/abs/2004.08249)). Scaling down what each sublayer adds at the start helps in either order. GPT-2
+# divides it by the root of the number of sublayers; here, with 24, both orders then keep 92 percent.
 
 # %% tags=["hide-input"]
 own = {name: np.mean(run, axis=0)[:, 0] for name, run in runs.items()}
@@ -381,13 +388,16 @@ quiz.one_choice(
 # %% [markdown]
 # ## A network for each token
 #
-# The first page's network computed an absolute value. The general one has the same form, applied to every token by itself, or **position-wise**:
+# The network of *not bad* computed an absolute value. The general one has the same form, applied to every token by itself,
+# or **position-wise**:
 #
 # $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
-# $W_1$ goes up from $D$ to $d_\text{ff}$, usually four times as many, and $W_2$ comes down again. The **activation
+# $W_1$ goes up from $D$ to $d_\text{ff}$ *hidden* entries, by habit $4D$, and $W_2$ comes down again. The **activation
 # function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z) = \max(0, z)$, or the
-# smoother GELU. Two hidden entries gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
+# smoother GELU. Two hidden entries gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$. (Many newer models
+# multiply two such maps, of which one passes through an activation function: **SwiGLU**, [Shazeer,
+# 2020](https://arxiv.org/abs/2002.05202).)
 #
 # Written entry by entry, it looks familiar. Let $k_i$ be the columns of $W_1$ and $v_i$ the rows of $W_2$. Without
 # the biases,
@@ -449,7 +459,7 @@ class FeedForward(nn.Module):
 
 
 # %% [markdown]
-# With two hidden entries, this module fills in the tone of the first page. And at the paper's size:
+# With two hidden entries, this module fills in the tone of *not bad*. And at the paper's size:
 
 # %%
 tone = FeedForward(LayerConfig(d_model=4, d_ff=2, dropout=0.0))
@@ -628,7 +638,9 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**. Then come the positions of [chapter 5](05_position.ipynb), now as a module:
+# vectors, the **embeddings**. The rows are drawn small, of length about 1, since the same embeddings can later serve as
+# the output matrix ([chapter 9](09_decoder.ipynb)). So they are multiplied by $\sqrt D$, and words and positions begin
+# about equally large. Then come the positions of [chapter 5](05_position.ipynb), now as a module:
 
 # %% tags=["export"] module="encoder"
 import math
@@ -763,7 +775,7 @@ def learn(
 
 # %% [markdown]
 # A run takes some seconds, so a program makes them all (`python -m benchmarks.encoders`, half an hour of one core): post-norm, 600 steps,
-# four learning rates and three seeds each. Printed is the share of digits right at each one's best learning rate, the worst
+# four learning rates from 0.0025 to 0.02, and three seeds each. Printed is the share of digits right at each one's best learning rate, the worst
 # and the best seed. Chance is 10 percent.
 #
 # **Predict first.** Which parts does *reverse* need, and which *add*?
@@ -802,11 +814,12 @@ for without in (None, *PARTS):
 
 # %% [markdown]
 # Without attention both stay at chance, because no digit reaches another position. Without the residual connection around attention, *add* stays at
-# chance and *reverse* gets stuck at a quarter to a third, at every learning rate: training does not undo the collapse. The residual connection around the feed-forward
+# chance and *reverse* gets stuck at a quarter to a third, at every learning rate, as you would expect from words that become alike. The residual connection around the feed-forward
 # network alone can be spared here; it mixes no words. The last
-# rows are less clear-cut than the drawings promise. Three layers need no norm, which is there for depth. And without the feed-forward networks even *add* is learnt, because
-# the softmax is a non-linearity too, and so are the norms. It is harder, though: at half that learning rate, 0.0025, 600
-# steps bring it to 35 to 38 percent, where the whole model has 100.
+# rows are less clear-cut. Three layers learn these tasks without a norm. And without the feed-forward networks even *add*
+# is learnt: the softmax is a non-linearity too, and so are the norms. It is slower, though: at the lowest learning rate,
+# 600 steps bring it to 35 to 38 percent, where the whole model has 100. (A part that these
+# two tasks can spare may be needed by others: they ask for no stored facts, for one.)
 
 # %% tags=["hide-input"]
 best = {
@@ -830,7 +843,7 @@ assert min(slow[None]) == 1
 # ## What does a position hold after a few layers?
 #
 # *Reverse* lets you look inside. Train it once and ask of every layer's output, with a linear map fitted on some sequences and
-# tested on others: can the position's *own* digit be read from the vector, and can the digit that is *due* there, the
+# tested on others: can the position's *own* digit be read from the vector, and can the digit that the model should *output* there, the
 # mirrored one? (Such a reading device is called a **linear probe**.)
 
 # %%
@@ -851,16 +864,16 @@ def probe(vectors, wanted):
     return (read == wanted[200:]).double().mean().item()
 
 
-print("after layer  own digit  digit due")
+print("after layer  own digit  to output")
 for depth, stream in enumerate(streams):
     own, due = probe(stream, digits), probe(stream, digits.flip(1))
     print(f"{depth:11} {own:10.0%} {due:10.0%}")
     assert own > 0.7 and (due > 0.99 if depth > 1 else due < 0.4)
 
 # %% [markdown]
-# At the bottom a vector holds its own digit and nothing of the one that is due: 11 percent is chance. After the second layer
-# both can be read, from one vector of 32 numbers. Where did the second come from? Look for a head in which the mirrored
-# position gets the weight.
+# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent is chance. After the second layer
+# both can be read, from one vector of 32 numbers. Where did the mirrored digit come from? Look for a head in which the
+# mirrored position gets the weight.
 
 # %%
 from dotformer.support.recording import record_weights
@@ -877,12 +890,15 @@ found = {
     for name, weights in seen.items()
 }
 assert found["layers.0.attention"] < 0.2 and found["layers.1.attention"] > 0.9
+others = [probe(streams[1], digits.roll(shift, dims=1)) for shift in (1, 4, 8)]
+assert min(others) > 0.17 and max(others) < 0.23
 
 # %% [markdown]
 # In the second layer some head gives the mirrored position 0.97 of its weight, and in the first no head more than 0.16 (1/12 would be
-# chance). So the first layer prepares, the second fetches, and what it fetches is added to the stream.
+# chance). So it is the second layer that fetches, and what it fetches is added to the stream. (The third repeats it.
+# After the first, about 20 percent of any other position's digits can be read, so the 30 are not much.)
 #
-# So a position of layer 3 is **no longer its word**. It is a vector in the residual stream that began as one digit and by
+# So a position of layer 3 is **no longer its word alone**. It is a vector in the residual stream that began as one digit and by
 # now holds two. When an attention map of a higher layer shows a line to the word *bank*, the line leads to everything
 # that lower layers have written at that position, and this is the first reason not to read such maps as explanations.
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) tests it in a published model.
@@ -891,8 +907,8 @@ assert found["layers.0.attention"] < 0.2 and found["layers.1.attention"] > 0.9
 # ## Does it need warm-up?
 #
 # Vaswani and others start with tiny steps that grow for a while, a **warm-up** of the learning rate. In post-norm stacks
-# gradients near the output start large ([Xiong and others, 2020](https://arxiv.org/abs/2002.04745)), too large for big steps.
-# Is warm-up needed? One learning rate would tell little, so the same program trains *reverse* at nine, three seeds each, with a warm-up of 200 of the 400 steps, or
+# gradients near the output start large ([Xiong and others, 2020](https://arxiv.org/abs/2002.04745)). They hold this to be
+# the reason for warm-up. Is warm-up needed? One learning rate would tell little, so the same program trains *reverse* at nine learning rates, three seeds each, with a warm-up of 200 of the 400 steps, or
 # none.
 #
 # **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four still learns at the highest?
@@ -918,13 +934,13 @@ panels[0].text(0.024, 0.4, "warm-up", color=plots.BLUE, ha="right")
 plt.show()
 
 # %% [markdown]
-# A model that has learnt nothing has the loss $\ln 10 = 2.3$. Without warm-up, post-norm learns at every learning rate up to 0.01, and from
-# 0.015 on nothing. With warm-up it learns at 0.02 as well. Pre-norm needs no warm-up to learn at 0.02, and with it learns even at
+# A model that has learnt nothing has the loss $\ln 10 = 2.3$. Without warm-up, post-norm learns (its loss ends below 0.3
+# with every seed) at each learning rate up to 0.01, and nothing at 0.015 or above. With warm-up it learns at 0.02 as well. Pre-norm needs no warm-up to learn at 0.02, and with it learns even at
 # 0.03.
 #
 # So at a learning rate that is low enough, neither pre-norm nor warm-up is needed here, and each makes learning rates
-# usable that are about one and a half to two times as high. Part of what warm-up does is plain: over half of these 400 steps the learning
-# rate is smaller. And this is a small stack of three layers. For post-norm models of full size Xiong and others found warm-up
+# usable that are about one and a half to two times as high. Part of what warm-up does is plain: for the first 200 of these 400 steps the
+# learning rate is smaller. And this is a small stack of three layers. For post-norm models of full size Xiong and others found warm-up
 # essential, which this experiment cannot show.
 
 # %% tags=["hide-input"]
@@ -942,7 +958,7 @@ assert min(ends[False, False, 0.015]) > 2
 # ## Break it: a norm that is nearly right
 #
 # The layer norm of the [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) divides by the
-# deviation of a *sample*, whose squares are divided by $D - 1$, and adds $\epsilon$ outside the root. (For vectors of ordinary size the second
+# *sample* standard deviation, for which the sum of squares is divided by $D - 1$, and adds $\epsilon$ outside the root. (For vectors of ordinary size the second
 # makes no difference.) How far is that from PyTorch's?
 
 
@@ -961,7 +977,7 @@ for width in (4, 64, 512):
 
 # %% [markdown]
 # At the paper's width it is a tenth of a percent, in all entries alike, and the trained $\gamma$ makes up for it. So a
-# model with this norm learns as well as any, and no loss curve will ever tell. It shows where two programs must agree:
+# model with this norm learns as well as any, and its loss curve will not tell. It shows where two programs must agree:
 # load parameters that were trained with the other norm, and every layer is a little off. At width 4 it is 13 percent,
 # which is why the comparison with a reference is best made on small models.
 #
@@ -1090,13 +1106,16 @@ verdict
 #
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward network
 # works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a few layers. Norms keep
-# the stream in size, and where they stand decides how deep a stack can be and how high a learning rate it tolerates.
+# the stream bounded. Where they stand decides how much of a word is left in a deep stack before training, and how high a
+# learning rate it tolerates.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton
 # (2016)](https://arxiv.org/abs/1607.06450). Attention alone loses rank: [Dong, Cordonnier and Loukas
 # (2021)](https://arxiv.org/abs/2103.03404). Order of norm and sum: [Xiong and others
-# (2020)](https://arxiv.org/abs/2002.04745).
+# (2020)](https://arxiv.org/abs/2002.04745) and [Liu and others (2020)](https://arxiv.org/abs/2004.08249). The feed-forward
+# network as a memory: [Geva and others (2020)](https://arxiv.org/abs/2012.14913). The random start: [Glorot and Bengio
+# (2010)](https://proceedings.mlr.press/v9/glorot10a.html).
 #
 # **Next.** An encoder reads. [Chapter 9](09_decoder.ipynb) adds the part that writes: it must not see its own future,
 # and it may look at what the encoder read. (If you would rather see first what a trained encoder knows,

@@ -10,8 +10,9 @@
 #
 # *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, a second
 # stack is needed, which attends to the question and to its own words so far, and never to words that it has not
-# written yet. At the end of this chapter the transformer of the paper is complete, equal to PyTorch's, a small one has learnt
-# to answer, and the whole model stands once more on one screen.
+# written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. At the end of this chapter the
+# transformer of the paper is complete and equal to PyTorch's, a small one has learnt to answer, and you have the whole
+# model once more on one screen.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It takes
 # about 30 minutes to read, and 45 more for the exercises.
@@ -87,8 +88,8 @@ plt.show()
 # masked, so that no word sees a later one, and between self-attention and feed-forward network stands a second attention, to
 # what the encoder has read. Around every box lie a residual connection and a norm, which the drawing leaves out. At the top, one linear
 # map gives every token of the vocabulary a score, its **logit**. At each position the logit of the *next* word should be the highest. `<bos>` (beginning of
-# sequence) and `<eos>` (end of sequence) are **special tokens**: with the first the model starts to write, and with the second it says
-# that it is done.
+# sequence) and `<eos>` (end of sequence) are **special tokens**: the decoder starts from the first, and writes the second when it is
+# done.
 #
 # ## Who may see whom
 #
@@ -170,8 +171,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each *yes* is a pair that may meet. The word *am*, in the second row, sees *I* and itself. The last row belongs to the
-# padding token. No word may attend to it; it still asks, and the loss leaves its answer out.
+# Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. (In the decoder
+# `<bos>` comes before *I*; the picture leaves it out.) The last row belongs to the padding token. No word may attend to it;
+# it still asks, and the loss leaves its answer out.
 #
 # ### Are causal and padding masks interchangeable?
 #
@@ -181,7 +183,8 @@ plt.show()
 # code pads in front.)
 #
 # What if a row may attend to nothing? The softmax of nothing but minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives
-# nothing; PyTorch's module returns NaN when it is asked for the weights, and one NaN in a batch turns the loss and all gradients to NaN.
+# nothing (but the bias of the last linear map, if there is one). PyTorch's module returns NaN where it also returns the
+# weights, as it does by default, and one NaN in a batch turns the loss and all gradients to NaN.
 
 # %%
 from dotformer.attention import MultiHeadAttention
@@ -222,7 +225,7 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ## Asking somebody else
+# ## Cross-attention: asking the question
 #
 # The second thing a decoder needs is the question. [Exercise 1 of chapter
 # 4](04_self_attention.ipynb#exercise-1-ask-somebody-else) did it: queries from one sequence, keys and values from
@@ -289,8 +292,8 @@ plt.show()
 #
 # In this model, the *last* one. A picture of two towers side by side suggests that decoder layer 2 asks encoder layer 2. It
 # does not. The encoder runs to its end first, and its final output is the **memory** that every decoder layer
-# asks, each through its own $W_K$ and $W_V$. The last output is the natural choice, because there every word has been read in the
-# light of all others. And the queries come from the decoder: whoever receives the blend is the one who asks.
+# asks, each through its own $W_K$ and $W_V$. The last output is the natural choice, because it is
+# the most worked over. And the queries come from the decoder: whoever receives the blend is the one who asks.
 #
 # So a decoder layer has three sublayers, each in the *add and norm* of chapter 8. Self-attention comes first, because the query that
 # goes to the memory should know how far the answer has come. Cross-attention follows, and the feed-forward network is last.
@@ -546,7 +549,7 @@ quiz.number(
 # *you* into *I*, and choose *am*, *is* or *are*. A fifth of the questions is held out, and *Hi, how are you?* is among
 # those.
 
-# %%
+# %% tags=["hide-input"]
 REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
 REPLIES |= {
     name: f"{name} is" for name in ("she", "he", "Ada", "Bo", "Cleo", "Dan")
@@ -678,14 +681,15 @@ assert words(generate(model, hello)[0]) == "I am fine"
 
 # %% [markdown]
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
-# greeting, so it is enough to remember the rest: training data that resembles the test data this much is called **leakage**, or contamination. Hold out whole *topics* instead: a person with a state, under every greeting, and with
+# greeting, so it is enough to remember the rest: test data that the training data contain, or nearly, are called
+# **contaminated**. Hold out whole *topics* instead: a person with a state, under every greeting, and with
 # *why*. If *you* and *tired* never stood in one question, will the model say *yes, I am*?
 #
-# **Predict first.** What share of such answers is right? A program trains nine models on nine splits (`python -m benchmarks.answers`, three
-# minutes).
+# **Predict first.** What share of such answers is right? A program has trained models with nine seeds and nine splits
+# (`python -m benchmarks.answers`, three minutes; the folded cell holds what it runs).
 
 
-# %%
+# %% tags=["hide-input"]
 @torch.no_grad()
 def chance_of_i(model, *hidden):
     """Probability of *I* when positions of the memory are hidden."""
@@ -740,9 +744,11 @@ for kind, title in [
     print(f"{title:22}" + "".join(f"{share:6.0%}" for share in shares))
 
 # %% [markdown]
-# All nine answer every new question, and of the new topics between 64 and 100 percent. So a good part is more than memory: a
-# model that has seen *you cold* and *Ada tired* mostly puts *you tired* together by itself. How much depends on what was held out, and on the
-# start: in the last line all nine have the first split, a hard one, and other initial parameters. A test set measures what its split makes it measure.
+# In each line the nine are sorted. All answer every new question, and of the new topics between 64 and 100 percent. So a good
+# part is more than memory: a model that has seen *you cold* and *Ada tired* mostly answers *why are you tired* by itself.
+# (For *yes, I am* the person would be enough.) How much depends on what was held out, and on the start: in the last line
+# all nine have the first split, a hard one, and differ in initial parameters and batches. A test set measures what its
+# split makes it measure.
 
 # %% tags=["hide-input"]
 twins = {about for question, _, about in (pairs[n] for n in for_training)}
@@ -756,7 +762,8 @@ assert np.mean([row["same split"] for row in nine]) < np.mean(topics) - 0.1
 #
 # ## One question, followed to its answer
 #
-# The question has six tokens. Each is looked up, scaled by $\sqrt{16} = 4$, and receives its position; two encoder
+# The question has six tokens. Each is looked up, scaled by $\sqrt{16} = 4$ ([chapter
+# 8](08_encoder.ipynb#from-numbers-to-vectors) says why), and receives its position; two encoder
 # layers turn that into the memory. The answer so far goes into the decoder. Follow the last cross-attention from `<bos>`, head by head:
 # the position that must say the first word asks the question.
 
@@ -816,8 +823,8 @@ so_far = ["<bos>", "I", "am", "fine"]
 movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
-# Above, choose a layer and a head, and see what each word of the answer attends to in the question. (A row asks *what comes
-# next?*, so the row of `<bos>` stands where *I* is written.) The vector that leaves the last layer is compared with
+# Above, choose a layer and a head, and see what each word of the answer attends to in the question. (Each asks for the *next*
+# word, so look at `<bos>` to see how *I* is found.) The vector that leaves the last layer is compared with
 # the embeddings of all 32 words; the dot products are the logits, and their softmax says what comes next.
 
 # %%
@@ -835,7 +842,7 @@ assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"
 #
 # ### Does the map say why?
 #
-# Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to read one as the reason of the other. Hide one position of the memory at a time from the decoder, and see what becomes of the probability of *I*,
+# Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take one for the reason of the other. Hide one position of the memory at a time from the decoder, and see what becomes of the probability of *I*,
 # in this model and in the nine of the program. (That is an **ablation**.)
 
 # %%
@@ -851,16 +858,17 @@ for row in nine:
         [w for w, p in zip(question, row["without"], strict=True) if p < 0.5]
     )
 print("\nnine models attend most to:", *most)
-print("and lose *I* without any of:", *("/".join(n) or "-" for n in needs))
+print("*I* falls below 0.5 without:", *("/".join(n) or "-" for n in needs))
 
 # %% [markdown]
 # In this model, yes: it attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00, while any other word can be
-# hidden. Of the nine, four are like that. Three need both *how* and *are*, and hiding either ruins the answer: the encoder has already carried the
-# person there, because after two layers
-# a position holds more than its own word ([chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers)). Two of the three attend most to
-# *are*, one to the question mark. And two models lose nothing whichever word is hidden; one of them fails only when *how* is hidden together with
-# *are* or *you*, the other with no pair. So here the map names a word that is needed in six models of nine. A map shows where a model looked. Whether that mattered, only an
-# intervention can tell, and one at a time misses what is there twice.
+# hidden. Of the nine, four are like that. Three can do without *you*, and not without *how*, nor without *are*.
+# Their encoder has carried the person away from *you*, since after two layers a position holds more than its own word
+# ([chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers)). Two of the three attend most to *are*, one
+# to the question mark. And two models lose nothing whichever word is hidden (one of them fails when *how* is hidden
+# together with *are* or *you*, the other with no pair). So the map names a word that is needed in six models of nine. A map
+# shows where a model looked. Whether that mattered, only an intervention can tell, and hiding one word at a time misses
+# what is there twice.
 
 # %% tags=["hide-input"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
@@ -956,7 +964,7 @@ quiz.one_choice(
 # ### Does a causal mask carry order?
 #
 # Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, and a second layer can tell
-# how much the first has averaged. Take a random decoder without positions and exchange the first two words: what the last
+# how many words the first has averaged over. Take a random decoder without positions and exchange the first two words: what the last
 # word receives stays the same with one layer, and changes with two.
 
 # %%
@@ -982,10 +990,15 @@ for num_layers in (1, 2):
 # ## Break it: six ways to get a mask wrong
 #
 # Forget the causal mask, turn it around, multiply the scores by it, multiply the weights by it, drop it outside training,
-# or put it on the cross-attention too. Train a model with each and
-# ask: Does the loss fall? What share of held-out *words* is right when the decoder is given the right words so far
-# (*forced*)? What share of *answers* is right when it writes by itself? Does it leak? And does the correct model, given
-# the same parameters, compute the same? Padding stays hidden in all of them.
+# or put it on the cross-attention too. Train a model with each (padding stays hidden in all), and ask:
+#
+# - Does the loss fall?
+# - *Forced*: what share of held-out words is right when the decoder is given the right words so far?
+# - *Writing*: what share of held-out answers is right when it writes by itself?
+# - Does it leak?
+# - Does the correct model, given the same parameters, compute the same?
+#
+# **Predict first.** Which question finds all six?
 
 
 # %%
@@ -1004,6 +1017,7 @@ class Masked(Transformer):
         return self.output(x)
 
 
+# %% tags=["hide-input"]
 class WrongAttention(MultiHeadAttention):
     """An attention that multiplies by the mask: scores, or weights."""
 
@@ -1027,7 +1041,6 @@ class AfterSoftmax(WrongAttention):
     where = "weights"
 
 
-# %%
 def with_attention(kind):
     broken = Transformer(config)
     for layer in broken.decoder.layers:
@@ -1050,6 +1063,7 @@ def equals_reference(variant, rows):
     return all(same)
 
 
+# %%
 def triangle(T, _training):
     return causal_mask(T)
 
@@ -1069,6 +1083,7 @@ variants = {
 }
 
 
+# %% tags=["hide-input"]
 def trained_with(make, seed):
     """Loss, share of words right when forced, share of answers right when writing."""
     held_out, for_training = split(seed)
@@ -1090,7 +1105,7 @@ print(
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# A perfect loss, and hardly an answer right. A program has trained all seven with nine seeds each (`python -m
+# A perfect loss, and it cannot write. A program has trained all seven with nine seeds each (`python -m
 # benchmarks.masks`, five minutes). The last two columns need no training, so they are computed here.
 
 # %%
@@ -1127,7 +1142,7 @@ for name, make in variants.items():
 #
 # And a causal mask on cross-attention often gets away with it: the first word may attend to the first word of the question only,
 # but the encoder has already carried the rest there, and small talk is easy. Seven of nine seeds answer everything, and the
-# worst 78 percent. The leak test passes. The only check that finds it with every seed is the last column, the comparison with a reference.
+# worst 78 percent. The leak test passes. The only check that finds it is the last column, the comparison with a reference.
 
 # %% tags=["hide-input"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1242,9 +1257,10 @@ class OneScreen(nn.Module):
 
 
 # %% [markdown]
-# Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns by itself, and its first loss is
-# near $\ln V$ at the paper's size too. That is owed to the lines in `__init__` that draw its embeddings: with PyTorch's own start for
-# `nn.Embedding`, it is ten times as large.
+# Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns by itself, and at the
+# paper's width and depth its first loss is near $\ln V$, here for 1,000 tokens. The reason is the lines in `__init__` that
+# draw its embeddings: with PyTorch's own start for `nn.Embedding`, it is ten times as large. (What it lacks beside checks:
+# a row with nothing to attend to gives NaN.)
 
 # %%
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()
@@ -1282,8 +1298,9 @@ for start in ("ours", "PyTorch's"):
 # Leave out the decoder, and you have an **encoder-only** model such as BERT: it reads, and classifies or compares ([chapter
 # 15](15_pretrained.ipynb) loads one). Leave out the encoder, and with it the cross-attention, and you have a **decoder-only** model such as GPT: question
 # and answer stand in one sequence, and the causal self-attention of the answer does what cross-attention did here. Most chat models
-# are of that kind, because one stack learns from any text, with no pairs. Where input and output are different sequences, as in
-# translation or speech recognition, two stacks remain in use: the encoder may look in both directions, and its memory is computed once.
+# are of that kind: one stack is simpler, and learns from any text as it stands. Where input and output are different
+# sequences, as in translation or speech recognition, two stacks remain in use (T5, Whisper): the encoder may look in both
+# directions, and its memory is computed once.
 #
 # ## Exercises
 #
@@ -1361,7 +1378,7 @@ verdict
 # %% [markdown]
 # ### Exercise 2: A prefix
 #
-# *Medium, 15 minutes.* Some models read and write in one stack. The first `prefix` tokens of a sequence are the
+# *Medium, 15 minutes.* Some models read and write in one stack (a **prefix language model**). The first `prefix` tokens of a sequence are the
 # question: they may see each other in both directions. The rest is the answer: it may see the question and its own
 # past. Padding is seen by nobody; its own rows follow the same rule as the others. Given tokens $(B, T)$, the padding
 # token's number and `prefix`, return the mask, boolean, $(B, 1, T, T)$, true for *may attend*. In NumPy.
@@ -1524,7 +1541,8 @@ verdict
 # Attention from writer to reader: [Bahdanau, Cho and Bengio (2014)](https://arxiv.org/abs/1409.0473). Teacher forcing:
 # [Williams and Zipser (1989)](https://doi.org/10.1162/neco.1989.1.2.270). Tied output: [Press and Wolf
 # (2016)](https://arxiv.org/abs/1608.05859). Starting matrices: [Glorot and Bengio
-# (2010)](https://proceedings.mlr.press/v9/glorot10a.html).
+# (2010)](https://proceedings.mlr.press/v9/glorot10a.html). Order without positions: [Haviv and others
+# (2022)](https://arxiv.org/abs/2203.16634).
 #
 # **Next.** The model is complete. But real text has more words than any vocabulary, and real training takes more care
 # than a loop of ten lines. That is what chapters 10 to 12 are for.

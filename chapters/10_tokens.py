@@ -28,8 +28,7 @@ transformer_map(built=10)
 # %% [markdown]
 # ## Words are too many, letters are too few
 #
-# A model needs a number for each token, and a row of a table for each number. Two answers suggest themselves, and both
-# fail.
+# A model needs a number for each token, and a row of a table for each number. There are two obvious answers, and both fail.
 #
 # **A number for each word.** German writes numbers as single words: 21 is *einundzwanzig*, one-and-twenty. Here are the
 # first 10,000, with a few hundred of them set aside.
@@ -56,7 +55,7 @@ assert not known & set(unseen)
 # nothing in them is new: *sieben*, *und*, *zwanzig* have all been there.
 #
 # **A number for each letter.** Then these 21 kinds suffice. But a word is now 32 tokens long on average, and the work of attention
-# grows with the square of the length. Also, a letter means next to nothing, so the first layers must learn to spell.
+# grows with the square of the length. Also, a single letter carries little meaning, so the first layers must learn to spell.
 #
 # We want tokens between the two: **subwords**, so that a frequent word is one token and a rare one is several.
 #
@@ -154,10 +153,11 @@ assert (
 #
 # ## The definition
 #
-# Learning is what you did by hand, on bytes, with a faster way to count. After a merge, only the words that contained
-# the pair are counted again. A queue keeps the most frequent pair in front. Its entries may be out of date, but only in one direction: the count of a pair
-# that is already in the queue can only fall, because every pair that a merge creates contains the new symbol. So an outdated entry comes to the front
-# too early, never too late, and goes back with its right count.
+# Learning is what you did by hand, on bytes, with faster counting. After a merge, only the words that contained the pair are
+# counted again. A queue keeps the most frequent pair in front. Its entries may be out of date, but only in one direction.
+# Merge *e a* to *ea*, and the count of *a t* falls wherever an *e* came before, while the pairs that are new all contain *ea*.
+# So an old count is too high, never too low. Such an entry comes to the front too early, is seen to be outdated, and goes
+# back with its right count.
 
 # %% tags=["export"] module="tokens"
 import heapq
@@ -390,12 +390,15 @@ plt.show()
 
 # %% [markdown]
 # With 300 tokens, 41 of them learnt, nearly every letter stands alone; *the* is *t* and *he*. With 8,000 nearly every word is one
-# token. The exceptions tell what the training text was about: dogs that bite and tea are rare in captions of photographs.
+# token. The exceptions reveal what the training text was about: dogs that bite and tea are rare in captions of photographs.
 #
 # ### How many merges?
 #
-# Each merge makes texts shorter and the embedding table longer, by one row that must be learnt. Count a token as *rare* if the training
-# text uses it fewer than 100 times, so that its row gets a gradient fewer than 100 times an epoch. (Rows that hardly ever get one stay near their random start; such tokens are called **undertrained**, or glitch tokens.) Tokens a word is also called **fertility**.
+# Each merge makes texts shorter, and the embedding table longer by one row that must be learnt. Count a token as *rare* if the
+# training text uses it fewer than 100 times, so that it is read fewer than 100 times an epoch. (A merge that was frequent
+# when it was made may end as a rare token, since later merges swallow it.) A token that is hardly ever read stays
+# **undertrained**; in large models such tokens are known for odd answers, as *glitch tokens*. The number of tokens a word is
+# called **fertility**.
 
 # %%
 print(
@@ -408,15 +411,16 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}  {row['rare']:11.0%}")
 
 # %% [markdown]
-# From 300 to 4,000 texts shrink to a third. From 8,000 to 32,000 English texts shrink by another 6 percent, and 98 of 100
-# learnt tokens are then rare. So there is a trade-off: stop where the curve flattens and most tokens still occur often enough to be learnt, which
-# for this corpus is at about 2,000. ([Sennrich and Zhang, 2019](https://arxiv.org/abs/1905.11901), found
+# From 300 to 4,000 texts shrink to a third. From 8,000 to 32,000 English texts shrink by another 7 percent, and 98 of 100
+# learnt tokens are then rare. So there is a trade-off: stop where the curve flattens and most tokens still occur often
+# enough to be learnt. For this corpus that is at some 2,000 to 4,000, but the limit of 100 is ours, and only a trained model
+# could tell; [chapter 14](14_translation.ipynb) trains one with 6,000. ([Sennrich and Zhang, 2019](https://arxiv.org/abs/1905.11901), found
 # that small vocabularies help small corpora.) The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and
 # German together; models of today, with terabytes of text, have 100,000 and more.
 #
 # The third column is French, in which there was no training text at all. It reads it all the same, but from 2,000 on it needs about twice as many
-# tokens a word as for English, because few merges fit: at least twice the computation, half as much text in the same context, and, where a service charges by the token, twice
-# the price.
+# tokens a word as for English, because few merges fit: about twice the computation, half as much text in the same context,
+# and, where a service charges by the token, twice the price.
 
 # %% tags=["hide-input"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -474,16 +478,16 @@ assert not set(cuts[32_000][" tea"]) & set(
 assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 
 # %% [markdown]
-# *Spelling*: the model gets one number for *Straßenbahn* and never sees its letters, so it must have memorised how many *s* are in it.
+# *Spelling*: the model gets one number for *Straßenbahn* and never sees its letters, so it must have memorised how many *a* are in it.
 # *Arithmetic*: 12345 begins with *12*, because that is frequent, while other numbers are cut elsewhere, so digits of equal
 # value do not line up. Many newer tokenizers therefore cut numbers into single digits, or into groups of three. *Case and spaces*: *␣tea*, *tea* and
 # *TEA* share no token, and their likeness must be learnt.
 #
-# Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges the pair that occurs most often *for how frequent its parts are*, and cuts a new word by taking the longest known subword first. How different is that? Of the 1,741 words of
+# Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges the pair whose count is highest *when divided by the counts of its two parts*, and cuts a new word by taking the longest known subword first. How different is that? Of the 1,741 words of
 # the test text that 8,000 tokens cut into several, 36 percent are cut differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the
 # merges, and *Bau fahrzeug* with the longest first, which a German would prefer. **Unigram**
-# ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords and drops those that the
-# likelihood of the training text suffers least from losing; a new word gets its most probable segmentation. The library SentencePiece has BPE and Unigram.
+# ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords and drops those whose
+# removal lowers the likelihood of the training text least; a new word gets its most probable segmentation. The library SentencePiece has BPE and Unigram.
 #
 # ## Is it the same as the library's?
 #
@@ -553,9 +557,8 @@ assert 1.5 < slower < 3.5
 assert captions["encoding"]["ours, from nothing"] < captions["encoding"]["library"]
 
 # %% [markdown]
-# Learning takes two to three times as long as in Rust. Cutting words of usual length takes no longer, because both remember
-# the words that they have cut. (The library does more for each text, since it also says where each token stood, and on a
-# word of thousands of letters it is far faster.)
+# Learning takes about three times as long as in Rust. Cutting words of usual length takes no longer, because both remember the
+# words that they have cut. (The library does more for each text, since it also reports where each token begins and ends.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -710,7 +713,7 @@ assert convenient.eos_id in convenient.encode(message)
 assert convenient.decode(convenient.encode(message)) != message
 
 # %% [markdown]
-# The user has typed an end token into the middle of a sentence, and a program that cuts its input at end tokens loses the rest.
+# The user has typed an end token into the middle of a sentence (decoding leaves special tokens out), and a program that cuts its input at end tokens loses the rest.
 # Where special tokens separate the speakers of a chat, a user can speak in another's name, a form of **prompt injection**. Ordinary tests do not show it,
 # because ordinary texts come back as they were. The check: whatever the text, `encode` must return no special token.
 #

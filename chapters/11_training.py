@@ -105,9 +105,9 @@ print(train_pairs[0])
 # The mean is over *tokens*, and the divisor is the number of real ones. So the function below returns the sum and the count,
 # and leaves the division to the caller, who knows how many batches belong together.
 #
-# **Label smoothing** asks for less than certainty. With $\varepsilon = 0.1$, nine tenths of the probability are asked
-# for the right token, and the last tenth is spread over all $V$ tokens evenly. For the first row above that asks for
-# $0.9 + 0.1 / 4 = 0.925$ for *b* and $0.025$ for each other:
+# **Label smoothing** asks for less than certainty. With $\varepsilon = 0.1$, nine tenths of the target's probability go
+# to the right token, and the last tenth is spread evenly over all $V$ tokens. In the first row above, the target is then
+# $0.9 + 0.1 / 4 = 0.925$ for *b* and $0.025$ for each other token:
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 
@@ -170,13 +170,13 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
     )
 
 # %% [markdown]
-# The smoothed loss is smallest at 0.925, where the model says what is asked, and it never reaches 0. Beyond that, being
-# surer costs more. The reason: a cross-entropy is smallest where the model's probabilities equal those asked for. So a smoothed training loss and a plain validation
-# loss must not be compared, and smoothing makes perplexity worse by design. What it is good for is measured below.
+# The smoothed loss is smallest at 0.925, and 0.999 costs more than 0.925, because a cross-entropy is smallest where the
+# model's probabilities equal those of the target. It never reaches 0. So do not compare a smoothed training loss with a
+# plain validation loss, and expect a worse perplexity. What smoothing is good for is measured below.
 
 # %% tags=["quiz"]
 quiz.number(
-    "A model with 334 target tokens has just been made, and knows nothing. What plain loss do you expect at its first step, in nats, to one decimal?",
+    "A fresh model with 334 target tokens gives them all the same probability. What is its plain loss, in nats, to one decimal?",
     np.log(334),
     tolerance=0.06,
     feedback="Yes: as unsure as if it guessed among all 334 tokens.",
@@ -194,10 +194,10 @@ quiz.number(
 # %% [markdown]
 # ## How large a step?
 #
-# Chapter 7 subtracted from every parameter its gradient times a **learning rate**. But the gradients of
-# different parameters differ in size by orders of magnitude, and one learning rate cannot suit them all. **Adam** divides the size out.
-# For each parameter it keeps two running means, $m$ of the gradient $g$ and $v$ of its square, and steps by the first
-# over the root of the second:
+# Chapter 7 subtracted from every parameter its gradient times a **learning rate**. But gradients differ in size, from one
+# parameter to the next and from one model to the next, often by orders of magnitude, and a learning rate that suits one
+# is too large or too small for another. **Adam** divides the size out. For each parameter it keeps two running means, $m$
+# of the gradient $g$ and $v$ of its square, and steps by the first over the root of the second:
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2, \qquad \text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon}$$
 #
@@ -301,13 +301,16 @@ quiz.number(
 # %% [markdown]
 # Warm-up guards the beginning. **Gradient clipping** guards the rest. Take all gradients of the model as one long
 # vector. If its norm exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes
-# $(0.6, 0.8)$. The direction stays. Does Adam not divide the size out anyway? Of the typical gradient, yes. But one
-# that is a hundred times the usual passes into $m$ at once, moves the model far, and then stands in $v$ for 50 steps, which
-# makes all of these too short.
+# $(0.6, 0.8)$. The direction stays. Does Adam not divide the size out anyway? Of the typical gradient, yes. But let one
+# batch have a gradient of a hundred times the usual size. It outweighs everything else in $m$, so that for some ten steps
+# the model follows this one batch. And it stays in $v$, whose root is 14 times the usual at first, and after 200 steps
+# still twice, so that all these steps are too short.
 #
-# **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps asking for it. **AdamW**
-# does so beside Adam's step: $\theta \leftarrow \theta - \eta \lambda \theta$. (Added to the gradient, as in plain gradient descent, the decay would be divided by
-# $\sqrt v$ too, and parameters with large gradients would hardly decay.) AdamW is what most models of today are trained with. The paper has none, nor has this chapter's trainer.
+# **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
+# asking for it. **AdamW** does that separately from Adam's step, $\theta \leftarrow \theta - \eta \lambda \theta$, which
+# is called *decoupled*. (The older way adds $\lambda \theta$ to the gradient. But Adam would divide it by $\sqrt v$ as
+# well, and parameters with large gradients would hardly decay.) Most models of today are trained with AdamW, usually
+# without decay of biases and norms. The paper used none, and nor does our trainer.
 #
 # ## One step from several batches
 #
@@ -409,7 +412,7 @@ class TrainingConfig:
 
 
 # %% [markdown]
-# `check_settings`, an import, refuses a negative learning rate, or a text where a number is needed.
+# `check_settings` refuses a negative learning rate, or a string where a number is needed.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -483,8 +486,8 @@ def evaluate(model: nn.Module, batches: Iterable[Batch], pad_id: int = 0) -> Row
 #
 # ## The loop
 #
-# An **epoch** is one pass through the data. Its order follows from a seed and the number of the epoch, and from nothing
-# else. Remember that: it is what lets us stop in the middle.
+# An **epoch** is one pass through the data. Its order depends on the seed and the number of the epoch, not on what was
+# drawn before. Remember that: it is what lets us stop in the middle.
 
 # %% tags=["export"] module="training"
 from dotformer.tokens import pad_batch, token_batches
@@ -517,14 +520,13 @@ def pair_batches(
 # and save. Then read what it calls.
 #
 # `train_step` makes one step from several batches. `count_targets` counts the real targets of all of them before
-# anything is divided, and `accumulate_gradients` divides each summed loss by that count. Beside clipping stands a
-# check: a gradient with one entry that is infinite, or *not a number*, has no length, and clipping would divide every
-# other entry by it. So that is an error, raised while nothing has changed yet.
+# anything is divided, and `accumulate_gradients` divides each summed loss by that count. A check follows the clipping:
+# a gradient with one entry that is infinite, or *not a number*, has no length, and clipping would divide every other
+# entry by it. So that is an error, raised while nothing has changed yet.
 #
-# Of the helpers, `stream` gives the batches of one
-# epoch after another from a `place` on, as many together as make a step, and `Meter` adds up losses and looks at the
-# clock. What `RunFolder` keeps, and how a run goes on from there, is the last part of this chapter. (`precision` stays unused here: [chapter 20](20_one_gpu.ipynb)
-# replaces it to compute with fewer bits.)
+# Of the helpers, `stream` gives the batches of one epoch after another from a `place` on, as many together as make a
+# step, and `Meter` adds up losses and looks at the clock. What `RunFolder` keeps, and how a run goes on from there, is
+# the last part of this chapter. ([Chapter 20](20_one_gpu.ipynb) replaces `precision`, to compute with fewer bits.)
 
 # %% tags=["export"] module="training"
 from contextlib import nullcontext
@@ -730,16 +732,21 @@ plt.show()
 #
 # ## What was needed?
 #
-# Which parts of this recipe matter? A program has trained this chapter's model with other recipes, three seeds each (`python -m benchmarks.recipes`, 20
-# minutes). Each row changes what its name says. *Test* is the share of test numbers that are right at the end, *averaged* the same for the mean of the parameters at the last five
-# validations, which is called **checkpoint averaging**.
+# Which parts of this recipe matter? We have trained this chapter's model with other recipes, three seeds each, and
+# validated every 25 steps (`python -m benchmarks.recipes`, half an hour). Each row changes what its name says and nothing
+# else; **SGD** is gradient descent with momentum 0.9. *Test* is the share of test numbers that are right at the end.
+# *Averaged* is the same for the mean of the parameters at the last five validations, which is called **checkpoint
+# averaging**.
 #
-# **Predict first.** Which matters most here: Adam, warm-up, the way the learning rate falls, or label smoothing?
+# **Predict first.** Which matters most here: Adam, warm-up, clipping, the way the learning rate falls, or label smoothing?
 
 # %%
+import re
+
 from classroom.measured import measured
 
 runs = measured("recipes")["runs"]
+grid = [name for name in runs if re.fullmatch(r"(Adam|SGD), [\d.e-]+", name)]
 
 
 def reached(name):
@@ -748,33 +755,69 @@ def reached(name):
     return [25 * (s.argmax() + 1).item() if s.any() else 0 for s in shares]
 
 
-def mean_share(name, which):
+def mean_share(name, which="test"):
     return np.mean([run[which]["exact"] for run in runs[name]])
 
 
-print(f"{'':33}99% right at step   test   averaged  perplexity")
-for name, seeds in runs.items():
+print(f"{'':32}99% right at step  test   averaged  perplexity")
+for name in [n for n in runs if n not in grid or n == "SGD, 0.1"]:
     steps = "".join(f"{step or '-':>6}" for step in reached(name))
-    test, averaged = (mean_share(name, w) for w in ("test", "test_averaged"))
-    perplexity = np.exp(np.mean([run["test"]["loss"] for run in seeds]))
-    print(f"{name:33}{steps}  {test:6.1%}   {averaged:6.1%}   {perplexity:8.3f}")
+    test, averaged = mean_share(name), mean_share(name, "test_averaged")
+    perplexity = np.exp(np.mean([run["test"]["loss"] for run in runs[name]]))
+    print(f"{name:32}{steps} {test:6.1%}   {averaged:6.1%}  {perplexity:9.3f}")
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of test numbers right over the highest learning rate, on a logarithmic axis, three seeds each. Adam: 0.83 at 0.0003, 1 from 0.001 to 0.01, 0 at 0.03. Gradient descent: 0.13 at 0.01, 0.97 at 0.03, 1 at 0.1 and 0.3, 0 at 1."}}
+figure, axes = plt.subplots(figsize=(6.4, 2.8))
+for optimizer, color, place in [
+    ("Adam", plots.BLUE, (0.0025, 0.86)),
+    ("SGD", plots.GOLD, (0.09, 0.86)),
+]:
+    rates = [name for name in grid if name.startswith(optimizer)]
+    points = {float(name.split(", ")[1]): runs[name] for name in rates}
+    if optimizer == "Adam":
+        points[0.003] = runs["the chapter's"]
+    points = dict(sorted(points.items()))
+    means = [np.mean([run["test"]["exact"] for run in p]) for p in points.values()]
+    axes.plot(list(points), means, color=color)
+    for rate, seeds in points.items():
+        shares = [run["test"]["exact"] for run in seeds]
+        axes.plot([rate] * len(shares), shares, "o", ms=4, color=color)
+    axes.text(*place, optimizer, color=color)
+axes.set(
+    xscale="log",
+    xlabel="highest learning rate",
+    ylabel="test numbers right",
+    ylim=(-0.04, 1.06),
+)
+plt.show()
 
 # %% [markdown]
-# **Adam.** Gradient descent with momentum does as well here, at the best of five learning rates. At ten times that learning rate it learns nothing. Adam is less
-# sensitive, since it divides the size of the gradient out, and in large transformers it is far ahead, because their gradients vary more ([Zhang and others,
-# 2020](https://arxiv.org/abs/1912.03194)). This small model does not need it.
+# **Adam.** Both optimizers get everything right at some learning rate, SGD at one thirty times as high. Over a factor of
+# ten Adam gets more than 99 percent, SGD more than 96; at their highest both get nothing right. So this small model does
+# not need Adam. Large transformers do. Why is debated: [Zhang and others (2020)](https://arxiv.org/abs/1912.03194) blame
+# the noise in their gradients, [Kunstner and others (2023)](https://arxiv.org/abs/2304.13960) find the gap without noise
+# too.
 #
-# **Warm-up.** At the chapter's learning rate it makes no difference. At the double one it saves steps: 99 percent are reached at 275 to 400 with it, at 425 to 525
-# without, and in the end all are right or nearly. ([Chapter 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learnt without it.)
+# **Warm-up.** At the chapter's learning rate it makes no difference. At the double one it saves steps: 99 percent are
+# reached at 275 to 400 with it, at 425 to 525 without, and in the end all are right or nearly. ([Chapter
+# 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learnt without it.)
 #
-# **The schedule.** A line and half a cosine are equally good. One over the root gets there as soon, but does not settle, since its last steps are still four tenths of the longest.
-# The paper's own schedule, with its 4,000 steps of warm-up, is at step 600 only 15 percent of the way up. It was made for 100,000 steps. So a schedule must fit the length of the run. And
-# averaging the last checkpoints does what small last steps do: it brings one over the root to 100 percent. That is how the paper got along with it: it averaged the last five checkpoints, and twenty of the large model. (Of a run
-# that is still on its way up, the mean is worse than the end.)
+# **Clipping.** With Adam it makes none here either. SGD reaches 99 percent a hundred steps later without it.
+#
+# **The schedule.** A line and half a cosine are equally good. One over the root gets there as soon, but does not settle,
+# since its last steps are still four tenths of the longest. The paper's own schedule, with its 4,000 steps of warm-up, is
+# at step 600 only 15 percent of the way up. It was made for 100,000 steps. So a schedule must fit the length of the run.
+# And averaging the last checkpoints does what small last steps do: it brings one over the root to 100 percent. That is how
+# the paper made do with it: it averaged the last five checkpoints, and twenty of the large model. (In a run that is still
+# improving, the mean is worse than the end, because older checkpoints are worse.)
 #
 # **Label smoothing.** A model that does what is asked gives the right token $0.9 + 0.1 / 334 = 0.9003$, and then its
-# perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number of right answers is the same with and without it. The paper found that it helps
-# translation, where several words may be right; a number has one name.
+# perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number of right answers is the same with and
+# without it. In the paper it cost perplexity and helped translation. There several words may be right; a number has one
+# name.
+#
+# So here the schedule mattered, and little else. That holds for this task, where all are near 100 percent, and not in
+# general.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a schedule. The linear ones reach the top by step 300 and stay there. One over the root reaches it as soon, but keeps dropping by some percent. With the paper's schedule the curves have only begun to rise at step 400 and end between 66 and 87 percent."}}
 figure, axes = plt.subplots(figsize=(6.4, 3.2))
@@ -790,18 +833,24 @@ axes.set(xlabel="step", ylabel="whole numbers right", xlim=(0, 600), ylim=(0, 1.
 plt.show()
 
 # %% [markdown]
-# The three curves of one over the root drop by some percent again and again, to the end; the line stays at the top.
+# The three curves of one over the root drop by a few points again and again, to the end; the line stays at the top.
 
 # %% tags=["hide-input"]
-assert np.isclose(mean_share("SGD with momentum, 0.1", "test"), 1)
-assert mean_share("SGD with momentum, 1.0", "test") == 0
+adam = [runs[f"Adam, {rate}"] for rate in (0.001, 0.01)] + [runs["the chapter's"]]
+sgd = [runs[f"SGD, {rate}"] for rate in (0.03, 0.1, 0.3)]
+for chosen, least in ((adam, 0.99), (sgd, 0.96)):
+    assert min(run["test"]["exact"] for seeds in chosen for run in seeds) > least
+assert mean_share("SGD, 0.1") == 1 and mean_share("SGD, 1.0") == 0
+assert mean_share("Adam, 0.03") == 0 and mean_share("no clipping") == 1
+later = np.mean(reached("SGD, 0.1, no clipping")) - np.mean(reached("SGD, 0.1"))
+assert 75 < later < 125
 warm, cold = (
     reached(f"double learning rate{ending}") for ending in ("", ", no warm-up")
 )
 assert (min(warm), max(warm), min(cold), max(cold)) == (275, 400, 425, 525)
-assert mean_share("double learning rate, no warm-up", "test") > 0.995
+assert mean_share("double learning rate, no warm-up") > 0.995
 assert max(reached("no warm-up") + reached("the chapter's")) <= 300
-assert mean_share("cosine", "test") == mean_share("the chapter's", "test") == 1
+assert mean_share("cosine") == mean_share("the chapter's") == 1
 assert (
     mean_share("1/sqrt", "test")
     < 0.995
@@ -848,11 +897,13 @@ quiz.one_choice(
 # %% [markdown]
 # ## When a model overfits
 #
-# With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? A second program tried (`python -m benchmarks.overfitting`, eight
-# minutes). Here are the losses on the training set and on the validation set.
+# With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? We tried that too (`python -m
+# benchmarks.overfitting`, ten minutes). Here are the losses on the training set and on the validation set.
+
+# %%
+few = measured("overfitting")["runs"]
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels of losses over 600 steps, three runs each. Left, 150 numbers: the training loss falls to 0 by step 200; the validation losses fall to between 0.3 and 0.5 by step 125 to 175 and then rise slowly. Right, with weight decay 1: both fall together, and the validation loss ends near 0.04."}}
-few = measured("overfitting")["runs"]
 figure, panels = plt.subplots(1, 2, figsize=(8, 3), sharey=True)
 for axes, name, title in [
     (panels[0], "none", "150 numbers"),
@@ -882,13 +933,17 @@ for name, seeds in few.items():
     print(f"{name:22}{losses.min():11.3f}{step:9}{losses[-1]:17.3f}{right:12.1%}")
 
 # %% [markdown]
-# That is **overfitting**: after some 150 steps the training loss is near 0 and the validation loss turns upwards, because the model memorises these 150 and
-# becomes surer of its mistakes on others. It gets 39 percent of the test numbers right. What helps?
+# That is **overfitting**: after some 150 steps the training loss is near 0 and the validation loss turns upwards, because the
+# model memorises these 150 and becomes surer of its mistakes on others. It **generalises** to only 39 percent of the test
+# numbers. What helps against it is called **regularisation**:
 #
-# - **Early stopping**: keep the parameters that had the lowest validation loss, as the trainer does. It saves you from the end, not from the cause. And choose
-#   the figure that you care about: here the share of validation numbers that are right goes on rising while the loss does, from 38 to 43 percent.
-# - **Weight decay** keeps parameters small, so that what can be said with small ones is preferred. With 0.1 it helps a little, with 1 very much: 93 percent.
-# - **Dropout** makes it hard to memorise with single entries: 89 percent with 0.1, and with 0.2 less, since now the model has not enough steps to learn.
+# - **Early stopping**: stop when the validation loss no longer falls, or keep the parameters of the lowest one, as `RunFolder`
+#   does below. It saves you from the end, not from the cause. And choose the figure that you care about: the share of
+#   validation numbers that are right goes on rising while the loss does, from 38 to 43 percent.
+# - **Weight decay**, here with AdamW, keeps parameters small, so that what can be said with small ones is preferred. With 0.1
+#   it helps a little, with 1 very much: 93 percent. (With 3 as many are right, at five times the loss. Where models are
+#   large and texts many, 0.01 to 0.1 is usual.)
+# - **Dropout** makes it hard to memorise with single entries: 89 percent with 0.1, and 81 with 0.2.
 # - **Label smoothing** hardly helps here.
 #
 # And more data helps most. With 20,000 numbers none of this was needed.
@@ -900,7 +955,13 @@ right = {
 }
 assert round(right["none"], 2) == 0.39 and right["label smoothing 0.1"] < 0.45
 assert round(right["weight decay 1"], 2) == 0.93 and right["weight decay 0.1"] < 0.5
-assert round(right["dropout 0.1"], 2) == 0.89 > right["dropout 0.2"]
+assert abs(right["weight decay 3"] - right["weight decay 1"]) < 0.02
+ends = {name: few[name][0]["validation_loss"][-1] for name in few}
+assert 4 < ends["weight decay 3"] / ends["weight decay 1"] < 7
+assert (
+    round(right["dropout 0.1"], 2) == 0.89
+    and round(right["dropout 0.2"], 2) == 0.81
+)
 turns = [run["step"][int(np.argmin(run["validation_loss"]))] for run in few["none"]]
 assert min(turns) >= 125 and max(turns) <= 175
 exact = [run["validation_exact"] for run in few["none"]]
@@ -975,26 +1036,11 @@ assert all(torch.equal(one, other) for one, other in both)
 # The book's tests do the same at every batch in turn, and with programs that are killed while they save.
 #
 # The five things are in one file, the **checkpoint**. `RunFolder` replaces it only by a whole one ([chapter
-# 10](10_tokens.ipynb#the-definition)), and writes a checksum into it. If a faulty disk damages the file all the same, that is noticed before anything is changed:
-
-# %%
-path = folder / "checkpoint.safetensors"
-content = bytearray(path.read_bytes())
-content[len(content) // 3] ^= 1  # one bit
-path.write_bytes(content)
-try:
-    trainer = Trainer(fresh(dropout=0.1), config)
-    trainer.train(batches, validate, folder, progress=False)
-except ValueError as error:
-    print(str(error).replace(str(folder), "..."))
-else:
-    raise AssertionError("the damage was not noticed")
-
-# %% [markdown]
-# The file is in the format [safetensors](https://huggingface.co/docs/safetensors): tensors by name, and beside them a
-# text, here the epoch, the batches done and the history. PyTorch's own `torch.save` uses Python's pickle. Opened
-# without `weights_only=True`, such a file can run any program with your rights, which matters when it comes from
-# the internet. A safetensors file cannot hold a program at all. The best model is kept in another one, `model.safetensors`.
+# 10](10_tokens.ipynb#the-definition)), and writes a checksum into it, so that a file damaged by a faulty disk is refused
+# before anything has changed. Its format is [safetensors](https://huggingface.co/docs/safetensors), which holds tensors by
+# name and a text, and cannot hold a program. (A pickle, which `torch.save` writes, can: load one from the internet only
+# with `weights_only=True`, the default of today's PyTorch.) The model with the lowest validation loss is kept beside it,
+# in `model.safetensors`.
 #
 # ### Break it: the parameters are enough
 #
@@ -1029,8 +1075,8 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 # %% [markdown]
 # One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
 # parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
-# parameters move by far less, in directions averaged over many batches. Ten steps later the damage is still there. At
-# the end of a long run little of it may be seen. But the claim was *as if it had never stopped*.
+# parameters move by far less, in directions averaged over many batches. Ten steps later the damage is still there. A run
+# that goes on for long will repair it, but it was not *as if it had never stopped*.
 #
 # ## Exercises
 #
@@ -1193,10 +1239,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Minus the logarithm of the probability that the model gave to the right word, averaged over all real words, is
-# what training minimises. Adam steps by what the latest gradients agree on, the schedule says how far, and several
-# batches make one step if every word counts once. And whoever keeps the parameters, Adam's means, the random state, the
-# state of the data and the history can stop at any moment, and loses only the time since the last save.
+# Training minimises minus the logarithm of the probability that the model gave to the right word, averaged over all real
+# words, with or without smoothing. Adam steps by what the latest gradients agree on, the schedule says how far, and
+# several batches make one step if every word counts once. If you keep the parameters, Adam's means, the random state, the
+# position in the data and the history, you can stop at any moment, and lose only the time since the last save.
 #
 # **Sources.** Adam: [Kingma and Ba (2015)](https://arxiv.org/abs/1412.6980). Label smoothing: [Szegedy and others
 # (2016)](https://arxiv.org/abs/1512.00567). The schedule, and label smoothing for translation: [Vaswani and others

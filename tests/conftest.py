@@ -1,5 +1,6 @@
 """What all tests share: the root of the project, the book built once a run, a browser, and hypothesis profiles."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -40,6 +41,11 @@ ORDER = ("tests/book/test_chapters.py", "tests/reference/", "tests/mutants/", "t
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the files: lint and structure, then the reference tests, then the rest."""
     items.sort(key=lambda item: next((n for n, start in enumerate(ORDER) if item.nodeid.startswith(start)), len(ORDER)))
+
+
+def pytest_collection_finish() -> None:
+    """Take what has been imported out of the search for garbage, which hypothesis and xdist start again and again."""
+    gc.freeze()
 
 
 def pytest_configure(config) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import sys
 import textwrap
@@ -73,6 +74,7 @@ def list_sources(
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx, and document the package that lies beside the book rather than one installed elsewhere."""
     sys.path.insert(0, str(app.srcdir))
+    gc.set_threshold(100_000, 20)  # with Python's own 700 and 10, looking for garbage is a fifth of the build
     # it executes what modules import for type checkers: all of transformers, for half a minute, and to no use here
     resolve.populate_type_checking = lambda module: None
     app.setup_extension("sphinx.ext.autodoc")  # which brings two of the events below

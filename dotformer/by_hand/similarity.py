@@ -46,7 +46,7 @@ def cosine_similarity(
     Defined in chapter 2, "Direction and length".
     """
     cosine = dot(normalize(a), normalize(b))
-    return min(max(cosine, -1.0), 1.0)  # rounding can pass 1 by a hair
+    return min(max(cosine, -1.0), 1.0)  # rounding can go slightly past 1
 
 
 @shapes

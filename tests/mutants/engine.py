@@ -5,6 +5,7 @@ A fork, since importing PyTorch takes longer than most of these runs, and since 
 
 import ast
 import compileall
+import gc
 import importlib
 import os
 import shutil
@@ -115,7 +116,7 @@ def verdict(root: Path, tests: Sequence[str]) -> str:
 
 
 def import_libraries(files: Iterable[Path]) -> None:
-    """Import in this process what the files import and is not ours, so that no fork has to."""
+    """Import here what the files import and is not ours. No fork has to do so then, or to look for garbage in it."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
     nodes = [node for tree in trees for node in tree.body]
     names = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
@@ -124,3 +125,4 @@ def import_libraries(files: Iterable[Path]) -> None:
         if name.partition(".")[0] not in OURS:
             with suppress(ImportError):
                 importlib.import_module(name)
+    gc.freeze()
