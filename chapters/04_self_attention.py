@@ -9,7 +9,7 @@
 # # 4. What does a word pay attention to?
 #
 # *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other words. At
-# the end of this chapter there is a function in five lines that lets every word of a sentence look at all of them and
+# the end of this chapter you have a function of five lines that lets every word of a sentence look at all of them and
 # take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). It takes about 30 minutes to read, and 45 more for the
@@ -68,7 +68,7 @@ for sentence in ("you import python with a script", "a python is a large snake")
     assert weights.max() > 0.99
 
 # %% [markdown]
-# *Python* hears itself and nothing else, because no vector of length 1 has a larger cosine than with itself, and at so low a
+# *Python* attends to itself and to nothing else, because no vector of length 1 has a larger cosine than with itself, and at so low a
 # temperature the largest score takes all. So leave the word itself out, with a score of minus infinity, and look again.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two look-ups by python, itself left out. In you import python with a script the weights are import 0.68, script 0.24, the rest at most 0.04; what python receives is near to import, imported, imports, exported, while the plain average of the words is near to with, you, and, for. In a python is a large snake the weight is 0.88 on snake; what it receives is near to snake, snakes, serpent, lizard, and the plain average to are, the, and, was."}}
@@ -131,7 +131,7 @@ assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to *snake*
-# and *serpent* in the other. Nobody told it which python was meant. The weights did it, and not merely the presence of the
+# and *serpent* in the other. Nobody told it which python was meant. The attention weights did it, and not merely the presence of the
 # other words, because a plain average of those is near to *with* and *the*. That is attention, and the rest of this
 # chapter makes it better.
 #
@@ -212,7 +212,7 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
-# The verb learns that something in the sentence is alive, and probably human, and it hardly looks at itself: nothing in
+# The verb learns that something in the sentence is alive, and, by a weight of 0.768, human, and it hardly looks at itself: nothing in
 # $W_Q$ and $W_K$ makes an action look for actions. (*Who* bites it cannot learn. That takes the order of the words, which is
 # not in these vectors.) At the same time *dog* and *man*, whose query is $(0, 2)$, look for an action.
 
@@ -224,8 +224,8 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 assert np.allclose(weights[1] @ v, [0.955, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The comparison with a video search ends here: every word asks *and* is found, nobody wrote the titles (queries and keys
-# are learned together, so that they fit), and you get a blend of all the videos.
+# The comparison with a video search ends here, for three reasons. Every word asks *and* is found. Nobody wrote the titles:
+# queries and keys are learned together, so that they fit. And you get a blend of all the videos.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -377,7 +377,7 @@ quiz.one_choice(
 # if these are independent, of mean 0 and variance 1, their sum has variance $d_k$, a standard deviation of $\sqrt{d_k}$.
 # Divided by that, it has variance 1 at every width. Without the division the weights of a wide layer are nearly all on one
 # word before anything has been learnt, and there the softmax has hardly any slope to learn by. (A constant factor could be
-# learnt into $W_Q$. What the division buys is a start from which learning is quick; chapter 3 measures that too.)
+# learnt into $W_Q$. But with the division learning is quick from the start; chapter 3 measures that too.)
 
 # %%
 for d_k in (4, 64, 512):
@@ -395,6 +395,7 @@ for d_k in (4, 64, 512):
 
 # %% tags=["quiz"]
 slide_scores = np.array([89, 12, 32, 45, 73, 34])
+assert softmax(slide_scores / np.sqrt(6))[0] > 0.99
 quiz.number(
     'A popular slide deck shows the scores of *Hi* in *Hi , how are you ?* as 89, 12, 32, 45, 73, 34, calls the matrix an attention filter, and divides by $\\sqrt 6$, "the dimension of the key vector". (Six is the number of words.) Follow the slides: how many times as much weight does *Hi* give to itself, 89, as to *you*, 73?',
     np.exp(16 / np.sqrt(6)),
@@ -408,7 +409,6 @@ quiz.number(
     ],
     otherwise="The ratio of two weights is $e$ to the difference of their scaled scores, which is $16 / \\sqrt 6$.",
 )
-assert softmax(slide_scores / np.sqrt(6))[0] > 0.99
 
 # %% tags=["quiz"]
 quiz.number(
@@ -437,7 +437,7 @@ quiz.number(
 # ## Leaving a word out
 #
 # Some words must not be seen. A **mask** is a boolean matrix, and in this book, as in PyTorch's
-# `scaled_dot_product_attention`, **True means: may attend**. Two kinds are found in every transformer.
+# `scaled_dot_product_attention`, **True means: may attend**. Two kinds are common.
 #
 # A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later. A model that
 # writes a text word by word does not have the later words yet. In training it is given the whole text, so there they must
@@ -451,7 +451,7 @@ print(causal_weights.round(3))
 
 # %% [markdown]
 # *Dog* comes first and has only itself. *Bites* may attend to *dog* and to itself, and the weight that
-# went to *man* is divided between them. Only the last word sees all.
+# went to *man* is divided between them, in proportion. Only the last word sees all.
 #
 # A **padding mask** hides filler. Sentences in a batch must be equally long, so short ones are filled up with padding, and
 # the padding is no key for anyone. It has one entry for each *key*, the same for all queries:
@@ -466,7 +466,7 @@ padded_output, padded_weights = self_attention(
 print(padded_weights[1].round(3))
 
 # %% [markdown]
-# The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever numbers the padding
+# The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers the padding
 # holds, its column of weights is 0. (Its *row* is computed like any other; nobody reads it.) To hide both the future and the
 # padding, combine the two masks with `&`.
 #
@@ -492,8 +492,8 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # To multiply the scores by the mask is wrong, because a score of 0 is not a weight of 0: the hidden word still gets 0.09.
 # To multiply the weights is half right, because they no longer sum to 1. Divided by their sum they agree with the first
 # line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others.
-# Minus infinity does it in one step. And it is safe where the hidden score is a thousand larger than the rest: after the
-# softmax these would all have rounded to 0, and their sum with them.
+# Minus infinity does it in one step. And it is safe where the hidden score is a thousand larger than the rest. After a
+# softmax over all of them the weights of the others would have rounded to 0, and their sum with them.
 #
 # ### Two ways to go wrong
 #
@@ -568,8 +568,8 @@ assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# One shared matrix hardly helps, because then every query *is* the word's own key. And the scores $X W (X W)^\top$ are
-# symmetric again. With two matrices a word's query has no more to do with its own key than with any other. Chance is not
+# One shared matrix hardly helps, because then every query *is* the word's own key. Training cannot change that: the scores
+# $X W (X W)^\top$ stay symmetric, and no word's score with itself can be below 0. With two matrices a word's query has no more to do with its own key than with any other. Chance is not
 # the aim; it is a start that favours nobody. (One later model, the Reformer, does share the matrix, and reports no loss. It
 # lets a word attend to itself only where there is nothing else.)
 #
@@ -602,7 +602,7 @@ for used in (8, 16):
     assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
 
 # %% [markdown]
-# Without $W_V$ half is lost: where both words use the same numbers in the same way, a linear map cannot tell the terms of
+# Without $W_V$ half of the two words' squared length is lost: where both words use the same numbers in the same way, a linear map cannot tell the terms of
 # their sum apart. A matrix, even a random one, turns what was found into other directions than those that the word itself
 # uses. Then nothing is lost, provided there is room, here for 8 and 8 in 16; two full words do not fit into one. The matrix
 # also lets a word hand over other things than it is found by: *man* was found as *alive* and handed over *human* as well.
@@ -684,7 +684,7 @@ quiz.several_choices(
 # %% [markdown]
 # ## Which vectors are used?
 #
-# A transformer is a stack of **layers**, each with an attention in it. The first computes its queries, keys and values from
+# A transformer is a stack of **layers**, each with attention in it. The first computes its queries, keys and values from
 # the vectors of the words plus their positions. The second computes them from the outputs of the first, with matrices of
 # its own, and so on upwards. Higher layers therefore compare words that have already been mixed with others.
 #
@@ -698,7 +698,7 @@ quiz.several_choices(
 # ## Break it: four versions, one correct
 #
 # Three of the four versions below hold a mistake that people make: no division at all, division by the root of the number
-# of words (as in the slides with *Hi*), and a softmax over queries. Four checks follow. Which check catches which
+# of words (as in the slides of the quiz), and a softmax over queries. Four checks follow. Which check catches which
 # mistake?
 
 
@@ -792,7 +792,7 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 
 # %% [markdown]
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, mask included. In a model you
-# call PyTorch's, which on most devices is faster, since it never stores the whole matrix of weights (chapter 20).
+# call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights (chapter 20).
 #
 # (Soft look-ups by content are older than transformers. *Non-local means* removes noise from a picture: each pixel becomes
 # an average over all pixels whose surroundings look alike, wherever they are. There likeness is fixed; attention learns

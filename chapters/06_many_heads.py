@@ -37,7 +37,7 @@ transformer_map(built=6)
 #
 # From this one vector the matrices of later layers must work out both $a$ and $b$.
 #
-# **Predict first.** How much of $a$ and $b$ together can a matrix recover from it?
+# **Predict first.** How much of $a$ and $b$ together, counted in squared length, can a matrix recover from it?
 #
 # 1. Everything, if the average is projected to enough numbers.
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
@@ -91,15 +91,15 @@ plt.show()
 # Half, whatever $\alpha$ is. (The band is the spread over ten seeds.) The reason: names are independent, with mean 0 and the
 # same spread in every direction, so the best guess at $a$ is the average times one number, and the number with the least error is $\alpha / (\alpha^2 + (1 - \alpha)^2)$. It
 # misses the share $(1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$ of $a$, and the best guess at $b$ misses
-# $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$. The two shares sum to 1, which is half of two names. To lean towards one name helps
-# it exactly as much as it hurts the other. Projecting to more numbers does not help, because 8 numbers spread over 16 are
+# $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$. The two shares sum to 1: of two names, one is lost. To favour one name helps it
+# exactly as much as it hurts the other. Projecting to more numbers does not help, because 8 numbers spread over 16 are
 # still 8.
 #
 # With two averages nothing is missed. Here one is all $a$ and the other all $b$, but any two *different* values of $\alpha$
 # would do: two equations for two unknowns. (The nearer they are to each other, the more a little noise hurts. And each head
 # must be as wide as what it hands over.)
 #
-# Note what this shows, and what not. It is about a *matrix*, and about two things that fill the same 8 dimensions. In chapter
+# Note what this does and does not show. It is about a *matrix*, and about two things that fill the same 8 dimensions. In chapter
 # 5 word and position could be taken apart, because there was room for both. A later part that is not linear could memorise
 # which average belongs to which pair. And two layers of one head could fetch one name after the other; two heads do it in
 # one layer.
@@ -127,7 +127,7 @@ w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
 # %% [markdown]
 # The first two columns of each matrix belong to head 1, the last two to head 2, so $d_k = 2$. In both heads the verb
 # asks, with the query $(9, 0)$; the second number is not needed here. The position answers: in head 1 the first word has the key $(1, 0)$, in head 2 the sign
-# is turned and the last word has it. Both hand over the two numbers that say which name it is.
+# is flipped and the last word has it. Both hand over the two numbers that say which name it is.
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
 # −6.364. The exponentials are 580.5, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
@@ -379,7 +379,7 @@ assert np.allclose(sum(terms), mixed)
 
 # %% [markdown]
 # So heads do not get in each other's way unless $W_O$ lets them, and they can work together when it does. In the example, let
-# $W_O$ compute one number, *dog bites* minus *dog is bitten*: from the first entry of head 1 it subtracts the first of head 2.
+# $W_O$ compute one number, *dog bites* minus *dog is bitten*: the first entry of head 1 minus the first of head 2.
 # It is +1 in *dog bites man*, and −1 in *man bites dog*. Among more than two names, neither head alone would know it.
 
 # %%
@@ -458,7 +458,7 @@ assert (change > 0.01).all()
 # ### Are two matrices for the scores one too many?
 #
 # Apart from the scaling, a head's scores are $X W_Q W_K^\top X^\top$. Only the product $W_Q W_K^\top$ counts, and it is one
-# matrix of shape $(D, D)$. Why keep two?
+# matrix of shape $(D, D)$ (as long as there are no biases, and no rotation in between). Why keep two?
 #
 # Because they are narrow. With $d_k$ columns each, their product has **rank** at most $d_k$: all its $D$ rows
 # are linear combinations of at most $d_k$ of them. For $D = 512$ and $d_k = 64$ the two hold $2 \cdot 512 \cdot 64 = 65{,}536$ numbers, the full
@@ -596,11 +596,12 @@ assert before.argmax() == 2 and least > 0.97 and np.median(before) < 0.15
 movable.heads(read[2][1], read[2][0], token=4)
 
 # %% [markdown]
-# Head 3 gives all its weight to the word before, at every word but the first of the three sentences, and no other head comes
-# near that. It is the pattern that chapter 5 wired with a rotation, and training found it. Look through the others. Some
+# Head 3 gives nearly all its weight to the word before, at every word but each sentence's first, and no other head comes near
+# that. It is the pattern that chapter 5 wired with a rotation, and training found it. Look through the others. Some
 # attend to the special tokens at the ends, `[CLS]` and `[SEP]`, which [Clark and others
-# (2019)](https://aclanthology.org/W19-4828/) take for what a head does that has nothing to look for. And many heads can go:
-# Voita and others pruned 38 of the 48 heads in a translator's encoder, and lost 0.15 BLEU. Chapter 15 builds the whole
+# (2019)](https://aclanthology.org/W19-4828/) read as a head's default when it finds nothing. And many heads can go: Voita
+# and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and
+# others found layers that do with a single one. Chapter 15 builds the whole
 # model and tests such impressions by switching heads off.
 
 # %% [markdown]
@@ -914,5 +915,5 @@ verdict
 # (2019)](https://arxiv.org/abs/1905.10650).
 #
 # **Next.** Part I ends here: attention, positions, heads, by hand and with matrices that we chose. Part II lets
-# them learn. (What people often get wrong about all this, and the chapter that measures it, stand in a [list of
+# them learn. (What people often get wrong about all this, and the chapter that measures it, are in a [list of
 # misconceptions](../misconceptions.md).)

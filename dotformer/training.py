@@ -201,7 +201,7 @@ class Trainer:
         """One step on several batches, as if they were one; summed loss, targets.
 
         ValueError when no target is real, FloatingPointError when the gradient is
-        not finite; nothing has changed then.
+        not finite; no parameter has changed then.
         """
         batches = [tuple(side.to(self.device) for side in one) for one in batches]
         tokens = self.count_targets(batches)

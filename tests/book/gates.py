@@ -96,10 +96,11 @@ def without_alt_text(path: Path) -> list[str]:
 
 
 def without_quizzes(path: Path) -> list[str]:
-    """Too few quiz questions, or none that asks for a number."""
+    """Too few quiz questions, none that asks for a number, or a cell that shows none: a quiz is its last expression."""
     quizzes = [cell for _, cell in code_cells(read(path)) if "quiz" in tags(cell)]
     pages = ["".join(output.get("data", {}).get("text/html", "") for output in cell.outputs) for cell in quizzes]
-    problems = []
+    shown = zip(quizzes, pages, strict=True)
+    problems = [f"{path.name}: shows no question: {cell.source[:60]!r}" for cell, page in shown if "<form" not in page]
     if len(quizzes) < MIN_QUIZZES:
         problems.append(f"{path.name}: {len(quizzes)} quiz questions, at least {MIN_QUIZZES} are wanted")
     if not any('data-kind="number"' in page for page in pages):

@@ -79,6 +79,7 @@ def test_too_few_quizzes(notebook):
     assert gates.without_quizzes(notebook(choice, number))
     assert gates.without_quizzes(notebook(choice, choice, choice))
     assert not gates.without_quizzes(notebook(choice, choice, number))
+    assert gates.without_quizzes(notebook(choice, choice, number, code("q\nassert True", "quiz")))
 
 
 def test_too_few_or_unfinished_exercises(notebook):
