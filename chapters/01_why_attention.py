@@ -301,8 +301,8 @@ for name in names:
 # are drawn evenly between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it
 # sums $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$
 # is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step. (Measured, from 5 back to 20: 0.52.)
-# The gates of the LSTM and the GRU do not help yet. With biases near 0 a gate stands half open, at $\sigma(0) = \frac12$,
-# and halves what it lets through at every step.
+# The gates of the LSTM and the GRU help only a little yet. With biases near 0 a gate stands half open, at
+# $\sigma(0) = \frac12$, and lets through about half at every step.
 
 # %%
 slopes, shrinks = [], []
@@ -320,7 +320,7 @@ assert abs(slope - 0.86) < 0.02 and abs(shrinks - 0.58) < 0.02
 assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
-# So much of the fault lies in the *start*, and a start can be chosen. Row 4 is the plain cell with an **orthogonal** matrix for
+# Much of the fault, then, lies in the *initial* weights, and these can be chosen. Row 4 is the plain cell with an **orthogonal** matrix for
 # $W_h$, a rotation or reflection, which leaves every length as it is. Only the slope of $\tanh$ is left, some 0.8 a step
 # (less than 0.86, because the entries of the state are larger now), and at 20 back the influence is thousands of times what
 # it was. Row 5 is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps
@@ -328,7 +328,7 @@ assert abs(a_step - 0.52) < 0.01
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that have
 # no influence. This is the **vanishing gradient**. It made plain networks hard to train, and the LSTM was invented
-# against it. But a gradient that arrives is not yet a memory.
+# to overcome it. But a gradient that arrives is not yet a memory.
 
 # %%
 assert influence["plain"][20] < 1e-5 and influence["GRU"][20] < 1e-4
@@ -339,7 +339,7 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # %% [markdown]
 # ## How much do they hold?
 #
-# The other question was *what* a memory lets go. Read 4,000 random texts, each word 8 independent numbers, and try to
+# The other question was *what* a memory lets go of. Read 4,000 random texts, each word 8 independent numbers, and try to
 # recall the word $k$ back from the last state, by the best linear fit, which is what one more matrix could do. The
 # score is $R^2$, the share of the word's variance that the fit explains: 1 is perfect recall, 0 is none.
 #
@@ -377,7 +377,8 @@ for name in names:
 # %% [markdown]
 # To forget slowly is not to hold much more. The orthogonal cell, whose gradient comes through so much better, recalls hardly
 # more than the plain one: 21 numbers against 19. It spreads its memory over more words, each less sharp, and the
-# open gate spreads it thinnest: 2 % of the word 40 back.
+# open gate spreads it thinnest: 2 % of the word 40 back. (That gate helped the LSTM most, from 14 to 20.5, which is where the
+# others are.)
 #
 # There is a bound. The $R^2$ of one number that was read is the sum of its squared correlations with $H$ directions of the
 # state that are uncorrelated among themselves. Now sum the other way. The numbers that were read are independent, like axes
@@ -389,7 +390,7 @@ for name in names:
 #
 # (A number has many digits, and something other than a linear fit might find more in them: $h' = 0.5 \, h + x$ with $x$
 # either 0 or 1 is a binary fraction that has all of them. But the slightest noise destroys that, and the next layer of a
-# network begins with a matrix. Real words are also less than independent; they help you to guess one another.)
+# network begins with a matrix. Real words are also not independent: each helps to predict the others.)
 
 # %%
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -463,7 +464,7 @@ for back in (1, 10, 40):
 
 # %% [markdown]
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the recurrent
-# networks had 24. And the derivative of the answer with respect to a word is that word's weight: one factor, at any
+# networks had 24 or 48. And the derivative of the answer with respect to a word is that word's weight: one factor, at any
 # distance, and no product over the steps in between. (When the weights are computed from the words, as in chapter 4, there
 # is a second path, through the weights; its length does not depend on the distance either.) A model may still *choose* to give
 # nearby words more weight. Nothing forces it to.
@@ -575,8 +576,7 @@ for n in (50, 512, 5000):
 
 # %% [markdown]
 # For a sentence of 50 words attention by itself costs twice a plain cell and half an LSTM. As the text grows the square takes
-# over: at $n = 2d$, a thousand words, it is even with the LSTM, and beyond that its cost, relative to the LSTM's, grows in
-# proportion to the length.
+# over: at $n = 2d$, a thousand words, it is even with the LSTM, at ten thousand it costs five times as much.
 # What attention saves in training is the *waiting*: it computes all words at once, where a recurrent network must take
 # them in a row. (When it *writes* a text it takes them in a row, too; chapter 12.)
 #
@@ -785,7 +785,7 @@ verdict
 #
 # Which word of a sentence matters depends on what is asked, and that is known only afterwards. A recurrent network has
 # to pack the words into a state of fixed size as they come: with a poor start it forgets them within a sentence, and at
-# its best it holds as many numbers as its state has. Attention keeps the words and looks back at all of them in one
+# its best, to a linear fit, it holds as many numbers as its state has. Attention keeps the words and looks back at all of them in one
 # step, at a cost that grows with the square of their number.
 #
 # **Sources.** The plain recurrent network: [Elman (1990)](https://doi.org/10.1207/s15516709cog1402_1). Why gradients

@@ -265,12 +265,12 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # | | depends on | good for |
 # |---|---|---|
-# | dot product | direction and length | attention: a key of large norm has larger scores, above 0 or below, and the norm is learnt too |
-# | cosine | direction only | search, where a long document should not win by its length |
+# | dot product | direction and length | attention: a key of large norm has scores further from 0, above or below, and the norm is learnt too |
+# | cosine | direction only | search, where a document should not win by being long |
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "How does the transformer turn two vectors into one number that says how alike they are?",
+    "How does the transformer turn two vectors into one number that says how well they match?",
     quiz.wrong(
         "It subtracts one from the other, entry by entry",
         "A difference is again a vector, not a number. Its length would be a distance, which does measure likeness, but the "
@@ -409,14 +409,14 @@ print(
 )
 
 # %% [markdown]
-# Of 21,000 words, *coffee*. Nobody told the model what a drink is. Is a cosine of 0.44 much? Two words drawn at random have
+# Of 21,000 words, *coffee*. Nobody told the model what a drink is. Is a cosine of 0.44 high? Two words drawn at random have
 # 0.07, and the *nearest* of all words to a random direction has 0.20, because it is the luckiest of many. So 0.44 is no
 # accident. Before you call two words alike, compare with strangers from the same
 # model. (In some models all vectors lean to one side, and strangers have cosines well above 0: [Ethayarajh
 # 2019](https://aclanthology.org/D19-1006/).)
 #
 # Two rows deserve a second look. *Debts* finds *creditors* and *owed*, words that go together with debts without being like
-# them: this kind of likeness does not tell the two apart. And the neighbours of *python* are animals as well as *import* and
+# them: a cosine does not distinguish words that are alike from words that occur together. And the neighbours of *python* are animals as well as *import* and
 # *pip* (and *panda* may be either, since a library is called pandas). These are **static** embeddings: one vector for each word, whatever the sentence. To find out which python is
 # meant, a model has to look at the other words. That is what attention is for, and with these very vectors chapter 4 does
 # it.

@@ -209,7 +209,7 @@ quiz.one_choice(
 #
 # and from $dQ$ to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. Here $\circ$
 # multiplies entry by entry, $A$ are the attention weights, and $S = Q K^\top$ the scores before the division, hence the
-# factor $1 / \sqrt{d_k}$.
+# factor $1 / \sqrt{d_k}$. (The $s$ above were scaled scores, after it.)
 
 # %% tags=["export"] module="by_hand.gradients"
 import numpy as np
@@ -563,8 +563,8 @@ class NoteModel(nn.Module):
 # %% [markdown]
 # Training repeats four steps: take a **batch** of sixteen notes and ask each for all of its five names, measure the loss, pass
 # its gradient back, and subtract from every parameter its gradient times the learning rate. The last is what the optimizer
-# `SGD` (stochastic gradient descent) does; chapter 11 has better ones. The learning rate is 1, which this tiny model stands;
-# that of chapter 11 learns nothing with it. The loss is the **cross-entropy**: minus the logarithm of the probability that the
+# `SGD` (stochastic gradient descent) does; chapter 11 has better ones. The learning rate is 1, which is large: the
+# model of chapter 11 would learn nothing with it. The loss is the **cross-entropy**: minus the logarithm of the probability that the
 # model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound as
 # that probability goes to 0.
 
@@ -673,18 +673,18 @@ for seed in range(3):
     print(
         "look-up learnt after {} steps, with values given after {}".format(*counts)
     )
-    assert counts[0] > 100 and counts[1] < 50
+    assert counts[0] > 100 and 0 < counts[1] < 50
     assert 30 < grown[75:85, 0].mean() / grown[:10, 0].mean() < 60
 
 # %% [markdown]
-# A quarter of the time, once values have been learnt. (With them the output's matrices were trained, too, so it is
+# A quarter of the time, after the 1,000 steps in which values were learnt. (With them the output's matrices were trained, too, so it is
 # the whole path from value to answer that was missing, or most of it.)
 #
 # And the second guess: the weight on the right name ends near two thirds, while all answers are right. A weight is not
 # a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in which
 # one digit is the strongest, and once the loss is nearly 0, little pushes the weight any higher: from here it creeps.
 #
-# Is that so in this one run only? Train five models from five starts, and ask each about 2,000 held-out notes.
+# Was this run a fluke? Train five models from five starts, and ask each about 2,000 held-out notes.
 
 # %%
 right, looked, weight = [], [], []
@@ -842,7 +842,7 @@ assert leaking < 1
 
 # %% [markdown]
 # So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large. Below:
-# the model was given something. Find out what.
+# the model was given something, or the divisor is wrong.
 #
 # ### What if matrices start at zero?
 #
@@ -867,7 +867,7 @@ for zeroed in (["w_q"], ["w_q", "w_k"]):
 
 # %% tags=["quiz"]
 quiz.number(
-    "A translation model has a vocabulary of 32,000 tokens, and its logits start near 0. About which loss should the first batch show?",
+    "A translation model has a vocabulary of 32,000 tokens, and its logits start near 0. Roughly what loss should the first batch show?",
     np.log(32000),
     tolerance=0.06,
     feedback="Yes: $\\ln 32000$, about 10.37.",

@@ -27,7 +27,7 @@ transformer_map(built=8)
 # %% [markdown]
 # ## One layer, on paper
 #
-# *Not bad* is praise. A model that adds up what its words contribute misses that. Let each word be four numbers: its
+# *Not bad* is praise. A model that adds up a score for each word calls it blame. Let each word be four numbers: its
 # **polarity** (*good* 1, *bad* −1), **affirmed** (1 until somebody says otherwise), **is not** (1 for the word *not*),
 # and last the **tone**, which is 0 and which the layer must fill in: 1 for praise, −1 for blame.
 
@@ -117,9 +117,9 @@ for text in ("good", "bad", "not good", "not bad"):
 assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
-# The two parts divide the work. Attention is the only part in which one word's numbers reach another's. What is then at hand, polarity and
-# *affirmed*, must be multiplied (for 1 and −1 the formula above is their product), and no matrix multiplies two of its
-# inputs. (It is the classic XOR, which is not **linearly separable**: over the four cases, the best linear map from
+# The two parts divide the work. Attention is the only part in which one word's numbers reach another's. Polarity and *affirmed*, now in one
+# vector, must be multiplied (for 1 and −1 the formula above is their product), and no matrix multiplies two of its inputs
+# together. (It is the classic XOR, which is not **linearly separable**: over the four cases, the best linear map from
 # (polarity, affirmed, 1) to the tone predicts 0 each time.)
 
 # %%
@@ -134,7 +134,8 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 #
 # Why add, and not replace each word by what attention returns? Stack attention without adding and see. A sentence has 16
 # random words of width 64. Ask how much of a word's vector is **its own**: subtract the average over the sentence from
-# each vector, and take the length of what is left as a share of the whole. The matrices are random, with the variance that
+# each vector, and divide the length of what is left by the length of the whole. (So the squares of its own share and of the
+# common one add up to 1.) The matrices are random, with the variance that
 # [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html) recommend, so that one projection keeps
 # the size of a vector on average; chapter 9 starts its model with them.
 #
@@ -224,8 +225,8 @@ assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
 #
 # Mean $\mu$ and variance $\sigma^2$ are those of the one vector, over its $D$ entries. A small $\epsilon$ guards
 # against dividing by 0. The vectors $\gamma$ and $\beta$, of width $D$, are trained and start at 1 and 0. They let
-# one entry matter more than the others. They are the same for all tokens, so how long a token's vector was is lost. (Many
-# newer models spare the mean and $\beta$, and divide by the root of the mean square alone: **RMSNorm**, [Zhang and
+# one entry matter more than the others. But they are the same for all tokens, so they cannot give back how long a token's
+# vector was. (Many newer models skip the mean and $\beta$, and divide by the root of the mean square alone: **RMSNorm**, [Zhang and
 # Sennrich, 2019](https://arxiv.org/abs/1910.07467).)
 
 
@@ -344,13 +345,15 @@ plt.show()
 
 # %% [markdown]
 # Either norm stops the explosion. The first panel is the surprise: post-norm keeps words apart no better than adding
-# alone, and pre-norm much better. Why? What attention adds is common to all words; a word's own part gets hardly anything. In a post-norm stack
+# alone, and pre-norm much better. Why? What attention adds is common to all words; a word's own part gets hardly anything. With adding
+# alone the common part grows in proportion to itself, from layer to layer, and soon a word's own is a small share of it. In a
+# post-norm stack
 # the common contribution is about as large as the stream, and then both are scaled back to size 1, so a word's own part shrinks by a
 # factor in every layer, exponentially. In a pre-norm stack it is never scaled down. After 24 layers an entry has size 4.2, of which 26 percent is
 # its own: $4.2 \cdot 0.26 = 1.1$, as much as at the start. The common part has grown beside it, a step at a time.
 #
 # So much for stacks before training. It speaks for pre-norm (also written **Pre-LN**), and so do the learning rates at the
-# end of this chapter; deep models of today are pre-norm. The price: the larger the stream, the less a late layer changes
+# end of this chapter; most deep models of today are pre-norm. The price: the larger the stream, the less a late layer changes
 # it, and where a post-norm model does train, it is often the better one ([Liu and others,
 # 2020](https://arxiv.org/abs/2004.08249)). Scaling down what each sublayer adds at the start helps in either order. GPT-2
 # divides it by the root of the number of sublayers; here, with 24, both orders then keep 92 percent.
@@ -588,7 +591,8 @@ class Encoder(Stack):
 
 # %% [markdown]
 # Only pre-norm needs a final norm. Its stream was never normalised and has grown from layer to layer, and whatever comes
-# after the encoder wants numbers of a known size. (`nn.Transformer` always has one, hence `final_norm`.)
+# after the encoder wants numbers of a known size. (With `final_norm` one can have it either way: `nn.TransformerEncoder`
+# has none unless asked, `nn.Transformer` always has one.)
 #
 # PyTorch has an encoder too. Give ours its parameters (`our_state_dict` finds their names), and both must return the same
 # vectors, in either order of norm, with some tokens masked out.
@@ -638,8 +642,9 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**. The rows are drawn small, of length about 1, since the same embeddings can later serve as
-# the output matrix ([chapter 9](09_decoder.ipynb)). So they are multiplied by $\sqrt D$, and words and positions begin
+# vectors, the **embeddings**. The rows are drawn small, of length about 1: the same embeddings may later serve as the
+# output matrix ([chapter 9](09_decoder.ipynb)), and then the first logits have size 1, as they should ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). So they are multiplied by $\sqrt D$, and words and positions begin
 # about equally large. Then come the positions of [chapter 5](05_position.ipynb), now as a module:
 
 # %% tags=["export"] module="encoder"
@@ -814,7 +819,7 @@ for without in (None, *PARTS):
 
 # %% [markdown]
 # Without attention both stay at chance, because no digit reaches another position. Without the residual connection around attention, *add* stays at
-# chance and *reverse* gets stuck at a quarter to a third, at every learning rate, as you would expect from words that become alike. The residual connection around the feed-forward
+# chance and *reverse* gets stuck at a quarter to a third. The residual connection around the feed-forward
 # network alone can be spared here; it mixes no words. The last
 # rows are less clear-cut. Three layers learn these tasks without a norm. And without the feed-forward networks even *add*
 # is learnt: the softmax is a non-linearity too, and so are the norms. It is slower, though: at the lowest learning rate,
@@ -872,8 +877,8 @@ for depth, stream in enumerate(streams):
 
 # %% [markdown]
 # At the bottom a vector holds its own digit and nothing of the one to output: 11 percent is chance. After the second layer
-# both can be read, from one vector of 32 numbers. Where did the mirrored digit come from? Look for a head in which the
-# mirrored position gets the weight.
+# both can be read, from one vector of 32 numbers. Where did the mirrored digit come from? Look for a head that
+# attends mostly to the mirrored position.
 
 # %%
 from dotformer.support.recording import record_weights
@@ -895,8 +900,9 @@ assert min(others) > 0.17 and max(others) < 0.23
 
 # %% [markdown]
 # In the second layer some head gives the mirrored position 0.97 of its weight, and in the first no head more than 0.16 (1/12 would be
-# chance). So it is the second layer that fetches, and what it fetches is added to the stream. (The third repeats it.
-# After the first, about 20 percent of any other position's digits can be read, so the 30 are not much.)
+# chance). So it is the second layer that fetches, and what it fetches is added to the stream. (The third does
+# it again.) The 30 percent after the first layer are not much: the digits of other positions can be read from there about as
+# well, to some 20 percent.
 #
 # So a position of layer 3 is **no longer its word alone**. It is a vector in the residual stream that began as one digit and by
 # now holds two. When an attention map of a higher layer shows a line to the word *bank*, the line leads to everything
@@ -907,11 +913,11 @@ assert min(others) > 0.17 and max(others) < 0.23
 # ## Does it need warm-up?
 #
 # Vaswani and others start with tiny steps that grow for a while, a **warm-up** of the learning rate. In post-norm stacks
-# gradients near the output start large ([Xiong and others, 2020](https://arxiv.org/abs/2002.04745)). They hold this to be
-# the reason for warm-up. Is warm-up needed? One learning rate would tell little, so the same program trains *reverse* at nine learning rates, three seeds each, with a warm-up of 200 of the 400 steps, or
+# gradients near the output start large ([Xiong and others, 2020](https://arxiv.org/abs/2002.04745)). They see
+# this as the reason for warm-up. Is warm-up needed? One learning rate would tell little, so the same program trains *reverse* at nine learning rates, three seeds each, with a warm-up of 200 of the 400 steps, or
 # none.
 #
-# **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four still learns at the highest?
+# **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning rate?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels, the loss at the end over the highest learning rate, three seeds each. Post-norm without warm-up learns up to 0.01 and stays above 2 from 0.015 on; with warm-up it learns up to 0.02, and at 0.03 with no seed. Pre-norm without warm-up learns up to 0.02, and at 0.03 with one seed of three; with warm-up it learns up to 0.03, and half learns beyond."}}
 ends = {
@@ -977,7 +983,7 @@ for width in (4, 64, 512):
 
 # %% [markdown]
 # At the paper's width it is a tenth of a percent, in all entries alike, and the trained $\gamma$ makes up for it. So a
-# model with this norm learns as well as any, and its loss curve will not tell. It shows where two programs must agree:
+# model with this norm should learn as well, and its loss curve will not tell. It shows where two programs must agree:
 # load parameters that were trained with the other norm, and every layer is a little off. At width 4 it is 13 percent,
 # which is why the comparison with a reference is best made on small models.
 #
@@ -1106,8 +1112,8 @@ verdict
 #
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward network
 # works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a few layers. Norms keep
-# the stream bounded. Where they stand decides how much of a word is left in a deep stack before training, and how high a
-# learning rate it tolerates.
+# the stream from exploding. Where they stand decides how much of a word is left in a deep stack before training, and how high
+# a learning rate it tolerates.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton

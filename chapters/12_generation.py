@@ -123,7 +123,8 @@ def greedy(state: Decoding, max_length: int) -> list[list[int]]:
 
 
 # %% [markdown]
-# (`checked_logits` refuses logits that are not numbers, and `check_possible` a step at which no token may follow.) In the loop, `choose` decides. That
+# (`checked_logits` refuses logits that are not numbers, and `check_possible` a step at which no token is allowed. A sentence
+# in `unfinished` is the same list as in `sentences`, so that a token appended to the one is in the other.) In the loop, `choose` decides. That
 # is the whole difference between greedy decoding and the sampling below.
 
 
@@ -171,10 +172,11 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # `select` makes several rows of one. Three details decide whether a search is right:
 #
 # - For each hypothesis it considers `beam` + 1 continuations, because one may be the end, which does not go on.
-# - An end counts only if it is among the best `beam` continuations. Otherwise every hypothesis could end at every step with some tiny probability, and
-#   after a few steps the list would be full of sentences that end too early.
-# - A sentence is done when `beam` hypotheses have ended and no live one can beat the best of them, even if all its further
-#   words had probability 1 (and so added 0) up to the length with the largest penalty.
+# - An end counts only if it is among the best `beam` continuations. Otherwise every hypothesis could end at every step with
+#   some tiny probability, and after a few steps the list would be full of sentences that end too early.
+# - A sentence is done when `beam` hypotheses have ended and no live one can beat the best of them. What is the most that a
+#   live one could reach? Its further words can at best have probability 1, and add 0. And its sum, which is negative, becomes
+#   the best score when divided by the largest penalty, that of `max_length` tokens.
 #
 # In the code, `live` has an entry for each row: the number of its sentence, its sum of logarithms, its tokens.
 # `candidates` holds for each sentence what may come next, as (sum, row that is continued, token), and `ranked` puts the
@@ -310,8 +312,9 @@ plt.show()
 # In code, `KVAttention` is the attention of [chapter 7](07_learning.ipynb#let-the-machine-do-it), with its parameters,
 # but its keys and values stay from step to step. `attend` projects a query and attends to what is kept. `extend` first
 # adds the keys and values of the new token. `KVCache` has two of them for each decoder layer: one starts empty (with
-# `memory[:, :0]`) and grows with the target, and the other holds the memory. (In a beam, rows mostly change places within
-# their sentence. The memory is the same for all of these, so `select` leaves it alone then.)
+# `memory[:, :0]`) and grows with the target, and the other holds the memory. (In a beam search several
+# rows are hypotheses of one sentence. They share a memory, so as long as rows are only exchanged for others of the same
+# sentence, `select` leaves it alone.)
 
 # %% tags=["export"] module="generation"
 from dotformer.attention import MultiHeadAttention
@@ -487,7 +490,7 @@ with torch.no_grad():
 # %% [markdown]
 # ### Break it: every token is the first
 #
-# The decoder of [Dive into Deep Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not move its position on when it writes. Each new token gets the position of
+# The decoder of [Dive into Deep Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not advance the position while it writes. Each new token gets the position of
 # the first of the sentence.
 
 
@@ -589,8 +592,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The price of the cache is memory that grows with every
-# token: two vectors for each layer. (Recomputing keeps only the tokens from step to step, but needs the activations of all of them within a step.) Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
+# (At 256 tokens it has 128 times fewer rows to compute. The gain in time is smaller, because a matrix product with many rows
+# uses a processor better than many products with one.) The price of the cache is memory that grows with every token: two vectors for each layer. (Recomputing keeps only the tokens from step to step, but needs the activations of all of them within a step.) Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
 # $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each token of each hypothesis of each sentence. A model of 7 billion
 # parameters with 32 layers of width 4,096, at 2 bytes a number, keeps half a megabyte for each token. Eight texts of 4,096
 # tokens need 17 GB, more than its parameters ([Pope and others, 2023](https://arxiv.org/abs/2211.05102)).
@@ -624,11 +627,11 @@ quiz.number(
 # %% [markdown]
 # ### Why one sentence is slow
 #
-# With a cache, a step multiplies nearly every matrix of the decoder by one vector a sentence. Each parameter is loaded from memory, 4 bytes, for one multiplication and one addition a
+# With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is loaded from memory, 4 bytes, for one multiplication and one addition a
 # sentence: an **arithmetic intensity** of $2B / 4$ FLOPs a byte for $B$ sentences, where a processor needs ten or more to be
 # busy, and a GPU, at 2 bytes a number, hundreds. So decoding one sentence is **memory-bound** ([chapter
-# 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters. More sentences share them, until what
-# each sentence has in its own cache takes longer to read. (A prefill has many tokens, and is limited by arithmetic.)
+# 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters. More sentences share them, until reading
+# their caches takes longer than reading the parameters. (A prefill has many tokens, and is limited by arithmetic.)
 
 # %%
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -646,18 +649,18 @@ assert cost[64] < cost[1] / 4
 
 # %% [markdown]
 # For 64 times the work a step takes only a few times as long, so each sentence costs a small part of what it costs alone.
-# (Your milliseconds will differ. In so small a model the calls themselves take some of the time.)
+# (Your milliseconds will differ. And on a CPU the calls themselves take some of the time.)
 #
 # That is also the idea of **speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)). A small model writes a few tokens ahead, and the large one checks them all in one pass,
 # which takes hardly longer than a pass for one token. If the small one drew a token with probability $q$ and the large one
-# gives it $p$, it is accepted with probability $\min(1, p / q)$. At the first that is refused, a token is drawn from
-# $\max(0, p - q)$, made to sum to 1, and the rest is discarded. So each token is written with probability
-# $\min(p, q)$ plus what is missing to $p$: the large model's probabilities, exactly.
+# gives it $p$, it is accepted with probability $\min(1, p / q)$. At the first that is refused, one is drawn instead, each
+# token with a share of $\max(0, p - q)$, and what was written after it is discarded. So each token is written with probability
+# $\min(p, q)$ plus the shortfall, $p - \min(p, q)$: the large model's probabilities, exactly.
 #
 # ## Is the search right?
 #
-# Now the check from above. A small transformer with four words to choose from, sentences of at most five tokens with
-# the end: 341 of them, and each can be scored by teacher forcing. Its parameters are random.
+# Now the check from above. Take a small transformer with four words to choose from, and random parameters. It has 341
+# sentences of at most five tokens, the end counted, and each can be scored by teacher forcing.
 
 # %%
 from itertools import product
@@ -705,7 +708,7 @@ assert np.allclose(
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
 # more than half of the sources it was the *empty* sentence: the model has a **length bias**, and gives short texts more than they deserve. Missing the likeliest sentence is a **search error**, and liking a bad one best is a **model error**.
-# Here the first hid the second, and a better search made worse translations.
+# In such a translator the first hides the second, and a better search makes worse translations.
 #
 # ## A model that has learnt a little
 #
@@ -823,9 +826,9 @@ print(
 )
 
 # %% [markdown]
-# In the first, *vier* is a little likelier than *elf* as a first word, and greedy decoding cannot go back. In the second it
-# takes the *und achtzig* from the end of the source where only *tausend* would do. The beam keeps the alternative in
-# both, and the score of the whole sentence decides for it, if only just. The third hypotheses show what else was close.
+# In the first, greedy decoding begins with *vier* and cannot go back. In the second it takes the *und achtzig* from the end
+# of the source where only *tausend* would do. The beam keeps the alternative in both, and the score of the whole sentence
+# decides for it, if only just.
 #
 # ## Sampling
 #
@@ -898,7 +901,7 @@ assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
 
 # %% [markdown]
 # A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences sampled
-# from the tea model, *the tea* and *a cup* are about as many as they should be, 36 and 20 percent.
+# from the tea model, *the tea* and *a cup* appear about as often as they should, in 36 and 20 percent.
 #
 # **Predict first.** Greedy decoding gets 53 percent of the numbers right with the first model. How many does sampling?
 
@@ -925,7 +928,7 @@ for n in range(3):
 # wherever the model is unsure, a draw may take another word. Taking the unlikely words away helps, and the lower the
 # temperature, the closer to greedy decoding. (After label smoothing even a perfect model gives the right token 0.9003 and
 # spreads the rest over wrong ones ([chapter 11](11_training.ipynb#what-should-be-small)). Nine draws are then all right
-# with probability $0.9003^9 = 0.39$.) Sampling is for texts of which many are good, not for those of which one is right.
+# with probability $0.9003^9 = 0.39$.) Sampling is for tasks with many good answers, not for those with one right answer.
 
 # %% tags=["hide-input"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
