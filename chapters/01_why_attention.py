@@ -380,10 +380,11 @@ for name in names:
 # open gate spreads it thinnest: 2 % of the word 40 back. (That gate helped the LSTM most, from 14 to 20.5, which is where the
 # others are.)
 #
-# There is a bound. The $R^2$ of one number that was read is the sum of its squared correlations with $H$ directions of the
-# state that are uncorrelated among themselves. Now sum the other way. The numbers that were read are independent, like axes
-# at right angles, and one direction of the state may lie along one of these axes or between several. But by Pythagoras
-# its squared correlations with all of them add up to at most 1. So **a linear fit to a state of $H$ numbers recalls at most $H$ of the
+# There is a bound. Take a state of one number that has read two, $h = x_1 + x_2$. Its correlation with each is
+# $1 / \sqrt 2 = 0.71$, and a linear fit explains the square of that, half of $x_1$ and half of $x_2$: together 1. With other
+# shares, $h = a x_1 + b x_2$, one gains what the other loses. In general the numbers that were read are independent, like axes
+# at right angles, and a state of $H$ numbers has $H$ directions. Each may lie along one axis or between several, but by
+# Pythagoras its squared correlations with all of them add up to at most 1. So **a linear fit to a state of $H$ numbers recalls at most $H$ of the
 # independent numbers that were read**, whatever the weights: from 24, three words of 8. This is the state's **memory
 # capacity**. Training can only choose *which* three words' worth to keep. It cannot wait for the
 # question.

@@ -178,9 +178,10 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 #   live one could reach? Its further words can at best have probability 1, and add 0. And its sum, which is negative, becomes
 #   the best score when divided by the largest penalty, that of `max_length` tokens.
 #
-# In the code, `live` has an entry for each row: the number of its sentence, its sum of logarithms, its tokens.
-# `candidates` holds for each sentence what may come next, as (sum, row that is continued, token), and `ranked` puts the
-# largest sum first.
+# In the code, `live` has an entry for each row: the number of its sentence, its sum of logarithms, its tokens. After the
+# first word of the example these are $(0, \ln 0.5, [\text{a}])$ and $(0, \ln 0.4, [\text{the}])$. `candidates` holds for
+# each sentence what may come next, as (sum, row that is continued, token), among them $(\ln 0.36, 1, \text{tea})$ and
+# $(\ln 0.2, 0, \text{cup})$. `ranked` puts the largest sum first, and the best two become the next `live`.
 
 # %% tags=["export"] module="generation"
 from typing import NamedTuple
