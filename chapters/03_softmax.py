@@ -510,7 +510,7 @@ for width in (16, 64, 1024):
 # extremely small gradients".
 #
 # What counts is the variance of the scores, $v^2 d_k$. With $v = \tfrac13$, as in `nn.Linear`, undivided scores at width 64
-# have the variance 7, and learn like those of width 7 here.
+# have the variance 7, as those of width 7 do here.
 #
 # The root adds no information. Training could make up for any constant factor by longer or shorter $q$ and $k$. The division
 # sets the *start*, the same at every width, at which every query can learn.

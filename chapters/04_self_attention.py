@@ -657,8 +657,8 @@ joke, _ = self_attention(small[[2, 1, 0]], w_q, w_k, w_v)  # man bites dog
 assert np.allclose(news, joke[[2, 1, 0]])  # the verb cannot tell who bites
 
 # %% [markdown]
-# A transformer does know about order, because position is made part of what is compared; most simply, something is *added
-# to the vectors* before they enter. [Chapter 5](05_position.ipynb) builds it.
+# A transformer does know about order, because position is made part of what is compared. The transformer of 2017 *adds*
+# something *to the vectors* before they enter. [Chapter 5](05_position.ipynb) builds it.
 
 # %% tags=["quiz"]
 quiz.several_choices(

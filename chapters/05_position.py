@@ -473,8 +473,8 @@ assert (
 
 # %% [markdown]
 # The peak is the position itself. From there the curve falls for a few words, and then it ripples: in this picture, whose
-# width is 16, the product at a distance of six is a little higher than at two. So a product depends on the distance alone, but it does not simply measure it; near
-# positions are more alike than far ones, on the whole. And the curve is its own mirror image: one word *before* and one word *after* give
+# width is 16, the product at a distance of six is a little higher than at two. So a product depends on the distance alone, but it does not measure it. On the
+# whole, near positions are more alike than far ones. And the curve is its own mirror image: one word *before* and one word *after* give
 # the same product. A rotation in $W_Q$ tells them apart.
 
 # %% tags=["quiz"]

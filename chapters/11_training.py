@@ -843,6 +843,8 @@ sgd = [runs[f"SGD, {rate}"] for rate in (0.03, 0.1, 0.3)]
 for chosen, least in ((adam, 0.99), (sgd, 0.96)):
     assert min(run["test"]["exact"] for seeds in chosen for run in seeds) > least
 assert mean_share("SGD, 0.1") == 1 and mean_share("SGD, 1.0") == 0
+ends = {n: np.mean([run["validation_loss"][-1] for run in runs[n]]) for n in grid}
+assert min((n for n in grid if n.startswith("SGD")), key=ends.get) == "SGD, 0.1"
 assert mean_share("Adam, 0.03") == 0 and mean_share("no clipping") == 1
 later = np.mean(reached("SGD, 0.1, no clipping")) - np.mean(reached("SGD, 0.1"))
 assert 75 < later < 125

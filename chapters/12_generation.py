@@ -829,7 +829,7 @@ print(
 # %% [markdown]
 # In the first, greedy decoding begins with *vier* and cannot go back. In the second it takes the *und achtzig* from the end
 # of the source where only *tausend* would do. The beam keeps the alternative in both, and the score of the whole sentence
-# decides for it, if only just.
+# decides for it, by a small margin.
 #
 # ## Sampling
 #

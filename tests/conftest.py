@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take what has been imported out of the search for garbage, which hypothesis and xdist start again and again."""
+    """Take what has been imported out of the search for garbage, which would walk through it again and again."""
     gc.freeze()
 
 
