@@ -330,7 +330,7 @@ assert abs(a_step - 0.52) < 0.01
 # no influence. This is the **vanishing gradient**. It made plain networks hard to train, and the LSTM was invented
 # to overcome it. But a gradient that arrives is not yet a memory.
 
-# %%
+# %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["GRU"][20] < 1e-4
 assert influence["LSTM"][20] < 1e-4
 assert influence["plain, orthogonal"][20] > 3000 * influence["plain"][20]
@@ -393,7 +393,7 @@ for name in names:
 # either 0 or 1 is a binary fraction that has all of them. But the slightest noise destroys that, and the next layer of a
 # network begins with a matrix. Real words are also not independent: each helps to predict the others.)
 
-# %%
+# %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
 assert sums["plain"] > 18 and sums["plain, orthogonal"] > 18
 assert 0.01 < recall["LSTM, gate open"][40] < 0.03

@@ -135,7 +135,7 @@ def dot(a: Real[np.ndarray, " D"], b: Real[np.ndarray, " D"]) -> float:
     return float((a.astype(float) * b).sum())
 
 
-# %%
+# %% tags=["proof"]
 assert dot(tea, coffee) == multiply_and_add(tea, coffee) == 15
 assert dot(tea, ice) == -3
 assert dot(tea, train) == 2
@@ -250,7 +250,7 @@ for word, vector in zip(words, vectors, strict=True):
     cosine = cosine_similarity(tea, vector)
     print(f"tea and {word:7} dot {dot(tea, vector):5.1f}   cosine {cosine:6.3f}")
 
-# %%
+# %% tags=["proof"]
 assert abs(cosine_similarity(tea, coffee) - 15 / np.sqrt(13 * 18)) < 1e-12
 assert round(cosine_similarity(tea, coffee), 3) == 0.981
 assert round(cosine_similarity(tea, train), 3) == 0.135
@@ -421,7 +421,7 @@ print(
 # meant, a model has to look at the other words. That is what attention is for, and with these very vectors chapter 4 does
 # it.
 
-# %%
+# %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
 assert {"creditors", "owed"} < {word for word, _ in nearest("debts")}
 assert {"import", "pip", "snake", "panda"} < {word for word, _ in nearest("python")}
@@ -468,7 +468,7 @@ def similarity_matrix(
     return queries.astype(float) @ keys.swapaxes(-1, -2)
 
 
-# %%
+# %% tags=["proof"]
 assert np.allclose(similarity_matrix(x, x), similarities, rtol=0, atol=1e-12)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Six by six matrix of cosines for the words they, drink, hot, coffee, or, tea. The diagonal is 1. Coffee and tea have 0.44, drink has 0.33 with coffee and 0.28 with tea; they and or have 0.19; nearly all others are close to 0. The matrix is the same above and below its diagonal."}}
@@ -481,7 +481,7 @@ plt.show()
 # because $a \cdot b = b \cdot a$. For likeness that is right. For a look-up it is not: if *tea* needs *drink* to be
 # understood, must *drink* need *tea* as much? Chapter 4 gives each word a query and a key that differ.
 
-# %%
+# %% tags=["proof"]
 assert np.allclose(similarity_matrix(x, x), similarity_matrix(x, x).T)
 assert similarities[5].round(2).tolist() == [-0.02, 0.28, 0.09, 0.44, 0.02, 1.0]
 
@@ -530,7 +530,7 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 # A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones. (With other
 # queries than keys, swap two keys: the same two columns of the matrix must be swapped, and nothing else.)
 
-# %%
+# %% tags=["proof"]
 assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
 assert not np.allclose(wrong, wrong.T) and not np.allclose(np.diag(wrong), 1)
 

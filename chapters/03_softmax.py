@@ -217,7 +217,7 @@ for drink, weight in zip(drinks, weights, strict=True):
 price, litres = weighted_average(weights, values)
 print(f"the answer: price {price:.2f}, {litres:.2f} litres")
 
-# %%
+# %% tags=["proof"]
 assert round(price, 2) == 2.91 and weights[3] < 0.005
 assert round(weights[3] * 40, 2) == 0.20 and 0.2 < weights[0] < 0.3
 assert np.allclose(
@@ -266,7 +266,7 @@ plt.show()
 # All go to one quarter. On the left edge, at low temperature, coffee has everything: the softmax is the hard choice
 # again. At $\tau = 1$ you find the weights from above. The order never changes, whatever the temperature.
 
-# %%
+# %% tags=["proof"]
 assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
 assert (curves.argsort(axis=1) == scores.argsort()).all()
 
@@ -298,7 +298,7 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 # A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
 # minus infinity has no weights, and `check_scores` refuses it, as it refuses NaN and scores that have overflowed.
 
-# %%
+# %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
 assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 
@@ -515,7 +515,7 @@ for width in (16, 64, 1024):
 # The root adds no information. Training could make up for any constant factor by longer or shorter $q$ and $k$. The division
 # sets the *start*, the same at every width, at which every query can learn.
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 assert all(dead["divided", width] == 0 for width in widths)
 assert 0.12 < dead["undivided", 64] < 0.22 and 0.58 < dead["undivided", 1024] < 0.68
 assert min(ends["undivided", 16][4:]) > 0.95
@@ -606,7 +606,7 @@ except ValueError as error:
 # a square matrix of equal scores both axes give the same weights, and no check can tell. So test with scores that differ,
 # and with more keys than queries.)
 
-# %%
+# %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)
 assert over_queries.sum(axis=1).round(2).tolist() == [0.99, 1.15, 0.86]
 

@@ -9,11 +9,12 @@
 # # 4. What does a word pay attention to?
 #
 # *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other words. At
-# the end of this chapter you have a function of five lines that lets every word of a sentence look at all of them and
+# the end of this chapter you have a function of seven lines that lets every word of a sentence look at all of them and
 # take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). It takes about 30 minutes to read, and 45 more for the
-# exercises.
+# exercises. To write attention in ten minutes, read [three roles](#three-roles), [the definition](#the-definition), [the
+# masks](#leaving-a-word-out) and [the PyTorch module](#the-same-as-a-pytorch-module).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
 from functools import partial, wraps
@@ -29,8 +30,9 @@ transformer_map(built=4)
 #
 # ## One look-up, with its numbers
 #
-# A look-up needs queries, keys and values. Take the plainest choice, and let a word's vector play all three parts. The
-# vectors are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors), scaled to length 1. Among
+# A look-up needs queries, which ask, keys, with which they are compared, and values, which are blended. Take the plainest
+# choice, and let a word's vector play all three parts. The
+# vectors (**embeddings**) are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors), scaled to length 1. Among
 # their neighbours *python* had animals as well as *import* and *pip*. Now it asks its sentence: the query is the vector of
 # *python*, the keys are the vectors of all the words, and so are the values. The scores are cosines, at a temperature of 0.1,
 # so that the choice is clear.
@@ -131,37 +133,13 @@ assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to *snake*
-# and *serpent* in the other. Nobody told it which python was meant. The attention weights did it, and not merely the presence of the
-# other words, because a plain average of those is near to *with* and *the*. That is attention, and the rest of this
-# chapter makes it better.
+# and *serpent* in the other. It received a blend of the other words. But their presence alone does not do it: their plain
+# average, the grey line below each, is near to *with* and *the*. The attention weights choose (at a temperature that we chose).
+# That is attention, and the rest of this chapter makes it better.
 #
 # Better, because leaving the word itself out is only a patch. A word may well need itself, and it should not always ask for
-# what is most like it: a verb looks for somebody who acts, and *dog* is not like *bites*. With random vectors the trouble is
-# the same. Draw two thousand sentences of nine, with scores divided by the square root of the width, as chapter 3 advises:
-
-
-# %%
-def weigh(queries, keys):
-    return softmax(similarity_matrix(queries, keys) / np.sqrt(keys.shape[-1]))
-
-
-def favours_itself(weights):
-    """Share of the rows whose largest weight is the token's own."""
-    return np.mean(weights.argmax(axis=-1) == np.arange(weights.shape[-1]))
-
-
-width = 16
-many = np.random.default_rng(1).standard_normal((2000, 9, width))
-same = weigh(many, many)
-own = np.diagonal(same, axis1=-2, axis2=-1).mean()
-print(f"rows in which a word attends most to itself: {favours_itself(same):.1%}")
-print(f"weight that a word gives to itself, on average: {own:.2f}")
-assert 0.99 < favours_itself(same) < 1 and 0.74 < own < 0.76
-
-# %% [markdown]
-# More than 99 percent of rows, with three quarters of the weight. Before the division, the score of a word with itself is
-# its squared length, about 16; with another it is about $\sqrt{16} = 4$ in size. Forum answers often explain attention like this, with the word
-# vectors for everything. Something is missing.
+# what is most like it: a verb looks for somebody who acts, and *dog* is not like *bites*. Forum answers often explain
+# attention like this, with the word vectors for everything. Something is missing.
 #
 # ## Three roles
 #
@@ -174,13 +152,13 @@ assert 0.99 < favours_itself(same) < 1 and 0.74 < own < 0.76
 # $$q_i = x_i W_Q , \qquad k_i = x_i W_K , \qquad v_i = x_i W_V .$$
 #
 # Such a multiplication by a matrix is called a **projection**. It may change the width: queries and keys have $d_k$
-# numbers each, values $d_v$, so for word vectors of width $D$, $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has
-# $(D, d_v)$. These are $D (2 d_k + d_v)$ parameters, however long a sentence is. For a sentence $X$ of $T$ words, $Q = X W_Q$,
+# numbers each, values $d_v$, so for word vectors of width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has
+# $(D, d_v)$. Together they have $D (2 d_k + d_v)$ parameters, however long a sentence is. For a sentence $X$ of $T$ words, $Q = X W_Q$,
 # $K = X W_K$ and $V = X W_V$ are three matrices with a row for each word.
 #
 # Here is a sentence small enough for paper. A word has three numbers: is it *animate*, is it an *action*, is it
-# *human*? Queries and keys have two: *alive* and *action*. Row by row, a matrix says what each of a word's three numbers
-# turns into. The second row of $W_Q$, $(2, 0)$, means: actions look strongly for something alive. In $W_K$ both *animate*
+# *human*? Queries and keys have two: *alive* and *action*. A matrix has a row for each of a word's three numbers, and
+# says what it turns into. The second row of $W_Q$, $(2, 0)$, means: an action looks strongly for something alive. In $W_K$ both *animate*
 # and *human* count as alive, so *man* has the key $(2, 0)$.
 
 # %% tags=["nbval-check-output"]
@@ -212,11 +190,11 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
-# The verb learns that something in the sentence is alive, and, by a weight of 0.768, human, and it hardly looks at itself: nothing in
-# $W_Q$ and $W_K$ makes an action look for actions. (*Who* bites it cannot learn. That takes the order of the words, which is
+# The verb receives that something in the sentence is alive, and, by a weight of 0.768, human, and it hardly looks at itself: nothing in
+# $W_Q$ and $W_K$ makes an action look for actions. (It cannot tell *who* bites. That takes the order of the words, which is
 # not in these vectors.) At the same time *dog* and *man*, whose query is $(0, 2)$, look for an action.
 
-# %%
+# %% tags=["proof"]
 scores = q @ k.T
 assert scores[1].tolist() == [2, 0, 4]
 weights = softmax(scores / np.sqrt(2))
@@ -224,12 +202,13 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 assert np.allclose(weights[1] @ v, [0.955, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The comparison with a video search ends here, for three reasons. Every word asks *and* is found. Nobody wrote the titles:
-# queries and keys are learned together, so that they fit. And you get a blend of all the videos.
+# The comparison of query, key and value with the search for a video ends here, for three reasons. In a sentence every word asks
+# *and* is found. Nobody writes the titles, because queries and keys are learned together, so that they fit. And what comes back
+# is a blend of all the videos.
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "In self-attention, what does the query vector of a word stand for?",
+    "What does the query vector of a word stand for?",
     quiz.right(
         "What the word is looking for",
         "Yes: $q_i = x_i W_Q$ is compared with every key, and decides whose values word $i$ receives.",
@@ -266,13 +245,15 @@ quiz.one_choice(
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
-# And in code, with nothing left out but checks:
+# And in code, with nothing left out but checks. (The `mask` comes [below](#leaving-a-word-out).)
 
 
 # %%
-def attention(query, key, value):
+def attention(query, key, value, mask=None):
     scores = query @ key.swapaxes(-2, -1)  # (T, S)
     scaled = scores / np.sqrt(query.shape[-1])  # (T, S)
+    if mask is not None:
+        scaled = np.where(mask, scaled, -np.inf)
     weights = np.exp(scaled - scaled.max(axis=-1, keepdims=True))  # softmax, ...
     weights = weights / weights.sum(axis=-1, keepdims=True)  # ... rows sum to 1
     return weights @ value, weights  # (T, d_v), (T, S)
@@ -284,18 +265,18 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
 # The middle row is the one from paper. This is all there is to it: three lines are matrix products and a division, two are
-# the softmax. In **self-attention** queries, keys and values come from the same words, so $T = S$; the function does not
+# the softmax, two the mask. In **self-attention** queries, keys and values come from the same words, so $T = S$; the function does not
 # care. Because of the swapped *last* axes, there may be more axes in front: a whole batch of sentences goes through at
 # once.
 #
 # There are $T \times S$ weights. For a sentence of 1,000 words that is a million, and a text twice as long has four times
 # as many.
 #
-# Below is the same function as the rest of the book imports it, with its shapes written out, and with one more argument, `mask`, which we
-# come to soon. Beside it stands the self-attention that makes $Q$, $K$ and $V$ first.
+# The folded cell has the same function as the rest of the book imports it, `scaled_dot_product_attention`, with its shapes
+# in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
 
 
-# %% tags=["export"] module="by_hand.attention"
+# %% tags=["export", "hide-input"] module="by_hand.attention"
 import numpy as np
 from dotformer.by_hand.softmax import softmax
 from dotformer.support.shapes import shapes
@@ -339,7 +320,7 @@ def self_attention(
     return scaled_dot_product_attention(query, key, value, mask)
 
 
-# %%
+# %% tags=["proof"]
 small_output, small_weights = self_attention(small, w_q, w_k, w_v)
 assert np.allclose(small_weights, weights) and np.allclose(small_output, context)
 assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
@@ -377,7 +358,7 @@ quiz.one_choice(
 # if these are independent, of mean 0 and variance 1, their sum has variance $d_k$, a standard deviation of $\sqrt{d_k}$.
 # Divided by that, it has variance 1 at every width. Without the division the weights of a wide layer are nearly all on one
 # word before anything has been learnt, and there the softmax has hardly any slope to learn by. (A constant factor could be
-# learnt into $W_Q$. But with the division learning is quick from the start; chapter 3 measures that too.)
+# learnt into $W_Q$. The division sets the start: one at which every query can learn, at every width.)
 
 # %%
 for d_k in (4, 64, 512):
@@ -397,7 +378,7 @@ for d_k in (4, 64, 512):
 slide_scores = np.array([89, 12, 32, 45, 73, 34])
 assert softmax(slide_scores / np.sqrt(6))[0] > 0.99
 quiz.number(
-    'A popular slide deck shows the scores of *Hi* in *Hi , how are you ?* as 89, 12, 32, 45, 73, 34, calls the matrix an attention filter, and divides by $\\sqrt 6$, "the dimension of the key vector". (Six is the number of words.) Follow the slides: how many times as much weight does *Hi* give to itself, 89, as to *you*, 73?',
+    "Slides about attention give *Hi*, in *Hi , how are you ?*, the scores 89, 12, 32, 45, 73, 34, and divide by $\\sqrt 6$, where 6 is the number of *tokens*. Follow them: how many times as much weight does *Hi* give to itself, 89, as to *you*, 73?",
     np.exp(16 / np.sqrt(6)),
     tolerance=10,
     feedback="Yes, $e^{16 / 2.449}$, nearly 690 times. Scores of that size make a softmax that has stopped listening. If a model that has learnt nothing gives weights of 1.00, suspect the scale.",
@@ -440,7 +421,7 @@ quiz.number(
 # `scaled_dot_product_attention`, **True means: may attend**. Two kinds are common.
 #
 # A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later. A model that
-# writes a text word by word does not have the later words yet. In training it is given the whole text, so there they must
+# writes a text word by word (an **autoregressive** model) does not have the later words yet. In training it is given the whole text, so there they must
 # be hidden ([chapter 9](09_decoder.ipynb)). The mask is a lower triangle, one row for each query:
 
 # %% tags=["nbval-check-output"]
@@ -451,7 +432,7 @@ print(causal_weights.round(3))
 
 # %% [markdown]
 # *Dog* comes first and has only itself. *Bites* may attend to *dog* and to itself, and the weight that
-# went to *man* is divided between them, in proportion. Only the last word sees all.
+# went to *man* is divided between them, in proportion. Only the last word sees every word.
 #
 # A **padding mask** hides filler. Sentences in a batch must be equally long, so short ones are filled up with padding, and
 # the padding is no key for anyone. It has one entry for each *key*, the same for all queries:
@@ -470,7 +451,8 @@ print(padded_weights[1].round(3))
 # holds, its column of weights is 0. (Its *row* is computed like any other; nobody reads it.) To hide both the future and the
 # padding, combine the two masks with `&`.
 #
-# Beware of the other convention. In `nn.MultiheadAttention` and its `key_padding_mask`, True means: hidden.
+# Beware of two other conventions. In `nn.MultiheadAttention` and its `key_padding_mask`, True means: hidden. And a mask of
+# floats, 0 or 1, is not a mask: PyTorch's functions *add* it to the scores, and raise no error.
 #
 # ### Why minus infinity?
 #
@@ -499,8 +481,8 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 #
 # **A row with nothing to attend to.** If every key is hidden, every score is minus infinity, the largest one too, and their
 # difference is NaN, which spreads to everything it touches. It happens where padding stands before a text: under a causal
-# mask its first query sees padding only. Our function refuses. In a model you want the weights of such a row to be 0, as
-# those of chapter 7's module are. (PyTorch's own give NaN or zeros, depending on which is called, and how.)
+# mask the first of the padding tokens sees itself only, and that is hidden. The book's function refuses. PyTorch's own give NaN or zeros, depending on which is called, and how. In a
+# model you want the weights of such a row to be 0, as those of chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -534,23 +516,83 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 # Write `mask[:, None]`, which makes it (batch, 1, T, S); a padding mask of shape (batch, S) needs two new axes, (batch, 1, 1,
 # S). And test with a number of sentences that is not the number of heads.
 
-# %%
+# %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
 assert np.allclose(padded_weights[0], small_weights)
 assert softmax(scaled * may)[2].round(2) == 0.09
+
+# %% [markdown]
+# ## The same as a PyTorch module
+#
+# In a model that trains, attention is written in PyTorch. `nn.Linear` without bias is a matrix that training can change,
+# and `.mT` swaps the last two axes.
+
+# %%
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, d_model, d_k):
+        super().__init__()
+        self.w_q = nn.Linear(d_model, d_k, bias=False)
+        self.w_k = nn.Linear(d_model, d_k, bias=False)
+        self.w_v = nn.Linear(d_model, d_k, bias=False)
+
+    def forward(self, x, mask=None):
+        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (B, T, d_k)
+        scaled = query @ key.mT / key.shape[-1] ** 0.5  # (B, T, T)
+        if mask is not None:
+            scaled = scaled.masked_fill(~mask, float("-inf"))
+        return scaled.softmax(dim=-1) @ value  # (B, T, d_k)
+
+
+torch.manual_seed(0)
+layer, sentences = SelfAttention(d_model=16, d_k=8), torch.randn(2, 5, 16)
+triangle = torch.ones(5, 5, dtype=torch.bool).tril()
+query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
+pytorchs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+assert torch.allclose(layer(sentences, triangle), pytorchs, atol=1e-6)
+
+matrices = [w.weight.T.detach().numpy() for w in (layer.w_q, layer.w_k, layer.w_v)]
+ours, _ = self_attention(sentences.numpy(), *matrices, mask=triangle.numpy())
+assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
+
+# %% [markdown]
+# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a model you
+# call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights (chapter 20). A row
+# in which everything is hidden gives NaN in this module, and zeros in chapter 7's. (What it returns is $d_k$ wide. Chapter 6
+# brings it back to the width $D$ of a word.)
+#
+# (Soft look-ups by content are older than transformers. *Non-local means* removes noise from a picture: each pixel becomes
+# an average over all pixels whose surroundings look alike, wherever they are. There likeness is fixed; attention learns
+# what counts as a match.)
 
 # %% [markdown]
 # ## What do the three matrices buy?
 #
 # ### Would one shared matrix do?
 #
-# Give each of the two thousand random sentences projections of its own, random and untrained, and count again how often a
-# word attends most to itself. In between, a compromise that looks tempting: one matrix for both queries and keys.
+# A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences of nine random vectors, each
+# with projections of its own, random and untrained, and count how often a word attends most to itself. Chance is 1/9, about
+# 11 percent; with no matrix at all it is more than 99.
 #
-# **Predict first.** With nine words, chance is 1/9, about 11 percent. For *one shared* matrix, do you expect a number
-# near 11 percent, near 99, or half-way?
+# **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 99, or half-way?
+
 
 # %%
+def weigh(queries, keys):
+    return softmax(similarity_matrix(queries, keys) / np.sqrt(keys.shape[-1]))
+
+
+def favours_itself(weights):
+    """Share of the rows whose largest weight is the token's own."""
+    return np.mean(weights.argmax(axis=-1) == np.arange(weights.shape[-1]))
+
+
+width = 16
+many = np.random.default_rng(1).standard_normal((2000, 9, width))
 rng = np.random.default_rng(2)
 w_1, w_2 = rng.standard_normal((2, len(many), width, width)) / np.sqrt(width)
 shares = {
@@ -564,24 +606,26 @@ for name, all_weights in shares.items():
         f"{name:18} favours itself in {np.mean(batches):6.1%} of rows"
         f" (in 20 batches: {min(batches):.1%} to {max(batches):.1%})"
     )
+assert 0.99 < favours_itself(shares["no matrix"]) < 1
 assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# One shared matrix hardly helps, because then every query *is* the word's own key. Training cannot change that: the scores
-# $X W (X W)^\top$ stay symmetric, and no word's score with itself can be below 0. With two matrices a word's query has no more to do with its own key than with any other. Chance is not
-# the aim; it is a start that favours nobody. (One later model, the Reformer, does share the matrix, and reports no loss. It
-# lets a word attend to itself only where there is nothing else.)
+# One shared matrix hardly helps, because then every query *is* the word's own key. The scores $X W (X W)^\top$ are
+# symmetric, whatever training does, and no word's score with itself can be below 0. With two random matrices a word's query has
+# no more to do with its own key than with any other, which is a start that favours nobody. This limits what a head can ask; it
+# need not hurt a whole model: the Reformer shares the matrix, lets a word attend to itself only where there is nothing else,
+# and reports no loss.
 #
 # ### What is the third matrix for?
 #
-# Suppose that queries and keys do their work perfectly, and every word finds the one word it needs. Its output is then
-# added to the word's own vector (chapter 8 says why). Without $W_V$ the word then holds $x_i + x_j$. Can later layers still
-# tell what it was from what it found? Take random words of width 16 that use only their first 8 numbers, or all 16, and try
-# to recover both words from the sum by the best linear fit.
+# Suppose that word $i$ needs word $j$, and finds it. What it receives is then added to its own vector (chapter 8 says why).
+# Without $W_V$ the sum is $x_i + x_j$. Can later layers still tell what it was from what it found? The folded cell takes
+# random words of width 16 that use only their first 8 numbers, or all 16, and tries to recover both words from the sum by
+# the best linear fit.
 
 
-# %%
+# %% tags=["hide-input"]
 def share_lost(received, wanted):
     """Fit on the first half of the rows; what is missed on the second."""
     half = len(wanted) // 2
@@ -602,11 +646,10 @@ for used in (8, 16):
     assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
 
 # %% [markdown]
-# Without $W_V$ half of the two words' squared length is lost: where both words use the same numbers in the same way, a linear map cannot tell the terms of
-# their sum apart. A matrix, even a random one, turns what was found into other directions than those that the word itself
-# uses. Then nothing is lost, provided there is room, here for 8 and 8 in 16; two full words do not fit into one. The matrix
-# also lets a word hand over other things than it is found by: *man* was found as *alive* and handed over *human* as well.
-# (In chapter 6 a further matrix, $W_O$, follows; $W_V$ and $W_O$ do this together.)
+# Without $W_V$ half of the two words' squared length is lost, because a linear map cannot tell the terms of a sum apart. A
+# matrix, even a random one, turns what was found into other directions than those that the word itself uses, and nothing
+# is lost, provided there is room: 8 and 8 numbers fit in 16, two full words do not. The matrix also lets a word hand over
+# something other than what it is found by: *man* was found as *alive* and handed over *human* as well.
 #
 # ### Are Q, K and V the word vectors?
 #
@@ -628,9 +671,7 @@ for used in (8, 16):
 # %%
 tokens = ["I", "like", "Natural", "Language", "Processing", ",", "a", "lot", "!"]
 x = np.random.default_rng(0).standard_normal((9, width))
-projections = np.random.default_rng(3).standard_normal((3, width, width)) / np.sqrt(
-    width
-)
+projections = np.random.default_rng(3).standard_normal((3, width, width)) / 4
 output, weights = self_attention(x, *projections)
 
 order = np.random.default_rng(4).permutation(len(tokens))
@@ -684,21 +725,20 @@ quiz.several_choices(
 # %% [markdown]
 # ## Which vectors are used?
 #
-# A transformer is a stack of **layers**, each with attention in it. The first computes its queries, keys and values from
-# the vectors of the words plus their positions. The second computes them from the outputs of the first, with matrices of
-# its own, and so on upwards. Higher layers therefore compare words that have already been mixed with others.
+# A transformer is a stack of **layers**. The first computes its queries, keys and values from the vectors of the words plus
+# their positions, the second from the outputs of the first, with matrices of its own, and so on upwards. Higher layers
+# therefore compare words that have already been mixed with others.
 #
-# A model that translates has two stacks: an **encoder** reads, and a **decoder** writes, word by word. Each decoder
-# layer has two different attentions. One is self-attention over what has been written so far. The other takes its
-# queries from there, but its keys and values from the output of the *last* encoder layer: that is **cross-attention**.
-# Exercise 1 builds it, and chapter 9 puts it in its place. The function is the same, because it never asks where its
-# inputs come from.
+# A model that translates has two stacks: an **encoder** reads, and a **decoder** writes. Beside self-attention each decoder
+# layer has a second attention, whose queries come from the decoder, and whose keys and values come from the output of the
+# *last* encoder layer: **cross-attention** (in the paper, *encoder-decoder attention*). The function is the same, because it
+# never asks where its inputs come from. Exercise 1 builds it, and chapter 9 puts it in its place.
 
 # %% [markdown]
 # ## Break it: four versions, one correct
 #
 # Three of the four versions below hold a mistake that people make: no division at all, division by the root of the number
-# of words (as in the slides of the quiz), and a softmax over queries. Four checks follow. Which check catches which
+# of words (as in the quiz above), and a softmax over queries. Four checks follow. Which check catches which
 # mistake?
 
 
@@ -733,12 +773,12 @@ def attention_by_loop(q, k, v):
 # %% tags=["nbval-check-output"]
 q, k, v = x @ projections
 print(f"{'':24} shape   rows sum to 1  shuffle  equals the loop")
-for name, attention in versions.items():
-    out, w = attention(q, k, v)
+for name, version in versions.items():
+    out, w = version(q, k, v)
     passed = [
         out.shape == v.shape,
         np.allclose(w.sum(axis=1), 1),
-        np.allclose(attention(q[order], k[order], v[order])[0], out[order]),
+        np.allclose(version(q[order], k[order], v[order])[0], out[order]),
         np.allclose(out, attention_by_loop(q, k, v)),
     ]
     verdicts = ["ok" if ok else "CAUGHT" for ok in passed]
@@ -747,56 +787,8 @@ for name, attention in versions.items():
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis. A wrong scale passes every check but the last: its
 # weights are positive, sum to 1 and follow the words around. It takes known numbers or an independent reference to see it,
-# which is why every function of this book is tested against one. (Test with a $d_k$ that differs from
+# which is why the tests of this book compare every function with one. (Test with a $d_k$ that differs from
 # the number of words: where both are 9, the two roots agree.)
-
-# %% [markdown]
-# ## The same as a PyTorch module
-#
-# To use attention this afternoon, in a model that trains, write it in PyTorch. `nn.Linear` without bias is a matrix that
-# training can change, and `.mT` swaps the last two axes.
-
-# %%
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-
-class SelfAttention(nn.Module):
-    def __init__(self, d_model, d_k):
-        super().__init__()
-        self.w_q = nn.Linear(d_model, d_k, bias=False)
-        self.w_k = nn.Linear(d_model, d_k, bias=False)
-        self.w_v = nn.Linear(d_model, d_k, bias=False)
-
-    def forward(self, x, mask=None):
-        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (B, T, d_k)
-        scaled = query @ key.mT / key.shape[-1] ** 0.5  # (B, T, T)
-        if mask is not None:
-            scaled = scaled.masked_fill(~mask, float("-inf"))
-        return scaled.softmax(dim=-1) @ value  # (B, T, d_k)
-
-
-torch.manual_seed(0)
-layer, sentences = SelfAttention(d_model=16, d_k=8), torch.randn(2, 5, 16)
-triangle = torch.ones(5, 5, dtype=torch.bool).tril()
-query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
-pytorchs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-assert torch.allclose(layer(sentences, triangle), pytorchs, atol=1e-6)
-
-w_q, w_k, w_v = (
-    w.weight.T.detach().numpy() for w in (layer.w_q, layer.w_k, layer.w_v)
-)
-ours, _ = self_attention(sentences.numpy(), w_q, w_k, w_v, mask=triangle.numpy())
-assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
-
-# %% [markdown]
-# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, mask included. In a model you
-# call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights (chapter 20).
-#
-# (Soft look-ups by content are older than transformers. *Non-local means* removes noise from a picture: each pixel becomes
-# an average over all pixels whose surroundings look alike, wherever they are. There likeness is fixed; attention learns
-# what counts as a match.)
 
 # %% [markdown]
 # ## Exercises
@@ -1029,6 +1021,6 @@ verdict
 # (2018)](https://arxiv.org/abs/1711.07971). The nine tokens come from a [forum
 # answer](https://stats.stackexchange.com/a/502203), the scores of *Hi* from a set of slides.
 #
-# **Next.** [Chapter 5](05_position.ipynb) gives each word a position, so that *dog bites man* and *man bites dog* part
-# ways. [Chapter 6](06_many_heads.ipynb) runs several attentions side by side, and adds the linear layer that mixes what
+# **Next.** [Chapter 5](05_position.ipynb) gives each word a position, so that *dog bites man* and *man bites dog* become
+# different. [Chapter 6](06_many_heads.ipynb) runs several attentions side by side, and adds the linear layer that mixes what
 # they found.

@@ -95,7 +95,7 @@ for t in (1, 2, 50):
 # So here is the wish list. Every position should be *different*, with *bounded* numbers. A step of one should look *the
 # same everywhere*. Neighbouring positions should be *similar*. And there should be no last position.
 
-# %%
+# %% tags=["proof"]
 assert round(cosine_similarity(dog + 100, man + 100), 3) == 1.000
 assert cosine_similarity(dog, man) < 0.5
 
@@ -442,7 +442,7 @@ assert not np.allclose(news, joke, atol=0.1)
 # or after, are among the first that one finds in trained models ([Voita and others,
 # 2019](https://aclanthology.org/P19-1580/), call them positional heads), and chapter 6 shows one.
 
-# %%
+# %% tags=["proof"]
 assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
 
 # %% [markdown]

@@ -13,7 +13,7 @@
 # the softmax on paper, down to new numbers in $W_Q$, and watched a thousand such steps turn an even grey into a look-up.
 #
 # You need [chapter 4](04_self_attention.ipynb), the softmax's derivative from [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 35 minutes to read, and 45 more for
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 30 minutes to read, and 45 more for
 # the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
@@ -470,9 +470,10 @@ class MultiHeadAttention(nn.Module):
 # %% [markdown]
 # When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. It computes
 # the same, and on most devices as one fused kernel that never writes the matrix of weights to memory (chapter 20; on a CPU
-# only when nothing is dropped). Check that it is the same. Compare with part I, and with `nn.MultiheadAttention`, given the same numbers:
+# only when nothing is dropped). The folded cell gives the same numbers to four: chapter 6's `multi_head_attention`, this layer
+# with its weights and without them, and `nn.MultiheadAttention`.
 
-# %%
+# %% tags=["proof"]
 from dotformer.by_hand.multihead import multi_head_attention
 
 torch.manual_seed(0)
@@ -511,8 +512,8 @@ with torch.no_grad():
         assert (output[:, 0] == 0).all()
 
 # %% [markdown]
-# Four ways, one result. Look at the tilde: in `nn.MultiheadAttention` a true entry means *may not attend*, in
-# `F.scaled_dot_product_attention` it means *may*. Both are PyTorch. Code that mixes them up runs.
+# Their outputs agree to twelve digits. One trap on the way: in `nn.MultiheadAttention` a true entry of the mask means
+# *may not attend*, in `F.scaled_dot_product_attention` it means *may*. Both are PyTorch. Code that mixes them up runs.
 #
 # ## Learning to look things up
 #
@@ -848,9 +849,9 @@ assert leaking < 1
 #
 # Zeros look like an even start. The formulas say what happens: $dQ = dS \, K$ and $dK = dS^\top Q$. If $W_Q$ is zero and $W_K$
 # is not, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both do. If both are zero, both gradients are, and they stay zero for
-# ever. (That is with their biases at zero, too. A bias of the query alone lets the keys learn.)
+# ever. (That is with their biases at zero, too. A bias of the query alone lets the keys learn.) The folded cell trains both.
 
-# %%
+# %% tags=["hide-input"]
 for zeroed in (["w_q"], ["w_q", "w_k"]):
     torch.manual_seed(0)
     from_zero = NoteModel()
@@ -951,20 +952,6 @@ assert all(p.grad is not None for p in model.parameters())
 # %% [markdown]
 # After one backward pass, every parameter should have a gradient that is not all zeros. (The bias of the keys is an
 # exception: what it has is rounding. So are the keys where queries start at zero, as above.) The tests of this book ask that of every model.
-#
-# ## A window
-#
-# To look at weights *without* touching the model, there is a small tool, `record_weights`. While it is open, it asks each
-# attention inside a model for its weights and keeps them, under the name that the module has there. (PyTorch calls that
-# a [hook](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook).)
-# Chapters 9 and 15 look inside larger models with it.
-
-# %%
-from dotformer.support.recording import record_weights
-
-with record_weights(model) as seen, torch.no_grad():
-    model(*as_vectors(*shown))
-assert list(seen) == ["attention"] and seen["attention"].shape == (1, 1, 5, 5)
 
 # %% [markdown]
 # ## Exercises

@@ -11,7 +11,7 @@
 # One layer of attention mixes words once. The transformer of 2017 has six layers, later ones many more, and around each
 # attention stand parts that get a line in most articles: a residual connection, a norm, and a small network for every
 # word. At the end of this chapter you have an encoder, equal to PyTorch's, and you have left out each of its parts to see
-# what it is for.
+# which of them two small tasks need.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 25 minutes to read, and 40 more for the exercises.
 
@@ -117,9 +117,9 @@ for text in ("good", "bad", "not good", "not bad"):
 assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
-# The two parts divide the work. Attention is the only part in which one word's numbers reach another's. Polarity and *affirmed*, now in one
-# vector, must be multiplied (for 1 and −1 the formula above is their product), and no matrix multiplies two of its inputs
-# together. (It is the classic XOR, which is not **linearly separable**: over the four cases, the best linear map from
+# Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. Then polarity
+# and *affirmed*, now in one vector, are to be multiplied: for 1 and −1 the formula above is their product. No matrix multiplies
+# two of its inputs together. (Attention does, queries with keys and weights with values, and could be wired for it. It is the classic XOR, which is not **linearly separable**: over the four cases, the best linear map from
 # (polarity, affirmed, 1) to the tone predicts 0 each time.)
 
 # %%
@@ -134,14 +134,14 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 #
 # Why add, and not replace each word by what attention returns? Stack attention without adding and see. A sentence has 16
 # random words of width 64. Ask how much of a word's vector is **its own**: subtract the average over the sentence from
-# each vector, and divide the length of what is left by the length of the whole. (So the squares of its own share and of the
+# each vector, and divide the length of all that is left by the length of all there was. (So the squares of this share and of the
 # common one add up to 1.) The matrices are random, with the variance that
 # [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html) recommend, so that one projection keeps
 # the size of a vector on average; chapter 9 starts its model with them.
 #
-# **Predict first.** After how many layers is less than a tenth of each vector its own?
+# **Predict first.** After how many layers is less than a tenth of each vector its own? (The folded cell measures it.)
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.attention import MultiHeadAttention
 from torch import nn
 from torch.nn import functional as F
@@ -178,6 +178,7 @@ def measure(step, seed):
     return np.array(rows)
 
 
+# %%
 steps = {
     "attention alone": lambda x, attend: attend(x),
     "added": lambda x, attend: x + attend(x),
@@ -187,10 +188,11 @@ print("layers" + "".join(f"{name:>17}" for name in runs))
 for n, depth in enumerate(DEPTHS):
     shares = [np.mean(run, axis=0)[n, 0] for run in runs.values()]
     print(f"{depth:6}" + "".join(f"{share:17.4f}" for share in shares))
+
 # %% [markdown]
 # (At the start it is 97 percent, since even random words have an average that is not 0.) After two layers 3 percent is left, after four nothing: all
 # sixteen words have become one vector. The reason is that each layer replaces words by weighted averages of all words, and such averages are more
-# alike than the words were. Dong and others (2021) call this **rank collapse**, and prove that without residual connections it is faster than exponential. No later layer can tell the words apart again.
+# alike than the words were; and the more alike the words, the more even the weights. Dong and others (2021) call this **rank collapse**, and prove that in a stack of nothing but attention it is faster than exponential. No later layer can tell the words apart again.
 #
 # The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word itself
 # on, and a layer only contributes something:
@@ -202,12 +204,14 @@ for n, depth in enumerate(DEPTHS):
 # (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them deeper networks
 # had trained worse than shallow ones (the **degradation problem**).
 #
-# But read the right column down to its end. At 24 layers less than 1 percent is left: adding delays the collapse, and does not prevent it. And the
-# numbers grow. What attention adds is nearly the same for all words, and the more alike they are, the closer it comes to the stream in size:
+# But read the right column down to its end. At 24 layers less than 1 percent is a word's own. The reason is not that it has shrunk, as the next
+# cell shows. What attention adds is nearly the same for all words, and grows from layer to layer with the stream that it is
+# computed from; in that a word's own is drowned.
 
 # %%
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
 print(f"added, 24 layers: entries of size {size:.0f}, gradient {gradient:.0e}")
+print(f"of these a word's own: {np.mean(runs['added'], axis=0)[-1, 0] * size:.0f}")
 alone, added = (np.mean(run, axis=0) for run in runs.values())
 assert 0.02 < alone[2, 0] < 0.04 and alone[3, 0] < 1e-6
 assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
@@ -225,8 +229,7 @@ assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
 #
 # Mean $\mu$ and variance $\sigma^2$ are those of the one vector, over its $D$ entries. A small $\epsilon$ guards
 # against dividing by 0. The vectors $\gamma$ and $\beta$, of width $D$, are trained and start at 1 and 0. They let
-# one entry matter more than the others. But they are the same for all tokens, so they cannot give back how long a token's
-# vector was. (Many newer models skip the mean and $\beta$, and divide by the root of the mean square alone: **RMSNorm**, [Zhang and
+# one entry matter more than the others. But they are the same for all tokens, so they cannot restore the vector's length. (Many newer models skip the mean and $\beta$, and divide by the root of the mean square alone: **RMSNorm**, [Zhang and
 # Sennrich, 2019](https://arxiv.org/abs/1910.07467).)
 
 
@@ -244,12 +247,13 @@ assert torch.allclose(by_hand, torch.tensor([-1, -1 / 3, -1 / 3, 5 / 3]).double(
 torch.manual_seed(0)
 x, norm = torch.randn(3, 5, 8), nn.LayerNorm(8)
 nn.init.normal_(norm.weight)
+nn.init.normal_(norm.bias)
 assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 
 # %% [markdown]
 # No other token and no other sentence takes part. That is why language models prefer it to batch normalisation, which
-# averages over a batch: here a word is normalised in the same way in training and in use, alone and in a batch, and
-# padding changes nothing.
+# averages over a batch: layer norm does the same to a token in training and in use, alone and in a batch, and padding changes
+# nothing.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -349,16 +353,17 @@ plt.show()
 # alone the common part grows in proportion to itself, from layer to layer, and soon a word's own is a small share of it. In a
 # post-norm stack
 # the common contribution is about as large as the stream, and then both are scaled back to size 1, so a word's own part shrinks by a
-# factor in every layer, exponentially. In a pre-norm stack it is never scaled down. After 24 layers an entry has size 4.2, of which 26 percent is
-# its own: $4.2 \cdot 0.26 = 1.1$, as much as at the start. The common part has grown beside it, a step at a time.
+# factor in every layer, exponentially. In a pre-norm stack the word's own part is never scaled down, and what is added to it has the same size at every layer, because
+# the norm comes first. After 24 layers an entry has size 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, as much
+# as at the start.
 #
-# So much for stacks before training. It speaks for pre-norm (also written **Pre-LN**), and so do the learning rates at the
-# end of this chapter; most deep models of today are pre-norm. The price: the larger the stream, the less a late layer changes
+# So much for stacks before training. It favours pre-norm (also written **Pre-LN**), as will the learning rates at the
+# end of this chapter, a little; most deep models of today are pre-norm. The price: the larger the stream, the less a late layer changes
 # it, and where a post-norm model does train, it is often the better one ([Liu and others,
-# 2020](https://arxiv.org/abs/2004.08249)). Scaling down what each sublayer adds at the start helps in either order. GPT-2
-# divides it by the root of the number of sublayers; here, with 24, both orders then keep 92 percent.
+# 2020](https://arxiv.org/abs/2004.08249)). It helps in either order to begin training with sublayers that add little. GPT-2
+# divides what they add by the root of the number of sublayers; here, with 24, both orders then keep 92 percent.
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 own = {name: np.mean(run, axis=0)[:, 0] for name, run in runs.items()}
 sizes = {name: np.mean(run, axis=0)[-1, 1] for name, run in runs.items()}
 assert own["post-norm"][-1] < own["added"][-1] < own["pre-norm"][-1]
@@ -391,8 +396,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## A network for each token
 #
-# The network of *not bad* computed an absolute value. The general one has the same form, applied to every token by itself,
-# or **position-wise**:
+# The network of *not bad* computed an absolute value. The general one, the **feed-forward network** (FFN, or MLP), has the same
+# form, applied to every token by itself, or **position-wise**:
 #
 # $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
@@ -410,7 +415,7 @@ quiz.one_choice(
 # This is a look-up, with keys and values that do not come from the sentence: they are trained, and the same for every text (a **key-value memory**).
 # ReLU replaces the softmax, so several keys may answer fully, or none. [Geva and others
 # (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a pattern in the text, with
-# values that make the words likely which often follow it. Attention looks up *in the sentence*; the feed-forward network
+# values that raise the probability of words that often follow it. Attention looks up *in the sentence*; the feed-forward network
 # looks up *what training has stored*.
 #
 # The sublayers need a few of the same numbers, so these travel together, as one configuration:
@@ -518,8 +523,10 @@ class AddAndNorm(nn.Module):
 
 # %% [markdown]
 # **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges the others to make up for it, so
-# that no sublayer can rely on a single number. Outside training it does nothing. With that, a layer takes two lines:
-# attend, add and normalise; feed forward, add and normalise. And an encoder is a stack of such layers:
+# that no sublayer can rely on a single number. Outside training it does nothing. (The paper drops entries of the embeddings and
+# of what each sublayer returns; PyTorch, and this book with it, also of the attention weights and the hidden entries.) With
+# that, a layer takes two lines: attend, add and normalise; feed forward, add and normalise. And an encoder is a stack of such
+# layers, also called **blocks**:
 
 # %% tags=["export"] module="encoder"
 from dotformer.attention import MultiHeadAttention
@@ -594,8 +601,9 @@ class Encoder(Stack):
 # after the encoder wants numbers of a known size. (With `final_norm` one can have it either way: `nn.TransformerEncoder`
 # has none unless asked, `nn.Transformer` always has one.)
 #
-# PyTorch has an encoder too. Give ours its parameters (`our_state_dict` finds their names), and both must return the same
-# vectors, in either order of norm, with some tokens masked out.
+# PyTorch has an encoder too. Draw all its parameters at random (its layers start as equal copies, with gains of 1 and many biases of 0, which would hide mistakes), give
+# them to ours (`our_state_dict` finds their names), and both must return the same vectors, in either order of norm, with some
+# tokens masked out.
 
 
 # %%
@@ -608,6 +616,8 @@ for norm_first in (False, True):
         16, 4, 32, batch_first=True, norm_first=norm_first
     )
     theirs = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
     sizes = {"d_model": 16, "num_heads": 4, "d_ff": 32}
     config = LayerConfig(**sizes, norm_first=norm_first, final_norm=False)
     ours = Encoder(config, num_layers=3).eval()
@@ -717,12 +727,12 @@ class Embeddings(nn.Module):
 # %% [markdown]
 # ## What is each part for? Leave it out
 #
-# Now train small encoders, three layers each, and take away one part at a time. There are two tasks on twelve random digits.
+# Now train small encoders, three layers each, and take away one part at a time (an **ablation**). There are two tasks on twelve random digits.
 # *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the mirrored position, modulo 10. Both
-# must fetch a digit; only the second has something to compute with it.
+# must fetch a digit; only the second has something to compute with it. (The folded cells take a part out, and train.)
 
 
-# %%
+# %% tags=["hide-input"]
 def leave_out(stack, part):
     """Take one part out of every layer, post-norm."""
     for layer in stack.layers:
@@ -739,7 +749,7 @@ def leave_out(stack, part):
                 frame.forward = lambda x, sublayer, norm=norm: norm(x)
 
 
-# %%
+# %% tags=["hide-input"]
 def learn(
     task,
     norm_first=False,
@@ -780,8 +790,8 @@ def learn(
 
 # %% [markdown]
 # A run takes some seconds, so a program makes them all (`python -m benchmarks.encoders`, half an hour of one core): post-norm, 600 steps,
-# four learning rates from 0.0025 to 0.02, and three seeds each. Printed is the share of digits right at each one's best learning rate, the worst
-# and the best seed. Chance is 10 percent.
+# four learning rates from 0.0025 to 0.02, and three seeds each. Each cell below has the share of digits right at the best
+# learning rate, with the worst and the best seed. Chance is 10 percent.
 #
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 
@@ -820,13 +830,12 @@ for without in (None, *PARTS):
 # %% [markdown]
 # Without attention both stay at chance, because no digit reaches another position. Without the residual connection around attention, *add* stays at
 # chance and *reverse* gets stuck at a quarter to a third. The residual connection around the feed-forward
-# network alone can be spared here; it mixes no words. The last
-# rows are less clear-cut. Three layers learn these tasks without a norm. And without the feed-forward networks even *add*
-# is learnt: the softmax is a non-linearity too, and so are the norms. It is slower, though: at the lowest learning rate,
-# 600 steps bring it to 35 to 38 percent, where the whole model has 100. (A part that these
-# two tasks can spare may be needed by others: they ask for no stored facts, for one.)
+# network alone can be spared here; it mixes no words. So can the norms, in three layers. And without the feed-forward networks
+# even *add* is learnt: the softmax is a non-linearity too, and so are the norms. It is slower, though: at the lowest learning
+# rate, 600 steps bring it to 35 to 38 percent, where the whole model has 100. (What these two tasks can spare others may need:
+# for one thing, these need no stored facts.)
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 best = {
     key: at_best_rate(*key) for key in product(("reverse", "add"), (None, *PARTS))
 }
@@ -878,7 +887,9 @@ for depth, stream in enumerate(streams):
 # %% [markdown]
 # At the bottom a vector holds its own digit and nothing of the one to output: 11 percent is chance. After the second layer
 # both can be read, from one vector of 32 numbers. Where did the mirrored digit come from? Look for a head that
-# attends mostly to the mirrored position.
+# attends mostly to the mirrored position. While `record_weights` is open, each attention inside a model keeps its weights, under
+# the name that the module has there. (PyTorch calls such a tool a
+# [hook](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook).)
 
 # %%
 from dotformer.support.recording import record_weights
@@ -900,9 +911,8 @@ assert min(others) > 0.17 and max(others) < 0.23
 
 # %% [markdown]
 # In the second layer some head gives the mirrored position 0.97 of its weight, and in the first no head more than 0.16 (1/12 would be
-# chance). So it is the second layer that fetches, and what it fetches is added to the stream. (The third does
-# it again.) The 30 percent after the first layer are not much: the digits of other positions can be read from there about as
-# well, to some 20 percent.
+# chance). So the second layer fetches it, and adds it to the stream. (The 30 percent after the first layer mean little: the digits
+# of other positions can be read from there, too, to some 20 percent.)
 #
 # So a position of layer 3 is **no longer its word alone**. It is a vector in the residual stream that began as one digit and by
 # now holds two. When an attention map of a higher layer shows a line to the word *bank*, the line leads to everything
@@ -912,10 +922,10 @@ assert min(others) > 0.17 and max(others) < 0.23
 # %% [markdown]
 # ## Does it need warm-up?
 #
-# Vaswani and others start with tiny steps that grow for a while, a **warm-up** of the learning rate. In post-norm stacks
-# gradients near the output start large ([Xiong and others, 2020](https://arxiv.org/abs/2002.04745)). They see
-# this as the reason for warm-up. Is warm-up needed? One learning rate would tell little, so the same program trains *reverse* at nine learning rates, three seeds each, with a warm-up of 200 of the 400 steps, or
-# none.
+# Vaswani and others start with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong and others
+# (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks, whose gradients near the output start large. Is
+# warm-up needed? A single learning rate would show little, so the same program trains *reverse* at nine of them, three seeds each,
+# with a warm-up of 200 of the 400 steps, or none.
 #
 # **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning rate?
 
@@ -944,12 +954,12 @@ plt.show()
 # with every seed) at each learning rate up to 0.01, and nothing at 0.015 or above. With warm-up it learns at 0.02 as well. Pre-norm needs no warm-up to learn at 0.02, and with it learns even at
 # 0.03.
 #
-# So at a learning rate that is low enough, neither pre-norm nor warm-up is needed here, and each makes learning rates
-# usable that are about one and a half to two times as high. Part of what warm-up does is plain: for the first 200 of these 400 steps the
+# So at a learning rate that is low enough, neither pre-norm nor warm-up is needed here, and each makes learning rates usable that
+# are one or two steps of this grid higher, a factor of one and a half to two. Part of what warm-up does is plain: for the first 200 of these 400 steps the
 # learning rate is smaller. And this is a small stack of three layers. For post-norm models of full size Xiong and others found warm-up
 # essential, which this experiment cannot show.
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 highest = {}
 for norm_first, warm_up in product((False, True), (False, True)):
     learns = [r for r in rates if max(ends[norm_first, warm_up, r]) < 0.3]
@@ -982,10 +992,10 @@ for width in (4, 64, 512):
     assert abs(ratio - ((width - 1) / width) ** 0.5) < 1e-4
 
 # %% [markdown]
-# At the paper's width it is a tenth of a percent, in all entries alike, and the trained $\gamma$ makes up for it. So a
-# model with this norm should learn as well, and its loss curve will not tell. It shows where two programs must agree:
-# load parameters that were trained with the other norm, and every layer is a little off. At width 4 it is 13 percent,
-# which is why the comparison with a reference is best made on small models.
+# At the paper's width it is a tenth of a percent, in all entries alike, and a trained $\gamma$ can make up for it. So a loss curve
+# will not tell. The difference shows where two programs must agree: load parameters that were trained with the other norm,
+# and every layer is a little off. At width 4 it is 13 percent, which no tolerance hides: compare with a reference on small
+# models, too.
 #
 # ## Exercises
 #

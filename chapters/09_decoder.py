@@ -8,14 +8,15 @@
 # %% [markdown]
 # # 9. How does a transformer answer?
 #
-# *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, a second
-# stack is needed, which attends to the question and to its own words so far, and never to words that it has not
+# *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the transformer of
+# 2017 has a second stack, which attends to the question and to its own words so far, and never to words that it has not
 # written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. At the end of this chapter the
 # transformer of the paper is complete and equal to PyTorch's, a small one has learnt to answer, and you have the whole
 # model once more on one screen.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It takes
-# about 30 minutes to read, and 45 more for the exercises.
+# about 30 minutes to read, and 50 more for the exercises. To write a transformer this afternoon, begin at [the
+# end](#all-of-it-on-one-screen).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer."}}
 from functools import partial
@@ -29,7 +30,7 @@ transformer_map(built=9)
 # %% [markdown]
 # ## The whole model, drawn
 #
-# Each arrow carries one vector of width $D$ for each token: $S = 6$ tokens on the left, $T = 4$ on the right.
+# Between the boxes each arrow carries one vector of width $D$ for each token: $S = 6$ tokens on the left, $T = 4$ on the right.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The whole transformer with shapes. Left, from bottom to top: the tokens Hi , how are you ?, shape (S), embeddings and positions, (S, D), then a frame of N encoder layers with self-attention and feed-forward, and out of its top the memory, (S, D). Right: the tokens bos I am fine, (T), embeddings and positions, (T, D), then a frame of N decoder layers with masked self-attention, cross-attention and feed-forward, (T, D), then a linear map to logits (T, V). An arrow leads from the memory to the cross-attention. At the top stands what must be predicted: I am fine eos."}}
 from classroom.diagram import Diagram
@@ -93,12 +94,12 @@ plt.show()
 #
 # ## Who may see whom
 #
-# A model that writes answers one question at every word: *what comes next?* In training the whole answer is there, and
+# At every word, a model that writes answers the same question: *what comes next?* In training the whole answer is there, and
 # all positions are asked at once. Then the third word must not see the fourth, because it would copy it instead of
 # predicting it. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they set scores to minus infinity; here
 # they become functions for a batch. In this book, **True means: may attend**.
 #
-# - The **causal mask** is about order. Row $t$ is true up to column $t$. Its shape is $(T, T)$, queries by keys, and it
+# - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T, T)$, queries by keys, and it
 #   is the same for every sentence.
 # - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that means nothing. Its
 #   shape is $(B, 1, 1, S)$, where $S$ counts the keys: one row for each sentence, the same for all heads and all queries.
@@ -141,7 +142,6 @@ import warnings
 from itertools import combinations
 
 import numpy as np
-from dotformer.support.recording import record_weights
 from torch import nn
 from torch.nn import functional as F
 
@@ -157,7 +157,7 @@ for axes, title, allowed in [
 ]:
     axes.pcolormesh(allowed, cmap=plots.WEIGHTS, vmin=0, vmax=1.4, ec="white", lw=2)
     axes.set(title=title, xlabel="key", ylabel="query", aspect="equal", ylim=(4, 0))
-    axes.set_xticks(np.arange(4) + 0.5, names)
+    axes.set_xticks(np.arange(4) + 0.5, names, fontsize=8)
     axes.set_yticks(np.arange(4) + 0.5, names)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
@@ -230,7 +230,8 @@ quiz.one_choice(
 # The second thing a decoder needs is the question. [Exercise 1 of chapter
 # 4](04_self_attention.ipynb#exercise-1-ask-somebody-else) did it: queries from one sequence, keys and values from
 # another. The formula does not change, and the matrix of weights is no longer square. It has a row for each word of the
-# answer, $T$, and a column for each word of the question, $S$. This is **cross-attention**.
+# answer, $T$, and a column for each word of the question, $S$. This is **cross-attention**, in the paper *encoder-decoder
+# attention*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 3 rows and 6 columns. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, and an arrow W_Q leads to their queries. To the right an arrow leads to three results, each a blend of the values, which are memory times W_V."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
@@ -262,7 +263,7 @@ arrow(axes, (12.5, 7.4), (12.5, 6.1), "$W_K$", (13.3, 6.75))
 arrow(axes, (3.1, 1.5), (4.9, 1.5), "$W_Q$", (4, 2.1))
 arrow(axes, (17.1, 1.5), (18.9, 1.5), "", (18, 2))
 for column, token in enumerate(question):
-    axes.text(8.75 + 1.5 * column, 10.7, token, ha="center")
+    axes.text(8.75 + 1.5 * column, 10.7, token, ha="center", fontsize=9)
 for row, token in enumerate(writing):
     axes.text(-0.3, 2.5 - row, token, ha="right", va="center")
 for x, y, text in [
@@ -285,7 +286,7 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# What was read stands above, what is written so far on the left. No causal mask is needed here, because all words of the
+# What was read runs along the top, what is written so far down the left. No causal mask is needed here, because all words of the
 # question are there before the first word is written; only padding is left out.
 #
 # ### Which encoder layer does the decoder ask?
@@ -420,7 +421,7 @@ class TransformerConfig(LayerConfig):
 
 
 # %% [markdown]
-# With `tie_output` the output needs no matrix of its own: a token's logit is the dot product of the last vector with its embedding
+# With `tie_output` (**weight tying**) the output needs no matrix of its own: a token's logit is the dot product of the last vector with its embedding
 # ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). All masks are made in `encode` and `decode`.
 
 
@@ -485,21 +486,46 @@ class Transformer(nn.Module):
 
 
 # %% [markdown]
-# Does it equal PyTorch's? `nn.Transformer` has the two stacks. Give ours its parameters and compare, in both orders of norm,
-# with padding on both sides. (It always has a final norm, so ours gets one for the comparison.)
+# Send two short sentences through a small one, and print the shape of everything on the way:
+
+# %% tags=["nbval-check-output"]
+from dotformer.support.recording import record_weights
+
+source = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 3, 0, 0]])  # B = 2, S = 5
+target = torch.tensor([[1, 4, 5, 6], [1, 7, 0, 0]])  # T = 4
+sizes = {"d_model": 16, "num_heads": 4, "d_ff": 32, "final_norm": True}
+layers = {"num_encoder_layers": 2, "num_decoder_layers": 2}
+small = Transformer(TransformerConfig(11, 11, **sizes, **layers)).eval()
+with torch.no_grad(), record_weights(small) as weights:
+    memory, memory_mask = small.encode(source)
+    logits = small.decode(target, memory, memory_mask)
+shapes_seen = {
+    "source": source,
+    "embedded": small.source_embeddings(source),
+    "memory": memory,
+    "memory mask": memory_mask,
+    "target": target,
+    "causal & padding": causal_mask(4) & padding_mask(target, 0),
+    "cross-attention weights": weights["decoder.layers.0.cross_attention"],
+    "logits": logits,
+}
+for name, x in shapes_seen.items():
+    print(f"{name:24}{tuple(x.shape)}")
+
+# %% [markdown]
+# Does it equal PyTorch's? `nn.Transformer` has the two stacks. Draw all its parameters at random, give them to ours and compare,
+# in both orders of norm, with padding on both sides. (It always has a final norm, so ours gets one for the comparison.)
 
 # %%
 from dotformer.support.torch_modules import our_state_dict
 
 warnings.filterwarnings("ignore", message=".*nested")  # of no concern here
-source = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 3, 0, 0]])
-target = torch.tensor([[1, 4, 5, 6], [1, 7, 0, 0]])
-sizes = {"d_model": 16, "num_heads": 4, "d_ff": 32, "final_norm": True}
-layers = {"num_encoder_layers": 2, "num_decoder_layers": 2}
 for norm_first in (False, True):
     torch.manual_seed(0)
     settings = {"batch_first": True, "norm_first": norm_first}
     theirs = nn.Transformer(16, 4, 2, 2, 32, **settings).eval()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
     config = TransformerConfig(11, 11, **sizes, **layers, norm_first=norm_first)
     ours = Transformer(config).eval()
     ours.encoder.load_state_dict(our_state_dict(theirs.encoder))
@@ -544,7 +570,8 @@ quiz.number(
 # %% [markdown]
 # ## A model that has learnt to answer
 #
-# The task is small talk: 360 questions with one right answer each, about nine persons and five states, under four greetings.
+# The task is small talk: 360 questions with one right answer each, ten about each of nine persons, with one of three greetings
+# or none.
 # *Hi, how are you?* wants *I am fine*. *Is Ada tired?* wants *yes, Ada is*. *Why are they late?* wants *who says they are
 # late?* To answer, the model must find the person, turn
 # *you* into *I*, and choose *am*, *is* or *are*. A fifth of the questions is held out, and *Hi, how are you?* is among
@@ -684,7 +711,9 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
 # greeting, so it is enough to remember the rest: test data that the training data contain, or nearly, are called
 # **contaminated**. Hold out whole *topics* instead: a person with a state, under every greeting, and with
-# *why*. If *you* and *tired* never stood in one question, will the model say *yes, I am*?
+# *why*. If *you* and *tired* never stood in one question, what does the model say to *why are you tired*? (To
+# combine what was seen in different examples is called **compositional generalisation**. *Are you tired* is easier: the
+# answer, *yes, I am*, does not name the state.)
 #
 # **Predict first.** What share of such answers is right? A program has trained models with nine seeds and nine splits
 # (`python -m benchmarks.answers`, three minutes; the folded cell holds what it runs).
@@ -717,11 +746,12 @@ def trained_on(rows, seed):
 
 
 def train_and_look(seed):
-    """What two splits give and other starts on split 0, and what *I* needs."""
-    row, topics = {}, split(seed, by_topic=True)
-    row["topics"] = share_right(trained_on(topics[1], seed), topics[0])
-    same, rows = split(0, by_topic=True)
-    row["same split"] = share_right(trained_on(rows, seed), same)
+    """What two splits give, and what *I* needs."""
+    row, (held_out, rows) = {}, split(seed, by_topic=True)
+    trial = trained_on(rows, seed)
+    for kind, word in ("yes", "yes"), ("why", "says"), ("how", "fine"):
+        some = [n for n in held_out if word in pairs[n][1].split()]
+        row[kind] = [share_right(trial, some) if some else None, len(some)]
     held_out, rows = split(seed)
     trial = trained_on(rows, seed)
     row["questions"] = share_right(trial, held_out)
@@ -736,31 +766,33 @@ def train_and_look(seed):
 from classroom.measured import measured
 
 nine = measured("answers")["models"]
-for kind, title in [
-    ("questions", "new questions"),
-    ("topics", "new topics"),
-    ("same split", "new topics, one split"),
-]:
-    shares = sorted(row[kind] for row in nine)
-    print(f"{title:22}" + "".join(f"{share:6.0%}" for share in shares))
+print(f"new questions: {min(row['questions'] for row in nine):.0%} at least")
+for kind in ("yes", "why", "how"):
+    total = sum(count for share, count in (row[kind] for row in nine))
+    right = sum(
+        share * count for share, count in (row[kind] for row in nine) if count
+    )
+    print(f"new topics, {kind}: {right:.0f} of {total} = {right / total:.0%}")
 
 # %% [markdown]
-# In each line the nine are sorted. All answer every new question, and of the new topics between 64 and 100 percent. So a good
-# part is more than memory: a model that has seen *you cold* and *Ada tired* mostly answers *why are you tired* by itself.
-# (For *yes, I am* the person would be enough.) How much depends on what was held out, and on the start: in the last line
-# all nine have the first split, a hard one, and differ in initial parameters and batches. A test set measures what its
-# split makes it measure.
+# All nine models answer every new question. Of the new topics they answer nearly all that want *yes*, for which the person is
+# enough, and 93 percent of those that ask *why*, whose answer repeats person and state: a model that has seen *you cold* and
+# *Ada tired* can mostly say *who says I am tired*. With *how* they get one in four. There are only nine such topics, one a
+# person, so there was little to learn from. Which of the four numbers is the model's score? A test set measures what its split
+# makes it measure.
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 twins = {about for question, _, about in (pairs[n] for n in for_training)}
 assert all(pairs[n][2] in twins for n in unseen)
 assert all(row["questions"] == 1 for row in nine)
-topics = [row["topics"] for row in nine]
-assert round(min(topics), 2) == 0.64 and max(topics) == 1
-assert np.mean([row["same split"] for row in nine]) < np.mean(topics) - 0.1
+rates = {}
+for kind in ("yes", "why", "how"):
+    parts = [row[kind] for row in nine if row[kind][1]]
+    rates[kind] = sum(s * n for s, n in parts) / sum(n for _, n in parts)
+assert rates["yes"] > 0.99 and round(rates["why"], 2) == 0.93
+assert 0.2 < rates["how"] < 0.3
 
 # %% [markdown]
-#
 # ## One question, followed to its answer
 #
 # The question has six tokens. Each is looked up, scaled by $\sqrt{16} = 4$ ([chapter
@@ -802,7 +834,7 @@ print("blend, first entries:", [round(entry, 2) for entry in blend[:4].tolist()]
 # 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the weight 0.73. That is one head; the second
 # does the same with numbers of its own, and `w_o` joins them.
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 scaled = products / math.sqrt(8)
 assert np.isclose(products[4], 8.03, atol=0.02) and np.isclose(
     scaled[4], 2.84, atol=0.01
@@ -864,15 +896,15 @@ print("*I* falls below 0.5 without:", *("/".join(n) or "-" for n in needs))
 
 # %% [markdown]
 # Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00, while any other word can be
-# hidden. Of the nine, four are like that. Three can do without *you*, and not without *how*, nor without *are*.
-# Most likely the encoder has carried the person on, since after two layers a position holds more than its own word
-# ([chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers)). Two of the three attend most to *are*, one
-# to the question mark. And two models lose nothing whichever word is hidden (one of them fails when *how* is hidden
-# together with *are* or *you*, the other with no pair). So the map names a word that is needed in six models of nine. A map
-# shows where a model looked. Whether that mattered, only an intervention can tell, and hiding one word at a time misses
-# what is stored twice.
+# hidden. Of the nine, four are like that. Three can do without *you*, but not without *how* or without *are*: most likely
+# their encoders have carried the person on, since after two layers a position holds more than its own word ([chapter
+# 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers)). In two models *I* stays above 0.5 whichever word is hidden,
+# and one of these fails when *how* is hidden together with *are* or *you*. In all, the word attended to most is one that is
+# needed in six models of nine. A map shows where a model looked. Whether that mattered, only an intervention can tell, and
+# hiding one word at a time misses what is stored twice. (Whether maps are **faithful** explanations is much discussed; chapter
+# 15 goes on with it.)
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
 assert min(here[:4] + here[5:]) > 0.98
 assert (
@@ -880,9 +912,6 @@ assert (
     == 4
 )
 assert [n for n in needs if n and n != ["you"]] == [["how", "are"]] * 3
-assert [n for n, look in zip(needs, most, strict=True) if look == "?"] == [
-    ["how", "are"]
-]
 assert sum(not n for n in needs) == 2
 assert sum(look in n for look, n in zip(most, needs, strict=True)) == 6
 pairs_needed = [
@@ -918,8 +947,8 @@ with torch.no_grad():
 #
 # It rests on one property: *no position sees its future*. So it is worth a test of its own. Change the last words of
 # the answer, and nothing before them may move, in training mode and out of it. (Dropout must be 0 for that, since it
-# moves everything at random.) The function below changes the targets after the third. What this **leak test** cannot see is a target that was not shifted: a model asked to predict the very word it is
-# given copies it, and its loss falls to 0 without any look at the future.
+# moves everything at random.) The function below changes the targets after the third. This **leak test** cannot see a wrong mask on the cross-attention, nor a target that was not shifted: a model asked to predict the
+# very word it is given copies it, and its loss falls to 0 without any look at the future.
 
 
 # %%
@@ -965,11 +994,11 @@ quiz.one_choice(
 # %% [markdown]
 # ### Does a causal mask carry order?
 #
-# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, and a second layer can tell
-# how many words the first has averaged over. Take a random decoder without positions and exchange the first two words: what the last
-# word receives stays the same with one layer, and changes with two.
+# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that in the
+# first layer equal words already become different, and the second layer can use that. In the folded cell a random decoder without positions reads five words, and then
+# with the first two exchanged: with one layer what the last word receives stays the same, with two it changes.
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.encoder import Encoder, LayerConfig
 
 sizes = LayerConfig(d_model=16, num_heads=2, d_ff=32, dropout=0.0)
@@ -986,8 +1015,8 @@ for num_layers in (1, 2):
     assert (change > 0.01) == (num_layers == 2)
 
 # %% [markdown]
-# [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions that came close to those with
-# them. Without a mask there is nothing of the kind, as [chapter 4](04_self_attention.ipynb) has shown.
+# [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (**NoPE**) that came
+# close to those with them. Without a mask there is nothing of the kind, as [chapter 4](04_self_attention.ipynb) has shown.
 #
 # ## Break it: six ways to get a mask wrong
 #
@@ -1132,22 +1161,22 @@ for name, make in variants.items():
     )
 
 # %% [markdown]
-# Read the training loss first, the highest of nine: all seven are below 0.05, where guessing costs more than 3. (Held out are questions here, not topics.) *Forced* is
-# the mean of nine seeds, *writing* goes from the worst to the best. Without a causal mask the model sees the next word
-# and copies it: forced it is perfect, and writing by itself it gets 1 percent right at best. A mask turned around, which is what
-# you get if you mix up the convention of `nn.MultiheadAttention`, where true means *may not*, with ours, shows *only* the
-# future; while writing, the newest word then sees nothing. Scores times the mask leave the future some weight. Weights
-# times the mask leave it a term in the softmax's divisor, and training finds even that. None of this shows in the loss.
+# *Loss* is the highest of nine seeds, in the last batch. All seven end below 0.05, where guessing costs more than 3, so the loss
+# shows none of these mistakes. *Forced* is the mean of the nine, and *writing* goes from the worst to the best. (Questions are
+# held out, not topics.)
 #
-# A mask that is dropped outside training is a lottery. Forced, every word suddenly sees its future, which it never
-# did in training, and half the words come out wrong. While writing, the new word has no future yet, but the words
-# before it have one. One seed gets 3 percent right, another 97.
-#
-# And a causal mask on cross-attention often gets away with it: the first word may attend to the first word of the question only,
-# but the encoder has already carried the rest there, and small talk is easy. Seven of nine seeds answer everything, and the
-# worst 78 percent. The leak test passes. The one check that is sure to find it is the last column, the comparison with a reference.
+# - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at best.
+# - *Turned around*, which is what you get if you mix up the convention of `nn.MultiheadAttention` with ours: it shows *only*
+#   the future, and while writing the newest word sees nothing.
+# - *Scores times mask* leaves the future some weight. *Weights times mask* leaves it a term in the softmax's divisor, and
+#   training finds even that.
+# - A mask *in training only* makes writing a lottery. Forced, every word suddenly sees its future, and half the words come out wrong. While
+#   writing, the words before the newest one have a future. One seed gets 3 percent right, another 97.
+# - *On cross-attention* often gets away with it, presumably because the encoder has carried much of the question to its first
+#   words. Seven of nine seeds answer everything, the worst 78 percent, and the leak test passes. Only the comparison with a
+#   reference finds it every time.
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
 forced = {name: np.array(runs)[:, 1] for name, runs in measurement.items()}
 assert max(loss for runs in measurement.values() for loss, *_ in runs) < 0.05
@@ -1172,8 +1201,12 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # Here is the whole model once more, post-norm as in the paper and without configuration or checks, as you would write it
 # in an afternoon.
 
+
 # %%
-from dotformer.by_hand.positions import sinusoidal_positions
+def sinusoids(T, D):
+    rates = 10000 ** (-torch.arange(0, D, 2) / D)
+    angles = torch.arange(T)[:, None] * rates
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # (T, D)
 
 
 class Attention(nn.Module):
@@ -1235,8 +1268,7 @@ class OneScreen(nn.Module):
 
     def embed(self, table, tokens):
         T, D = tokens.shape[1], table.embedding_dim
-        positions = torch.from_numpy(sinusoidal_positions(T, D)).float()
-        x = table(tokens) * math.sqrt(D) + positions.to(tokens.device)
+        x = table(tokens) * math.sqrt(D) + sinusoids(T, D).to(tokens.device)
         return self.dropout(x)
 
     def encode(self, source):
@@ -1261,9 +1293,11 @@ class OneScreen(nn.Module):
 
 # %% [markdown]
 # Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns by itself, and at the
-# paper's width and depth its first loss is half a unit above $\ln V$, here for 1,000 tokens. The reason is the lines in `__init__` that
-# draw its embeddings: with PyTorch's own start for `nn.Embedding`, it is ten times as large. (What it lacks beside checks:
-# a row with nothing to attend to gives NaN.)
+# paper's width and depth its first loss is half a unit above $\ln V$, as [chapter 7](07_learning.ipynb#the-first-number-to-look-at)
+# expects, here for 1,000 tokens. The reason is the lines in `__init__` that draw its embeddings: with PyTorch's own start for
+# `nn.Embedding` the tied logits have size $\sqrt{512} \approx 23$ in place of 1, and the first loss is ten times as large. (What it
+# lacks besides checks: zeros for the biases, dropout of attention weights and hidden entries, and zeros for a row with nothing to attend to, which here gives
+# NaN.)
 
 # %%
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()
@@ -1445,90 +1479,123 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# ### Exercise 3: Write until the end
+# ### Exercise 3: A decoder layer
 #
-# *Medium, 20 minutes.* `next_scores(written)` takes a list of token numbers, beginning with `begin`, and returns the
-# scores of what may come next. Write greedily until the end token, or until `longest` tokens stand there (begin and end
-# not counted), and return these as a list without begin and end.
+# *Medium, 25 minutes.* Write a decoder layer in the order that most models use today, **pre-norm**. You get its parts as
+# functions: `own(query, key, value, mask)` and `cross(query, key, value, mask)` are the two attentions, `feed(x)` is the
+# feed-forward network, and `norms` are three layer norms, in the order in which they are needed. Nothing in the memory is
+# padding, so `cross` gets the mask `None`.
 
 
 # %% tags=["exercise"]
-def write(next_scores, begin, end, longest):
-    """The tokens that greedy generation writes, a list."""
+def decoder_layer(x, memory, mask, own, cross, feed, norms):
+    """One pre-norm layer: x (T, D) and memory (S, D), mask (T, T) -> (T, D)."""
     ...
 
 
 # %% tags=["check"]
-def storyteller(story, begin, end):
-    """Scores that lead through a story; the right next token depends on all before."""
+def in_numpy(module):
+    """A module as a function of arrays."""
 
-    def next_scores(written):
-        step = len(written) - 1
-        on_track = list(written) == [begin, *story[:step]]
-        scores = np.zeros(10)
-        scores[story[step] if on_track and step < len(story) else end] = 1.0
-        return scores
+    def function(*arrays):
+        tensors = [a if a is None else torch.as_tensor(a) for a in arrays]
+        with torch.no_grad():
+            output = module(*tensors)
+        return (output[0] if isinstance(output, tuple) else output).numpy()
 
-    return next_scores
-
-
-def write_with(first, stop, keep_end=False, off_by=0):
-    def attempt(next_scores, begin, end, longest):
-        written = [begin] if first else [end]
-        while len(written) - 1 < longest + off_by:
-            best = int(np.argmax(next_scores(written)))
-            if best == end and stop:
-                return written[1:] + [end] * keep_end
-            written.append(best)
-        return written[1:]
-
-    return attempt
+    return function
 
 
-def forgets(next_scores, begin, end, longest):
-    written, last = [], begin
-    for _ in range(longest):
-        last = int(np.argmax(next_scores([last])))
-        if last == end:
-            break
-        written.append(last)
-    return written
+def layer_case(seed):
+    """x, memory and mask, and the parts of a random layer."""
+    torch.manual_seed(seed)
+    layer = DecoderLayer(LayerConfig(d_model=8, num_heads=2, d_ff=16)).double()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    layer.eval()
+    norms = (
+        layer.self_attention_add_norm.norm,
+        layer.cross_attention_add_norm.norm,
+        layer.feed_forward_add_norm.norm,
+    )
+    parts = layer.self_attention, layer.cross_attention, layer.feed_forward
+    x, memory = torch.randn(2, 4, 8, dtype=torch.float64).numpy()
+    triangle = causal_mask(4).numpy()
+    functions = [in_numpy(part) for part in parts]
+    return x, memory, triangle, *functions, tuple(in_numpy(norm) for norm in norms)
 
 
-check_write = partial(
+def layer_with(
+    source="memory",
+    hide=True,
+    hide_cross=False,
+    normed=True,
+    added=True,
+    swapped=False,
+):
+    """The right layer, or one with a mistake."""
+
+    def layer(x, memory, mask, own, cross, feed, norms):
+        def attend_own(y):
+            return own(y, y, y, mask if hide else None)
+
+        def attend_memory(y):
+            seen = {"memory": memory, "x": y}[source]
+            return cross(y, seen, seen, mask if hide_cross else None)
+
+        parts = [
+            (attend_own, norms[0]),
+            (attend_memory, norms[1]),
+            (feed, norms[2]),
+        ]
+        for part, norm in [parts[1], parts[0], parts[2]] if swapped else parts:
+            if normed == "after":
+                x = norm(x + part(x))
+            else:
+                x = x * added + part(norm(x) if normed else x)
+        return x
+
+    return layer
+
+
+check_layer = partial(
     checks.check,
-    reference=write_with(first=True, stop=True),
-    cases=[
-        (storyteller([5, 6, 5, 7], 1, 2), 1, 2, 10),
-        (storyteller([3, 3, 3, 4], 8, 9), 8, 9, 3),
-        (storyteller([], 1, 2), 1, 2, 5),
-    ],
+    reference=layer_with(),
+    cases=[layer_case(0), layer_case(1)],
     mistakes={
-        "you go on after the end token": write_with(first=True, stop=False),
-        "leave the end token out": write_with(True, True, keep_end=True),
-        "you write one token more than `longest`": write_with(True, True, off_by=1),
-        "you write one token fewer than `longest`": write_with(
-            True, True, off_by=-1
+        "this is post-norm: put each norm before its part, and leave the sum alone": layer_with(
+            normed="after"
         ),
-        "give the model everything written so far, not only the last token": forgets,
-        "begin with the token `begin`": write_with(first=False, stop=True),
+        "the norms are missing: each part receives a norm of x": layer_with(
+            normed=False
+        ),
+        "the residual connections are missing: add what each part returns to x": layer_with(
+            added=False
+        ),
+        "`cross` asks x itself; keys and values come from the memory": layer_with(
+            source="x"
+        ),
+        "`own` needs the mask: no word may see a later one": layer_with(hide=False),
+        "`cross` needs no mask: the whole question is there": layer_with(
+            hide_cross=True
+        ),
+        "`cross` comes first here; a word attends to what is written, then to the memory": layer_with(
+            swapped=True
+        ),
     },
 )
-check_write(write)
+check_layer(decoder_layer)
 
 
 # %% tags=["solution"]
-def write(next_scores, begin, end, longest):
-    written = [begin]
-    for _ in range(longest):
-        best = int(np.argmax(next_scores(written)))
-        if best == end:
-            break
-        written.append(best)
-    return written[1:]
+def decoder_layer(x, memory, mask, own, cross, feed, norms):
+    y = norms[0](x)
+    x = x + own(y, y, y, mask)
+    x = x + cross(norms[1](x), memory, memory, None)
+    return x + feed(norms[2](x))
 
 
-verdict = check_write(write)
+verdict = check_layer(decoder_layer)
 assert verdict.passed, verdict
 verdict
 

@@ -422,7 +422,7 @@ for row in captions["sizes"]:
 # tokens a word as for English, because few merges fit: about twice the computation, half as much text in the same context,
 # and, where a service charges by the token, twice the price.
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
 words_of = {size: row["tokens_per_word"] for size, row in by_size.items()}
 assert all(

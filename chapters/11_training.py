@@ -683,8 +683,7 @@ plt.show()
 #
 # ### Where does it look?
 #
-# Take one of the test numbers and record the cross-attention of the last decoder layer ([chapter
-# 7](07_learning.ipynb#a-window)), the mean of its four heads. **Predict first**: what does the picture look like where
+# Take one of the test numbers and record the cross-attention of the last decoder layer, the mean of its four heads. **Predict first**: what does the picture look like where
 # units and tens cross?
 
 # %%
@@ -837,7 +836,7 @@ plt.show()
 # %% [markdown]
 # The three curves of one over the root drop by a few points again and again, to the end; the line stays at the top.
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 adam = [runs[f"Adam, {rate}"] for rate in (0.001, 0.01)] + [runs["the chapter's"]]
 sgd = [runs[f"SGD, {rate}"] for rate in (0.03, 0.1, 0.3)]
 for chosen, least in ((adam, 0.99), (sgd, 0.96)):
@@ -952,7 +951,7 @@ for name, seeds in few.items():
 #
 # And more data helps most. With 20,000 numbers none of this was needed.
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 right = {
     name: np.mean([run["test"]["exact"] for run in seeds])
     for name, seeds in few.items()

@@ -931,7 +931,7 @@ for n in range(3):
 # spreads the rest over wrong ones ([chapter 11](11_training.ipynb#what-should-be-small)). Nine draws are then all right
 # with probability $0.9003^9 = 0.39$.) Sampling is for tasks with many good answers, not for those with one right answer.
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
 assert rising == sorted(rising)
 assert round(100 * shares["greedy"][0]) == 53 and round(100 * shares["{}"]) == 20

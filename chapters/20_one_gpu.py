@@ -564,7 +564,7 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # four after it change by 3 percent or less, which may be chance. (A step of the larger batch takes four times as long
 # for four times the tokens.) Checkpointing is slower than the larger batch and needs less memory, as promised.
 
-# %% tags=["hide-input"]
+# %% tags=["proof"]
 assert 0.4 < changes["bf16"] < 0.45 and 1 / 8 < changes["compile"] < 1 / 6
 rest = ["tf32", "padded vocabulary", "larger batch"]
 rest += ["batches made between steps", "batches prefetched"]

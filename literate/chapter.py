@@ -28,6 +28,7 @@ TAGS = {  # what an author may write, and the tags that the notebook's cell gets
     "hide-input": ("hide-input",),
     "nbval-check-output": ("nbval-check-output",),
     "plot": ("plot", "hide-input"),
+    "proof": ("proof", "hide-input"),
     "quiz": ("quiz", "remove-input"),
     "raises-exception": ("raises-exception",),
     "remove-cell": ("remove-cell",),

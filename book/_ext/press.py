@@ -20,6 +20,7 @@ TOGGLES = {  # the tag of a hidden cell -> what its toggle shows
     "tag_solution": "the solution",
     "tag_check": "the check",
     "tag_plot": "the plotting code",
+    "tag_proof": "the proof of the numbers above",
 }
 
 
