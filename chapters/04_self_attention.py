@@ -9,7 +9,7 @@
 # # 4. What does a word pay attention to?
 #
 # *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other words. At
-# the end of this chapter you have a function of seven lines that lets every word of a sentence look at all of them and
+# the end of this chapter you have a function of eight lines that lets every word of a sentence look at all of them and
 # take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). It takes about 30 minutes to read, and 45 more for the
@@ -70,8 +70,8 @@ for sentence in ("you import python with a script", "a python is a large snake")
     assert weights.max() > 0.99
 
 # %% [markdown]
-# *Python* attends to itself and to nothing else, because no vector of length 1 has a larger cosine than with itself, and at so low a
-# temperature the largest score takes all. So leave the word itself out, with a score of minus infinity, and look again.
+# *Python* attends to itself and to hardly anything else, because no other vector of length 1 has so large a cosine with it, and
+# at so low a temperature the largest score takes all. So leave the word itself out, with a score of minus infinity, and look again.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two look-ups by python, itself left out. In you import python with a script the weights are import 0.68, script 0.24, the rest at most 0.04; what python receives is near to import, imported, imports, exported, while the plain average of the words is near to with, you, and, for. In a python is a large snake the weight is 0.88 on snake; what it receives is near to snake, snakes, serpent, lizard, and the plain average to are, the, and, was."}}
 from classroom.diagram import Diagram
@@ -357,7 +357,8 @@ quiz.one_choice(
 # [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) has the argument. A score is a sum of $d_k$ products;
 # if these are independent, of mean 0 and variance 1, their sum has variance $d_k$, a standard deviation of $\sqrt{d_k}$.
 # Divided by that, it has variance 1 at every width. Without the division the weights of a wide layer are nearly all on one
-# word before anything has been learnt, and there the softmax has hardly any slope to learn by. (A constant factor could be
+# word before anything has been learnt, and there the softmax has hardly any slope to learn by: the derivative of a weight for its
+# own scaled score is $w (1 - w)$. (A constant factor could be
 # learnt into $W_Q$. The division sets the start: one at which every query can learn, at every width.)
 
 # %%
@@ -365,14 +366,16 @@ for d_k in (4, 64, 512):
     rng = np.random.default_rng(d_k)
     random_q, random_k = rng.standard_normal((2, 1000, 9, d_k))
     scores = similarity_matrix(random_q, random_k)
-    largest = [
-        softmax(each).max(axis=-1).mean() for each in (scores, scores / d_k**0.5)
-    ]
-    print(
-        f"d_k {d_k:3}: variance of a score {scores.var():5.1f}, largest of 9 weights",
-        "{:.2f}, divided {:.2f}".format(*largest),
-    )
-    assert abs(scores.var() / d_k - 1) < 0.05 and 0.3 < largest[1] < 0.35
+    print(f"d_k {d_k:3}: variance of a score {scores.var():5.1f}")
+    for name, each in (("undivided", scores), ("divided", scores / d_k**0.5)):
+        weights = softmax(each)
+        largest = weights.max(axis=-1).mean()
+        slopes = (weights * (1 - weights)).sum(axis=-1).mean()
+        print(
+            f"    {name:9} largest of 9 weights {largest:.2f}, slopes {slopes:.2f}"
+        )
+    assert abs(scores.var() / d_k - 1) < 0.05
+    assert 0.3 < largest < 0.35 and 0.75 < slopes < 0.85
 
 # %% tags=["quiz"]
 slide_scores = np.array([89, 12, 32, 45, 73, 34])
@@ -381,7 +384,7 @@ quiz.number(
     "Slides about attention give *Hi*, in *Hi , how are you ?*, the scores 89, 12, 32, 45, 73, 34, and divide by $\\sqrt 6$, where 6 is the number of *tokens*. Follow them: how many times as much weight does *Hi* give to itself, 89, as to *you*, 73?",
     np.exp(16 / np.sqrt(6)),
     tolerance=10,
-    feedback="Yes, $e^{16 / 2.449}$, nearly 690 times. Scores of that size make a softmax that has stopped listening. If a model that has learnt nothing gives weights of 1.00, suspect the scale.",
+    feedback="Yes, $e^{16 / 2.449}$, nearly 690 times. Scores of that size make a softmax that has stopped listening. (And the root should be that of the key's width.) If a model that has learnt nothing gives weights of 1.00, suspect the scale.",
     mistakes=[
         (
             np.exp(16),
@@ -738,7 +741,7 @@ quiz.several_choices(
 # ## Break it: four versions, one correct
 #
 # Three of the four versions below hold a mistake that people make: no division at all, division by the root of the number
-# of words (as in the quiz above), and a softmax over queries. Four checks follow. Which check catches which
+# of words (as in the quiz above), and a softmax over queries. Five checks follow. Which check catches which
 # mistake?
 
 
@@ -772,20 +775,22 @@ def attention_by_loop(q, k, v):
 
 # %% tags=["nbval-check-output"]
 q, k, v = x @ projections
-print(f"{'':24} shape   rows sum to 1  shuffle  equals the loop")
+print(f"{'':24} shape  rows sum to 1  shuffle  fewer queries  equals the loop")
 for name, version in versions.items():
     out, w = version(q, k, v)
     passed = [
         out.shape == v.shape,
         np.allclose(w.sum(axis=1), 1),
         np.allclose(version(q[order], k[order], v[order])[0], out[order]),
+        np.allclose(version(q[:4], k, v)[0], out[:4]),
         np.allclose(out, attention_by_loop(q, k, v)),
     ]
     verdicts = ["ok" if ok else "CAUGHT" for ok in passed]
-    print("{:24}{:>6}{:>16}{:>9}{:>17}".format(name, *verdicts))
+    print("{:24}{:>6}{:>15}{:>9}{:>15}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shape and shuffle catch nothing. The sum catches the wrong axis. A wrong scale passes every check but the last: its
+# Shape and shuffle catch nothing. The sum catches the wrong axis. To leave queries out must not change the answers to the others,
+# which catches the wrong axis too, and a scale that depends on the number of words. No division at all passes every check but the last: its
 # weights are positive, sum to 1 and follow the words around. It takes known numbers or an independent reference to see it,
 # which is why the tests of this book compare every function with one. (Test with a $d_k$ that differs from
 # the number of words: where both are 9, the two roots agree.)

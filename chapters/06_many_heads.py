@@ -172,7 +172,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # %% [markdown]
 # ## The definition
 #
-# With $H$ heads, each with its own three matrices of shape $(D, d_k)$, where $d_k = D / H$ is the **head dimension**:
+# With $H$ heads, each with its own three matrices of shape $(D, d_k)$, where $d_k = D / H$ is the **head dimension** ($D$
+# must be divisible by $H$):
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
@@ -203,6 +204,11 @@ received = multi_head(sentences, w_q, w_k, w_v, np.eye(4), num_heads=2)
 print("x", sentences.shape, "  out", received.shape)
 print("the verb, in each sentence:", *received[:, 1].round(3))
 assert np.allclose(received[0], together)
+
+# for the checks that follow: five random words of width 16, and matrices for 4 heads
+rng = np.random.default_rng(1)
+sequence = rng.standard_normal((5, 16))
+w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 
 # %% [markdown]
 # Two lines are new, `split` and `merged`, and they are easy to get wrong. A `reshape` cuts every row into $H$ slices of
@@ -321,16 +327,9 @@ def multi_head_attention(
 
 
 # %% tags=["proof"]
-mixed, all_weights = multi_head_attention(
-    news, news, news, w_q, w_k, w_v, np.eye(4), num_heads=2
-)
-assert np.allclose(mixed, together) and np.allclose(all_weights, weights)
-
-rng = np.random.default_rng(1)
-sequence = rng.standard_normal((5, 16))
-w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
-mixed, _ = multi_head_attention(sequence, sequence, sequence, w_q, w_k, w_v, w_o, 4)
-assert np.allclose(mixed, heads_by_loop(sequence, w_q, w_k, w_v, 4)[0] @ w_o)
+mixed, all_weights = multi_head_attention(*[sequence] * 3, w_q, w_k, w_v, w_o, 4)
+loop, loop_weights = heads_by_loop(sequence, w_q, w_k, w_v, 4)
+assert np.allclose(mixed, loop @ w_o) and np.allclose(all_weights, loop_weights)
 assert np.allclose(mixed, multi_head(sequence[None], w_q, w_k, w_v, w_o, 4)[0])
 
 # %% [markdown]
@@ -392,7 +391,7 @@ assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 #
 # The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. A head's rows say where in the
 # word's vector it writes. (Without biases its $W_V$ and its rows of $W_O$ matter only through their product, and so do its
-# $W_Q$ and $W_K$. In an `nn.Linear`, which stores its matrix transposed, they are *columns* of the weight.)
+# $W_Q$ and $W_K$. In an `nn.Linear`, which stores its matrix transposed, a head's rows of $W_O$ are *columns*.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram

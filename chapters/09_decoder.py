@@ -778,7 +778,7 @@ for kind in ("yes", "why", "how"):
 # All nine models answer every new question. Of the new topics they answer nearly all that want *yes*, for which the person is
 # enough, and 93 percent of those that ask *why*, whose answer repeats person and state: a model that has seen *you cold* and
 # *Ada tired* can mostly say *who says I am tired*. With *how* they get one in four. There are only nine such topics, one a
-# person, so there was little to learn from. Which of the four numbers is the model's score? A test set measures what its split
+# person, perhaps too few to learn from. Which of the four numbers is the model's score? A test set measures what its split
 # makes it measure.
 
 # %% tags=["proof"]
@@ -1161,8 +1161,8 @@ for name, make in variants.items():
     )
 
 # %% [markdown]
-# *Loss* is the highest of nine seeds, in the last batch. All seven end below 0.05, where guessing costs more than 3, so the loss
-# shows none of these mistakes. *Forced* is the mean of the nine, and *writing* goes from the worst to the best. (Questions are
+# *Loss* is the highest of nine seeds, in the last batch. All seven end below 0.05, where guessing costs more than 3, so no loss
+# looks alarming. *Forced* is the mean of the nine, and *writing* goes from the worst to the best. (Questions are
 # held out, not topics.)
 #
 # - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at best.
@@ -1203,6 +1203,12 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 
 
 # %%
+import math
+
+import torch
+from torch import nn
+
+
 def sinusoids(T, D):
     rates = 10000 ** (-torch.arange(0, D, 2) / D)
     angles = torch.arange(T)[:, None] * rates
@@ -1272,7 +1278,7 @@ class OneScreen(nn.Module):
         return self.dropout(x)
 
     def encode(self, source):
-        mask = (source != 0)[:, None, None]  # (B, 1, 1, S)
+        mask = (source != 0)[:, None, None]  # (B, 1, 1, S); 0 is padding
         x = self.embed(self.source, source)
         for layer in self.encoder:
             x = layer(x, mask)
@@ -1336,8 +1342,8 @@ for start in ("our", "PyTorch's"):
 # 15](15_pretrained.ipynb) loads one). Leave out the encoder, and with it the cross-attention, and you have a **decoder-only** model such as GPT: question
 # and answer stand in one sequence, and the causal self-attention of the answer does what cross-attention did here. Most chat models
 # are of that kind: one stack is simpler, and learns from any text as it stands. Where input and output are different
-# sequences, as in translation or speech recognition, two stacks remain in use (T5, Whisper): the encoder may look in both
-# directions, and its memory is computed once.
+# sequences, as in translation or speech recognition, two stacks remain in use (T5, Whisper), and the encoder may look in both
+# directions.
 #
 # ## Exercises
 #

@@ -33,10 +33,11 @@ def modules() -> list[str]:
 def tests_of(module: str) -> list[str]:
     """The files of tests that a module faces, those named after it first."""
     name, own, others = module.rpartition(".")[2], [], []
-    for path in sorted([*(ROOT / "tests/reference").glob("test_*.py"), *(ROOT / "tests/command").glob("test_*.py")]):
+    commands = sorted((ROOT / "tests/command").glob("test_*.py"))
+    for path in [*sorted((ROOT / "tests/reference").glob("test_*.py")), *commands]:
         if f"dotformer.{module}" in imported(path):
             (own if path.stem.endswith(f"_{name}") else others).append(str(path.relative_to(ROOT)))
-    return own + others or ["tests/command"]
+    return own + others or [str(path.relative_to(ROOT)) for path in commands]
 
 
 class Bare(ast.NodeTransformer):
