@@ -557,7 +557,7 @@ assert 1.5 < slower < 3.5
 assert captions["encoding"]["ours, from nothing"] < captions["encoding"]["library"]
 
 # %% [markdown]
-# Learning takes about three times as long as in Rust. Cutting words of usual length takes no longer, because both remember the
+# Learning takes two to three times as long as in Rust (from run to run). Cutting words of usual length takes no longer, because both remember the
 # words that they have cut. (The library does more for each text, since it also reports where each token begins and ends.)
 
 # %% tags=["quiz"]

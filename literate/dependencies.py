@@ -9,15 +9,16 @@ from literate.project import CLASSROOM, PACKAGE, ProjectError
 
 LOCAL = (PACKAGE, CLASSROOM)
 DATA = {".css", ".js"}
+KEPT = {"measured": "measurements/{}.json", "trained": "models/{}/*"}  # what a call by this name reads, below book/
 
 
 def local_files(root: Path, trees: Sequence[ast.Module]) -> list[Path]:
     """The files below `root` that running these trees reads, sorted: modules of the project, and data beside them.
 
-    `measured("name")` reads book/measurements/name.json. Style sheets and scripts count with every module of their
-    folder: nothing tells which one reads them.
+    `measured("name")` reads book/measurements/name.json, `trained("name")` all of book/models/name. Style sheets and
+    scripts count with every module of their folder: nothing tells which one reads them.
     """
-    found = {path for tree in trees for path in _measurements(root, tree)}
+    found = {path for tree in trees for path in _kept(root, tree)}
     waiting = [name for tree in trees for name in _imported(tree)]
     while waiting:
         for path in _files(root, waiting.pop()):
@@ -28,12 +29,13 @@ def local_files(root: Path, trees: Sequence[ast.Module]) -> list[Path]:
     return sorted(found)
 
 
-def _measurements(root: Path, tree: ast.Module) -> Iterator[Path]:
-    """The measurements that a tree names in a call, as far as they are there."""
+def _kept(root: Path, tree: ast.Module) -> Iterator[Path]:
+    """The measurements and models that a tree names in a call, as far as they are there."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "measured":
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KEPT:
             names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
-            yield from filter(Path.is_file, (root / "book" / "measurements" / f"{name}.json" for name in names))
+            for name in names:
+                yield from filter(Path.is_file, (root / "book").glob(KEPT[node.func.id].format(name)))
 
 
 @functools.cache  # by text: chapters share most of their modules

@@ -105,7 +105,8 @@ def modules(folder):
     folder.write("classroom/unused.py", "")
     folder.write("dotformer/by_hand/late.py", "")
     folder.write("dotformer/other.py", "")
-    folder.write("book/measurements/speed.json", "{}")
+    for kept in ("measurements/speed.json", "models/small/config.json", "models/small/model.safetensors"):
+        folder.write(f"book/{kept}", "{}")
     return folder
 
 
@@ -130,6 +131,7 @@ PACKAGE_FILES = ["dotformer/__init__.py", "dotformer/by_hand/__init__.py", "dotf
         ("def f():\n    from dotformer import other", ["dotformer/__init__.py", "dotformer/other.py"]),
         ("from classroom import plots", CLASSROOM_FILES + PACKAGE_FILES),
         ('rate = measured("speed")["rate"] + measured("none")', ["book/measurements/speed.json"]),
+        ('path = trained("small")', ["book/models/small/config.json", "book/models/small/model.safetensors"]),
     ],
 )
 def test_a_chapter_depends_on_what_it_imports_and_what_that_imports(modules, code, expected):
