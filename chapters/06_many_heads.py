@@ -285,9 +285,7 @@ def split_heads(
     Raises ValueError when D is not divisible by the number of heads.
     """
     if num_heads < 1 or x.shape[-1] % num_heads:
-        raise ValueError(
-            f"width {x.shape[-1]} does not split into {num_heads} heads"
-        )
+        raise ValueError(f"width {x.shape[-1]} does not make {num_heads} heads")
     return x.reshape(*x.shape[:-1], num_heads, -1).swapaxes(-2, -3)
 
 

@@ -21,9 +21,7 @@ def split_heads(
     Defined in chapter 6, "The definition".
     """
     if num_heads < 1 or x.shape[-1] % num_heads:
-        raise ValueError(
-            f"width {x.shape[-1]} does not split into {num_heads} heads"
-        )
+        raise ValueError(f"width {x.shape[-1]} does not make {num_heads} heads")
     return x.reshape(*x.shape[:-1], num_heads, -1).swapaxes(-2, -3)
 
 

@@ -158,7 +158,7 @@ def test_nbval_compares_stored_outputs(notebook, tmp_path):
 @pytest.fixture
 def project(root, tmp_path):
     """A copy of the chapters and of what is made from them."""
-    for name in ("chapters", "dotformer", "classroom", "book/measurements", "book/notebooks"):
+    for name in ("chapters", "dotformer", "classroom", "book/measurements", "book/models", "book/notebooks"):
         shutil.copytree(root / name, tmp_path / name)
     for name in ("pyproject.toml", "_config.yml", "_toc.yml", "book/contents.md", "book/names.md"):
         shutil.copy(root / name, tmp_path / name)

@@ -1,6 +1,6 @@
 """Plants defects that nobody has chosen, made by Cosmic Ray: `python -m tests.mutants.generated [MODULE ...]`.
 
-A module faces the tests that are named after it, then all others in tests/reference and tests/command that import it.
+A module faces the tests that are named after it, then those in tests/reference and tests/command that import it.
 Prints what survived, and counts killed and survived by module. With --sample only so many in each module, the same ones
 each time.
 """
@@ -31,13 +31,24 @@ def modules() -> list[str]:
 
 
 def tests_of(module: str) -> list[str]:
-    """The files of tests that a module faces, those named after it first."""
-    name, own, others = module.rpartition(".")[2], [], []
+    """The files of tests that a module faces.
+
+    First those that are named after it, then all that import it or its whole package, then those that import a module
+    that does. A command faces all tests of commands, and so does what no test imports.
+    """
+    full, (package, _, name) = f"dotformer.{module}", f"dotformer.{module}".rpartition(".")
+    files = {one: (ROOT / "dotformer").joinpath(*one.split(".")).with_suffix(".py") for one in modules()}
+    users = {f"dotformer.{one}" for one, path in files.items() if full in imported(path)}
     commands = sorted((ROOT / "tests/command").glob("test_*.py"))
+    ranked = []
     for path in [*sorted((ROOT / "tests/reference").glob("test_*.py")), *commands]:
-        if f"dotformer.{module}" in imported(path):
-            (own if path.stem.endswith(f"_{name}") else others).append(str(path.relative_to(ROOT)))
-    return own + others or [str(path.relative_to(ROOT)) for path in commands]
+        uses = imported(path)
+        whole = package in uses and not any(one.startswith(f"{package}.") for one in uses)
+        if full in uses or whole or (module.startswith("command_line") and path in commands):
+            ranked.append((0 if path.stem.endswith(f"_{name}") else 1, path))
+        elif users & uses:
+            ranked.append((2, path))
+    return [str(path.relative_to(ROOT)) for _, path in sorted(ranked) or enumerate(commands)]
 
 
 class Bare(ast.NodeTransformer):

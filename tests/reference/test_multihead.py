@@ -81,5 +81,5 @@ def test_heads_are_runs_of_columns(leading, tokens, num_heads, width):
 
 @pytest.mark.parametrize("num_heads", [3, 0, -2])
 def test_heads_that_do_not_divide_the_width_are_named(num_heads):
-    with pytest.raises(ValueError, match=f"^width 4 does not split into {num_heads} heads$"):
+    with pytest.raises(ValueError, match=f"^width 4 does not make {num_heads} heads$"):
         multi_head_attention(*[np.ones((3, 4))] * 3, *[np.eye(4)] * 4, num_heads)
