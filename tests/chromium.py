@@ -1,4 +1,7 @@
-"""Finds a Chromium for the browser tests: on the PATH, else an installed Chrome, else Playwright's own, else none."""
+"""Finds a Chromium for the browser tests: on the PATH, else an installed Chrome, else Playwright's own, else none.
+
+The one without windows comes first: it takes a quarter less time than the whole browser.
+"""
 
 import os
 import shutil
@@ -6,7 +9,7 @@ import shutil
 import pytest
 from playwright.sync_api import Browser, Error, Playwright
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 

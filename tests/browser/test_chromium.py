@@ -40,6 +40,6 @@ def test_where_a_browser_is_required_none_is_a_failure(tried, monkeypatch):
 
 def test_a_browser_on_the_path_that_does_not_start_is_a_failure(tried, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    with pytest.raises(pytest.fail.Exception, match="/usr/bin/chromium does not start"):
+    with pytest.raises(pytest.fail.Exception, match="/usr/bin/chromium-headless-shell does not start"):
         chromium.launch(nothing_installed(tried))
-    assert tried == [{"executable_path": "/usr/bin/chromium"}]
+    assert tried == [{"executable_path": "/usr/bin/chromium-headless-shell"}]
