@@ -218,8 +218,8 @@ assert right == 1
 # %% [markdown]
 # ## Does attention say which word came from which?
 #
-# The question of **word alignment**. Here we have the truth, so measure. For each German word that has a link: does the largest
-# weight stand on an English word that it renders?
+# Which word came from which is the question of **word alignment**, and here we have the answers. So measure, for each German word
+# that has a link: does the largest weight stand on an English word that it renders?
 #
 # One thing first. The weights that count are those with which a word is *predicted*, and a decoder predicts a word when it has
 # just read the one before. So the weights for *macht* are in the row that has read *Mutter*. In the last layer, the mean of its
@@ -396,7 +396,7 @@ cases = [
     for place in (1, 2)
     if words[0] == "the" and words[place] in ARTICLES and not PRONOUNS & set(words)
 ]
-counts = {}  # where, same gender or another: own article, donor's article, of how many
+counts = {}  # (where, gender): own article, donor's, of how many
 for words, noun in cases:
     memory = memory_of(" ".join(words))
     for donor in ARTICLES.keys() - set(words):
