@@ -1,6 +1,6 @@
 """Chapter 9's small talk, learnt nine times: `python -m benchmarks.answers`.
 
-The code is the chapter's own. Takes three minutes of one core and writes book/measurements/answers.json.
+The code is the chapter's own. Takes a minute of one core and writes book/measurements/answers.json.
 """
 
 from tqdm import tqdm

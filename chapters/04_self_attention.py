@@ -358,7 +358,7 @@ quiz.one_choice(
 # if these are independent, of mean 0 and variance 1, their sum has variance $d_k$, a standard deviation of $\sqrt{d_k}$.
 # Divided by that, it has variance 1 at every width. Without the division the weights of a wide layer are nearly all on one
 # word before anything has been learnt, and there the softmax has hardly any slope to learn by: the derivative of a weight for its
-# own scaled score is $w (1 - w)$. (A constant factor could be
+# own scaled score is $w (1 - w)$, and *slopes*, below, is their sum over the nine keys. (A constant factor could be
 # learnt into $W_Q$. The division sets the start: one at which every query can learn, at every width.)
 
 # %%

@@ -716,7 +716,7 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # answer, *yes, I am*, does not name the state.)
 #
 # **Predict first.** What share of such answers is right? A program has trained models with nine seeds and nine splits
-# (`python -m benchmarks.answers`, three minutes; the folded cell holds what it runs).
+# (`python -m benchmarks.answers`, a minute; the folded cell holds what it runs).
 
 
 # %% tags=["hide-input"]

@@ -445,9 +445,7 @@ assert counts["the", "another"][1] == counts["the", "another"][2] > 100
 assert counts["the", "same"][0] == counts["the", "same"][2] == 25
 for where in ("its noun", "another word"):
     assert counts[where, "another"][0] == counts[where, "another"][2]
-assert (
-    np.mean(right["another word"]) == 1 and 0.8 < np.mean(right["its noun"]) < 0.87
-)
+assert all(right["another word"]) and sum(right["its noun"]) == 30
 
 # %% [markdown]
 # Without the direct look six of the 36 articles are wrong, and no other word's absence ever matters. The other thirty get their
@@ -807,9 +805,9 @@ def share_right(model, pairs):
 
 short = [pair for pair in corpus.test if len(pair.target.split()) <= 8]
 long = [pair for pair in corpus.test if len(pair.target.split()) >= 12]
-one_rate = measured("one_rate")["found"]
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Five curves over 900 steps, the share of held-out sentences that are right. The transformer rises first and reaches 0.99. The GRU with attention rises later, to about 0.8, the LSTM with attention to about 0.35. Without attention the GRU stays near 0.05 and the LSTM at 0."}}
+one_rate = measured("one_rate")["found"]
 colors = dict(
     zip(
         models,
