@@ -11,6 +11,8 @@ PORT ?= 8000
 # Test workers and weaving kernels run side by side: each computes on one core.
 OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
+# Hundreds of processes import the book's modules: where this is set, each of them would compile them all again.
+unexport PYTHONDONTWRITEBYTECODE
 # With PIP_EXTRA_INDEX_URL set, pip looks for PyTorch there too (a smaller build, for machines with no GPU).
 
 .PHONY: help venv book rendered test mutants lab serve weave tangle index lint format lock bench costs clean
@@ -45,18 +47,17 @@ rendered: venv
 	@$(MAKE) --silent index
 	@TRANSFORMERS_VERBOSITY=error $(RUN) literate.render
 
-# Fast and telling first: what one part of the tests finds is said before the next begins.
+# Fast and telling first (tests/conftest.py has the order): what is found there is said before the slow ones begin.
 PYTEST = $(RUN) pytest -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0
-FIRST = tests/book/test_chapters.py tests/reference
-SECOND = tests/command tests/literate tests/classroom tests/benchmarks tests/book/test_make.py tests/book/test_press.py
+FAST_ONES = tests/book/test_chapters.py tests/book/test_make.py tests/book/test_press.py \
+	tests/reference tests/command tests/literate tests/classroom tests/benchmarks
 MINUTES = book/notebooks tests/mutants tests/browser tests/torchrun tests/book/test_site.py tests/book/test_gates.py
 
 test: venv ## prove the book; FAST=1 leaves out what takes minutes, CHAPTER=05 proves one chapter
 ifdef CHAPTER
 	$(RUN) pytest --nbval-lax -n 2 --dist loadscope $$($(VENV)/bin/python -m tests.one_chapter $(CHAPTER))
 else
-	$(PYTEST) -p no:nbval $(FIRST)
-	$(PYTEST) -p no:nbval $(SECOND)
+	$(PYTEST) -p no:nbval $(FAST_ONES)
 ifndef FAST
 	$(PYTEST) --nbval-lax $(MINUTES)
 endif
