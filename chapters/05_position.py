@@ -8,7 +8,7 @@
 # %% [markdown]
 # # 5. Where does a word stand?
 #
-# "Dog bites man" is no news; "man bites dog" is. To the attention of [chapter 4](04_self_attention.ipynb) the two are the
+# "Dog bites man" is not news; "man bites dog" is. To the attention of [chapter 4](04_self_attention.ipynb) the two are the
 # same. At the end of this chapter each word carries its position, in a **positional encoding**, and the verb can tell who
 # bites.
 #
@@ -54,7 +54,7 @@ news, joke = (
 assert np.allclose(news, joke, rtol=0, atol=1e-12)
 
 # %% [markdown]
-# No choice of the three matrices changes that (a causal mask would, a little: [chapter
+# No choice of the three matrices changes that (a causal mask would: [chapter
 # 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). So the order must enter elsewhere, and the simplest way is through the
 # input vectors: give every **position** in the sentence a vector of its own, $p_t$ for position $t$ (counted from 0), and add it to the word
 # that stands there: $x_t + p_t$.
@@ -86,11 +86,11 @@ for t in (1, 2, 50):
     )
 
 # %% [markdown]
-# **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: what is left of either is a
+# **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: all that is left is the
 # large number. **The index over the length** keeps its size, but a step of one word is 0.250 in a short sentence and
 # 0.025 in a long one, so "the word before me" looks different every time. **One-hot** tells positions apart and nothing
 # else: position 0 is as far from its neighbour as from position 50, and position 100 has no column at all. (Multiplied by
-# a matrix, it picks a row of that matrix. That is the learned table at which we look below.)
+# a matrix, it picks a row of that matrix. That is the learned table that we meet below.)
 #
 # So here is the wish list. Every position should be *different*, with *bounded* numbers. A step of one should look *the
 # same everywhere*. Neighbouring positions should be *similar*. And there should be no last position.
@@ -282,9 +282,9 @@ plt.show()
 
 # %% [markdown]
 # With base 100 the slowest pair comes round after 540 words, the similarity has fallen to zero at a distance of about a hundred, and
-# beyond that it swings up and down. With 10,000 it falls, in ripples, over some thousand words. With a million it reaches
-# further still, but near words differ less: at a distance of 10 the similarity is 0.76 and not 0.66. So a larger base sees
-# further, and tells neighbours apart less well. The paper does not say how it came by 10,000; models for long texts use larger bases.
+# beyond that it swings up and down. With 10,000 it falls, in ripples, over a few thousand words. With a million it falls
+# more slowly still, also at first: at a distance of 10 the similarity is 0.76 rather than 0.66. Fast pairs tell near positions
+# apart and slow pairs far ones, and a larger base trades the former for the latter. The paper does not say how it came by 10,000; models for long texts use larger bases.
 
 # %%
 left_at = {}
@@ -305,7 +305,7 @@ quiz.one_choice(
         "Three words are enough to show the need: *dog bites man*. It is a matter of how attention reads, not of how much.",
     ),
     quiz.right(
-        "Because it takes in all words at once, and sums",
+        "Because it reads all words at once and sums over them",
         "Yes. A recurrent network meets the words one after another; attention sums over all of them, and a sum has no order.",
     ),
     quiz.wrong(
@@ -314,7 +314,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Because training would otherwise take too long",
-        "Without positions training is no slower. It never learns what depends on order.",
+        "A model without positions can be trained. It never learns what depends on order.",
     ),
 )
 
@@ -351,7 +351,7 @@ quiz.number(
 # $$\sin(\omega t + \omega k) = \sin \omega t \cos \omega k + \cos \omega t \sin \omega k ,$$
 # $$\cos(\omega t + \omega k) = \cos \omega t \cos \omega k - \sin \omega t \sin \omega k .$$
 #
-# Both right sides are linear in the old pair, with factors that know $k$ and not $t$. As row times matrix,
+# Both right sides are linear in the old pair, with coefficients that depend on $k$ and not on $t$. As row times matrix,
 #
 # $$\bigl(\sin \omega (t + k),\; \cos \omega (t + k)\bigr) = \bigl(\sin \omega t,\; \cos \omega t\bigr) \begin{pmatrix} \cos \omega k & -\sin \omega k \\ \sin \omega k & \cos \omega k \end{pmatrix} .$$
 #
@@ -508,7 +508,8 @@ quiz.one_choice(
 # to be found. In one version $P$ holds sinusoids; in the other it starts at random and is trained along with $A$. Both
 # practise on positions 0 to 23, and are then tested on 24 to 47 (**extrapolation**). Training is the subject of
 # [chapter 7](07_learning.ipynb). For now it is enough that both versions learn in the same way, at five learning rates,
-# and that the best and the worst of the five results are printed.
+# each with three seeds, and that the best and the worst of the five means are printed. (The best is chosen by what is tested: it says
+# what is possible, not what one would get.)
 #
 # **Predict first.** How often does each attend to the right position beyond 23?
 
@@ -552,7 +553,7 @@ def score(d_model, learned, learning_rate, seed):
 # %%
 for d_model in (16, 32, 64, 128):
     rotation = sinusoidal_positions(48, d_model), rotation_matrix(-1, d_model)
-    assert found(*rotation, 24, 48) == 1  # the best matrix, had it been found
+    assert found(*rotation, 24, 48) == 1  # right everywhere
     for learned in (False, True):
         runs = np.array(
             [
@@ -574,8 +575,8 @@ for d_model in (16, 32, 64, 128):
 #
 # The sinusoids can go on, and often do not. At widths 16 and 32 nearly every position beyond is right with a good learning
 # rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at any width. The
-# wider $A$ is, the more matrices fit the 24 positions that were practised, and nothing in training asks for the rotation among
-# them. So the formula
+# wider $A$ is, the more matrices fit the 24 positions that were practised (one may suspect), and nothing in training asks for the
+# rotation among them. So the formula
 # makes going further *possible*, and does not force a model to learn it.
 #
 # Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
@@ -641,10 +642,10 @@ for start, size in [
 assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 
 # %% [markdown]
-# The share is of the squared length. Started small and multiplied, word and position are of comparable size: a third is
+# The share is of the squared norm. Started small and multiplied, word and position are of comparable size: a third is
 # position. Started small and *not* multiplied, nearly everything is position. With PyTorch's default start it is the
-# other way round: leave the factor out and the two are balanced; put it in, and the position is a tenth of a percent of
-# the sum. Training can still find it there, but it starts out as next to nothing. Code that copies the factor and not
+# other way round: leave the factor out and the two are balanced; put it in, and the position is a tenth of a percent, which makes a
+# norm of 3 percent. Training can still find it there, but beside the word it starts out as next to nothing. Code that copies the factor and not
 # the start makes that mistake.
 
 # %% tags=["quiz"]
@@ -655,24 +656,24 @@ quiz.several_choices(
         "That division comes later and knows nothing of $D$. With this start the factor makes the scores far too *large*.",
     ),
     quiz.right(
-        "Scores hardly depend on the positions",
-        "Yes: the position is a tenth of a percent of the sum.",
+        "In the scores, words count for far more than positions",
+        "Yes: a word's vector is 32 times as long as its position's, $512$ against $16$.",
     ),
     quiz.right(
         "Leaving the factor out would balance word and position",
         "Yes: entries of size 1 give words of length $\\sqrt{512}$, and positions have length $\\sqrt{256}$.",
     ),
     quiz.wrong(
-        "Scores hardly depend on the words",
-        "They fill all but a tenth of a percent of the sum. That happens with a *small* start and no factor.",
+        "In the scores, positions count for far more than words",
+        "It is the other way round. That happens with a *small* start and no factor.",
     ),
 )
 
 # %% [markdown]
 # ## Turning instead of adding
 #
-# A step is a rotation, so there is another way. Do not add anything to the words. Instead, turn each *query* by the
-# angle of its position, and each *key* by the angle of its own. With $R_t$ for the rotation by $t$ steps,
+# A step is a rotation, so distance can enter the scores in another way. Do not add anything to the words. Instead, turn each pair
+# of entries of a *query* by its angle at the query's position, and those of a *key* by theirs. With $R_t$ for the rotation by $t$ steps,
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
@@ -775,8 +776,8 @@ verdict
 # %% [markdown]
 # ### Exercise 2: Where is it?
 #
-# *Medium, 15 minutes.* Somebody hands you an encoding and not its position. Find the position, given that it lies below
-# `limit`. Use only what this chapter showed about dot products.
+# *Medium, 15 minutes.* Somebody hands you an encoding and not its position. Find the position
+# below `limit` whose encoding comes closest. Use only what this chapter showed about dot products.
 
 
 # %% tags=["exercise"]
@@ -874,7 +875,7 @@ check_rotate = partial(
         "both sines have the wrong sign: that is the other way round, and the formula of the RoFormer paper, whose pairs are (cos, sin); ours are (sin, cos)": lambda x: (
             turned(x, sign=-1)
         ),
-        "you pair the first half with the second; here entries 2i and 2i + 1 make a pair": lambda x: (
+        "you pair the first half with the second, as some models do; here entries 2i and 2i + 1 make a pair": lambda x: (
             turned(x, halves=True)
         ),
         "the right numbers in the wrong columns: put each pair back side by side": lambda x: (

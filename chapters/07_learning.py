@@ -51,7 +51,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
-# That vector of derivatives is the **gradient** of the loss with respect to $o$. Read it as a complaint: *the second number is
+# That vector of derivatives is the **gradient** of the loss with respect to $o$. Read it as an error signal: *the second number is
 # too large by 0.768*. It arrives at the output. Learning means passing it back, from each result to what the result was
 # made of, until it reaches a matrix that can be changed. This is **backpropagation**: the chain rule, used from the end to
 # the beginning.
@@ -178,7 +178,7 @@ assert np.allclose(losses, [0.296, 0.283], rtol=0, atol=0.0005)
 quiz.one_choice(
     "A key got the weight 0.0001, and its value would have been exactly the right answer. How large is the gradient that the softmax passes back to its score?",
     quiz.wrong(
-        "Large, since the error is large and this key would mend it",
+        "Large, since the error is large and this key would make it smaller",
         "That is what one would wish. But the gradient is multiplied by the weight, and 0.0001 times anything moderate is next to nothing.",
     ),
     quiz.right(
@@ -245,7 +245,7 @@ def attention_gradients(
 
 
 # %% [markdown]
-# Is that right? There is a check that needs no calculus. Change one input by a hair up and down, see how the loss changes,
+# Is that right? There is a check that needs no calculus. Change one input by a tiny amount up and down, see how the loss changes,
 # divide. This is a **finite difference**.
 
 
@@ -323,7 +323,7 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 0.31))
 plt.show()
 
 # %% [markdown]
-# Each matrix that may learn makes it easier. With $W_Q$ alone it is slow: the keys stay where they are, and the query that picks
+# Here each matrix that may learn makes it easier. With $W_Q$ alone it is slow: the keys stay where they are, and the query that picks
 # out the dog is far away (it refuses both actions and the very alive). With $W_K$ the dog may become easier to find, and with
 # $W_V$ the words learn to hand over what is wanted. Training changes all of them at once.
 
@@ -339,7 +339,7 @@ assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 # ## Let the machine do it
 #
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
-# it calls **tensors**, and walks the record backwards on request. A tensor made with `requires_grad=True` is one whose
+# it calls **tensors**, and walks this **computation graph** backwards on request. A tensor made with `requires_grad=True` is one whose
 # gradient you want; after `backward()` its gradient is in `.grad`. (`backward` starts from a single number, the loss: only of
 # one number can one say that it should get smaller.)
 
@@ -799,7 +799,7 @@ quiz.one_choice(
 # product with its embedding, as many models do (the output is **tied** to the embeddings).
 #
 # **Predict first.** $\ln 1000$ is 6.9. What is the loss before training, if the embeddings are what `nn.Embedding`
-# starts with: random numbers of mean 0 and deviation 1? And if they are divided by $\sqrt{64}$?
+# starts with: random numbers of mean 0 and standard deviation 1? And if they are divided by $\sqrt{64}$?
 
 
 # %%
@@ -848,8 +848,10 @@ assert leaking < 1
 # ### What if matrices start at zero?
 #
 # Zeros look like an even start. The formulas say what happens: $dQ = dS \, K$ and $dK = dS^\top Q$. If $W_Q$ is zero and $W_K$
-# is not, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both do. If both are zero, both gradients are, and they stay zero for
-# ever. (That is with their biases at zero, too. A bias of the query alone lets the keys learn.) The folded cell trains both.
+# is not, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both do; the other way round it is the same. If both are zero, both gradients are, and they stay zero for
+# ever. (That is with their biases at zero, too. A bias of the query alone lets the keys learn.) Nor may two heads
+# start equal, with equal rows of $W_O$: they get equal gradients and stay equal for ever, one head for the price of two. A random start is
+# there to **break the symmetry**. The folded cell trains both kinds of zeros.
 
 # %% tags=["hide-input"]
 for zeroed in (["w_q"], ["w_q", "w_k"]):

@@ -8,12 +8,12 @@
 # %% [markdown]
 # # 10. What is a token?
 #
-# The model of [chapter 9](09_decoder.ipynb) knew 32 words. Ask it about Zoë, and there is no number for her. At the end
+# The model of [chapter 9](09_decoder.ipynb) knew 32 words. Ask it about Zoë, and it has no number for her name. At the end
 # of this chapter there is a tokenizer that can turn any text into numbers and back, because it begins with bytes, and that has learnt
 # from text which bytes belong together. You see a real sentence as a model sees it, and what that does to spelling, to
 # arithmetic, and to a language without any training text.
 #
-# You need some Python (a queue, a class) and no mathematics. It takes about 25 minutes to read, and 40 more for
+# You need some Python (a queue, a class) and no mathematics. It takes about 25 minutes to read, and 45 more for
 # the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
@@ -28,7 +28,7 @@ transformer_map(built=10)
 # %% [markdown]
 # ## Words are too many, letters are too few
 #
-# A model needs a number for each token, and a row of a table for each number. There are two obvious answers, and both fail.
+# A model needs a number for each token, and a row of a table for each number. There are two obvious answers, and each has its price.
 #
 # **A number for each word.** German writes numbers as single words: 21 is *einundzwanzig*, one-and-twenty. Here are the
 # first 10,000, with a few hundred of them set aside.
@@ -108,8 +108,8 @@ for step in range(1, 5):
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. *Seat* begins as *s e a t*; *e a*
 # merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*. A word that was not in the text, in two
-# subwords that were. The order matters: with the merges *u n*, *n d*, *u nd*, in this order, the word *und*
-# is cut into *un d*, although *und* is a symbol, too. The model is trained on text cut like this, so new text must be cut in the same way.
+# subwords that were. The order matters: in a text where a space got lost, *seateam*, it is
+# *tea m* before *ea t*, and so *s ea team*; whoever took the longest subword first, from the left, would get *s eat ea m*. The model is trained on text cut like this, so new text must be cut in the same way.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -240,7 +240,7 @@ def learn_slowly(texts, count):
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# Both ways learn the same 60 merges. The tokenizer keeps them, and puts a few **special tokens** before the bytes: `<pad>` for padding, and `<bos>` and
+# Both ways learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes: `<pad>` for padding, and `<bos>` and
 # `<eos>` for the beginning and the end of a sequence. These stand for no text: only the program can write them, never a
 # user. (Two numberings meet here: *symbols* count from the bytes, *tokens* from the special tokens, so symbol 256 is token 259.) Its file is JSON,
 # read and checked by `tokenizer_files`, an import.
@@ -349,8 +349,9 @@ assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 #
 # ## A real sentence, at 300 tokens and at 8,000
 #
-# Numbers are a small world. A program has trained the same tokenizer on the 58,000 English and German image captions of Multi30k, with
-# vocabularies of several sizes (`python -m benchmarks.tokens`). Here is how it cuts two sentences.
+# Numbers are a small world. We have trained the same tokenizer on the 58,000 English and German image captions of Multi30k, with
+# vocabularies of several sizes (`python -m benchmarks.tokens`). Here is how it cuts *The dog bites the man,
+# and the man drinks his tea.* in two languages.
 
 # %%
 from classroom.measured import measured
@@ -411,15 +412,16 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}  {row['rare']:11.0%}")
 
 # %% [markdown]
-# From 300 to 4,000 texts shrink to a third. From 8,000 to 32,000 English texts shrink by another 7 percent, and 98 of 100
-# learnt tokens are then rare. So there is a trade-off: stop where the curve flattens and most tokens still occur often
-# enough to be learnt. For this corpus that is at some 2,000 to 4,000, but the limit of 100 is ours, and only a trained model
-# could tell; [chapter 14](14_translation.ipynb) trains one with 6,000. ([Sennrich and Zhang, 2019](https://arxiv.org/abs/1905.11901), found
+# From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by another 6 percent, and 98 of 100
+# learnt tokens are then rare. So there is a trade-off: stop where the curve flattens, while tokens still occur often
+# enough to be learnt. For this corpus that is somewhere from 2,000, with 15 percent rare, to 4,000, with 65 percent. But the limit of 100 is ours, and only a trained model
+# could tell; [chapter 14](14_translation.ipynb) trains one with 6,000. A larger vocabulary also costs at the other end, where the output layer computes a
+# logit for every token. (And losses *a token* of two tokenizers cannot be compared, since their tokens are of different length; one compares a byte or a character.) ([Sennrich and Zhang, 2019](https://arxiv.org/abs/1905.11901), found
 # that small vocabularies help small corpora.) The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and
 # German together; models of today, with terabytes of text, have 100,000 and more.
 #
-# The third column is French, in which there was no training text at all. It reads it all the same, but from 2,000 on it needs about twice as many
-# tokens a word as for English, because few merges fit: about twice the computation, half as much text in the same context,
+# The third column is French, in which there was no training text at all. The tokenizer encodes it all the same. But it needs more tokens a word than for English, a quarter
+# more with 300 and about twice as many from 2,000 on, because few merges fit: twice the computation or more, half as much text in the same context,
 # and, where a service charges by the token, twice the price.
 
 # %% tags=["proof"]
@@ -479,11 +481,11 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 
 # %% [markdown]
 # *Spelling*: the model gets one number for *Straßenbahn* and never sees its letters, so it must have memorised how many *a* are in it.
-# *Arithmetic*: 12345 begins with *12*, because that is frequent, while other numbers are cut elsewhere, so digits of equal
-# value do not line up. Many newer tokenizers therefore cut numbers into single digits, or into groups of three. *Case and spaces*: *␣tea*, *tea* and
+# *Arithmetic*: 12345 begins with *12*, because that is frequent, while other numbers are cut elsewhere, so units, tens and
+# hundreds do not line up. Many newer tokenizers therefore cut numbers into single digits, or into groups of three. *Case and spaces*: *␣tea*, *tea* and
 # *TEA* share no token, and their likeness must be learnt.
 #
-# Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges the pair whose count is highest *when divided by the counts of its two parts*, and cuts a new word by taking the longest known subword first. How different is that? Of the 1,741 words of
+# Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges the pair whose count is highest *when divided by the counts of its two parts*, and cuts a new word by taking the longest known subword first. How different is that way of cutting? Of the 1,741 words of
 # the test text that 8,000 tokens cut into several, 36 percent are cut differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the
 # merges, and *Bau fahrzeug* with the longest first, which a German would prefer. **Unigram**
 # ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords and drops those whose
@@ -557,7 +559,7 @@ assert 1.5 < slower < 3.5
 assert captions["encoding"]["ours, from nothing"] < captions["encoding"]["library"]
 
 # %% [markdown]
-# Learning takes two to three times as long as in Rust (from run to run). Cutting words of usual length takes no longer, because both remember the
+# Learning takes about twice as long as in Rust here (and up to three times in other runs). Encoding takes equally long, because both remember the
 # words that they have cut. (The library does more for each text, since it also reports where each token begins and ends.)
 
 # %% tags=["quiz"]
@@ -577,7 +579,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Longest subword first",
-        "Other tokenizers do that. The two can differ: with the merges *u n*, *n d*, *u nd* and the text *und*, merging in order gives *un d*, the longest subword would be *und*.",
+        "Other tokenizers do that. The two can differ: with the four merges from above, *seateam* is *s ea team* in their order, and *s eat ea m* by the longest subword.",
     ),
 )
 
@@ -589,7 +591,7 @@ quiz.one_choice(
 # computed like any other token. In a batch of mixed lengths much of the work is padding. So sort sentences by length first (a
 # pair by the longer of its two sides; this is called **bucketing**), and close a batch when
 # its tokens, padding included, would exceed a limit. Then short sentences come in large batches and long ones in
-# small batches, and steps cost about the same. The price is that a batch is no longer a random sample of all lengths.
+# small batches, and steps cost about the same (but for attention, which grows with the square of the length). The price is that a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -655,7 +657,7 @@ print(
 )
 
 # %% [markdown]
-# Nearly half of the work at random, two percent by length. Every sentence is there once. The order of the batches is
+# Nearly half of the tokens at random, two percent by length. (These texts have 1 to 19 numbers each, all lengths equally often; real lengths vary less.) Every sentence is there once. The order of the batches is
 # drawn at random in every epoch. Otherwise the model would get all short sentences first.
 
 # %% tags=["quiz"]
@@ -681,7 +683,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: text that acts as a command
 #
-# Suppose special tokens are recognised in the text, as in `text.replace(...)` or by a regular expression that looks for
+# Suppose special tokens are recognised in the text, by a regular expression that looks for
 # `<eos>`. It is convenient: one can write them into training texts by hand. Then somebody types one.
 
 
@@ -717,8 +719,8 @@ assert convenient.decode(convenient.encode(message)) != message
 # Where special tokens separate the speakers of a chat, a user can speak in another's name, a form of **prompt injection**. Ordinary tests do not show it,
 # because ordinary texts come back as they were. The check: whatever the text, `encode` must return no special token.
 #
-# Another mistake hides even better. If the merges are learnt from the *test* text as well, its words become whole tokens, and the score is too
-# good for new text (**data leakage**). Learn merges from the training text only, and keep the tokenizer with its model: with another one, every number means something else.
+# Another mistake hides even better. If the merges are learnt from the *test* text as well, its frequent words become whole tokens, so that its score no longer says
+# how well a model does with held-out text (**data leakage**). Learn merges from the training text only, and keep the tokenizer with its model: with another one, every number means something else.
 
 # %% [markdown]
 # ## Exercises
@@ -850,11 +852,11 @@ check_cut = partial(
         (list(b"aaaa"), [(97, 97), (256, 256)]),
         (list(b"x"), [(101, 97)]),
         (list(b"und"), [(110, 100), (117, 110), (117, 256)]),
-        (list(b"und"), [(117, 110), (110, 100), (117, 257)]),
+        (list(b"seateam"), [(101, 97), (116, 256), (257, 109), (256, 116)]),
         ([], [(101, 97)]),
     ],
     mistakes={
-        "you apply the merges in reverse: first learnt, first applied": one_pass,
+        "you apply the merges in reverse: apply the one that was learnt first, first": one_pass,
         "you look for the longest subword; early merges come before late ones": longest_first,
         "only the first merge is applied": lambda s, m: merge_pair(s, m[0], 256),
         "the new symbols are numbered from 0; they begin at 256": lambda s, m: [

@@ -27,7 +27,7 @@ transformer_map(built=12)
 # %% [markdown]
 # ## One word at a time
 #
-# Here is the smallest model that can write. What may follow depends on the last word alone:
+# Here is a very small model that writes. What may follow depends on the last word alone:
 #
 # | after | may come |
 # |---|---|
@@ -72,10 +72,10 @@ assert text_of(written) == "a cup"
 # *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$. The first word was the
 # best one, and no good second word came after it. Greedy decoding cannot go back.
 #
-# For a batch of sentences the loop is the same. It needs only two things from a model: a **step**, which reads one token of
-# each sentence and returns logits, and a way to **select** some of the sentences, since one that has ended leaves the
-# batch. So we ask for no more. `Decoding` is the type of anything that has `step`, `select`, a length (how many sentences
-# there are), and three special tokens. The same loop then serves a transformer, the recurrent networks of chapter 13, and
+# A model that writes each token after reading its own earlier ones is called **autoregressive**. For a batch of sentences the loop
+# is the same, and it asks little of a model: a **step**, which reads one token of each sentence and returns logits, and a
+# way to **select** some of the sentences, since one that has ended leaves the batch. `Decoding` is the type of anything that has
+# these two, a length (how many sentences there are), and the numbers of three special tokens. The same loop then serves a transformer, the recurrent networks of chapter 13, and
 # the toy model above.
 
 # %% tags=["export"] module="generation"
@@ -123,7 +123,7 @@ def greedy(state: Decoding, max_length: int) -> list[list[int]]:
 
 
 # %% [markdown]
-# (`checked_logits` refuses logits that are not numbers, and `check_possible` a step at which no token is allowed. A sentence
+# (`checked_logits` refuses logits that are not numbers, and `check_possible` refuses a step at which no token is allowed. A sentence
 # in `unfinished` is the same list as in `sentences`, so that a token appended to the one is in the other.) In the loop, `choose` decides. That
 # is the whole difference between greedy decoding and the sampling below.
 
@@ -274,7 +274,7 @@ assert np.allclose(
 # The causal mask answers. An earlier token never sees a later one, so nothing about it changes when more are written.
 # Of the earlier tokens, the new one needs only their keys and values, in each layer. So keep those. The keys and values
 # that cross-attention takes from the memory never change at all. This is the **KV cache**. (Queries are not kept: a
-# query asks once.) In an *encoder* it would not work, because there every new word changes what all others are after the first layer.
+# query asks once.) In an *encoder* it would not work, because there a new word changes the vectors of all the others, from the output of the first layer on.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are drawn empty."}}
 figure, panels = plt.subplots(2, 4, figsize=(7.2, 3.6))
@@ -302,7 +302,8 @@ for column in range(4):
 plt.show()
 
 # %% [markdown]
-# Each square is one head's scores, queries by keys; dark cells are computed at that step, pale ones belong to earlier steps and are not needed again, since all that is kept of those are keys and values. Count
+# Each square is one head's scores, queries by keys; dark cells are computed at that step, pale ones belong to earlier steps and are not needed again, since all that is kept of those are keys and values. (Where scores are masked after the product, a step without a cache
+# computes the upper half of its square as well, and throws it away.) Count
 # both kinds of work for $n$ tokens:
 #
 # | | without a cache | with a cache |
@@ -314,7 +315,7 @@ plt.show()
 # but its keys and values stay from step to step. `attend` projects a query and attends to what is kept. `extend` first
 # adds the keys and values of the new token. `KVCache` has two of them for each decoder layer: one starts empty (with
 # `memory[:, :0]`) and grows with the target, and the other holds the memory. (In a beam search several
-# rows are hypotheses of one sentence. They share a memory, so as long as rows are only exchanged for others of the same
+# rows are hypotheses of one sentence. Their memories are equal, so as long as rows are only exchanged for others of the same
 # sentence, `select` leaves it alone.)
 
 # %% tags=["export"] module="generation"
@@ -444,7 +445,7 @@ quiz.one_choice(
     ),
     quiz.right(
         "Those of the first layer only",
-        "Yes: they come from the embeddings alone. After one layer every word has seen the new one, so from the second layer on all keys and values are others.",
+        "Yes: they come from the embeddings alone. After one layer every word has seen the new one, so from the second layer on all keys and values differ.",
     ),
     quiz.wrong(
         "None, since all positions move",
@@ -452,15 +453,15 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Those of the last layer only",
-        "These have been changed most: they depend on all layers below, in which the words have seen the new one.",
+        "These change too: they depend on all layers below, in which the words have seen the new one.",
     ),
 )
 
 # %% [markdown]
 # ### Several tokens at once
 #
-# A chat model is given a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only then does it write, token by token. There
-# nothing is kept yet, and the mask is the usual triangle. But the next question of the chat comes after $k$ kept tokens. With
+# A chat model is given a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only then does it write, token by token. Before a prefill
+# nothing is kept, and the mask is the usual triangle. But the next question of the chat comes after $k$ kept tokens. With
 # $m$ new ones the mask is $(m, k + m)$, the last $m$ rows of the causal mask of all: each new token attends to all that is
 # kept, to itself and to the new ones before it. (PyTorch's `is_causal=True` puts the triangle at the *left* of such a
 # rectangle, where the first new token would see a single kept one.) Here are two tokens after three:
@@ -573,7 +574,7 @@ faster = times[Recompute][-1] / times[KVCache][-1]
 print(f"256 tokens: {faster:.1f} times as fast with the cache")
 assert faster > 1
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over the number of tokens written, up to 256. Left, seconds: recomputing bends upwards, the cache goes up in a line and is several times faster at the end. Right, memory kept: the cache grows in a line to 1.1 megabytes, recomputing keeps only the tokens."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over the number of tokens written, up to 256. Left, seconds: recomputing bends upwards, the cache goes up in a line and is several times faster at the end. Right, memory kept: the cache grows in a line to 1.1 megabytes, recomputing keeps a twentieth of a megabyte, the memory and the tokens."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3))
 for kind, color, text in [
     (Recompute, plots.RED, "recomputing"),
@@ -583,10 +584,14 @@ for kind, color, text in [
     left.text(
         250, times[kind][-1] * 0.98, text, color=color, ha="right", va="bottom"
     )
+memory = 4 * 20 * 64 * 4  # B, S, D, bytes
+tokens = [4 * 8 * n for n in lengths]
 right.plot(lengths, np.array(kept) / 1e6, "o-", ms=3, color=plots.BLUE)
-right.plot(lengths, [4 * 8 * n / 1e6 for n in lengths], "o-", ms=3, color=plots.RED)
+right.plot(
+    lengths, [(memory + n) / 1e6 for n in tokens], "o-", ms=3, color=plots.RED
+)
 right.text(150, 0.85, "cache", color=plots.BLUE, ha="right")
-right.text(250, 0.05, "recomputing: the tokens", color=plots.RED, ha="right")
+right.text(250, 0.07, "recomputing: memory, tokens", color=plots.RED, ha="right")
 left.set(xlabel="tokens written", ylabel="seconds, 4 sentences", ylim=(0, None))
 right.set(xlabel="tokens written", ylabel="megabytes kept", ylim=(0, None))
 figure.tight_layout()
@@ -594,10 +599,10 @@ plt.show()
 
 # %% [markdown]
 # (At 256 tokens it has 128 times fewer rows to compute. The gain in time is smaller, because a matrix product with many rows
-# uses a processor better than many products with one.) The price of the cache is memory that grows with every token: two vectors for each layer. (Recomputing keeps only the tokens from step to step, but needs the activations of all of them within a step.) Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
+# uses a processor better than many products with one.) The price of the cache is memory that grows with every token: two vectors for each layer. (Recomputing keeps only the encoder's memory and the tokens from step to step, but needs the activations of all of them within a step.) Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
 # $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each token of each hypothesis of each sentence. A model of 7 billion
 # parameters with 32 layers of width 4,096, at 2 bytes a number, keeps half a megabyte for each token. Eight texts of 4,096
-# tokens need 17 GB, more than its parameters ([Pope and others, 2023](https://arxiv.org/abs/2211.05102)).
+# tokens need 17 GB, more than its parameters do. ([Pope and others, 2023](https://arxiv.org/abs/2211.05102), serve such models.)
 #
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer, 2019](https://arxiv.org/abs/1911.02150))
 # all heads share one set of keys and values, in **grouped-query attention** ([Ainslie and others,
@@ -607,7 +612,7 @@ plt.show()
 
 # %% tags=["quiz"]
 quiz.number(
-    "A decoder of 6 layers, width 512, 4 bytes a number, writes 32 sentences of 100 tokens with beam 4. How many megabytes (millions of bytes) do the keys and values of its *self-attention* take at the end? To the nearest one.",
+    "A decoder of 6 layers, width 512, 4 bytes a number, writes 32 sentences of 100 tokens with beam 4. How many megabytes (millions of bytes) do the keys and values of its *self-attention* take at the end? To the nearest million bytes.",
     2 * 6 * 512 * 4 * 32 * 4 * 100 / 1e6,
     tolerance=1,
     feedback="Yes: 24,576 bytes a token, and 32 times 4 times 100 tokens.",
@@ -650,13 +655,16 @@ assert cost[64] < cost[1] / 4
 
 # %% [markdown]
 # For 64 times the work a step takes only a few times as long, so each sentence costs a small part of what it costs alone.
-# (Your milliseconds will differ. And on a CPU the calls themselves take some of the time.)
+# (Your milliseconds will differ. And on a CPU the calls themselves take some of the time, so this shows that sentences share a
+# cost, and not yet which.)
 #
-# That is also the idea of **speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)). A small model writes a few tokens ahead, and the large one checks them all in one pass,
-# which takes hardly longer than a pass for one token. If the small one drew a token with probability $q$ and the large one
+# That is also the idea of **speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)). A small **draft model** writes a few tokens ahead, and the large one checks them all in one pass,
+# which for few sentences takes hardly longer than a pass for one token. If the small one drew a token with probability $q$ and the large one
 # gives it $p$, it is accepted with probability $\min(1, p / q)$. At the first that is refused, one is drawn instead, each
-# token with a share of $\max(0, p - q)$, and what was written after it is discarded. So each token is written with probability
-# $\min(p, q)$ plus the shortfall, $p - \min(p, q)$: the large model's probabilities, exactly.
+# token with a probability proportional to $\max(0, p - q)$, and what was written after it is discarded. The chance of a refusal is the
+# sum of these very differences, $\sum (q - \min(p, q)) = \sum (p - \min(p, q))$, since $p$ and $q$ both sum to 1. So each token is
+# written with probability $\min(p, q)$ plus the shortfall, $p - \min(p, q)$: the large model's probabilities, exactly. What it saves
+# depends on how often a token of the draft model is accepted.
 #
 # ## Is the search right?
 #
@@ -698,17 +706,17 @@ assert [hypothesis.tokens for hypothesis in found[:10]] == ranked[:10]
 assert np.allclose(
     [hypothesis.score for hypothesis in found],
     sorted(map(score, every))[::-1],
-    atol=2e-3,
+    atol=1e-5,
 )
 
 # %% [markdown]
-# With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: its first ten in their order, and all
-# its scores. A beam of one misses the best sentence, because it goes on with a word where that one ends. In this
-# model two hypotheses are enough.
+# With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: the first ten agree in their order,
+# and all scores agree. A beam of one misses the best sentence, because it goes on with a word where that one ends. For this
+# source and this model two hypotheses are enough.
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
-# more than half of the sources it was the *empty* sentence: the model has a **length bias**, and gives short texts more than they deserve. Missing the likeliest sentence is a **search error**, and liking a bad one best is a **model error**.
+# more than half of the sources it was the *empty* sentence: the model has a **length bias**, and gives short texts more than they deserve. Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**.
 # In such a translator the first hides the second, and a better search makes worse translations.
 #
 # ## A model that has learnt a little
@@ -828,8 +836,8 @@ print(
 
 # %% [markdown]
 # In the first, greedy decoding begins with *vier* and cannot go back. In the second it takes the *und achtzig* from the end
-# of the source where only *tausend* would do. The beam keeps the alternative in both, and the score of the whole sentence
-# decides for it, by a small margin.
+# of the source where only *tausend* would do, and later writes *zwei hundert* for *acht hundert*. The beam keeps the alternative in
+# both, and in the end it has the higher score, by a small margin.
 #
 # ## Sampling
 #
@@ -943,7 +951,7 @@ quiz.one_choice(
     "You raise *top-p* from 0.5 to 0.9. What can happen at a step where one word alone has the probability 0.95?",
     quiz.right(
         "Nothing: that word alone is enough for both",
-        "Yes. Where the model is sure, top-p lets one word through, and where it is unsure, many. Top-k lets equally many through everywhere.",
+        "Yes. Where the model is sure, top-p lets one word through, and where it is unsure, many. Top-k always keeps the same number.",
     ),
     quiz.wrong(
         "More words can be drawn, since 0.9 is a larger share",
