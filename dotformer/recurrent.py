@@ -90,6 +90,7 @@ class RecurrentSeq2Seq(nn.Module):
         options = {"batch_first": True, "dropout": c.dropout * (c.num_layers > 1)}
         self.source_embeddings = nn.Embedding(c.source_vocab_size, d)
         self.target_embeddings = nn.Embedding(c.target_vocab_size, d)
+        self.scale = math.sqrt(d)  # of an embedding, as in the transformer
         self.encoder = cell(d, d, c.num_layers, bidirectional=True, **options)
         self.bridge = nn.Linear(2 * size, size)
         self.attention = AdditiveAttention(d, d_memory) if c.attention else None
@@ -117,7 +118,7 @@ class RecurrentSeq2Seq(nn.Module):
         gaps = (real[:, 1:] & ~real[:, :-1]).any(dim=1).nonzero().flatten().tolist()
         if gaps:
             raise ValueError(f"source rows {gaps} have padding before a token")
-        x = self.dropout(self.source_embeddings(source))
+        x = self.dropout(self.source_embeddings(source) * self.scale)
         lengths = real.sum(dim=1).cpu()
         packed = pack_padded_sequence(x, lengths, True, enforce_sorted=False)
         packed, last = self.encoder(packed)
@@ -142,7 +143,7 @@ class RecurrentSeq2Seq(nn.Module):
             raise ValueError(
                 f"source has {state.shape[2]} rows, target {tuple(target.shape)}"
             )
-        x = self.dropout(self.target_embeddings(target))
+        x = self.dropout(self.target_embeddings(target) * self.scale)
         if self.attention is None:
             hidden, state = self.advance(x, state)
             read, weights = torch.cat([hidden, x], dim=-1), None

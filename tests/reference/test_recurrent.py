@@ -39,7 +39,8 @@ def by_hand(model, source, target):
         return lstm_cell(x, *state, *weights) if config.cell == "lstm" else (gru_cell(x, *state, *weights),)
 
     empty = (np.zeros(config.d_model),) * (2 if config.cell == "lstm" else 1)
-    memory = values["source_embeddings.weight"][source]
+    scale = np.sqrt(config.d_model)
+    memory = scale * values["source_embeddings.weight"][source]
     last = []
     for layer in range(depth):
         shown = []
@@ -57,7 +58,7 @@ def by_hand(model, source, target):
     states = [tuple(begin[:, layer]) for layer in range(depth)]
     logits, weights = [], []
     for token in target:
-        inputs = [values["target_embeddings.weight"][token]]
+        inputs = [scale * values["target_embeddings.weight"][token]]
         if config.attention:
             asked = values["attention.w_s.weight"] @ states[-1][0]
             scores = [
