@@ -20,7 +20,7 @@ from py_compile import PycInvalidationMode
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("dotformer", "classroom", "configs", "tests", "pyproject.toml")
+COPIED = ("dotformer", "classroom", "configs", "book/models", "tests", "pyproject.toml")
 OURS = ("dotformer", "tests", "classroom", "literate", "benchmarks")
 OPTIONS = ["-x", "-q", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:nbval"]
 OPTIONS += ["-p", "no:unraisableexception"]  # it collects garbage for longer than most of these runs take
