@@ -613,6 +613,8 @@ for d_model in (256, 64):
         print(f"width {d_model:3}: {name:8} recovered in {share:.0%} of 800")
 assert recovered[64, "word"] == 1 and 0.7 < recovered[64, "position"] < 0.95
 assert recovered[256, "word"] == recovered[256, "position"] == 1
+directions = np.linalg.svd(sinusoidal_positions(32, 64), compute_uv=False)
+assert (directions > directions[0] / 100).sum() == 12  # a dozen
 
 # %% [markdown]
 # At width 256 both come back, in every held-out combination, because 50 words and a dozen directions of positions fit in 256
