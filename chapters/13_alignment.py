@@ -806,14 +806,15 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 
 # %%
 stages = ("untuned", "own learning rate", "scaled", "tuned")
-print("sentences wrong    " + "".join(f"{stage:>18}" for stage in stages))
+headings = ("untuned", "step 1", "step 2", "step 3")
+print("sentences wrong    " + "".join(f"{heading:>13}" for heading in headings))
 for name in chosen:
     wrong = (" ".join(map(str, mistakes(name, stage))) for stage in stages)
-    print(f"{name:19}" + "".join(f"{one:>18}" for one in wrong))
+    print(f"{name:19}" + "".join(f"{one:>13}" for one in wrong))
 print("learning rate")
 for name, settings in chosen.items():
     chose = (settings[stage]["learning_rate"] for stage in stages)
-    print(f"{name:19}" + "".join(f"{one:18}" for one in chose))
+    print(f"{name:19}" + "".join(f"{one:13}" for one in chose))
 
 # %%
 at_first = {
