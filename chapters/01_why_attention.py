@@ -190,6 +190,11 @@ def lstm_cell(
     return sigmoid(o) * np.tanh(cell), cell
 
 
+# %% [markdown]
+# The GRU has one state. Its new content is blended with the old one by the same gate $z$.
+
+
+# %% tags=["export"] module="by_hand.recurrence"
 @shapes
 def gru_cell(
     x: Float[np.ndarray, "*batch D"],

@@ -526,8 +526,7 @@ class AddAndNorm(nn.Module):
 # **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges the others to make up for it, so
 # that no sublayer can rely on a single number. Outside training it does nothing. (The paper drops entries of the embeddings and
 # of what each sublayer returns; PyTorch, and this book with it, also of the attention weights and the hidden entries.) With
-# that, a layer takes two lines: attend, add and normalise; feed forward, add and normalise. And an encoder is a stack of such
-# layers, also called **blocks**:
+# that, a layer takes two lines: attend, add and normalise; feed forward, add and normalise:
 
 # %% tags=["export"] module="encoder"
 from dotformer.attention import MultiHeadAttention
@@ -556,6 +555,12 @@ class EncoderLayer(nn.Module):
         return self.feed_forward_add_norm(x, self.feed_forward)
 
 
+# %% [markdown]
+# An encoder is a stack of such layers, also called **blocks**. The stack is written for layers of any kind, because [chapter
+# 9](09_decoder.ipynb) has another.
+
+
+# %% tags=["export"] module="encoder"
 class Stack(nn.Module):
     """Layers of one kind, one after the other, each with parameters of its own.
 
@@ -696,6 +701,11 @@ class PositionalEncoding(nn.Module):
         return self.dropout(x + self.table[: x.shape[-2]])
 
 
+# %% [markdown]
+# Before them comes the look-up, with its scale:
+
+
+# %% tags=["export"] module="encoder"
 class Embeddings(nn.Module):
     """From token numbers to vectors: look each up, scale, add its position.
 

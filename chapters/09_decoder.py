@@ -342,6 +342,11 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_add_norm(x, self.feed_forward)
 
 
+# %% [markdown]
+# The stack is chapter 8's. What is new is that every layer gets the same memory.
+
+
+# %% tags=["export"] module="decoder"
 class Decoder(Stack):
     """A stack of `num_layers` decoder layers, all of which see the same memory."""
 

@@ -313,10 +313,7 @@ plt.show()
 #
 # In code, `KVAttention` is the attention of [chapter 7](07_learning.ipynb#let-the-machine-do-it), with its parameters,
 # but its keys and values stay from step to step. `attend` projects a query and attends to what is kept. `extend` first
-# adds the keys and values of the new token. `KVCache` has two of them for each decoder layer: one starts empty (with
-# `memory[:, :0]`) and grows with the target, and the other holds the memory. (In a beam search several
-# rows are hypotheses of one sentence. Their memories are equal, so as long as rows are only exchanged for others of the same
-# sentence, `select` leaves it alone.)
+# adds the keys and values of the new token.
 
 # %% tags=["export"] module="generation"
 from dotformer.attention import MultiHeadAttention
@@ -354,6 +351,13 @@ class KVAttention:
         self.mask = None if self.mask is None else self.mask[rows]
 
 
+# %% [markdown]
+# `KVCache` has two of them for each decoder layer: one starts empty (with `memory[:, :0]`) and grows with the target, and the other
+# holds the memory. (In a beam search several rows are hypotheses of one sentence. Their memories are equal, so as long as rows are only
+# exchanged for others of the same sentence, `select` leaves them alone.)
+
+
+# %% tags=["export"] module="generation"
 class KVCache:
     """Sentences that a transformer writes, with their keys and values so far."""
 
