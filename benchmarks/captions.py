@@ -1,106 +1,100 @@
-"""The translator of captions beside recurrent ones: `python -m benchmarks.captions --device auto --jobs 4`.
+"""The transformer beside three recurrent models on captions: `python -m benchmarks.captions --device auto --jobs 4`.
 
-The transformer of configs/multi30k-en-de.toml and three counterparts with as many parameters, on the same data, in the
-same batches. Each kind is trained with each of the same rates for a fraction of the steps; its two best rates, on
-validation, then get all of them, and a BLEU score. Takes days of two cores, or ten minutes of a GPU that several
-processes can share. Whatever is done is kept in book/measurements/captions.json, and not done again.
+A race of small models, in two lengths. In the short one each kind gets learning rate, depth, dropout and size of the
+embeddings of its own; in the long one, of four times as many steps, it begins with these and gets a learning rate of
+its own again. Settings are chosen by BLEU on the validation captions. Kept of each trained model: its translations of
+the test set, BLEU and chrF, of how many words of each sentence the n-grams were found, and seconds; and of each pair of
+models whether they differ, by approximate randomisation.
+
+Takes some ten hours of one core. Whatever is done is kept in book/measurements/captions.json, and not done again.
 """
 
-import argparse
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
-from functools import partial
-from itertools import product
-from multiprocessing import get_context
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import cache
 from typing import Any
 
-import torch
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
 
-from benchmarks.results import FOLDER, save
+from benchmarks.race import AXES, Task, race
+from benchmarks.results import save
 from classroom.measured import measured
-from dotformer.command_line.commands import device_named
-from dotformer.command_line.runs import Run
-from dotformer.training import Trainer, evaluate, pair_batches
-from dotformer.translation import bleu
-
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-KINDS = {
-    "transformer": "multi30k-en-de.toml",
-    "gru, attention": "multi30k-en-de-gru.toml",
-    "lstm, attention": "multi30k-en-de-lstm.toml",
-    "gru, no attention": "multi30k-en-de-gru-without-attention.toml",
-}
-RATES = (1.25e-3, 2.5e-3, 5e-3, 1e-2)
-SEARCH, FULL = 2000, 9000  # steps
-Job = tuple[str, float, int]  # kind, learning rate, steps
+from dotformer.data.corpora import Corpus, multi30k
+from dotformer.tokens import BPETokenizer
+from dotformer.translation import Translator, bleu
 
 
-def attempt(job: Job, folder: Path, device: str) -> dict[str, Any]:
-    """Train a kind with a rate for some steps: its validations, and after all steps its score."""
-    kind, rate, steps = job
-    torch.set_num_threads(1)
-    run = Run(CONFIGS / KINDS[kind], folder)  # all share the tokenizers that lie there
-    translator = run.translator()
-    config = replace(run.training, steps=steps, learning_rate=rate)
-    pairs, held_out = (run.numbered(translator, part) for part in ("train", "validation"))
-    batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
-    validate = partial(evaluate, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
-    rows = Trainer(translator.model, config, device).train(batches, validate, progress=False)
-    found: dict[str, Any] = dict(zip(("kind", "learning_rate", "steps"), job, strict=True))
-    found["parameters"] = sum(p.numel() for p in translator.model.parameters())
-    found |= {name: [row[name] for row in rows] for name in ("step", "validation_loss", "validation_accuracy")}
-    if steps == FULL:
-        translations = translator.translate([pair.source for pair in run.corpus.test])
-        found["bleu"], found["signature"] = bleu(translations, [pair.target for pair in run.corpus.test])
+@cache
+def learnt() -> tuple[Corpus, BPETokenizer, BPETokenizer]:
+    """English to German, and one tokenizer of 2,000 tokens for both."""
+    corpus = multi30k("en", "de")
+    tokenizer = BPETokenizer.train((f" {text}" for p in corpus.train for text in (p.source, p.target)), 2000)
+    return corpus, tokenizer, tokenizer
+
+
+def chosen_by(row: dict[str, Any]) -> float:
+    """Minus BLEU on the validation captions; a training that has failed has none."""
+    return -row.get("validation_bleu", -row["validation_loss"])
+
+
+def validated(translator: Translator, corpus: Corpus) -> dict[str, Any]:
+    """BLEU on the validation captions."""
+    texts = translator.translate([pair.source for pair in corpus.validation])
+    return {"validation_bleu": round(bleu(texts, [pair.target for pair in corpus.validation])[0], 2)}
+
+
+def judged(translator: Translator, corpus: Corpus) -> dict[str, Any]:
+    """Its translations of the test set, their scores, and what BLEU counts of each."""
+    texts = translator.translate([pair.source for pair in corpus.test])
+    wanted = [pair.target for pair in corpus.test]
+    found = validated(translator, corpus) | {"translations": texts, "counts": counts(texts, wanted)}
+    for metric in METRICS.values():
+        score = metric.corpus_score(texts, [wanted])
+        found[score.name] = round(score.score, 2)
+        found[f"{score.name} signature"] = str(metric.get_signature())
     return found
 
 
-def loss(row: dict[str, Any]) -> float:
-    """The last loss on validation."""
-    return row["validation_loss"][-1]
+def counts(texts: list[str], wanted: list[str]) -> list[str]:
+    """For each text the n-grams found, for n from 1 to 4, its words and those of its reference: "5 3 2 1 9 8"."""
+    sentence = BLEU(effective_order=True)
+    scores = (sentence.sentence_score(text, [one]) for text, one in zip(texts, wanted, strict=True))
+    return [" ".join(map(str, (*score.counts, score.sys_len, score.ref_len))) for score in scores]
 
 
-def best_rates(kind: str, rows: Iterable[dict[str, Any]]) -> list[float]:
-    """The two learning rates of a kind that did best in the search."""
-    tried = [row for row in rows if (row["kind"], row["steps"]) == (kind, SEARCH)]
-    return [row["learning_rate"] for row in sorted(tried, key=loss)[:2]]
+def differences(runs: list[dict[str, Any]], wanted: list[str]) -> list[dict[str, Any]]:
+    """How often chance alone makes the scores of two trained models as different, for each pair of two kinds."""
+    found = []
+    for one in runs:
+        others = [run for run in runs if run["corpus"] == one["corpus"] and run["model"] > one["model"]]
+        if not others:
+            continue
+        systems = [(str(n), run["translations"]) for n, run in enumerate([one, *others])]
+        signatures, results = PairedTest(systems, METRICS, [wanted], "ar")()
+        for n, other in enumerate(others, 1):
+            p = {name: results[name][n].p_value for name in signatures}
+            found.append({"corpus": one["corpus"], "runs": [[r["model"], r["seed"]] for r in (one, other)], "p": p})
+    return found
 
 
-def main() -> None:
-    """Try every kind with every rate, then with its best rates for longer; print and save what came out."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
-    parser.add_argument("--jobs", type=int, default=1, help="how many to train at a time")
-    args = parser.parse_args()
-    device, begun = device_named(args.device), (FOLDER / "captions.json").exists()
-    rows = measured("captions")["runs"] if begun else []
-
-    def do(jobs: Iterable[Job]) -> None:
-        done = {(row["kind"], row["learning_rate"], row["steps"]) for row in rows}
-        at_work = [pool.submit(attempt, job, Path(folder), device) for job in jobs if job not in done]
-        for future in as_completed(at_work):
-            row = future.result()
-            print(
-                row["kind"],
-                row["learning_rate"],
-                row["steps"],
-                f"loss {loss(row):.3f}",
-                row.get("bleu", ""),
-                flush=True,
-            )
-            rows.append(row)
-            rows.sort(key=lambda one: (one["steps"], list(KINDS).index(one["kind"]), one["learning_rate"]))
-            save("captions", {"device": device, "runs": rows})
-
-    with TemporaryDirectory() as folder, ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
-        run = Run(CONFIGS / KINDS["transformer"], Path(folder))
-        run.save(run.translator())
-        do(product(KINDS, RATES, [SEARCH]))
-        do([(kind, rate, FULL) for kind in KINDS for rate in best_rates(kind, rows)])
-
+METRICS = {"BLEU": BLEU(force=True), "chrF": CHRF()}
+SAME: dict[str, Any] = {
+    "learnt": learnt,
+    "validated": validated,
+    "judged": judged,
+    "chosen_by": chosen_by,
+    "models": ("transformer", "gru, attention", "gru, no attention", "lstm, attention"),
+    "parameters": 900_000,
+    "max_tokens": 1024,
+    "shape": {"share_embeddings": True},
+}
+TASKS = {
+    "short": Task(steps=2000, stages={"tuned": list(AXES)}, **SAME),
+    "long": Task(steps=8000, stages={"tuned": ["learning_rate"]}, begins_with="short", **SAME),
+}
 
 if __name__ == "__main__":
-    main()
+    race("captions", TASKS, __doc__)
+    found = measured("captions")
+    judged_runs = [run for run in found["runs"] if run["part"] == "judge"]
+    found["differences"] = differences(judged_runs, [pair.target for pair in learnt()[0].test])
+    save("captions", found)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import torch
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, CHRF
 from torch import Tensor, nn
 
 from dotformer.data.corpora import Pair
@@ -18,13 +18,13 @@ from dotformer.tokens import BPETokenizer
 from dotformer.transformer import Transformer, TransformerConfig
 
 
-def bleu(
-    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False
+def corpus_score(
+    metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]
 ) -> tuple[float, str]:
-    """Corpus BLEU from 0 to 100, and the signature that says how it was counted.
+    """A score from 0 to 100, and the signature that says how it was counted.
 
     Texts are as people write them: sacreBLEU cuts them itself. Raises ValueError
-    when there are not equally many. After Papineni and others (2002), Post (2018).
+    when there are not equally many. After Post (2018).
 
     Defined in chapter 14, "How good is a translation?".
     """
@@ -32,9 +32,19 @@ def bleu(
         raise ValueError(
             f"{len(hypotheses)} hypotheses for {len(references)} references"
         )
-    metric = BLEU(lowercase=lowercase, force=True)  # it would warn of " ."
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return score, str(metric.get_signature())
+
+
+def bleu(
+    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False
+) -> tuple[float, str]:
+    """BLEU and its signature: `corpus_score`. After Papineni and others (2002).
+
+    Defined in chapter 14, "How good is a translation?".
+    """
+    metric = BLEU(lowercase=lowercase, force=True)  # it would warn of " ."
+    return corpus_score(metric, hypotheses, references)
 
 
 def exact_match(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> float:
@@ -56,6 +66,14 @@ def exact_match(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> float:
     return sum(text in targets[source] for source, text in answers.items()) / len(
         answers
     )
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
+    """chrF with beta 2, and its signature: `corpus_score`. After Popović (2015).
+
+    Defined in chapter 14, "Letters instead of words".
+    """
+    return corpus_score(CHRF(), hypotheses, references)
 
 
 def kinds() -> dict[str, tuple[type, type, type]]:

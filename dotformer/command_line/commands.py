@@ -23,7 +23,7 @@ from dotformer.support.memory import memory_advice
 from dotformer.support.modes import matmul_precision
 from dotformer.support.processes import barrier, process_group, rank, world_size
 from dotformer.training import Trainer, cross_entropy, evaluate, pair_batches
-from dotformer.translation import bleu, exact_match
+from dotformer.translation import bleu, chrf, exact_match
 
 SHOWN = 10  # translations that --save keeps
 CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default; an error names what there is.
@@ -145,6 +145,7 @@ def evaluate_command(args: argparse.Namespace) -> None:
     found["exact_match"] = exact_match(answers, pairs)
     for name, lowercase in (("bleu", False), ("bleu_lowercase", True)):
         found[name], found[f"{name}_signature"] = bleu(answers, targets, lowercase)
+    found["chrf"], found["chrf_signature"] = chrf(answers, targets)
     figures = evaluate(translator.model, pair_batches(numbered, max_tokens=run.training.max_tokens))
     found |= {name: figures[name] for name in ("loss", "accuracy")}  # of the next token, given the true ones
     found["parameters"] = sum(map(Tensor.numel, translator.model.parameters()))

@@ -290,8 +290,8 @@ def test_evaluate_measures_what_is_translated(part, options, beam, alpha, traine
     for source, answer in answers(part, beam, alpha).items():
         right = answer in [pair.target for pair in pairs if pair.source == source]
         expected["exact_match"] += right / expected["sources"]
-    for name, lowercase in (("bleu", False), ("bleu_lowercase", True)):
-        metric = sacrebleu.BLEU(lowercase=lowercase, force=True)
+    metrics = {"bleu": sacrebleu.BLEU(force=True), "bleu_lowercase": sacrebleu.BLEU(lowercase=True, force=True)}
+    for name, metric in (metrics | {"chrf": sacrebleu.CHRF()}).items():
         expected[name] = metric.corpus_score(hypotheses, [references]).score
         expected[f"{name}_signature"] = str(metric.get_signature())
     judged = reference.judged(answers.model, reference.encoded(answers.both, pairs))

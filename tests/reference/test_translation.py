@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from dotformer.data.corpora import Pair
 from dotformer.generation import beam_search
 from dotformer.support.recording import record_weights
 from dotformer.tokens import BPETokenizer, pad_batch
-from dotformer.translation import Translator, bleu, exact_match, kinds
+from dotformer.translation import Translator, bleu, chrf, exact_match, kinds
 from tests.reference.strategies import assert_close
 
 ENGLISH = ["the dog sees the cat", "the cat sleeps", "a bird sings", "he reads", "the old man sings", "my cat sings"]
@@ -321,18 +322,24 @@ MIXED = (
 )
 
 
-@pytest.mark.parametrize("lowercase", [False, True])
-def test_score_and_signature_are_those_of_the_command(tmp_path, lowercase):
+@pytest.mark.parametrize(
+    ("measure", "options", "said"),
+    [
+        (bleu, [], "|case:mixed|eff:no|tok:13a|"),
+        (partial(bleu, lowercase=True), ["-lc"], "|case:lc|eff:no|tok:13a|"),
+        (chrf, ["-m", "chrf"], "|nc:6|nw:0|"),
+    ],
+)
+def test_score_and_signature_are_those_of_the_command(tmp_path, measure, options, said):
     names = [tmp_path / "hypotheses", tmp_path / "references"]
     for name, side in zip(names, MIXED, strict=True):
         name.write_text("".join(f"{text}\n" for text in side), encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", names[1], "-i", names[0], "-w", "9", *["-lc"] * lowercase]
+    command = [sys.executable, "-m", "sacrebleu", names[1], "-i", names[0], "-w", "9", *options]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    theirs, (score, signature) = json.loads(printed), bleu(*MIXED, lowercase)
+    theirs, (score, signature) = json.loads(printed), measure(*MIXED)
     assert score == pytest.approx(theirs["score"], abs=1e-8)
     assert signature == theirs["signature"]
-    assert f"|case:{'lc' if lowercase else 'mixed'}|" in signature
-    assert "|tok:13a|" in signature
+    assert said in signature
 
 
 def test_signs_are_cut_off_by_the_metric_without_a_warning(caplog, capfd):
@@ -342,10 +349,11 @@ def test_signs_are_cut_off_by_the_metric_without_a_warning(caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("measure", [bleu, chrf])
 @pytest.mark.parametrize(("hypotheses", "references"), [(0, 0), (1, 2)])
-def test_texts_that_are_not_equally_many_are_counted(hypotheses, references):
+def test_texts_that_are_not_equally_many_are_counted(hypotheses, references, measure):
     with pytest.raises(ValueError, match=f"^{hypotheses} hypotheses for {references} references$"):
-        bleu(["a b c d"] * hypotheses, ["a b c d"] * references)
+        measure(["a b c d"] * hypotheses, ["a b c d"] * references)
 
 
 # all of it

@@ -1,0 +1,112 @@
+"""The contenders in a race of translators: one size for all, embeddings as large as asked, nothing done twice."""
+
+import json
+from concurrent.futures import Future
+
+import pytest
+import torch
+
+from benchmarks import captions, race
+from benchmarks.race import AXES, MODELS, Store, parameters, stages, translator_of
+from benchmarks.translators import TASKS, length
+from dotformer.data.corpora import Corpus, Pair
+from dotformer.translation import Translator
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("model", MODELS)
+def test_contenders_are_of_one_size_and_start_as_they_are_told(model: str, layers: int):
+    task = TASKS["grammar"]
+    _, *tokenizers = task.learnt()
+    torch.manual_seed(0)
+    translator = translator_of(task, model, {"size": 0.5, "layers": layers, "dropout": 0.0}, *tokenizers)
+    assert parameters(translator.model) == pytest.approx(task.parameters, rel=0.1)
+    network, tokens = translator.model, torch.arange(3, 40)[None]
+    if translator.kind == "recurrent":
+        embedded = network.source_embeddings(tokens) * network.scale
+    else:
+        embedded = network.source_embeddings(tokens) - network.source_embeddings.positions.table[: tokens.shape[1]]
+    assert embedded.std().item() == pytest.approx(0.5, rel=0.1)
+
+
+def test_only_the_longer_half_of_the_numbers_is_left_out():
+    corpus, *_ = TASKS["numbers"].learnt()
+    longest = max(map(length, corpus.train))
+    assert max(map(length, corpus.validation)) <= longest < max(map(length, corpus.test))
+
+
+class Now:
+    """What is submitted is done at once, in the same process."""
+
+    @staticmethod
+    def submit(function, *arguments):
+        done = Future()
+        done.set_result(function(*arguments))
+        return done
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """A store of the short captions whose trainings only count: the best settings are the third of each axis."""
+    done = []
+
+    def run(task, device, job):
+        done.append(job)
+        away = sum(abs(AXES[name].index(value) - 3) for name, value in job["settings"].items())
+        return job | {"validation_loss": 1.0 + away, "validation_bleu": 30.0 - away, "seconds": 1.0}
+
+    monkeypatch.setattr(race, "run", run)
+    monkeypatch.setattr(race, "FOLDER", tmp_path)
+    monkeypatch.setattr(race, "save", lambda name, found: (tmp_path / f"{name}.json").write_text(json.dumps(found)))
+    store = Store("captions", captions.TASKS, 1, "cpu")
+    store.pool, store.done = Now(), done
+    return store
+
+
+def test_settings_are_searched_from_scaled_embeddings_and_a_second_race_begins_with_them(store):
+    best = {name: values[3] for name, values in AXES.items()}
+    [(stage, found)] = stages(store, "short", "gru, attention")
+    assert (stage, found) == ("tuned", best)
+    assert store.done[0]["settings"]["size"] == 1
+    store.chosen["short"] = {"gru, attention": {"tuned": best}}
+    before = len(store.done)
+    assert dict(stages(store, "long", "gru, attention")) == {"tuned": best}
+    rates = {job["settings"]["learning_rate"] for job in store.done[before:]}
+    assert rates == set(AXES["learning_rate"][2:5])
+
+
+def test_what_is_kept_is_not_done_again(store, monkeypatch):
+    [(_, best)] = stages(store, "short", "transformer")
+    monkeypatch.setattr(race, "measured", lambda name: json.loads((race.FOLDER / f"{name}.json").read_text()))
+    again = Store("captions", captions.TASKS, 1, "cpu")
+    again.pool, before = Now(), len(store.done)
+    assert [settings for _, settings in stages(again, "short", "transformer")] == [best]
+    assert len(store.done) == before
+
+
+def test_captions_are_judged_by_what_was_written(monkeypatch):
+    corpus = Corpus([], [Pair("a b", "ein Hund .")], [Pair("c d", "die Katze sieht den Hund im Garten .")] * 2)
+    written = iter([["die Katze sieht den Hund .", "x"], ["ein Hund ."]])
+    monkeypatch.setattr(Translator, "translate", lambda self, texts: next(written))
+    found = captions.judged(Translator.__new__(Translator), corpus)
+    assert found["validation_bleu"] == 0.0  # a text of three words has no 4-gram
+    assert found["counts"] == ["6 4 3 2 6 8", "0 0 0 0 1 8"]
+    assert found["translations"] == ["die Katze sieht den Hund .", "x"]
+    assert 0 < found["BLEU"] < 100 and "tok:13a" in found["BLEU signature"] and "nc:6" in found["chrF2 signature"]
+
+
+def test_differences_are_tested_between_kinds_of_one_race_only():
+    wanted = [f"der Mann und Hund {n} sehen die Katze" for n in range(30)]
+    bad = ["die Frau " + text for text in wanted]
+    runs = [
+        {"corpus": corpus, "model": model, "seed": seed, "translations": texts}
+        for corpus, model, seed, texts in (
+            ("short", "gru", 0, bad),
+            ("short", "gru", 1, [text.replace("29", "30") for text in wanted]),
+            ("short", "transformer", 0, [text.replace("28", "30") for text in wanted]),
+            ("long", "transformer", 0, bad),
+        )
+    ]
+    first, second = captions.differences(runs, wanted)
+    assert first["runs"] == [["gru", 0], ["transformer", 0]] and second["runs"] == [["gru", 1], ["transformer", 0]]
+    assert first["p"]["BLEU"] < 0.001 and second["p"]["BLEU"] > 0.2
