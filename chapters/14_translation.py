@@ -8,12 +8,12 @@
 # %% [markdown]
 # # 14. How well does it translate?
 #
-# A translation is hard to judge. This chapter takes apart the scores that the field uses, shows how one can be made to
-# say nearly anything and what it does not see, and asks when a difference of two scores means something. Then come real
+# A translation is hard to judge. This chapter takes apart the scores that the field uses, shows how one can be raised without
+# better translations and what it does not see, and asks when a difference of two scores means something. Then come real
 # data: captions of pictures, English words and how they sound. At the end you have a translator that one command
 # trains, and scores with their signatures.
 #
-# You need [chapter 13](13_alignment.ipynb). It takes about 25 minutes to read, and 30 more for the exercises. You need
+# You need [chapter 13](13_alignment.ipynb). It takes about 25 minutes to read, and 25 more for the exercises. You need
 # no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter measures what it writes."}}
@@ -44,17 +44,20 @@ transformer_map(built=14)
 # | 3 words | 3 | *Hund sieht die, sieht die Katze*: 2 | 2/3 |
 # | 4 words | 2 | *Hund sieht die Katze*: 1 | 1/2 |
 #
-# **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$, because the precision falls
-# with every $n$ by some factor, and in a geometric mean a loss of a tenth weighs the same wherever it occurs. (Its authors tried
-# other lengths. With four it agreed best with people, and three or five came close.) An
-# n-gram counts at most as often as it occurs in the reference; otherwise every single word of *die die die* would be
-# found. So far the missing end has cost nothing. So a text of $c$ words that is shorter than its reference of $r$ words
+# **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$, because precision falls
+# steeply with $n$: in an ordinary mean the 4-grams would hardly count, while in a geometric one a fall from 0.10 to 0.09 weighs as much as
+# one from 0.80 to 0.72. (Its authors tried
+# other lengths. With four it agreed best with people, and three or five came close.) **Clipping** means that an n-gram counts
+# at most as often as it is in the reference; otherwise every single word of *die die die* would be found.
+#
+# So far it has cost nothing that *im Garten* is missing, because precision asks only about what was written. (Recall would ask about the rest, but with several
+# references, which BLEU allows, nobody wants all of them in one translation.) So a text of $c$ words that is shorter than its reference of $r$ words
 # is multiplied by the **brevity penalty** $e^{1 - r/c}$, here $e^{1 - 7/5} = 0.670$. Together that is 0.448; scores
 # are given in hundredths, 44.8.
 #
-# For a test set the n-grams of all sentences are counted together before anything is divided. And what is a word?
-# *Katze.* with its full stop, or without? Every answer gives other figures. So do not count BLEU with code of your own:
-# [sacreBLEU](https://github.com/mjpost/sacrebleu) cuts by the same rules for everyone who does not
+# For a test set the n-grams and the lengths of all sentences are added up before anything is divided (**corpus BLEU**). And what is a word?
+# *Katze.* with its full stop, or without? Each way of tokenizing gives other figures. So do not count BLEU with code of your own:
+# [sacreBLEU](https://github.com/mjpost/sacrebleu) tokenizes by the same rules for everyone who does not
 # ask for others, and says which in a **signature**.
 
 # %% tags=["export"] module="translation"
@@ -155,7 +158,7 @@ quiz.number(
 # %% [markdown]
 # ### Letters instead of words
 #
-# For BLEU *Katzen* is as far from *Katze* as *Hund* is. **chrF** counts n-grams of letters, without the spaces, for $n$ from 1 to 6.
+# For BLEU *Katzen* is as far from *Katze* as *Hund* is. **chrF** counts n-grams of characters, without the spaces, for $n$ from 1 to 6.
 #
 # **By hand.** The reference is *die Katze*, the model wrote *die Katzen*: nine letters for eight, of which eight are found.
 # There are eight pairs for seven, of which seven are found, and so on, so the precisions are 8/9, 7/8, 6/7, 5/6, 4/5 and 3/4, with a mean of
@@ -265,7 +268,8 @@ quiz.one_choice(
 # ### What BLEU does not see
 #
 # **Predict first.** The reference is *der Mann gibt dem Hund keinen Apfel*, the man gives the dog no apple. Here are
-# four translations with what they mean. Which does BLEU like best?
+# four translations with what they mean. Which does BLEU like best? (Only one of them has a 4-gram in common with the reference. Elsewhere the
+# geometric mean would be 0; sacreBLEU counts such a precision as a small one, the smoothing of its signature. BLEU is made for test sets, not for sentences.)
 
 # %%
 reference = "der Mann gibt dem Hund keinen Apfel ."
@@ -293,25 +297,25 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # | what BLEU does not see | here |
 # |---|---|
 # | a small word that turns the meaning around | *einen* for *keinen*: by far the best score |
-# | who does what | man and dog exchanged: two points less than the good sentence above it |
+# | who does what | man and dog exchanged: two points less than the good sentence listed before it |
 # | that the same words may stand in another order | *dem Hund* in front is good German, and loses two thirds |
 # | that the same may be said in other words | *bekommt vom Mann*: the lowest score |
 #
-# chrF sees *der* and *dem* where they have moved and puts twelve points between the second and the third, but the opposite comes first again, and the
-# paraphrase last. Both count, and neither knows a meaning, so neither can tell whether one sentence is right. Over a thousand sentences,
-# accidents like these partly even out; the habits of a system do not. (Three of the four sentences have no 4-gram in common with the reference. A geometric mean
-# would be 0; sacreBLEU counts such a share as a small one, which is the smoothing of its signature.)
+# chrF puts twelve points between *dem Hund gibt der Mann* and *der Hund gibt dem Mann*, but the opposite comes first again, and the
+# paraphrase last. Both count, and neither knows a meaning, so neither can tell whether one sentence is right. Over a thousand sentences
+# such accidents can even out; a habit of a system, such as losing *not*, does not.
 #
 # **Learned metrics** ask a model. [COMET](https://aclanthology.org/2020.emnlp-main.213/) is an encoder like the one in [chapter
 # 15](15_pretrained.ipynb), but multilingual: it reads the source, the translation and the reference, and a small network on top has learnt
-# to give the score that people gave. So it can know that *bekommt vom Mann* says the same. Beside human judgement such metrics have
-# been clearly ahead of BLEU for years ([Freitag and others 2022](https://aclanthology.org/2022.wmt-1.2/)), and a paper on translation should have one.
-# What it costs: half a billion parameters to run, scores that mean nothing outside the languages and years they were learnt from, and no
-# reason for any of them. This book counts, because you can check a count by hand.
+# to give the score that people gave. So it can give credit to *bekommt vom Mann*, which shares
+# hardly an n-gram with its reference. Measured against human judgement, such metrics have
+# been clearly ahead of BLEU for years ([Freitag and others 2022](https://aclanthology.org/2022.wmt-1.2/)), and a paper on translation should report one.
+# What it costs: half a billion parameters to run, scores to trust less the further a language or a kind of text is from those
+# it has learnt from, and no explanation of any of them. This book counts, because you can check a count by hand.
 #
 # ## Is one better than the other?
 #
-# A second GRU without attention, with the same settings and another seed, gets 84.5 BLEU where the first gets 87.7. Is it worse, or
+# Chapter 13 has trained that GRU three times, with three seeds. The first gets 87.7 BLEU, the third 84.5. Is the third worse, or
 # was it unlucky with these 500 sentences?
 #
 # One would like to have other test sets. The **bootstrap** makes them out of the one there is: draw 500 sentences with
@@ -344,8 +348,8 @@ for system, row in zip(systems, rows, strict=True):
     assert np.isclose(bleu_of(row), bleu(system, wanted)[0])
 
 # %% [markdown]
-# **Predict first.** Two ways to see how much the difference of the first and the third varies. Draw test sets for each by itself, or draw one and give it to both.
-# Which of the two ways makes the difference look more certain?
+# **Predict first.** How much does the difference of the first and the third vary? One can draw test sets for each by itself, or draw one and give it to both.
+# Which of the two makes the difference look more certain?
 
 # %%
 rng = np.random.default_rng(0)
@@ -359,14 +363,15 @@ for name, differences in ("each its own", apart), ("the same for both", paired):
 assert 1.4 < apart.std() / paired.std() < 1.7
 
 # %% [markdown]
-# Drawn together, the difference varies less, because a hard sentence is hard for both: it is then in both scores or in neither. This is the
-# **paired bootstrap** ([Koehn 2004](https://aclanthology.org/W04-3250/)). 0 lies outside its range, so the third is not just unlucky
-# with these sentences.
+# Each range holds 95 percent of the thousand differences (a **confidence interval**). Drawn together, the difference varies less, because a hard sentence is hard for both: it is then in both
+# scores or in neither, and what they have in common cancels. This is the
+# **paired bootstrap** ([Koehn 2004](https://aclanthology.org/W04-3250/)). Here 0 lies outside either way; with a difference of two
+# points, only the paired range would show it.
 #
-# The other test asks what chance can do. If the two were equally good, it would not matter which of them wrote a sentence. So
-# toss a coin for each sentence, exchange the two translations if it shows heads, and look how far the scores are apart now. How often is that as
-# far as in reality? This share is the **p-value**, and the test is called **approximate randomization** ([Riezler and Maxwell
-# 2005](https://aclanthology.org/W05-0908/)). sacreBLEU has both tests.
+# The other test asks what chance can do. If the two were equally good (the **null hypothesis**), it would not matter which of them wrote a sentence. So
+# toss a coin for each sentence, exchange the two translations if it shows heads, and see how far apart the scores are now. Do that many times. How often is the gap
+# at least as large as the real one? This share is the **p-value**, and the test is called **approximate randomization** ([Riezler and Maxwell
+# 2005](https://aclanthology.org/W05-0908/)). (The real order is counted as one more, so that p is never 0.) sacreBLEU has both tests.
 
 # %%
 from sacrebleu.significance import PairedTest
@@ -377,7 +382,7 @@ one, other = (
 )
 by_chance = np.abs(bleu_of(one) - bleu_of(other))
 as_far = int((by_chance >= bleu_of(better) - bleu_of(worse)).sum())
-print(f"by hand: {as_far} of 1,000 are as far apart")
+print(f"by hand: p = {(as_far + 1) / (1000 + 1):.3f}")
 
 named = [(f"seed {n}", system) for n, system in enumerate(systems)]
 signature, results = PairedTest(named, {"BLEU": BLEU()}, [wanted], "ar")()
@@ -389,12 +394,13 @@ assert as_far < 10 and 0.0005 < results["BLEU"][2].p_value < 0.003
 assert 0.05 < results["BLEU"][1].p_value < 0.15
 
 # %% [markdown]
-# So the first and the third differ: chance alone does that in two of a thousand tosses. For the first and the second, 1.6 points apart, it does it
-# in 9 of 100, which is usually called too many.
+# So for the first and the third, chance alone makes such a gap in two of a thousand exchanges. For the first and the second, 1.6 points apart, it does so
+# in 9 of 100. By custom one speaks of a **significant** difference below 5 of 100; above it, nothing has been shown, not even that they are equal. (Whoever compares
+# all pairs of many systems will find one in twenty by chance, and has to ask for less than 0.05.)
 #
-# And what has been shown? The third *trained model* is worse than the first. But they are of one kind, with the same settings. Only
+# And what has been shown? The third *trained model* is worse than the first, on sentences like these. But they are of one kind, with the same settings. Only
 # the seed is another! Such a test knows nothing of seeds. If two *kinds* of model are trained once each, and p is 0.002, that may
-# be all there is. This is why we train three of each and show all three scores.
+# be all there is. So train several of each, show all their scores, and let the difference between the kinds be large beside that between seeds.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -505,7 +511,7 @@ from torch import Tensor, nn
 
 
 def kinds() -> dict[str, tuple[type, type, type]]:
-    """For each kind of model: its configuration, itself, and its state in writing."""
+    """For each kind of model: its configuration, itself, and its state while writing."""
     return {
         "transformer": (TransformerConfig, Transformer, KVCache),
         "recurrent": (RecurrentConfig, RecurrentSeq2Seq, RecurrentState),
@@ -640,7 +646,7 @@ class Translator:
 #
 # Here is what `configs/multi30k-en-de.toml` has made: English to German, four layers on each side, width 128, 9,000
 # steps on one core of a CPU. `configs/multi30k-de-en.toml` is the other direction, trained by the same command on a
-# GPU. Both were tested on the 1,000 captions of 2016, with beam 4 and $\alpha = 0.6$.
+# GPU. Each was trained once, with one seed. Both were tested on the 1,000 captions of 2016, with beam 4 and $\alpha = 0.6$.
 
 # %%
 run, backwards = measured("multi30k-en-de"), measured("multi30k-de-en")
@@ -650,7 +656,6 @@ for name, one in ("en-de", run), ("de-en", backwards):
     print(f"{name}: {score['parameters']:,} parameters")
     for kind in ("bleu", "bleu_lowercase"):
         print(f"  {score[kind]:.1f}   {score[kind + '_signature']}")
-    print(f"  perplexity of the test set: {np.exp(score['loss']):.1f}")
 scores = [
     one["measured"][k]
     for one in (run, backwards)
@@ -687,7 +692,7 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 # and its reference has a capital too many, which costs points where case counts. In the second the grass has lost its
 # *lush* and its dative (*grünem*), and the dog is a *Terron Terrier*; the last has a *Digousine*, which is no German
 # word. Both are pieced together from tokens, for words that the model has hardly seen. The third says something else,
-# *a girl drives with a stick in front of a shot*, and for *in Karateanzug* German would have *im*.
+# *a girl drives with a stick in front of a shot*, and *in Karateanzug* lacks an article.
 #
 # And where does the model look? Here is the first of them. Its tokens are subwords, and nobody has aligned them.
 
@@ -713,27 +718,11 @@ for word, looks in zip(sentence["target"], weights[1].argmax(-1).T, strict=False
 assert agreed == [" Mann", " Hut", " starrt", " etwas"]
 
 # %% [markdown]
-# For four of the ten tokens all four heads of the second layer attend to the same token, and it is the right one: *man*
+# For four of the ten tokens all four heads of the second layer attend most to the same token, and it is the right one (in the fourth layer also four times,
+# in the first and the third less often): *man*
 # for *Mann*, *hat* for *Hut*, *star* for *starrt*, *something* for *etwas*. (In the figure, choose the token *before*:
 # `Hut` shows how *starrt* is written.) For the other tokens they differ, also where there is a counterpart: *in* for
 # *mit*, *an* for *einem*, *at* for *auf*. One sentence shows how to read such a picture, and no more.
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "The same recipe gets 38.7 BLEU into German and 41.1 into English, with the same signature. What follows?",
-    quiz.wrong(
-        "English is easier to write than German",
-        "It may be. But German joins words, so a wrong ending spoils an n-gram that in English would be two right words and one wrong.",
-    ),
-    quiz.wrong(
-        "The second model was trained longer",
-        "Nothing in the scores says so, and the steps were equal.",
-    ),
-    quiz.right(
-        "Nothing about which direction is easier: n-grams of different languages are counted",
-        "Yes. A score can be compared with others on the same references only.",
-    ),
-)
 
 # %% [markdown]
 # ## And how is that said?
@@ -886,8 +875,8 @@ verdict
 # ## In one breath
 #
 # BLEU counts the n-grams of words that a translation shares with one good answer, over a whole test set, and chrF those
-# of letters. Neither sees the meaning, and two scores can be compared only if signature and references are the same. Whether two trained
-# models differ, a paired test can tell; whether two kinds of model do, only more seeds. Trained by one
+# of characters. Neither sees the meaning, and two scores can be compared only if signature and references are the same. A paired test asks
+# whether two trained models differ on such sentences; for two kinds of model it takes several seeds of each. Trained by one
 # command on 29,000 captions, a transformer of two million parameters gets 38.7 BLEU into German.
 #
 # **Sources.** BLEU: [Papineni and others (2002)](https://aclanthology.org/P02-1040/); why it needs a signature: [Post
