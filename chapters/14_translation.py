@@ -511,7 +511,7 @@ from torch import Tensor, nn
 
 
 def kinds() -> dict[str, tuple[type, type, type]]:
-    """For each kind of model: its configuration, itself, and its state while writing."""
+    """For each kind of model: its configuration, itself, and its state in use."""
     return {
         "transformer": (TransformerConfig, Transformer, KVCache),
         "recurrent": (RecurrentConfig, RecurrentSeq2Seq, RecurrentState),

@@ -9,11 +9,11 @@
 # # 15. What is inside a trained model?
 #
 # The encoder of [chapter 8](08_encoder.ipynb) has been shown to equal PyTorch's, with random numbers in it. Here it runs
-# with the parameters of a published model: you load 22 million trained numbers into code that you have read, sentences
-# that mean the same become vectors that point the same way, and you look at where its heads look, and whether that
-# explains anything.
+# with the parameters of a published model: you load 22.6 million trained numbers into code that you have read, sentences
+# that mean the same become vectors that point the same way, and you search a text by meaning. Then you look at where its heads look,
+# and test by experiment whether that explains anything.
 #
-# You need [chapter 8](08_encoder.ipynb). 25 minutes to read, and 25 more for the exercises.
+# You need [chapter 8](08_encoder.ipynb). 30 minutes to read, and 25 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built."}}
 from functools import partial
@@ -28,7 +28,7 @@ transformer_map(built=15)
 # ## BERT is the encoder, with other embeddings
 #
 # *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other. It
-# has six layers, twelve heads, and 22.6 million parameters, trained by its authors on a billion pairs of sentences. Its
+# has six layers, twelve heads, and 22.6 million parameters. Its
 # architecture is BERT's, whose encoder is the one above, post-norm. Only the embeddings differ: the
 # positions are learned like the tokens, one more vector is added (the *segment*, which tells two sentences apart), and
 # the sum is normalised instead of scaled.
@@ -153,12 +153,14 @@ def load_minilm(folder: str | Path | None = None) -> SentenceEncoder:
     tokenizer.enable_padding(pad_id=0, pad_token="[PAD]")
     sizes = {"d_model": 384, "num_heads": 12, "d_ff": 1536, "dropout": 0.0}
     config = LayerConfig(**sizes, activation="gelu", layer_norm_eps=1e-12)
-    embeddings = BertEmbeddings(tokenizer.get_vocab_size(), config)
-    model = SentenceEncoder(tokenizer, embeddings, Encoder(config, num_layers=6))
+    with torch.device("meta"):  # shapes, and no numbers yet
+        embeddings = BertEmbeddings(tokenizer.get_vocab_size(), config)
+        encoder = Encoder(config, num_layers=6)
+    model = SentenceEncoder(tokenizer, embeddings, encoder)
     published = load_file(files["model.safetensors"])
     renamed = {our_name(name): tensor for name, tensor in published.items()}
     wanted = model.state_dict().keys()
-    model.load_state_dict({name: renamed[name] for name in wanted})
+    model.load_state_dict({name: renamed[name] for name in wanted}, assign=True)
     return model.eval()
 
 
@@ -236,7 +238,7 @@ print(f"largest difference of any number: {difference:.0e}")
 assert difference < 1e-5
 
 # %% [markdown]
-# The same to five digits and more, for every number of every token. What you read above is a BERT.
+# No number of any token differs by more than some millionths. What you read above is a BERT.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -287,8 +289,30 @@ plt.show()
 # The pair about debts, with 0.51. Across pairs everything is near 0. [Chapter 2](02_similarity.ipynb) began with the
 # dot product of two words that we had described by hand. This is the same dot product. What has changed is where the
 # numbers come from.
+#
+# ### How was it trained?
+#
+# In three stages. A model of BERT's size learnt to guess words that were hidden in a text, **masked language modelling**. A narrower one,
+# *MiniLM*, was trained to imitate it, which is called **distillation**: in its last layer the attention weights should be those of its teacher,
+# and so should the scaled products of the values with each other ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Of its twelve layers every second was kept.
+#
+# The third stage taught it meaning. 1.17 billion pairs were collected from where people put two texts side by side: a question and
+# its answer, a title and its abstract, two captions of one picture. Of a batch of 1,024 pairs one takes all $1{,}024^2$ cosines, divides them by a
+# temperature of $\tau = 0.05$, and asks with softmax and cross-entropy which second text belongs to each first one, and the other way round. This is called **contrastive
+# learning**, and the other 1,023 second texts are the **in-batch negatives**. It is the look-up of [chapter 3](03_softmax.ipynb): a query, keys, a softmax, and
+# a loss that wants all weight on one key. For our three pairs:
 
 # %%
+cosines = torch.from_numpy(similarity[[0, 2, 4]][:, [1, 3, 5]])
+print((cosines / 0.05).softmax(dim=1).numpy().round(4))
+loss = F.cross_entropy(cosines / 0.05, torch.arange(3)).item()
+print(f"loss {loss:.5f}, and ln 3 = {np.log(3):.2f} without knowing anything")
+assert loss < 0.001
+
+# %% [markdown]
+# These are easy, because the other pairs are about other things. Among 1,024 pairs there are always some that are nearly right.
+
+# %% tags=["proof"]
 within = similarity[[0, 2, 4], [1, 3, 5]]
 assert np.allclose(within, [0.76, 0.51, 0.74], rtol=0, atol=0.01)
 others = similarity - np.kron(np.eye(3), np.ones((2, 2)))
@@ -312,6 +336,88 @@ quiz.one_choice(
 )
 
 # %% [markdown]
+# ### Search by meaning
+#
+# What is that good for? A text has an answer somewhere, in words that you do not know. So encode its sentences, encode the question, and
+# sort by cosine.
+
+
+# %% tags=["export"] module="pretrained"
+def search(
+    encoder: SentenceEncoder,
+    passages: Sequence[str],
+    questions: Sequence[str],
+    best: int = 5,
+) -> list[list[tuple[float, int]]]:
+    """For each question the passages nearest in meaning, the best first.
+
+    A passage is its cosine and its number. Raises what `encoder.encode` does.
+    """
+    order = sorted(range(len(passages)), key=lambda n: len(passages[n]))
+    vectors = encoder.encode([passages[n] for n in order])  # with little padding
+    found = (encoder.encode(questions) @ vectors.T).topk(min(best, len(order)))
+    numbers = torch.tensor(order)[found.indices.cpu()]
+    both = zip(found.values.tolist(), numbers.tolist(), strict=True)
+    return [list(zip(*one, strict=True)) for one in both]
+
+
+# %% [markdown]
+# A real text is on your disk already: the reference manual of the language comes with Python. Take some sections of it, and for comparison the simplest
+# search by words: which sentence has the most words of the question, if common words do not count?
+#
+# **Predict first.** *What happens to an object that nobody uses any more?* The manual's answer has none of these words but *object*. Who finds it?
+
+# %%
+import re
+import textwrap
+from pydoc_data.topics import topics
+
+from dotformer.support.passages import passages
+
+sections = "objects execmodel exceptions integers assignment with try for break del"
+sections = f"{sections} function comparisons booleans return import".split()
+manual = "\n\n".join(topics[name] for name in sections if name in topics)
+manual = [
+    text
+    for _, text in passages(manual)
+    if 5 < len(text.split()) < 31
+    and sum(c.isalpha() or c in " ,.()" for c in text) > 0.95 * len(text)
+]
+manual = list(dict.fromkeys(manual))
+common = set("a an the is are to do i how what where that be in it must at".split())
+
+
+def words(text):
+    return set(re.findall("[a-z]+", text.lower())) - common
+
+
+print(f"{len(manual)} sentences\n")
+questions = [
+    "What happens to an object that nobody uses any more?",
+    "How can I be sure that a file is closed, even if something goes wrong?",
+    "How do I leave a loop early?",
+    "Where do I put what must always run at the end?",
+]
+answers = search(minilm, manual, questions, best=1)
+for question, [(score, n)] in zip(questions, answers, strict=True):
+    shared = max(manual, key=lambda text: len(words(text) & words(question)))
+    print(question)
+    print(textwrap.fill(f"{score:.2f}, by meaning: {manual[n]}", 80))
+    print(textwrap.fill(f"by words: {shared}", 80), "\n")
+assert "garbage" in manual[answers[0][0][1]]
+
+# %% [markdown]
+# It finds *garbage-collected* for what nobody uses, *finalization* for closing a file, and *break* for leaving a loop. The words find nothing of it in
+# the first three, and the meaning does not find *finally* in the fourth: 0.33 is low, so it says itself that it is not sure. A search of
+# this kind knows what a sentence is *about*. Whether it answers, it cannot know, since question and passage never meet before the dot product; chapter
+# 17 lets them meet.
+#
+# For any text of your own, in English, a line:
+#
+# ```bash
+# python -m dotformer search README.md "what do I need to run this?"
+# ```
+#
 # ## Where do its heads look?
 #
 # Six layers of twelve heads are 72 matrices of weights for each sentence. Look around. Choose layer 1, head 3; then any
@@ -328,10 +434,6 @@ def look(sentence):
 
 lannister, subwords = look(sentences[0])
 movable.heads(lannister, subwords, head=2, token=5)
-
-# %% tags=["plot"]
-nine, nine_subwords = look(sentences[1])
-movable.heads(nine, nine_subwords, head=2, token=6)
 
 # %% [markdown]
 # Layer 1, head 3 attends to the token before, with a weight of 1.00, whatever the words are. In layers 2 to 5, most
@@ -460,7 +562,7 @@ assert -0.5 < correlation < -0.2 and -0.3 < rest < -0.1
 assert number > 20 and change.argmax() // 12 == 5 and change.max() < 0.05
 
 # %% [markdown]
-# In the middle: number 35 of 72 (low in the figure, as half of all heads change even less). The heads that matter most
+# In the middle: number 35 of 72, although the figure shows it near the bottom, where half of all heads crowd. The heads that matter most
 # stand in the last layer, and their maps are among the less clear. Leave the last layer out, and the correlation is
 # still negative, −0.2. In this model, a clear map is no sign of importance. (Nor does any single head matter much: the
 # largest change is 0.04.)
@@ -498,9 +600,64 @@ assert shares[1:5, 0].min() > 0.6 and shares[1:5, 0].max() < 0.67
 assert shares[1:5, 1].min() > 0.2 and shares[1:5, 1].max() < 0.28
 
 # %% [markdown]
-# In layers 2 to 5 the special tokens get nearly two thirds of the weight and supply a quarter of what arrives. The
-# heads park their attention there: a softmax must spend its 1 on something, and a value of small norm does little harm.
-# [Kobayashi and others (2020)](https://arxiv.org/abs/2004.10102) measured this in BERT.
+# In layers 2 to 5 the special tokens get nearly two thirds of the weight, and their share of the norms is a quarter (norms, not their
+# sum: two vectors that cancel count twice). So many heads attend to what hands over little. [Kobayashi and others (2020)](https://arxiv.org/abs/2004.10102)
+# measured this in BERT.
+#
+# ### A sink, or a source?
+#
+# Why would a head attend to tokens that mean nothing? The usual answer: a softmax must spend its 1 on something, and a head that
+# finds nothing to fetch spends it where it does no harm. Such a token is called an **attention sink** ([Xiao and others
+# 2023](https://arxiv.org/abs/2309.17453)). That is a story so far. It makes a prediction: the *weight* on these tokens is needed, their *values* are not.
+#
+# **Predict first.** Take both apart in layers 2 to 5. Hide the special tokens, so that their weight goes to the words. Or leave the weights as
+# they are and set their values to 0. How far does the sentence's vector turn in each case? For comparison, do the same with two words chosen at random.
+
+
+# %%
+def ablated(sentence, tokens=(), hide=False, layers=(1, 2, 3, 4)):
+    """The vector of a sentence when some tokens' keys, or values, are taken away."""
+    numbers, mask = minilm.batch([sentence])
+    x, seen = minilm.embeddings(numbers), mask.clone()
+    seen[..., tokens] = False
+    for n, layer in enumerate(minilm.encoder.layers):
+
+        def attend(x, a=layer.attention, cut=n in layers):
+            q, k, v = (a.split_heads(w(x)) for w in (a.w_q, a.w_k, a.w_v))
+            if cut and not hide:
+                v[..., tokens, :] = 0
+            allowed = seen if cut and hide else mask
+            return a.w_o(
+                a.merge_heads(F.scaled_dot_product_attention(q, k, v, allowed))
+            )
+
+        x = layer.attention_add_norm(x, attend)
+        x = layer.feed_forward_add_norm(x, layer.feed_forward)
+    return F.normalize(x[0].mean(dim=0), dim=-1)
+
+
+two = np.random.default_rng(0)
+turns = {("words", "hidden"): [], ("words", "values 0"): []}
+turns |= {("[CLS] and [SEP]", how): [] for how in ("hidden", "values 0")}
+with torch.no_grad():
+    for text in texts:
+        whole, length = ablated(text), minilm.batch([text])[0].shape[1]
+        assert torch.allclose(whole, minilm.encode([text])[0], atol=1e-5)
+        random = two.choice(np.arange(1, length - 1), 2, replace=False)
+        for (which, how), turned in turns.items():
+            some = random if which == "words" else [0, length - 1]
+            cut = ablated(text, some, hide=how == "hidden")
+            turned.append(1 - float(cut @ whole))
+for (which, how), turned in turns.items():
+    print(f"{which:16} {how:9} {np.mean(turned):.3f}   at most {max(turned):.2f}")
+least = min(turns["[CLS] and [SEP]", "hidden"])
+assert least > 5 * max(turns["[CLS] and [SEP]", "values 0"])
+
+# %% [markdown]
+# Without the special tokens to attend to, the vector is hardly recognisable. Without what they hand over, it hardly changes, and less than without
+# the values of two words. So the prediction holds, in this model: it needs somewhere to put weight, and not what lies there. With nowhere to put it, heads that had nothing to
+# fetch fetch something. (It has not met such inputs in training either; some of the damage may be due to that, but hiding two words is as unusual,
+# and turns the vector by less than a tenth as much.)
 #
 # That does not make maps worthless. Hide one token from all heads, and the vector changes more for the tokens that
 # receive more attention. The rank correlation is computed for each sentence, without its special tokens.
@@ -524,6 +681,63 @@ assert 0.65 < np.mean(correlations) < 0.85
 # %% [markdown]
 # So attention received does say something about a word: in this model, averaged over 72 maps. (Some of the agreement is
 # built in, since hiding a token removes exactly its weight.) It is evidence. Before you call it an explanation, ablate.
+#
+# ### Is a token still its word, and still at its position?
+#
+# There is a second reason to read maps with care. A weight of layer 5 points at a *vector*, and that vector has been added to four times. Does it
+# still hold the word that once stood there, and its position? Ask a **probe**: a linear map from the vector to the answer, fitted on some
+# sentences and tested on others. If it succeeds, the answer is in the vector and easy to read. (If it fails, the answer may be there in another form. And that
+# it is there does not mean that the model uses it.)
+#
+# **Predict first.** The embeddings are a sum of word and position. Through six layers, which of the two fades faster?
+
+
+# %%
+@torch.no_grad()
+def states(sentences):
+    """Vectors of the first 15 tokens, after 0 to 6 layers; then tokens and positions."""
+    found = []
+    for sentence in sentences:
+        tokens, mask = minilm.batch([sentence])
+        x = [minilm.embeddings(tokens)]
+        for layer in minilm.encoder.layers:
+            x.append(layer(x[-1], mask))
+        inner = slice(1, min(16, tokens.shape[1] - 1))  # no special tokens
+        found.append([*(each[0, inner] for each in x), tokens[0, inner]])
+        found[-1].append(torch.arange(16)[inner])
+    return [torch.cat(part).numpy() for part in zip(*found, strict=True)]
+
+
+def fitted(x, y, x_new):
+    """What a linear map from x to y, by least squares, makes of x_new."""
+    x, x_new = (np.c_[each, np.ones(len(each))] for each in (x, x_new))
+    return x_new @ np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ y)
+
+
+table = minilm.embeddings.tokens.weight.detach().numpy()
+unit = table / np.linalg.norm(table, axis=1, keepdims=True)
+shuffled = np.random.default_rng(0).permutation(manual).tolist()
+*x, token, position = states(shuffled[:220])
+*x_new, token_new, position_new = states(shuffled[220:])
+new = ~np.isin(token_new, token)  # tokens that no probe was fitted on
+positions, seen_words = [], []
+for before, after in zip(x, x_new, strict=True):
+    guess = fitted(before, np.eye(16)[position], after).argmax(axis=1)
+    positions.append((guess == position_new).mean())
+    nearest = (fitted(before, table[token], after[new]) @ unit.T).argmax(axis=1)
+    seen_words.append((nearest == token_new[new]).mean())
+print(f"fitted on {len(token):,} tokens, tested on {len(token_new):,}")
+print("layer             ", *(f"{n:5}" for n in range(7)))
+print("position          ", *(f"{share:5.0%}" for share in positions))
+print(f"word ({new.sum()} new ones)", *(f"{share:5.0%}" for share in seen_words))
+assert positions[0] > 0.75 and 0.15 < positions[6] < 0.45
+assert seen_words[1] > 0.95 and 0.5 < seen_words[6] < 0.8
+
+# %% [markdown]
+# At first both can be read. The position fades faster: after the last layer the probe finds it in a third of the cases (guessing would find one in
+# fifteen), while the word is found in two of three, among all 30,522, and from tokens that the probe has never been fitted on. That suits what the model was
+# trained for: the mean of the vectors should tell what a sentence is about, and hardly needs to know where each word stood. So a map of layer 6 does point at
+# vectors that are mostly about their own word, but not only, and less from layer to layer.
 #
 # ### Is the length of the input fixed?
 #

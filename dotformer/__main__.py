@@ -1,4 +1,4 @@
-"""Train, translate, evaluate: `python -m dotformer --help` says how."""
+"""Train, translate, evaluate, search: `python -m dotformer --help` says how."""
 
 import sys
 import threading

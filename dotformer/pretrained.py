@@ -114,12 +114,14 @@ def load_minilm(folder: str | Path | None = None) -> SentenceEncoder:
     tokenizer.enable_padding(pad_id=0, pad_token="[PAD]")
     sizes = {"d_model": 384, "num_heads": 12, "d_ff": 1536, "dropout": 0.0}
     config = LayerConfig(**sizes, activation="gelu", layer_norm_eps=1e-12)
-    embeddings = BertEmbeddings(tokenizer.get_vocab_size(), config)
-    model = SentenceEncoder(tokenizer, embeddings, Encoder(config, num_layers=6))
+    with torch.device("meta"):  # shapes, and no numbers yet
+        embeddings = BertEmbeddings(tokenizer.get_vocab_size(), config)
+        encoder = Encoder(config, num_layers=6)
+    model = SentenceEncoder(tokenizer, embeddings, encoder)
     published = load_file(files["model.safetensors"])
     renamed = {our_name(name): tensor for name, tensor in published.items()}
     wanted = model.state_dict().keys()
-    model.load_state_dict({name: renamed[name] for name in wanted})
+    model.load_state_dict({name: renamed[name] for name in wanted}, assign=True)
     return model.eval()
 
 
@@ -145,3 +147,23 @@ def our_name(name: str) -> str:
     }.items():
         name = name.replace(theirs, ours)
     return name
+
+
+def search(
+    encoder: SentenceEncoder,
+    passages: Sequence[str],
+    questions: Sequence[str],
+    best: int = 5,
+) -> list[list[tuple[float, int]]]:
+    """For each question the passages nearest in meaning, the best first.
+
+    A passage is its cosine and its number. Raises what `encoder.encode` does.
+
+    Defined in chapter 15, "Search by meaning".
+    """
+    order = sorted(range(len(passages)), key=lambda n: len(passages[n]))
+    vectors = encoder.encode([passages[n] for n in order])  # with little padding
+    found = (encoder.encode(questions) @ vectors.T).topk(min(best, len(order)))
+    numbers = torch.tensor(order)[found.indices.cpu()]
+    both = zip(found.values.tolist(), numbers.tolist(), strict=True)
+    return [list(zip(*one, strict=True)) for one in both]

@@ -77,7 +77,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, s
 
 
 def kinds() -> dict[str, tuple[type, type, type]]:
-    """For each kind of model: its configuration, itself, and its state while writing.
+    """For each kind of model: its configuration, itself, and its state in use.
 
     Defined in chapter 14, "One translator for every model".
     """

@@ -1,4 +1,4 @@
-"""The commands train, translate and evaluate."""
+"""The commands train, translate, evaluate and search."""
 
 import argparse
 import csv
@@ -18,9 +18,11 @@ from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
 from dotformer.distributed import DistributedTrainer
+from dotformer.pretrained import load_minilm, search
 from dotformer.support.checkpoints import RunFolder
 from dotformer.support.memory import memory_advice
 from dotformer.support.modes import matmul_precision
+from dotformer.support.passages import passages
 from dotformer.support.processes import barrier, process_group, rank, world_size
 from dotformer.training import Trainer, cross_entropy, evaluate, pair_batches
 from dotformer.translation import bleu, chrf, exact_match
@@ -169,6 +171,21 @@ def evaluate_command(args: argparse.Namespace) -> None:
         )
 
 
+def search_command(args: argparse.Namespace) -> None:
+    """Print the sentences of a text that are nearest in meaning to a question, the nearest first."""
+    try:
+        found = passages(args.file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{args.file} is not UTF-8: {error}") from error
+    if not found or not args.question.strip():
+        raise ValueError(f"there are no words in {'the question' if found else args.file}")
+    encoder = load_minilm().to(device_named(args.device))
+    [nearest] = search(encoder, [text for _, text in found], [args.question], args.best)
+    for score, n in nearest:
+        line, text = found[n]
+        print(f"{score:5.2f}  line {line}: {text}")
+
+
 class Parser(argparse.ArgumentParser):
     """Its errors are one line."""
 
@@ -179,6 +196,13 @@ class Parser(argparse.ArgumentParser):
 def beam(text: str) -> int:
     """An argument that is a number of drafts."""
     if not 1 <= int(text) <= 100:
+        raise ValueError
+    return int(text)
+
+
+def best(text: str) -> int:
+    """An argument that is a number of passages."""
+    if int(text) < 1:
         raise ValueError
     return int(text)
 
@@ -222,6 +246,11 @@ def parser() -> Parser:
         made.add_argument("--alpha", type=alpha, default=0.6, help="how much length is favoured (default: 0.6)")
     made.add_argument("--part", choices=("test", "validation"), default="test", help="of the corpus (default: test)")
     made.add_argument("--save", type=Path, metavar="FILE.json", help="write it all, with configuration and curve")
+    short = "Find the sentences of a text that are nearest in meaning to a question"
+    made = command(search_command, short, 'Example:\n  python -m dotformer search README.md "what do I need?"')
+    made.add_argument("file", type=Path, metavar="FILE", help="a text, in English, as UTF-8")
+    made.add_argument("question", metavar="QUESTION", help="what to look for, in words of your own")
+    made.add_argument("--best", type=best, default=5, help="how many to print (default: 5)")
     return top
 
 

@@ -508,3 +508,25 @@ def test_answers_come_while_the_input_is_open_until_nobody_listens(trained, answ
             assert (process.wait(120), process.stderr.read()) == (141, b"")
         finally:
             process.kill()
+
+
+# search
+
+
+@pytest.mark.parametrize("options", [[], ["--best", "2"], ["--best", "50"]])
+def test_search_prints_the_nearest_sentences_with_their_lines(options, call, tmp_path):
+    about = [
+        "A cat sleeps.",
+        "It costs ten dollars.",
+        "The bread is\nfresh.",
+        "Rain is falling.",
+        "He plays the piano.",
+    ]
+    (tmp_path / "text.txt").write_text("\n\n".join([*about, "Kittens nap at noon."]), encoding="utf-8")
+    code, out, error = call("search", tmp_path / "text.txt", "Where are the tired felines?", *options)
+    lines = out.splitlines()
+    assert (code, error) == (0, "") and len(lines) == {0: 5, 1: 2, 2: 6}[["", "2", "50"].index("".join(options[1:]))]
+    assert {line[6:] for line in lines[:2]} == {" line 1: A cat sleeps.", " line 12: Kittens nap at noon."}
+    scores = [float(line[:5]) for line in lines]
+    assert scores == sorted(scores, reverse=True) and 0.2 < scores[1] < 1
+    assert options != ["--best", "50"] or " line 5: The bread is fresh." in {line[6:] for line in lines}

@@ -64,7 +64,7 @@ def before_pass(number, act):
 
 
 def test_help(call):
-    for arguments in ([], ["--help"], ["train", "--help"], ["translate", "-h"], ["evaluate", "-h"]):
+    for arguments in ([], ["--help"], ["train", "--help"], ["translate", "-h"], ["evaluate", "-h"], ["search", "-h"]):
         code, out, error = call(*arguments)
         assert (code, error) == (0, "") and out.startswith("usage: python -m dotformer") and out.count("\n") > 8
 
@@ -73,17 +73,32 @@ def test_help(call):
     "arguments",
     [["fly"], ["train"], ["translate", "x", "--beam", "0"], ["evaluate", "x", "--beam", "101"],
      ["translate", "x", "--alpha", "-1"], ["evaluate", "x", "--alpha", "nan"], ["evaluate", "x", "--part", "train"],
-     ["train", "x", "--device", "gpu"]],
+     ["train", "x", "--device", "gpu"], ["search", "x"], ["search", "x", "y", "--best", "0"]],
 )  # fmt: skip
 def test_usage(fails, arguments):
     assert "--help" in fails(*arguments, code=2)
 
 
-@pytest.mark.parametrize("command", ["translate", "evaluate", "train"])
+@pytest.mark.parametrize("command", ["translate", "evaluate", "train", "search"])
 def test_a_device_that_is_not_there(command, fails, trained, config):
     for device in ("cuda", "mps"):
-        what = config() if command == "train" else trained
-        assert f"there is no {device} here: choose another --device" in fails(command, what, "--device", device)
+        what = {"train": [config()], "search": [config(), "what?"]}.get(command, [trained])
+        assert f"there is no {device} here: choose another --device" in fails(command, *what, "--device", device)
+
+
+@pytest.mark.parametrize(
+    ("content", "question", "said"),
+    [
+        (None, "what?", "text.txt: No such file or directory"),
+        (b"\n \n", "what?", "there are no words in"),
+        (b"Some words.", " ", "there are no words in the question"),
+        (b"\xff\xfe", "what?", "text.txt is not UTF-8"),
+    ],
+)
+def test_texts_that_cannot_be_searched(fails, tmp_path, content, question, said):
+    if content is not None:
+        (tmp_path / "text.txt").write_bytes(content)
+    assert said in fails("search", tmp_path / "text.txt", question)
 
 
 # configurations
