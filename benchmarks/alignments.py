@@ -7,6 +7,7 @@ tokens on either side, and writes the tokens and the decoder's weights to book/m
 import sys
 from pathlib import Path
 
+from benchmarks.race import attention
 from benchmarks.results import save
 from dotformer.command_line.runs import Run
 from dotformer.data.corpora import Pair
@@ -26,7 +27,7 @@ def main() -> None:
         target = translator.target.tokenize(f" {translation}")
         if len(target) > LONGEST:
             continue
-        weights = translator.attention(Pair(pair.source, translation))
+        weights = attention(translator, Pair(pair.source, translation))
         rounded = (weights * 1000).round().int().tolist()
         found.append({"source": source, "target": target, "reference": pair.target, "thousandths": rounded})
         if len(found) == SENTENCES:

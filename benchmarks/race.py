@@ -22,7 +22,8 @@ from benchmarks.results import FOLDER, save
 from benchmarks.search import Settings, climb
 from classroom.measured import measured
 from dotformer.command_line.commands import device_named
-from dotformer.data.corpora import Corpus
+from dotformer.data.corpora import Corpus, Pair
+from dotformer.support.recording import record_weights
 from dotformer.tokens import BPETokenizer
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
 from dotformer.translation import Translator
@@ -97,6 +98,22 @@ def translator_of(task: Task, model: str, settings: Settings, *tokenizers: BPETo
 def parameters(model: nn.Module) -> int:
     """How many there are."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+@torch.no_grad()
+def attention(translator: Translator, pair: Pair) -> torch.Tensor:
+    """How a model with attention looks at the source, given the target: weights (layers, H, T, S).
+
+    Row t has the weights with which target t is predicted, the last row those for the end.
+    """
+    [(source, target)] = translator.numbered([pair])
+    model = translator.model.eval()
+    rows = [torch.tensor([row], device=model.output.weight.device) for row in (source, target[:-1])]
+    if translator.kind == "recurrent":
+        return model.attend(*rows)[1][None]
+    with record_weights(model) as seen:
+        model(*rows)
+    return torch.cat([seen[name] for name in seen if name.endswith("cross_attention")])
 
 
 def run(task: Task, device: str, job: dict[str, Any]) -> dict[str, Any]:

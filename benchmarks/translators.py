@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.race import AXES, Task, race
+from benchmarks.race import AXES, Task, attention, race
 from dotformer.alignment import on_target
 from dotformer.data.corpora import Corpus, Pair, grammar, number_words
 from dotformer.generation import greedy
@@ -80,7 +80,7 @@ def points_right(translator: Translator, pairs: list[Pair]) -> list[list[float]]
         return []
     hits = []
     for pair in pairs:
-        weights = translator.attention(pair)[:, :, :-1]
+        weights = attention(translator, pair)[:, :, :-1]
         if weights.shape[1] > 1:
             weights = torch.cat([weights, weights.mean(dim=1, keepdim=True)], dim=1)
         hits.append(on_target(weights, pair.alignment))

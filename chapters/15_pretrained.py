@@ -374,7 +374,7 @@ import re
 import textwrap
 from pydoc_data.topics import topics
 
-from dotformer.support.passages import passages
+from dotformer.support.texts import passages
 
 sections = "objects execmodel exceptions integers assignment with try for break del"
 sections = f"{sections} function comparisons booleans return import".split()

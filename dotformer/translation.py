@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from sacrebleu.metrics import BLEU, CHRF
-from torch import Tensor, nn
+from torch import nn
 
 from dotformer.data.corpora import Pair
 from dotformer.generation import KVCache, beam_search
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
-from dotformer.support.recording import record_weights
+from dotformer.support.texts import fitting_tokens
 from dotformer.tokens import BPETokenizer
 from dotformer.transformer import Transformer, TransformerConfig
 
@@ -124,27 +124,6 @@ class Translator:
             for p in pairs
         ]
 
-    @torch.no_grad()
-    def attention(self, pair: Pair) -> Tensor:
-        """How it looks at the source, given the target: weights (layers, H, T, S).
-
-        Row t has the weights with which target t is predicted, the last row those
-        for the end. Raises ValueError for a model without attention.
-        """
-        [(source, target)] = self.numbered([pair])
-        device = next(self.model.parameters()).device
-        rows = [torch.tensor([row], device=device) for row in (source, target[:-1])]
-        self.model.eval()
-        with record_weights(self.model) as seen:
-            recurrent = self.kind == "recurrent"
-            weights = (
-                self.model.attend(*rows)[1] if recurrent else self.model(*rows)
-            )
-        if weights is None:
-            raise ValueError("a recurrent model without attention has no weights")
-        layers = [seen[name] for name in seen if name.endswith("cross_attention")]
-        return torch.cat(layers) if layers else weights[None]
-
     @property
     def longest(self) -> int:
         """How many tokens a text may have."""
@@ -153,15 +132,9 @@ class Translator:
     def tokens(self, text: str) -> list[int]:
         """Source tokens of a text, none if it is nothing but space.
 
-        Raises ValueError when they are too many; a text that is far too long is
-        not even cut up, because that takes the square of its longest word.
+        Raises ValueError when they are too many.
         """
-        text, symbols = text.strip(), self.source.symbols
-        few = len(text.encode()) <= self.longest * max(len(s) for s in symbols)
-        tokens = self.source.encode(f" {text}") if text and few else []
-        if not few or len(tokens) > self.longest:
-            raise ValueError(f"more than the {self.longest} tokens that fit")
-        return tokens
+        return fitting_tokens(self.source, text, self.longest)
 
     @torch.no_grad()
     def translate(

@@ -22,8 +22,8 @@ from dotformer.pretrained import load_minilm, search
 from dotformer.support.checkpoints import RunFolder
 from dotformer.support.memory import memory_advice
 from dotformer.support.modes import matmul_precision
-from dotformer.support.passages import passages
 from dotformer.support.processes import barrier, process_group, rank, world_size
+from dotformer.support.texts import passages
 from dotformer.training import Trainer, cross_entropy, evaluate, pair_batches
 from dotformer.translation import bleu, chrf, exact_match
 

@@ -110,3 +110,21 @@ def test_differences_are_tested_between_kinds_of_one_race_only():
     first, second = captions.differences(runs, wanted)
     assert first["runs"] == [["gru", 0], ["transformer", 0]] and second["runs"] == [["gru", 1], ["transformer", 0]]
     assert first["p"]["BLEU"] < 0.001 and second["p"]["BLEU"] > 0.2
+
+
+@pytest.mark.parametrize("model", ["transformer", "gru, attention"])
+def test_it_is_seen_where_a_model_looks(model):
+    corpus, *tokenizers = TASKS["grammar"].learnt()
+    settings = {"size": 1, "layers": 2, "dropout": 0.5}
+    translator, pair = translator_of(TASKS["grammar"], model, settings, *tokenizers), corpus.test[0]
+    weights, again = (race.attention(translator, pair) for _ in range(2))
+    source, target = (len(side.split()) for side in pair[:2])
+    assert weights.shape == ((2, 4) if model == "transformer" else (1, 1)) + (target + 1, source)
+    assert torch.equal(weights, again) and not weights.requires_grad
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]))
+    with torch.no_grad():  # the last row of the last layer is what the decoder has when it predicts the end
+        if model == "transformer":
+            [row], [tokens] = zip(*translator.numbered([pair]), strict=True)
+            with race.record_weights(translator.model) as seen:
+                translator.model(torch.tensor([row]), torch.tensor([tokens[:-1]]))
+            torch.testing.assert_close(seen["decoder.layers.1.cross_attention"][0], weights[1])

@@ -16,10 +16,8 @@ from torch.nn import functional as F
 from dotformer.alignment import on_target
 from dotformer.data.corpora import Pair
 from dotformer.generation import beam_search
-from dotformer.support.recording import record_weights
 from dotformer.tokens import BPETokenizer, pad_batch
 from dotformer.translation import Translator, bleu, chrf, exact_match, kinds
-from tests.reference.strategies import assert_close
 
 ENGLISH = ["the dog sees the cat", "the cat sleeps", "a bird sings", "he reads", "the old man sings", "my cat sings"]
 GERMAN = [
@@ -245,35 +243,6 @@ def test_a_translation_leaves_chance_and_gradients_as_they_are(tokenizers, kind)
 
 
 # where it looks
-
-
-def test_a_transformer_looks_by_the_heads_of_its_cross_attention(tokenizers):
-    layers = 2
-    shape = SHAPES["transformer"] | {"num_decoder_layers": layers, "dropout": 0.5}
-    translator = Translator(*tokenizers, "transformer", shape)
-    translator.model.double()
-    weights = translator.attention(PAIRS[0])
-    source, target = translator.numbered(PAIRS[:1])[0]
-    assert weights.shape == (layers, 4, len(target) - 1, len(source))
-    model = translator.model.eval()
-    with record_weights(model) as recorded:
-        model(torch.tensor([source]), torch.tensor([target[:-1]]))
-    expected = [recorded[f"decoder.layers.{layer}.cross_attention"][0] for layer in range(layers)]
-    assert_close(weights, torch.stack(expected))
-
-
-def test_a_recurrent_model_looks_by_its_attention(tokenizers):
-    translator = Translator(*tokenizers, "recurrent", {"d_model": 8, "num_layers": 2, "dropout": 0.5})
-    translator.model.double()
-    weights = translator.attention(PAIRS[2])
-    source, target = translator.numbered(PAIRS[2:3])[0]
-    assert weights.shape == (1, 1, len(target) - 1, len(source))
-    expected = translator.model.eval().attend(torch.tensor([source]), torch.tensor([target[:-1]]))[1]
-    assert_close(weights[0], expected.detach())
-    assert not weights.requires_grad
-    blind = Translator(*tokenizers, "recurrent", {"d_model": 8, "attention": False})
-    with pytest.raises(ValueError, match=r"^a recurrent model without attention has no weights$"):
-        blind.attention(PAIRS[0])
 
 
 @pytest.mark.parametrize("axes", [(), (2, 4)], ids=str)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dotformer.support.passages import passages
+from dotformer.support.texts import passages
 
 TEXTS = st.lists(
     st.sampled_from(["one", "Two", "3.5", "e.g.", "End.", "Why?", '"So!"', " ", "\t", "\n", "\n\n", "\r\n"])
