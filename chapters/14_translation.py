@@ -365,7 +365,7 @@ assert 1.4 < apart.std() / paired.std() < 1.7
 # %% [markdown]
 # Each range holds 95 percent of the thousand differences (a **confidence interval**). Drawn together, the difference varies less, because a hard sentence is hard for both: it is then in both
 # scores or in neither, and what they have in common cancels. This is the
-# **paired bootstrap** ([Koehn 2004](https://aclanthology.org/W04-3250/)). Here 0 lies outside either way; with a difference of two
+# **paired bootstrap** ([Koehn 2004](https://aclanthology.org/W04-3250/)). Here 0 lies outside either way; with a difference of 2.5
 # points, only the paired range would show it.
 #
 # The other test asks what chance can do. If the two were equally good (the **null hypothesis**), it would not matter which of them wrote a sentence. So
