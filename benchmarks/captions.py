@@ -3,10 +3,10 @@
 A race of small models, in two lengths. In the short one each kind gets learning rate, depth, dropout and size of the
 embeddings of its own; in the long one, of four times as many steps, it begins with these and gets a learning rate of
 its own again. Settings are chosen by BLEU on the validation captions. Kept of each trained model: its translations of
-the test set, BLEU and chrF, of how many words of each sentence the n-grams were found, and seconds; and of each pair of
-models whether they differ, by approximate randomisation.
+the test set, BLEU and chrF, what BLEU counts of each sentence, and seconds; and of each pair of models whether they
+differ, by approximate randomisation.
 
-Takes some ten hours of one core. Whatever is done is kept in book/measurements/captions.json, and not done again.
+Takes some fifteen hours of one core. Whatever is done is kept in book/measurements/captions.json, and not done again.
 """
 
 from functools import cache

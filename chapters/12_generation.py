@@ -578,7 +578,7 @@ faster = times[Recompute][-1] / times[KVCache][-1]
 print(f"256 tokens: {faster:.1f} times as fast with the cache")
 assert faster > 1
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over the number of tokens written, up to 256. Left, seconds: recomputing bends upwards, the cache goes up in a line and is several times faster at the end. Right, memory kept: the cache grows in a line to 1.1 megabytes, recomputing keeps three hundredths of a megabyte, the memory and the tokens."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over the number of tokens written, up to 256. Left, seconds: recomputing grows faster than linearly, the cache linearly, and at the end the cache is several times as fast. Right, memory kept: the cache grows linearly to 1.1 megabytes, recomputing keeps three hundredths of a megabyte."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3))
 for kind, color, text in [
     (Recompute, plots.RED, "recomputing"),

@@ -222,7 +222,7 @@ assert right == 1
 # that has a link: does the largest weight stand on an English word that it renders?
 #
 # One thing first. The weights that count are those with which a word is *predicted*, and a decoder predicts a word when it has
-# just read the one before. So the weights for *macht* are in the row that has read *Mutter*. In the last layer, the mean of its
+# read the one before. So the weights for *macht* are in the row that has read *Mutter*. In the last layer, the mean of its
 # four heads:
 
 # %%
@@ -933,7 +933,7 @@ for name in with_attention:
 # The number words of chapter 11 are made of few words, and can be long. The program has trained the five models on those
 # of up to nine words in German, the middle length, with scaled embeddings and a learning rate of their own, and tested them on all.
 #
-# **Predict first.** A recurrent network reads one more word just as it read the others. A transformer gets encodings of
+# **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings of
 # positions that it has never met. Which does better on numbers longer than any it was trained on?
 
 # %%

@@ -671,6 +671,8 @@ for (which, how), turned in turns.items():
     print(f"{which:16} {how:9} {np.mean(turned):.3f}   at most {max(turned):.2f}")
 least = min(turns["[CLS] and [SEP]", "hidden"])
 assert least > 5 * max(turns["[CLS] and [SEP]", "values 0"])
+assert 0.45 < np.mean(turns["[CLS] and [SEP]", "hidden"]) < 0.55
+assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.04
 
 # %% [markdown]
 # With their values at 0, the vector hardly turns, less than without two words. With their keys hidden, it is hardly recognisable (a cosine of 0.5). In a layer
@@ -752,6 +754,7 @@ print("position          ", *(f"{share:5.0%}" for share in positions))
 print(f"word ({new.sum()} new ones)", *(f"{share:5.0%}" for share in seen_words))
 assert positions[0] > 0.75 and 0.15 < positions[6] < 0.45
 assert seen_words[1] > 0.95 and 0.5 < seen_words[6] < 0.8
+assert 0.75 < seen_words[5] < 0.87
 
 # %% [markdown]
 # (The penalty of the least squares makes it **ridge regression**.) At first both can be read. The position becomes harder to read: after the last layer the probe finds it in a third of the cases, where guessing would find one in
