@@ -85,9 +85,21 @@ def test_an_error_and_another_host_are_noticed(browser, address):
     assert any("thrown" in line for line in noise)
 
 
+@pytest.fixture(scope="module")
+def tab(browser):
+    """A tab that goes from page to page, which takes a third less time than fresh ones, and its errors so far."""
+    context = browser.new_context()
+    page = context.new_page()
+    yield page, noise_of(page)
+    context.close()
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_every_page_is_quiet_accessible_and_fits_a_phone(page, address, name):
-    page.emulate_media(reduced_motion="reduce")
+def test_every_page_is_quiet_accessible_and_fits_a_phone(tab, address, name):
+    page, noise = tab
+    noise.clear()
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
     open_page(page, address, name)
     assert barriers(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
@@ -98,6 +110,7 @@ def test_every_page_is_quiet_accessible_and_fits_a_phone(page, address, name):
             page.emulate_media(color_scheme=theme)
             expect(page.locator("html")).to_have_attribute("data-theme", theme)
             assert pale(page) == []
+    assert noise == []
 
 
 def test_a_pale_token_of_code_is_noticed(page, address):
