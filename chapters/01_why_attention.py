@@ -32,7 +32,7 @@ transformer_map(built=1)
 # *A Lannister always pays his debts.* You may keep a single word of this sentence. Which?
 #
 # *Lannister* is a good choice: it carries most of what is special here. But suppose that somebody asks what it is that
-# gets paid. Now you want *debts*. And how often? *Always*. No word is worth most in itself. It depends on the question,
+# gets paid. Now you want *debts*. And how often? *Always*. No word is the most important one in itself. That depends on the question,
 # and the question comes *after* the sentence.
 #
 # People answer such questions by looking back at what they have read. A network can look back only if the words are
@@ -42,7 +42,7 @@ transformer_map(built=1)
 #
 # ## One number of memory
 #
-# A **recurrent network** (RNN) reads one word at a time and keeps a **state**, a vector of fixed size. Each word
+# A **recurrent network** (RNN) reads a sequence one word at a time and keeps a **state**, or *hidden state*, a vector of fixed size. Each word
 # changes the state; then the word is gone. In its smallest form the state is a single number $h$, which is halved at
 # each step before the new word, also a number, is added:
 #
@@ -79,8 +79,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # for any network.
 #
 # Why not 1 in place of 0.5? Then nothing fades, and nothing makes room: after a thousand words the state is a sum of a
-# thousand, and no single one can be read off. With more than 1, the oldest word would drown the newest. A memory of
-# fixed size has to let go of something. The questions are how fast, and of what.
+# thousand, and no single one can be read off. With more than 1 the oldest word would drown the newest, and the derivative would grow without
+# end: the **exploding gradient**. A memory of fixed size has to let go of something, which is the *bottleneck* of such a network. The questions are how fast, and of what.
 #
 # ## Three cells
 #
@@ -90,6 +90,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # The plain one mixes word and state with two matrices and squeezes the result between −1 and 1:
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
+#
+# The same $W_x$, $W_h$ and $b$ serve at every step. So no parameter depends on the length of the sequence, and the cell reads texts of
+# any length.
 #
 # The **LSTM** (long short-term memory) has a second state, the **cell state** $c$, which is *added to* instead of being
 # squeezed at every step. **Gates**, numbers between 0 and 1, decide how much of each entry passes: the forget gate $f$
@@ -229,7 +232,7 @@ def gru_cell(
 # which is computed from left to right, back in time (**backpropagation through time**). Its size, the root of the sum of
 # squares, is what we compare.
 #
-# The weights are drawn as PyTorch draws them, evenly between $-1/\sqrt{H}$ and $1/\sqrt{H}$ for a state of $H = 24$
+# The weights are drawn as PyTorch draws them, uniformly at random between $-1/\sqrt{H}$ and $1/\sqrt{H}$ for a state of $H = 24$
 # numbers.
 #
 # **Predict first.** Compared with the latest word, how much influence does the word 20 steps back have: about a fifth,
@@ -303,9 +306,9 @@ for name in names:
 # millionths as much as on the last one. Twenty words is one sentence.
 #
 # We can explain this number. Each step multiplies the derivative by $W_h$ and by the slope of $\tanh$. The entries of $W_h$
-# are drawn evenly between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it
-# sums $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$
-# is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step. (Measured, from 5 back to 20: 0.52.)
+# lie between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it
+# sums $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$ is
+# $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step. (Measured, from 5 back to 20: 0.52.)
 # The gates of the LSTM and the GRU help only a little yet. With biases near 0 a gate stands half open, at
 # $\sigma(0) = \frac12$, and lets through about half at every step.
 
@@ -326,9 +329,9 @@ assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
 # Much of the fault, then, lies in the *initial* weights, and these can be chosen. Row 4 is the plain cell with an **orthogonal** matrix for
-# $W_h$, a rotation or reflection, which leaves every length as it is. Only the slope of $\tanh$ is left, some 0.8 a step
-# (less than 0.86, because the entries of the state are larger now), and at 20 back the influence is thousands of times what
-# it was. Row 5 is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps
+# $W_h$, a rotation or reflection, which leaves every length as it is: its factor is exactly 1. Only the slope of $\tanh$ is left, some 0.8 a step
+# (probably less than 0.86 because the entries of the state are larger now), and at 20 back the influence is thousands of times what
+# it was. But the slope is never above 1, so no step can make up for another, and even this cell fades. Row 5 is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps
 # $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Together with the path through $h$, a third is left. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that have
@@ -382,16 +385,17 @@ for name in names:
 # %% [markdown]
 # To forget slowly is not to hold much more. The orthogonal cell, whose gradient comes through so much better, recalls hardly
 # more than the plain one: 21 numbers against 19. It spreads its memory over more words, each less sharp, and the
-# open gate spreads it thinnest: 2 % of the word 40 back. (That gate helped the LSTM most, from 14 to 20.5, which is where the
-# others are.)
+# open gate spreads it thinnest: 2 % of the word 40 back. (Opening the gate raises the LSTM from 14 to
+# 20.5 of its 48 numbers, $h$ and $c$ together: about what the plain cells hold in 24.)
 #
 # There is a bound. Take a state of one number that has read two, $h = x_1 + x_2$. Its correlation with each is
 # $1 / \sqrt 2 = 0.71$, and a linear fit explains the square of that, half of $x_1$ and half of $x_2$: together 1. With other
 # shares, $h = a x_1 + b x_2$, one gains what the other loses. In general the numbers that were read are independent, like axes
-# at right angles, and a state of $H$ numbers has $H$ directions. Each may lie along one axis or between several, but by
-# Pythagoras its squared correlations with all of them add up to at most 1. So **a linear fit to a state of $H$ numbers recalls at most $H$ of the
+# at right angles, and a state of $H$ numbers can be described by $H$ directions that are uncorrelated with one another. A number's
+# $R^2$ is then the sum of its squared correlations with the $H$ directions. And each direction may lie along one axis or between several, but by
+# Pythagoras its squared correlations with all the numbers add up to at most 1. So **a linear fit to a state of $H$ numbers recalls at most $H$ of the
 # independent numbers that were read**, whatever the weights: from 24, three words of 8. This is the state's **memory
-# capacity**. Training can only choose *which* three words' worth to keep. It cannot wait for the
+# capacity**. As long as the read-out is linear, training can only choose *which* three words' worth to keep. It cannot wait for the
 # question.
 #
 # (A number has many digits, and something other than a linear fit might find more in them: $h' = 0.5 \, h + x$ with $x$
@@ -528,7 +532,8 @@ quiz.one_choice(
 # ## What does it cost?
 #
 # The paper that introduced the transformer compares three ways to let $n$ words of width $d$ exchange information: by
-# work, by steps that must wait for one another, and by the longest path between two words.
+# work (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and by the longest
+# path between two words (*maximum path length*).
 #
 # | layer | work | steps in a row | longest path |
 # |---|---|---|---|
@@ -593,7 +598,7 @@ for n in (50, 512, 5000):
 #
 # No, though it is sometimes called so. It is true that nothing fades with distance. And **no parameter depends on the
 # number of words**: the same matrices serve every word, in attention as in a recurrent network. But all the words must be
-# kept, there are $n^2$ weights to compute, and weights that sum to 1 spread thinner the more words there are. In practice
+# kept, there are $n^2$ weights to compute, and the average weight falls, since all of them sum to 1. In practice
 # every model has a longest text, set by memory, by cost, or by the positions that it was trained on
 # ([chapter 5](05_position.ipynb)).
 
@@ -622,7 +627,7 @@ quiz.one_choice(
 # ## Break it: someone else's memory
 #
 # Texts are processed in batches, several sentences at once: an array of shape (sentences, words, width). PyTorch's
-# recurrent layers, unless told otherwise, expect (words, sentences, width). Either is an array with three axes, so
+# recurrent layers, unless made with `batch_first=True`, expect (words, sentences, width). Either is an array with three axes, so
 # nothing complains.
 
 

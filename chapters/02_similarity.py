@@ -61,13 +61,20 @@ plt.show()
 
 # %% [markdown]
 # Multiply the question by each word, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for
-# *debts*, 0 for the rest. The word that **agrees** with the question is found, because where both have a large number the
-# product is large. In attention the question is called the **query**, and what a word offers is its **key**. This chapter
+# *debts*, 0 for the rest. The word that **agrees** with the question is found, because where both have a large number of
+# the same sign the product is large.
+#
+# Why is agreement what a look-up needs? An exact match, as in a dictionary of Python, would find nothing: no word is
+# $(0, 2, 0)$. What is not asked for costs nothing, since whatever a word has there is multiplied by 0. And more of
+# what is asked for counts for more. A distance does otherwise: to $(0, 9, 0)$, a thing if ever there was one, the agreement
+# grows to 18, but the distance from the question grows too, from 1 to 7.
+#
+# In attention the question is called the **query**, and what a word offers is its **key**. This chapter
 # is about the comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
 #
 # ## A word as a row of numbers
 #
-# Start with a simpler case, in which a word itself asks, and what agrees with it is what is *like* it. *Tea* is more like *coffee*
+# Start with a simpler case, in which a word itself asks, and to agree with it means, roughly, to be *like* it. *Tea* is more like *coffee*
 # than like *train*. You know that; how would a program know? Give each word a few numbers. Here are three properties, and
 # our own rough answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
 
@@ -114,7 +121,7 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
     print(f"tea and {word:7}{multiply_and_add(tea, vector):3}")
 
 # %% [markdown]
-# 15 for coffee, 2 for the train, $-3$ for the ice, which our first property makes the opposite of tea. This sum of products is
+# 15 for coffee, 2 for the train, $-3$ for the ice, which is on the other side in warmth. This sum of products is
 # the **dot product**, or inner product:
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
@@ -266,7 +273,10 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | | depends on | good for |
 # |---|---|---|
 # | dot product | direction and length | attention: a key of large norm has scores further from 0, above or below, and the norm is learnt too |
-# | cosine | direction only | search, where a document should not win by being long |
+# | cosine | direction only | search, where a text should not win because its vector is long |
+#
+# Among several keys for one query, only the lengths of the *keys* change the order. The query's own length multiplies all
+# its scores alike. And of vectors of length 1 the two are the same number.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -309,7 +319,7 @@ quiz.number(
             "Only one of the two vectors was doubled. Doubling both gives a factor of four.",
         ),
     ],
-    otherwise="Multiply question by question and add: $4 \\cdot 3 + 6 \\cdot 3 + 0 \\cdot 0$.",
+    otherwise="Multiply property by property and add: $4 \\cdot 3 + 6 \\cdot 3 + 0 \\cdot 0$.",
 )
 
 # %% [markdown]
@@ -355,7 +365,7 @@ print(f"2000 vectors of width 512: the closest pair has a cosine of {closest:.2f
 # two are independent. Its $D$ squared entries add up to 1, so each is $1/D$ on average, and the root of that is
 # $1/\sqrt{D}$.
 #
-# At width 512 that is 0.044, an angle of 87 degrees. **In a wide space, random vectors are almost at right angles.** So
+# At width 512 that is 0.044, an angle of 87 degrees. **In a wide space, random vectors are almost at right angles**, or nearly **orthogonal**. So
 # between random vectors a cosine of 0.5 is common at width 2 and practically never happens at width 512. And there is room: of two
 # thousand vectors, nearly four times as many as there are axes, the closest two have a cosine near 0.2.
 
@@ -368,8 +378,8 @@ assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
 # %% [markdown]
 # ## Real vectors
 #
-# Where do the numbers of a real model come from? Not from us. There is an old idea, put in one line by J. R. Firth: you
-# shall know a word by the company it keeps. *Tea* and *coffee* stand in the same kinds of sentences, after *drink* and *a
+# Where do the numbers of a real model come from? Not from us. There is an old idea, the **distributional hypothesis**,
+# which J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same kinds of sentences, after *drink* and *a
 # cup of*. A model that is trained on much text, to do something for which such company matters, ends up with similar
 # vectors for them.
 #
@@ -409,14 +419,15 @@ print(
 )
 
 # %% [markdown]
-# Of 21,000 words, *coffee*. Nobody told the model what a drink is. Is a cosine of 0.44 high? Two words drawn at random have
-# 0.07, and the *nearest* of all words to a random direction has 0.20, because it is the luckiest of many. So 0.44 is no
+# Of 21,000 words, *coffee*. Nobody gave the model a list of drinks. Is a cosine of 0.44 high? Two words drawn at random have
+# 0.07, somewhat more than the 0.05 of random vectors of this width, and the *nearest* of all words to a random direction
+# has 0.20, because it is the luckiest of many. So 0.44 is hardly an
 # accident. Before you call two words alike, compare with strangers from the same
-# model. (In some models all vectors lean to one side, and strangers have cosines well above 0: [Ethayarajh
+# model. (In some models all vectors lean to one side, which is called *anisotropy*, and strangers have cosines well above 0: [Ethayarajh
 # 2019](https://aclanthology.org/D19-1006/).)
 #
 # Two rows deserve a second look. *Debts* finds *creditors* and *owed*, words that go together with debts without being like
-# them: a cosine does not distinguish words that are alike from words that occur together. And the neighbours of *python* are animals as well as *import* and
+# them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which it has found. And the neighbours of *python* are animals as well as *import* and
 # *pip* (and *panda* may be either, since a library is called pandas). These are **static** embeddings: one vector for each word, whatever the sentence. To find out which python is
 # meant, a model has to look at the other words. That is what attention is for, and with these very vectors chapter 4 does
 # it.
@@ -451,8 +462,8 @@ for row, query in enumerate(x):
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
 # The $^\top$ is needed because the keys lie in rows, and a matrix product combines rows with columns. Shapes: $(T, D)$
-# times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. Axes in front of these two, for several sentences
-# at once, are taken along; the `#` in `*#batch` says that they broadcast, as NumPy's do.
+# times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. There may be further axes in front,
+# one for the sentences of a batch, say; the `#` in `*#batch` says that they broadcast, as NumPy's do.
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -491,7 +502,7 @@ quiz.one_choice(
     "with the question's words as queries?",
     quiz.wrong(
         "64 × 64",
-        "That is the shape of $Q^\\top K$ where both have the same number of rows: it compares the 64 *questions* with each "
+        "That is the shape of $Q^\\top K$ where both have the same number of rows: it compares the 64 *properties* with each "
         "other, not the words. The width is what gets summed away.",
     ),
     quiz.wrong(
@@ -527,8 +538,9 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 # into new rows, so that a "key" is now made of numbers from different words. One number gives it away, if
 # you know what to look for: the last, tea's likeness to itself, which is not 1.
 #
-# A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones. (With other
-# queries than keys, swap two keys: the same two columns of the matrix must be swapped, and nothing else.)
+# A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones. Where
+# queries and keys differ, neither helps. Then swap two keys: the same two columns of the matrix must be swapped, and
+# nothing else may change.
 
 # %% tags=["proof"]
 assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)

@@ -10,7 +10,7 @@
 #
 # A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. This chapter builds a
 # look-up that answers with a *blend* of all values, most of it from the best match, and shows why transformers divide
-# their scores by a square root: without it, many queries of a wide layer hardly learn.
+# their scores by a square root: without it, many queries of great width hardly learn.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$ and the quotient rule. It takes about 25 minutes to
 # read, and as long again for the exercises.
@@ -88,7 +88,7 @@ with np.errstate(all="ignore"):
 # | 2 | 7.389 | 7.389 / 11.107 = 0.665 |
 # | sum | 11.107 | 1 |
 #
-# Each point of difference makes a share $e \approx 2.718$ times as large, wherever the scores start.
+# A score that is one point higher than another gets $e \approx 2.718$ times its share, wherever the two lie.
 
 
 # %%
@@ -230,8 +230,9 @@ assert np.allclose(
 # weight.
 #
 # This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
+# And because it is **differentiable**, which a choice is not, its queries and keys can be learned (chapter 7).
 # Attention is this look-up, done for every word of a sentence at once. There the values are vectors of words, and a blend
-# is what one wants: a word that is a little of *snake* and a little of *large* is that very snake (chapter 4).
+# is what one wants (chapter 4).
 #
 # ## Temperature
 #
@@ -292,7 +293,7 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 # over infinity is undefined. In float16, which GPUs are fast at, every score above 11.09 overflows.
 #
 # Only differences count, so `softmax` subtracts the largest score from all. The largest exponential is then $e^0 = 1$,
-# nothing can overflow, and the weights are the same. Very small ones may round to 0, which matters only where somebody
+# nothing can overflow, and the weights are the same. Very small weights may round to 0, which matters only where somebody
 # takes their logarithm (exercise 2).
 #
 # A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
@@ -358,8 +359,9 @@ for j in range(3):
 # the logarithm of the softmax, whose slope does not vanish where the model is wrong; chapter 11. Inside attention there is
 # no logarithm.)
 #
-# Temperature enters twice. With $w = \operatorname{softmax}(s / \tau)$ the derivative with respect to $s$ is $J / \tau$: a
-# high temperature keeps $J$ away from 0 and divides it at the same time.
+# Temperature enters twice. With $w = \operatorname{softmax}(s / \tau)$ the derivative with respect to $s$ is, by the chain rule, $J / \tau$: a
+# high temperature keeps $J$ away from 0 and divides it at the same time. A low one multiplies it, but as soon as the softmax
+# is saturated $J$ vanishes much faster.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -393,9 +395,11 @@ quiz.one_choice(
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
 # So a typical score has the size $\sqrt{d_k}$: scores grow with the width, although no query agrees with any key more than
-# before. If the entries of $q$ and $k$ have the variance $v$ instead, the scores have $v^2 d_k$. That depends on how a layer's
+# before. If the entries of $q$ and $k$ have the variance $v$ instead, the scores have $v^2 d_k$: entries twice as large
+# make scores four times as large. How large they are depends on how a layer's
 # matrices are initialised. For inputs of variance 1 and a square matrix, $v$ is 1 after Glorot and Bengio, and a third in
-# PyTorch's `nn.Linear`. Either way scores grow with the width, and dividing by $\sqrt{d_k}$ cancels that growth.
+# PyTorch's `nn.Linear`. Either way scores grow with the width, and dividing by $\sqrt{d_k}$ cancels that growth. What is left
+# is the variance $v^2$, for `nn.Linear` a ninth.
 #
 # **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight does
 # the luckiest of the ten get at width 64? At width 1024?
@@ -431,7 +435,7 @@ assert all(0.25 < divided < 0.33 for _, divided in luckiest.values())
 #
 # Training moves the query (through the matrix that makes it). So ask how far the weights move when the query does. The
 # score of key $j$ is $q \cdot k_j / \tau$ with $\tau = \sqrt{d_k}$ or 1, so by the chain rule the derivative of the weights with
-# respect to the query is $J K / \tau$, with the keys as the rows of $K$. Its size, the root of the sum of its squares, limits how
+# respect to the query is $J K / \tau$, with the keys as the rows of $K$. Its size, the root of the sum of its squares (the *Frobenius norm*), limits how
 # far the weights can move. Which is larger is not obvious: the division keeps $J$ away from 0, and divides by $\tau$.
 
 # %%
@@ -456,12 +460,13 @@ for width in widths:
 
 # %% [markdown]
 # Read the means first: undivided, the weights move *further* on average from width 4 on, 1.5 against 0.35 at 1024. But the
-# mean is carried by a few queries whose best two keys happen to be nearly even. The median describes the typical query: at
-# 1024 its weights move by at most two ten-thousandths of what it moves itself. At 64 about a sixth of all queries are below 0.01, at
+# mean is carried by a few queries whose best two keys happen to be nearly even. The median describes the typical query: if at
+# 1024 it moves by 1, its weights move by at most 0.0002. At 64 about a sixth of all queries are below 0.01, at
 # 1024 nearly two thirds. Divided, none is, at any width. Inside attention this is the **vanishing gradient**.
 #
 # Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of that
-# key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning rate**; take
+# key's weight uphill for 100 steps (**gradient ascent**). (In a transformer all queries share the matrix that makes them, so this is a
+# simplification: one that cannot be saved by its neighbours.) How far a step goes for a given slope is the **learning rate**; take
 # four, over a factor of ten million. And take Adam, the optimiser with which transformers are trained (chapter 11). It
 # divides each slope by its usual size plus a small $\epsilon$, so that small slopes are not slow.
 
@@ -500,9 +505,10 @@ for width in (16, 64, 1024):
         print(f"d_k {width:4}, {name:10}         {row}")
 
 # %% [markdown]
-# Divided, nearly every query finds its key, with any learning rate but the smallest. (With that one the undivided are ahead, as
-# their slopes are steeper on average.) Undivided, the wider the keys, the fewer get there. Gradient ascent would need a
-# learning rate of a million at width 64, that of the original transformer. Adam does better, and leaves 4 to 12 percent
+# Divided, nearly every query finds its key, unless the learning rate is too small for a hundred steps: gradient ascent with 0.1, and at
+# width 16 Adam with 0.01. (With these the undivided are ahead, as
+# their slopes are steeper on average.) Undivided, the wider the keys, the fewer get there. At width 64, that of the original transformer, gradient ascent leaves
+# one in nine behind even at a learning rate of a million. Adam does better, and leaves 4 to 12 percent
 # behind; at 1024, about two thirds. Why, if it divides small slopes by their size? Because of $\epsilon$, by default
 # $10^{-8}$: slopes far below it stay small. The last column has $10^{-30}$, and then all arrive at 64, and four of five at
 # 1024. So the slopes are there, but too small for the usual optimiser. The paper gives this as a guess: "we suspect that for
@@ -510,16 +516,18 @@ for width in (16, 64, 1024):
 # extremely small gradients".
 #
 # What counts is the variance of the scores, $v^2 d_k$. With $v = \tfrac13$, as in `nn.Linear`, undivided scores at width 64
-# have the variance 7, as those of width 7 do here.
+# have the variance 7, as those of width 7 would here: between the mild lines for 4 and for 16.
 #
-# The root adds no information. Training could make up for any constant factor by longer or shorter $q$ and $k$. The division
-# sets the *start*, the same at every width, at which every query can learn.
+# Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is the same
+# function, so training can absorb any constant divisor. The division changes where training *begins*, the same at every width, and so
+# whether it gets there.
 
 # %% tags=["proof"]
 assert all(dead["divided", width] == 0 for width in widths)
 assert 0.12 < dead["undivided", 64] < 0.22 and 0.58 < dead["undivided", 1024] < 0.68
 assert min(ends["undivided", 16][4:]) > 0.95
 assert max(ends["undivided", 1024][:-1]) < 0.4 and ends["undivided", 64][2] < 0.8
+assert abs(1 - ends["undivided", 64][3] - 1 / 9) < 0.02
 left = [round(1 - share, 2) for share in ends["undivided", 64][4:7]]
 assert min(left) == 0.04 and max(left) == 0.12
 assert (
@@ -541,7 +549,7 @@ assert min(*ends["divided", 64][1:], *ends["divided", 1024][1:]) > 0.95
 # | $\sqrt{\text{words}}$ | varies | the matrix of scores is that wide | words are not summed in a score |
 # | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
 #
-# A wrong choice is a temperature that is off by a factor. If the factor is small, training makes up for it, so neither loss
+# A wrong choice is a temperature that is off by a factor. If that is close to 1, training may well make up for it, and neither loss
 # nor accuracy gives it away. Chapter 4 shows which check does.
 
 # %% tags=["quiz"]

@@ -30,7 +30,7 @@ transformer_map(built=4)
 #
 # ## One look-up, with its numbers
 #
-# A look-up needs queries, which ask, keys, with which they are compared, and values, which are blended. Take the plainest
+# A look-up needs queries, which ask, keys, with which they are compared, and values, which are blended (chapters 2 and 3). Take the plainest
 # choice, and let a word's vector play all three parts. The
 # vectors (**embeddings**) are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors), scaled to length 1. Among
 # their neighbours *python* had animals as well as *import* and *pip*. Now it asks its sentence: the query is the vector of
@@ -134,7 +134,8 @@ assert weights[-1].round(2) == 0.88
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to *snake*
 # and *serpent* in the other. It received a blend of the other words. But their presence alone does not do it: their plain
-# average, the grey line below each, is near to *with* and *the*. The attention weights choose (at a temperature that we chose).
+# average, the grey line below each, is near to *with* and *the*. The attention weights choose (at a temperature that we chose; and the lists leave out tokens of one
+# or two letters).
 # That is attention, and the rest of this chapter makes it better.
 #
 # Better, because leaving the word itself out is only a patch. A word may well need itself, and it should not always ask for
@@ -143,9 +144,9 @@ assert weights[-1].round(2) == 0.88
 #
 # ## Three roles
 #
-# A word plays three roles in a look-up, and one vector had to serve in all of them. Compare the search for a video. What
-# you type is the **query**, what you are looking for. The title of each video is its **key**, what it can be found by. The
-# video itself is its **value**, what is handed over when it is found.
+# A word plays three roles in a look-up, and one vector had to serve in all of them. The paper's names for them are those of a
+# search. Say that you search for a video. What you type is the query, what you are looking for. The title of each video is its
+# key, what it can be found by. The video itself is its value, what is handed over when it is found.
 #
 # So give every word three vectors, one for each role. They are computed from the word's vector $x_i$ by three matrices:
 #
@@ -177,20 +178,42 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
     print(f"{token:6} query {vectors[0]}   key {vectors[1]}   value {vectors[2]}")
 
 # %% [markdown]
-# We chose these matrices; a transformer learns them (chapter 7). Follow the query of *bites*, $(2, 0)$, on paper.
-#
-# | step | dog | bites | man |
-# |---|---|---|---|
-# | dot product with the key | $2 \cdot 1 + 0 \cdot 0 = 2$ | $2 \cdot 0 + 0 \cdot 1 = 0$ | $2 \cdot 2 + 0 \cdot 0 = 4$ |
-# | divided by $\sqrt{d_k} = \sqrt{2}$ | 1.414 | 0 | 2.828 |
-# | $e$ to that power | 4.113 | 1 | 16.919 |
-# | divided by the sum, 22.032 | 0.187 | 0.045 | 0.768 |
-#
+# We chose these matrices; a transformer learns them (chapter 7). Follow the query of *bites* on paper, from left to right. With
+# *man*, for one, its score is $2 \cdot 2 + 0 \cdot 0 = 4$.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "The query of bites, the row 2, 0, on the left. Three rows, one for each word. dog: key 1, 0; score 2; divided by root 2, 1.414; e to that power, 4.113; weight 0.187; value 1, 0. bites: key 0, 1; score 0; 0; 1; weight 0.045; value 0, 0. man: key 2, 0; score 4; 2.828; 16.919; weight 0.768; value 1, 1. Below: the sum of the powers, 22.032, and the output, 0.955, 0.768."}}
+drawing = Diagram(6.8, 2.75)
+places = {"key": 1.95, "score": 2.75, "÷ √2": 3.4, "$e$ to that": 4.15}
+places |= {"weight": 5.0, "value": 5.95}
+for title, x in places.items():
+    drawing.text(x, 2.55, title, color=plots.GREY)
+drawing.text(0.45, 2.05, "query", color=plots.GREY)
+drawing.text(0.45, 1.75, "of bites", color=plots.RED)
+drawing.cells(0.09, 1.4, q[1], "#f3dcd7")
+drawing.arrow((0.83, 1.4), (1.02, 1.4), color=plots.RED)
+scores = q[1] @ k.T
+powers = np.exp(scores / np.sqrt(2))
+shares = powers / powers.sum()
+numbers = [scores, scores / np.sqrt(2), powers, shares]
+for n, (y, word) in enumerate(zip([1.9, 1.4, 0.9], small_tokens, strict=True)):
+    drawing.text(1.5, y, word, color=plots.BLUE, at="right")
+    drawing.cells(1.6, y, k[n], "#d3e3ef")
+    for x, column in zip(list(places.values())[1:], numbers, strict=False):
+        drawing.text(
+            x, y, f"{column[n]:.3f}" if column[n] % 1 else f"{column[n]:.0f}"
+        )
+    drawing.cells(5.6, y, v[n], "#dfe9d8")
+drawing.text(4.15, 0.35, f"sum {powers.sum():.3f}", color=plots.GREY)
+drawing.text(5.5, 0.35, "output", color=plots.RED, at="right")
+drawing.cells(5.6, 0.35, (shares @ v).round(3), "#f3dcd7", width=0.55)
+plt.show()
+
+# %% [markdown]
 # The output is the blend of the three values:
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
-# The verb receives that something in the sentence is alive, and, by a weight of 0.768, human, and it hardly looks at itself: nothing in
+# The verb's output says: something here is alive (0.955), and it is probably human (0.768). And the verb hardly looks at itself: nothing in
 # $W_Q$ and $W_K$ makes an action look for actions. (It cannot tell *who* bites. That takes the order of the words, which is
 # not in these vectors.) At the same time *dog* and *man*, whose query is $(0, 2)$, look for an action.
 
@@ -202,7 +225,7 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 assert np.allclose(weights[1] @ v, [0.955, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The comparison of query, key and value with the search for a video ends here, for three reasons. In a sentence every word asks
+# The comparison with the search for a video breaks down in three ways. In a sentence every word asks
 # *and* is found. Nobody writes the titles, because queries and keys are learned together, so that they fit. And what comes back
 # is a blend of all the videos.
 
@@ -270,7 +293,8 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # once.
 #
 # There are $T \times S$ weights. For a sentence of 1,000 words that is a million, and a text twice as long has four times
-# as many.
+# as many: time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are **quadratic** in the length. (Kernels that
+# never store all the weights avoid the memory, and not the time; chapter 20.)
 #
 # The folded cell has the same function as the rest of the book imports it, `scaled_dot_product_attention`, with its shapes
 # in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
@@ -328,7 +352,8 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 # %% [markdown]
 # And the question that chapter 2 left open is answered. There the matrix of similarities was symmetric: if *drink* matters
 # to *tea*, then *tea* matters to *drink*. Here the score of *bites* with *man* is 4, and that of *man* with *bites* is 2. With
-# one matrix for queries and another for keys, scores need not be symmetric.
+# one matrix for queries and another for keys, scores need not be symmetric: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
+# product $W_Q W_K^\top$ in the middle can be any matrix whose rank is at most $d_k$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -356,9 +381,9 @@ quiz.one_choice(
 #
 # [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) has the argument. A score is a sum of $d_k$ products;
 # if these are independent, of mean 0 and variance 1, their sum has variance $d_k$, a standard deviation of $\sqrt{d_k}$.
-# Divided by that, it has variance 1 at every width. Without the division the weights of a wide layer are nearly all on one
-# word before anything has been learnt, and there the softmax has hardly any slope to learn by: the derivative of a weight for its
-# own scaled score is $w (1 - w)$, and *slopes*, below, is their sum over the nine keys. (A constant factor could be
+# Divided by that, it has variance 1 at every width. Without the division the weights of great width are nearly all on one
+# word before anything has been learnt, and there the softmax has hardly any slope to learn by. The derivative of a weight with respect
+# to its own scaled score is $w (1 - w)$; the column *slopes*, below, adds these up over the nine keys. (A constant factor could be
 # learnt into $W_Q$. The division sets the start: one at which every query can learn, at every width.)
 
 # %%
@@ -566,7 +591,7 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a model you
 # call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights (chapter 20). A row
 # in which everything is hidden gives NaN in this module, and zeros in chapter 7's. (What it returns is $d_k$ wide. Chapter 6
-# brings it back to the width $D$ of a word.)
+# brings it back to the width $D$ of a word. And `nn.Linear` stores its matrix transposed, hence the `.T`.)
 #
 # (Soft look-ups by content are older than transformers. *Non-local means* removes noise from a picture: each pixel becomes
 # an average over all pixels whose surroundings look alike, wherever they are. There likeness is fixed; attention learns
@@ -579,9 +604,9 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 #
 # A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences of nine random vectors, each
 # with projections of its own, random and untrained, and count how often a word attends most to itself. Chance is 1/9, about
-# 11 percent; with no matrix at all it is more than 99.
+# 11 percent; with no matrix at all it is nearly always.
 #
-# **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 99, or half-way?
+# **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or half-way?
 
 
 # %%
@@ -614,7 +639,7 @@ assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# One shared matrix hardly helps, because then every query *is* the word's own key. The scores $X W (X W)^\top$ are
+# At the start, one shared matrix hardly helps, because then every query *is* the word's own key. The scores $X W (X W)^\top$ are
 # symmetric, whatever training does, and no word's score with itself can be below 0. With two random matrices a word's query has
 # no more to do with its own key than with any other, which is a start that favours nobody. This limits what a head can ask; it
 # need not hurt a whole model: the Reformer shares the matrix, lets a word attend to itself only where there is nothing else,
@@ -651,7 +676,8 @@ for used in (8, 16):
 # %% [markdown]
 # Without $W_V$ half of the two words' squared length is lost, because a linear map cannot tell the terms of a sum apart. A
 # matrix, even a random one, turns what was found into other directions than those that the word itself uses, and nothing
-# is lost, provided there is room: 8 and 8 numbers fit in 16, two full words do not. The matrix also lets a word hand over
+# is lost, provided there is room: 8 and 8 numbers fit in 16, two full words do not, and then it gains nothing. (This is the extreme case of
+# one word found with certainty.) The matrix also sets the width of what is handed over, and lets a word hand over
 # something other than what it is found by: *man* was found as *alive* and handed over *human* as well.
 #
 # ### Are Q, K and V the word vectors?
@@ -689,8 +715,9 @@ assert np.allclose(shuffled_weights, weights[order][:, order], rtol=0, atol=1e-1
 assert order[6] == 3  # Language, now the seventh
 
 # %% [markdown]
-# It stays the same. Word $i$'s output is a *sum* over words, and a sum does not care about the order of its terms.
-# Shuffle the words, and the outputs are shuffled along; this is called **permutation equivariance**.
+# It stays the same. Each score depends on two words alone. Word $i$'s weights are these scores' exponentials, divided by their *sum*, and its
+# output is a *sum* over words again, and a sum does not care about the order of its terms. Shuffle the words, and weights and
+# outputs are shuffled along; this is called **permutation equivariance**.
 #
 # So the answer is no. Unless a mask says otherwise, attention weights depend on the *contents* of the vectors and not
 # on their order. In *dog bites man* and in *man bites dog* every word receives the same output.
@@ -730,7 +757,7 @@ quiz.several_choices(
 #
 # A transformer is a stack of **layers**. The first computes its queries, keys and values from the vectors of the words plus
 # their positions, the second from the outputs of the first, with matrices of its own, and so on upwards. Higher layers
-# therefore compare words that have already been mixed with others.
+# therefore compare words that have already been mixed with others, *contextual* vectors.
 #
 # A model that translates has two stacks: an **encoder** reads, and a **decoder** writes. Beside self-attention each decoder
 # layer has a second attention, whose queries come from the decoder, and whose keys and values come from the output of the

@@ -9,8 +9,8 @@
 # # 5. Where does a word stand?
 #
 # "Dog bites man" is not news; "man bites dog" is. To the attention of [chapter 4](04_self_attention.ipynb) the two are the
-# same. At the end of this chapter each word carries its position, in a **positional encoding**, and the verb can tell who
-# bites.
+# same. At the end of this chapter each word carries its position, in a **positional encoding**, and the verb can tell which word
+# stands before it, here the one who bites.
 #
 # You need chapter 4, and sine and cosine. It takes about 25 minutes to read, and 45 more for the exercises.
 
@@ -144,7 +144,7 @@ plt.show()
 #
 # The original transformer uses such waves, in pairs: a sine and a cosine of the same **frequency**, because a sine alone has
 # the same value twice in each period, and the two together tell where in the period you are. With $D$ numbers for each
-# position there are $D/2$ pairs, numbered $i = 0, 1, \dots$, and the angle of pair $i$ grows by $\omega_i$ with each step:
+# position, as many as a word has, there are $D/2$ pairs, numbered $i = 0, 1, \dots$, and the angle of pair $i$ grows by $\omega_i$ with each step:
 #
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
@@ -185,7 +185,27 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# For the rest of the book there are two functions, one for any positions you name and one for the first so many.
+# These are the four columns of $D = 8$ that hold a sine. Each wave is ten times as slow as the one before, and the last
+# looks like a ramp, because a sentence is over long before it comes round:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Four waves over positions 0 to 63 for width 8, with a dot at each position. The first has a period of 6.3 positions and goes round ten times, the second a period of 63 and goes round once, the third, of period 628, rises like an arc, and the fourth, of period 6,283, is nearly flat."}}
+figure, rows = plt.subplots(4, 1, figsize=(6.4, 3.6), sharex=True, sharey=True)
+fine, whole = np.linspace(0, 63, 600), np.arange(64)
+for i, (axes, color) in enumerate(
+    zip(rows, [plots.BLUE, plots.RED, plots.TEAL, plots.GOLD], strict=True)
+):
+    omega = 10000 ** (-2 * i / 8)
+    axes.plot(fine, np.sin(omega * fine), color=color, lw=1)
+    axes.plot(whole, np.sin(omega * whole), "o", color=color, ms=2.5)
+    axes.set_yticks([-1, 0, 1])
+    name = f"pair {i}\nperiod {2 * np.pi / omega:,.3g}"
+    axes.text(65, 0, name, color=color, va="center")
+rows[-1].set(xlabel="position", xlim=(-1, 64), ylim=(-1.2, 1.2))
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# For the rest of the book there are two functions, one for any given positions and one for positions 0 to $T - 1$.
 # ("Break it", below, shows why the first is needed.)
 
 
@@ -258,7 +278,7 @@ for d_model in (4, 8, 16, 32):
 #
 # ### Why 10,000?
 #
-# The base sets how slow the slowest pair is. The product $p_0 \cdot p_k$, as a share of $p_0 \cdot p_0$, says how similar two
+# The base sets how slow the slowest pair is. The product $p_0 \cdot p_k$, as a share of $p_0 \cdot p_0$ (their cosine, since all are equally long), says how similar two
 # positions at distance $k$ are. Compare three bases, at width $D = 64$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels for width 64 and the bases 100, ten thousand and a million. Left, the period of each pair on a logarithmic axis: straight lines that all start at 6.3 words and end near 540, 47 thousand and 4 million. Right, the share of likeness left against distance 1 to 100 thousand on a logarithmic axis: with base 100 it has fallen to 0 by about 100 words and then swings around 0, with ten thousand by about ten thousand, with a million it is still one third at ten thousand."}}
@@ -282,9 +302,12 @@ plt.show()
 
 # %% [markdown]
 # With base 100 the slowest pair comes round after 540 words, the similarity has fallen to zero at a distance of about a hundred, and
-# beyond that it swings up and down. With 10,000 it falls, in ripples, over a few thousand words. With a million it falls
+# beyond that it swings up and down. With 10,000 it falls, in ripples, over a few thousand words, since the slowest pair comes round only after
+# 47,000, far longer than any sentence. With a million it falls
 # more slowly still, also at first: at a distance of 10 the similarity is 0.76 rather than 0.66. Fast pairs tell near positions
-# apart and slow pairs far ones, and a larger base trades the former for the latter. The paper does not say how it came by 10,000; models for long texts use larger bases.
+# apart and slow pairs far ones, and a larger base trades the former for the latter. The paper does not say how it came by 10,000; models
+# for long texts that turn their vectors ([below](#turning-instead-of-adding)) use larger bases, Llama 3 500,000
+# ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783)).
 
 # %%
 left_at = {}
@@ -399,11 +422,11 @@ plots.attention_map(weights, names, names)
 plt.show()
 
 # %% [markdown]
-# Every position from 1 on attends mostly to the one before it. One matrix does it at all positions at once.
+# Every position from 1 on attends mostly to the one before it (at $D = 32$, with a factor of 20 in $W_Q$). One matrix does it at all positions at once.
 #
 # ### The dog and the man
 #
-# Now add words, and the verb can tell who bites. The words are vectors of the published model from
+# Now add words, and the verb can tell which one stands before it. The words are vectors of the published model from
 # [chapter 2](02_similarity.ipynb#real-vectors), 384 numbers and after them 32 zeros; the positions are 384 zeros and after them
 # 32 sines and cosines. So in their sum $x_t + p_t$ each keeps to its own entries. $W_Q$ and $W_K$ read the positions, as above,
 # and $W_V$ reads the words. Which word is nearest to what *bites* receives?
@@ -434,7 +457,9 @@ for sentence in ("dog bites man", "man bites dog"):
 p = sinusoidal_positions(3, 16)  # and the random words from the beginning
 news = verb_after_attention(dog + p[0], bites + p[1], man + p[2])
 joke = verb_after_attention(man + p[0], bites + p[1], dog + p[2])
-assert not np.allclose(news, joke, atol=0.1)
+apart = np.abs(news - joke).max()
+print(f"random words, random matrices: the verb's outputs differ by {apart:.1f}")
+assert apart > 0.1
 
 # %% [markdown]
 # *Dog* in the one, *man* in the other. (Words and positions need not keep apart so neatly; further
@@ -474,7 +499,7 @@ assert (
 # %% [markdown]
 # The peak is the position itself. From there the curve falls for a few words, and then it ripples: in this picture, whose
 # width is 16, the product at a distance of six is a little higher than at two. So a product depends on the distance alone, but it does not measure it. On the
-# whole, near positions are more alike than far ones. And the curve is its own mirror image: one word *before* and one word *after* give
+# whole, at widths from 16 on, near positions are more alike than far ones. And the curve is its own mirror image: one word *before* and one word *after* give
 # the same product. A rotation in $W_Q$ tells them apart.
 
 # %% tags=["quiz"]
@@ -501,15 +526,15 @@ quiz.one_choice(
 # %% [markdown]
 # ## Could the encoding be learned?
 #
-# A model could also start with a random vector for every position and train it, like the word vectors. Many models have
+# A model could also start with a random vector for every position and train it, like the word vectors. BERT and GPT-2 have
 # such **learned position embeddings**.
 #
 # Take a small task: every position must attend to the position before it. The scores are $P A P^\top$ with a matrix $A$
 # to be found. In one version $P$ holds sinusoids; in the other it starts at random and is trained along with $A$. Both
 # practise on positions 0 to 23, and are then tested on 24 to 47 (**extrapolation**). Training is the subject of
 # [chapter 7](07_learning.ipynb). For now it is enough that both versions learn in the same way, at five learning rates,
-# each with three seeds, and that the best and the worst of the five means are printed. (The best is chosen by what is tested: it says
-# what is possible, not what one would get.)
+# each with three seeds, and that the best and the worst of the five means are printed. (The best is picked on the tested positions
+# themselves, so it is an upper bound.)
 #
 # **Predict first.** How often does each attend to the right position beyond 23?
 
@@ -575,8 +600,8 @@ for d_model in (16, 32, 64, 128):
 #
 # The sinusoids can go on, and often do not. At widths 16 and 32 nearly every position beyond is right with a good learning
 # rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at any width. The
-# wider $A$ is, the more matrices fit the 24 positions that were practised (one may suspect), and nothing in training asks for the
-# rotation among them. So the formula
+# wider $A$ is, the more matrices fit the 24 positions that were practised, and nothing in training asks for the
+# rotation among them; that is probably why. So the formula
 # makes going further *possible*, and does not force a model to learn it.
 #
 # Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
@@ -590,8 +615,9 @@ for d_model in (16, 32, 64, 128):
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
 # Adding first is the case $W_1 = W_2$: it saves the second matrix and the extra width, and gives up some freedom. And
-# concatenation is a special case of adding, too: $(x, 0) + (0, p) = (x, p)$, as with the dog and the man. Word vectors are
-# learned, and can leave room for positions wherever that helps.
+# concatenation is a special case of adding, too: $(x, 0) + (0, p) = (x, p)$, as with the dog and the man. That takes free
+# dimensions, which the words do not use and the positions do, and at a given $D$ room for positions is room taken from words. But
+# word vectors are learned, and can leave that room wherever it helps.
 #
 # Can the sum be taken apart when nobody has left any room? Try it: 50 random words, 32 positions, half of all 1,600
 # combinations to fit two linear maps by least squares (the column of ones is their constant), the other half to test them.
@@ -617,7 +643,7 @@ directions = np.linalg.svd(sinusoidal_positions(32, 64), compute_uv=False)
 assert (directions > directions[0] / 100).sum() == 12  # a dozen
 
 # %% [markdown]
-# At width 256 both come back, in every held-out combination, because 50 words and a dozen directions of positions fit in 256
+# At width 256 both come back, in every held-out combination, because 50 words and a dozen directions of positions (the 32 encodings vary little in any other) fit in 256
 # dimensions with room to spare. At 64 they nearly fill the space, and the position suffers. A real vocabulary has far more
 # words than dimensions, so random vectors would leave no room; but word vectors are learned.
 #
@@ -644,7 +670,7 @@ for start, size in [
 assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 
 # %% [markdown]
-# The share is of the squared norm. Started small and multiplied, word and position are of comparable size: a third is
+# The share is of the squared norm, at $D = 512$. Started small and multiplied, word and position are of comparable size: a third is
 # position. Started small and *not* multiplied, nearly everything is position. With PyTorch's default start it is the
 # other way round: leave the factor out and the two are balanced; put it in, and the position is a tenth of a percent, which makes a
 # norm of 3 percent. Training can still find it there, but beside the word it starts out as next to nothing. Code that copies the factor and not
@@ -675,7 +701,8 @@ quiz.several_choices(
 # ## Turning instead of adding
 #
 # A step is a rotation, so distance can enter the scores in another way. Do not add anything to the words. Instead, turn each pair
-# of entries of a *query* by its angle at the query's position, and those of a *key* by theirs. With $R_t$ for the rotation by $t$ steps,
+# of entries of a *query* by its angle at the query's position, and those of a *key* by theirs. (A head has $d_k$ entries, so $d_k$ takes
+# the place of $D$ in the frequencies.) With $R_t$ for the rotation by $t$ steps,
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
@@ -685,9 +712,10 @@ quiz.several_choices(
 # They are applied in every layer, so that no layer has to remember them; the values are not turned; and distance enters
 # every score by itself, where added positions must be picked out by $W_Q$ and $W_K$. Llama ([Touvron and others,
 # 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. They do not extrapolate by themselves,
-# either; for longer texts their angles are rescaled. Others subtract a multiple of the distance from each score ([ALiBi, Press
+# either; for longer texts their angles are rescaled (*position interpolation*, [Chen and others, 2023](https://arxiv.org/abs/2306.15595);
+# *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others subtract a multiple of the distance from each score ([ALiBi, Press
 # and others, 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order
-# ([chapter 9](09_decoder.ipynb)).
+# (*NoPE*; [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %%
 rng = np.random.default_rng(8)
@@ -906,7 +934,7 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Attention has no sense of order, so a vector for the position is added to each word before the first layer. Sines and
+# Without a mask attention has no sense of order, so a vector for the position is added to each word before the first layer. Sines and
 # cosines of many frequencies make such vectors: bounded, well apart if there are enough of them, similar when near, and a step of $k$
 # words is the same rotation from any position, which a query matrix can hold. Learned positions work too, as far as the
 # texts they were trained on reach.

@@ -93,7 +93,7 @@ plt.show()
 # to 1: of two names, one is lost, and to favour one helps it exactly as much as it hurts the other. Projecting to more numbers
 # does not help, because 8 numbers spread over 16 are still 8.
 #
-# With two averages nothing is missed. Here one is all $a$ and the other all $b$, but any two *different* values of $\alpha$
+# With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values of $\alpha$
 # would do: two equations for two unknowns. (The nearer they are to each other, the more a little noise hurts.) Each head
 # must be as wide as what it hands over. Here that is a whole name; in a real model a word has 512 numbers and a head 64, so it
 # hands over what its $W_V$ has picked.
@@ -173,16 +173,50 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # ## The definition
 #
 # With $H$ heads, each with its own three matrices of shape $(D, d_k)$, where $d_k = D / H$ is the **head dimension** ($D$
-# must be divisible by $H$):
+# must be divisible by $H$). Where a head looks depends on this width of queries and keys, and how much it can hand over on the width
+# $d_v$ of its values, which is the same here:
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
 # $$\operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
 #
-# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again; each head, it says, attends in a *representation subspace* of its own. The last matrix, the **output projection**
+# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again; so the heads attend in what it calls different *representation subspaces*, though nothing forces them apart. The last matrix, the **output projection**
 # $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each other.
 #
-# In code the $3H$ small matrices stand side by side in three big ones of shape $(D, D)$, as above, so that one product
+# ### Heads are a sum
+#
+# To set vectors side by side and multiply by a matrix is to multiply each by its own rows and add up:
+#
+# $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
+#
+# The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. A head's rows say where in the
+# word's vector it writes. (Without biases its $W_V$ and its rows of $W_O$ matter only through their product, the head's **OV circuit**, and so do its
+# $W_Q$ and $W_K$, the **QK circuit**: [Elhage and others, 2021](https://transformer-circuits.pub/2021/framework/index.html). In an `nn.Linear`, which stores its matrix transposed, a head's rows of $W_O$ are *columns*.)
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
+from classroom.diagram import Diagram
+
+drawing = Diagram(6.8, 2.5)
+drawing.box(0.5, 1.25, "x", 0.6)
+drawing.text(0.5, 0.9, "(T, D)", color=plots.GREY, size=9)
+for head, (y, color) in enumerate([(1.85, plots.BLUE), (0.65, plots.RED)]):
+    drawing.arrow((0.8, 1.25), (1.05, 1.25), (1.05, y), (1.3, y))
+    label = f"head {head + 1}: $W_Q$, $W_K$, $W_V$"
+    drawing.box(2.2, y, label, 1.8, 0.42, color)
+    drawing.arrow((3.1, y), (3.75, y), color=color)
+    drawing.text(3.42, y + 0.17, "(T, $d_k$)", color=plots.GREY, size=9)
+    drawing.box(4.5, y, "its rows of $W_O$", 1.5, 0.42, color)
+    drawing.arrow((5.25, y), (5.95, y), (5.95, 1.25 + (0.1 if y > 1.25 else -0.1)))
+    drawing.text(5.6, y + 0.17, "(T, D)", color=plots.GREY, size=9)
+drawing.sum(5.95, 1.25)
+drawing.arrow((6.05, 1.25), (6.45, 1.25))
+drawing.text(6.62, 1.25, "out")
+plt.show()
+
+# %% [markdown]
+# ### In code
+#
+# In code the $3H$ small matrices stand side by side in three big ones of shape $(D, D)$, as in the example, so that one product
 # computes the queries of all heads. Here it is, for a batch of $B$ sentences, with the shape of everything:
 
 
@@ -380,37 +414,6 @@ assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 # With the same matrices it agrees with `nn.MultiheadAttention`, causal or across. From chapter 7 on the book has a version of
 # this module that can also return its weights and has dropout, which chapter 8 introduces; what it computes is this.
 
-# %% [markdown]
-# ### Heads are a sum
-#
-# To set vectors side by side and multiply by a matrix is to multiply each by its own rows and add up:
-#
-# $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
-#
-# The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. A head's rows say where in the
-# word's vector it writes. (Without biases its $W_V$ and its rows of $W_O$ matter only through their product, and so do its
-# $W_Q$ and $W_K$. In an `nn.Linear`, which stores its matrix transposed, a head's rows of $W_O$ are *columns*.)
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
-from classroom.diagram import Diagram
-
-drawing = Diagram(6.8, 2.5)
-drawing.box(0.5, 1.25, "x", 0.6)
-drawing.text(0.5, 0.9, "(T, D)", color=plots.GREY, size=9)
-for head, (y, color) in enumerate([(1.85, plots.BLUE), (0.65, plots.RED)]):
-    drawing.arrow((0.8, 1.25), (1.05, 1.25), (1.05, y), (1.3, y))
-    label = f"head {head + 1}: $W_Q$, $W_K$, $W_V$"
-    drawing.box(2.2, y, label, 1.8, 0.42, color)
-    drawing.arrow((3.1, y), (3.75, y), color=color)
-    drawing.text(3.42, y + 0.17, "(T, $d_k$)", color=plots.GREY, size=9)
-    drawing.box(4.5, y, "its rows of $W_O$", 1.5, 0.42, color)
-    drawing.arrow((5.25, y), (5.95, y), (5.95, 1.25 + (0.1 if y > 1.25 else -0.1)))
-    drawing.text(5.6, y + 0.17, "(T, D)", color=plots.GREY, size=9)
-drawing.sum(5.95, 1.25)
-drawing.arrow((6.05, 1.25), (6.45, 1.25))
-drawing.text(6.62, 1.25, "out")
-plt.show()
-
 # %% tags=["proof"]
 per_head, _ = heads_by_loop(sequence, w_q, w_k, w_v, 4)
 terms = [
@@ -420,10 +423,12 @@ terms = [
 assert np.allclose(sum(terms), mixed)
 
 # %% [markdown]
-# So it is $W_O$ that decides where each head writes, and whether two heads write into the same numbers, which lets them work
+# ### What $W_O$ joins
+#
+# It is $W_O$ that decides where each head writes, and whether two heads write into the same numbers, which lets them work
 # together. In the example, let
 # $W_O$ compute one number, *dog bites* minus *dog is bitten*: the first entry of head 1 minus the first of head 2.
-# It is +1 in *dog bites man*, and −1 in *man bites dog*.
+# It is about +1 in *dog bites man*, and about −1 in *man bites dog*.
 
 # %%
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -471,8 +476,8 @@ for num_heads in (1, 8, 64):
 # The same number of parameters, and the same number of multiplications. More heads are narrower heads, and $H \cdot d_k$
 # stays 512. What grows is the number of $(T, T)$ matrices of attention weights, with the time for their softmaxes and, where they are stored, the memory. So the choice of $H$ is a trade: more questions at once, each asked with fewer numbers. (In practice one
 # chooses the head dimension, often 64 or 128, and $H$ follows.) In the paper's table 3, a single head is 0.9 BLEU worse than eight (BLEU
-# is a score for translations, chapter 14; scores in that comparison range from 24.9 to 25.8), and 32 heads of
-# width 16 are 0.4 worse.
+# is a score for translations, chapter 14; all scores are of the development set, one run each, from 24.9 to 25.8), 16 heads of width
+# 32 are as good as eight of 64, and 32 heads of width 16 are 0.4 worse.
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -497,14 +502,17 @@ assert (change > 0.01).all()
 # Every head does. Nor are heads an ensemble whose votes are averaged: their outputs are laid side by side, and $W_O$
 # may add them, subtract them or leave one out.
 #
-# ### Are two matrices for the scores one too many?
+# ### What if a head is too narrow?
 #
-# A head's scores are $X W_Q W_K^\top X^\top$ (without biases), so only the product $W_Q W_K^\top$ counts, one matrix of shape
+# Are two matrices for the scores one too many? A head's scores are $X W_Q W_K^\top X^\top$ (without biases), so only the product $W_Q W_K^\top$ counts, one matrix of shape
 # $(D, D)$. Two are kept because they are narrow: for $D = 512$ and $d_k = 64$ they hold $2 \cdot 512 \cdot 64 = 65{,}536$
 # numbers, the full matrix 262,144. The price is that the product has **rank** at most $d_k$, so that a head can tell keys apart
-# in only $d_k$ respects. With $d_k = 1$ a query can ask for the largest or for the smallest of one number, and for nothing
+# in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores
+# of a sentence have that rank at most, too, so where a sentence has more words than a head has numbers, not every pattern of weights can
+# be had. With $d_k = 1$ a query can ask for the largest or for the smallest of one number, and for nothing
 # between. In the paper, eight heads with keys of width 16 in place of 64 lose 0.7 BLEU (table 3, row B; part of that may be the
-# model's size, 58 million parameters in place of 65).
+# model's size, 58 million parameters in place of 65). What a head hands over is bounded in the same way, by the width of its
+# values.
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -535,8 +543,8 @@ quiz.one_choice(
 # ## Heads at work
 #
 # What does training find? all-MiniLM-L6-v2, whose vectors served in chapter 4, has twelve heads in each layer, and here are the
-# queries, keys and values of its first. Two things come before them that you have not built yet: its positions are learned,
-# and the sum of word and position is **normalised** ([chapter 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head
+# attention weights of its first. Two things come before them that you have not built yet: its positions are learned,
+# and the sum of word and position (and of a vector that is the same for all) is **normalised** ([chapter 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head
 # take the average weight that words give to the word before.
 #
 # **Predict first.** How large is that weight in the head where it is largest? (The folded cell reads the file and computes
@@ -598,7 +606,7 @@ assert before.argmax() == 2 and least > 0.97 and np.median(before) < 0.15
 movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
-# Head 3 gives nearly all its weight to the word before, at every word from the second on, and no other head comes near that: a
+# In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no other head comes near that: a
 # **previous-token head**. It is the pattern that chapter 5 wired with a rotation, and training found it. Look through the others. Some
 # attend to the special token at the end, `[SEP]`, which [Clark and others (2019)](https://aclanthology.org/W19-4828/) take for
 # what a head does when it finds nothing. And many heads can go: Voita
@@ -646,7 +654,7 @@ for name, merge in [
 # different words*, so a word's output now depends on who stands where. That test needs no reference: without positions,
 # shuffled words must give shuffled outputs. It does not see everything (a merge that sets the first columns of all heads side by side,
 # then the second ones, passes it), and the loop does. Under a causal mask the wrong merge would do worse: it hands the first
-# word numbers that were computed from later words. The first two checks pass.
+# word numbers that were computed from later words. The shape and the sums of the weights detect nothing.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))
@@ -780,7 +788,7 @@ verdict
 # %% [markdown]
 # ### Exercise 3: One head in two
 #
-# *Harder, 20 minutes.* Two heads can always do what one of their width does. Given the matrices $W_Q$, $W_K$, $W_V$ of one head, all
+# *Harder, 20 minutes.* Two heads can always do what one head of the same width does. Given the matrices $W_Q$, $W_K$, $W_V$ of one head, all
 # $(D, D/2)$, return $(D, D)$ matrices for two heads that both compute what this one does, and a $W_O$ of shape $(D, D)$
 # that gives their *average* in the first $D/2$ numbers of each word, and 0 in the others.
 

@@ -51,7 +51,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
-# That vector of derivatives is the **gradient** of the loss with respect to $o$. Read it as an error signal: *the second number is
+# The loss is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$. That vector of derivatives is the **gradient** of the loss with respect to $o$. Read it as an error signal: *the second number is
 # too large by 0.768*. It arrives at the output. Learning means passing it back, from each result to what the result was
 # made of, until it reaches a matrix that can be changed. This is **backpropagation**: the chain rule, used from the end to
 # the beginning.
@@ -131,7 +131,9 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
-# Ask again with the new query, $(1.887, 0.018)$. The loss was 0.296; now it is 0.283. That is one step of **gradient descent**.
+# Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.013 and 2.669 (they were 1.414, 0 and 2.828), the
+# weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is
+# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. ($W_K$ and $W_V$ stay as they are in this one; their turn comes below.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same."}}
 from classroom.diagram import Diagram
@@ -168,11 +170,13 @@ plt.show()
 w_q = np.array([[0, 2.0], [2, 0], [0, 0]])
 x_bites = np.array([[0, 1.0, 0]])  # animate, action, human
 w_q -= x_bites.T @ d_query[None]
-better, _ = attend_by_hand(x_bites @ w_q, k, v)
+better, new_weights = attend_by_hand(x_bites @ w_q, k, v)
 losses = [0.5 * ((o[0] - [1, 0]) ** 2).sum() for o in (output, better)]
 print("loss before and after one step:", *np.round(losses, 3))
 assert np.allclose(w_q[1], [1.887, 0.018], rtol=0, atol=0.0005)
 assert np.allclose(losses, [0.296, 0.283], rtol=0, atol=0.0005)
+assert np.allclose(new_weights[0], [0.197, 0.053, 0.750], rtol=0, atol=0.0006)
+assert np.allclose(better[0], [0.947, 0.750], rtol=0, atol=0.0006)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -207,7 +211,8 @@ quiz.one_choice(
 #
 # $$dQ = dS \, K , \qquad dK = dS^\top Q ,$$
 #
-# and from $dQ$ to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. Here $\circ$
+# and from $dQ$ to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. What is left goes back to the words,
+# and so to the layer below. In self-attention they receive it on three paths, which add up: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. Here $\circ$
 # multiplies entry by entry, $A$ are the attention weights, and $S = Q K^\top$ the scores before the division, hence the
 # factor $1 / \sqrt{d_k}$. (The $s$ above were scaled scores, after it.)
 
@@ -246,7 +251,7 @@ def attention_gradients(
 
 # %% [markdown]
 # Is that right? There is a check that needs no calculus. Change one input by a tiny amount up and down, see how the loss changes,
-# divide. This is a **finite difference**.
+# divide. This is a **finite difference**, and the comparison a **gradient check**.
 
 
 # %%
@@ -339,9 +344,9 @@ assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 # ## Let the machine do it
 #
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
-# it calls **tensors**, and walks this **computation graph** backwards on request. A tensor made with `requires_grad=True` is one whose
-# gradient you want; after `backward()` its gradient is in `.grad`. (`backward` starts from a single number, the loss: only of
-# one number can one say that it should get smaller.)
+# it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**). A tensor made with `requires_grad=True` is one whose
+# gradient you want; after `backward()` its gradient has been *added* to its `.grad`, so that this must be cleared before the next step. (Called without arguments,
+# `backward` starts from a single number, the loss: only of one number can one say that it should get smaller.)
 
 # %%
 import torch
@@ -468,9 +473,9 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. It computes
+# When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. In the PyTorch of this book it computes
 # the same, and on most devices as one fused kernel that never writes the matrix of weights to memory (chapter 20; on a CPU
-# only when nothing is dropped). The folded cell gives the same numbers to four: chapter 6's `multi_head_attention`, this layer
+# only when nothing is dropped). The folded cell feeds the same numbers to four implementations: chapter 6's `multi_head_attention`, this layer
 # with its weights and without them, and `nn.MultiheadAttention`.
 
 # %% tags=["proof"]
@@ -678,8 +683,8 @@ for seed in range(3):
     assert 30 < grown[75:85, 0].mean() / grown[:10, 0].mean() < 60
 
 # %% [markdown]
-# A quarter of the time, after the 1,000 steps in which values were learnt. (With them the output's matrices were trained, too, so it is
-# the whole path from value to answer that was missing, or most of it.)
+# Once the values are there, the look-up takes some 30 steps; from the very start it took some 120, most of which the values needed. (With
+# them the output's matrices were trained, too, so it is the whole path from value to answer that was missing, or most of it.)
 #
 # And the second guess: the weight on the right name ends near two thirds, while all answers are right. A weight is not
 # a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in which
@@ -842,16 +847,18 @@ print(f"asked for what it was given: {leaking:.2f}, before any training")
 assert leaking < 1
 
 # %% [markdown]
-# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large. Below:
-# the model was given something, or the divisor is wrong.
+# (Here the state *is* the target's embedding, undiluted. After a few layers such a leak looks weaker.) So before you train anything,
+# print the first loss and compare it with $\ln V$. Far above: something starts too large. Below, by more than the chance of one
+# batch: the model was given something, or the divisor is wrong.
 #
 # ### What if matrices start at zero?
 #
 # Zeros look like an even start. The formulas say what happens: $dQ = dS \, K$ and $dK = dS^\top Q$. If $W_Q$ is zero and $W_K$
 # is not, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both do; the other way round it is the same. If both are zero, both gradients are, and they stay zero for
 # ever. (That is with their biases at zero, too. A bias of the query alone lets the keys learn.) Nor may two heads
-# start equal, with equal rows of $W_O$: they get equal gradients and stay equal for ever, one head for the price of two. A random start is
-# there to **break the symmetry**. The folded cell trains both kinds of zeros.
+# start equal, with equal rows of $W_O$: without dropout they get equal gradients and stay equal for ever, one head for the price of two. A random start is
+# there to **break the symmetry**. The folded cell trains both kinds of zeros. With both matrices at zero the loss ends at 1.62, about the
+# best that can be had without looking, as *Break it*, below, works out.
 
 # %% tags=["hide-input"]
 for zeroed in (["w_q"], ["w_q", "w_k"]):
@@ -867,6 +874,7 @@ for zeroed in (["w_q"], ["w_q", "w_k"]):
     )
     print(f", W_Q has moved: {bool(moved)}")
     assert bool(moved) == (len(zeroed) == 1)
+assert round(np.mean(history[-100:]), 2) == 1.62
 
 # %% tags=["quiz"]
 quiz.number(
@@ -926,7 +934,7 @@ plt.show()
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised (`torch.tensor` would have
 # given a warning). The cut model's stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns
-# which. A blend of all five, and linear maps after it, can do no better than 1.58, so it has learnt all that its parts allow.
+# which. An even blend of all five, and linear maps after it, can do no better than 1.58, so it has learnt all that its parts allow.
 # From outside it is a model that learns badly. One check finds the reason:
 
 # %%

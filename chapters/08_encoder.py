@@ -9,8 +9,8 @@
 # # 8. How do you stack attention?
 #
 # One layer of attention mixes words once. The transformer of 2017 has six layers on each side, later ones many more, and around
-# each attention stand parts to which most articles give a line: a residual connection, a norm, and a small network for every
-# word. At the end of this chapter you have an encoder, equal to PyTorch's, and you have left out each of its parts to see
+# each attention stand other parts: a residual connection, a norm, and a small network that works on one
+# word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and you have left out each part of its layers to see
 # which of them two small tasks need.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 25 minutes to read, and 40 more for the exercises.
@@ -79,7 +79,8 @@ plt.show()
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
-# which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, on which both write, is its **residual stream**.
+# which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, on which both write, is its **residual stream**: the
+# vector that entered, plus everything that has been added to it.
 # In code a layer is the last two lines of `layer`:
 
 
@@ -205,17 +206,18 @@ for n, depth in enumerate(DEPTHS):
 # had trained worse than shallow ones (the **degradation problem**).
 #
 # But read the right column down to its end. At 24 layers less than 1 percent is a word's own. The reason is not that it has shrunk, as the next
-# cell shows. What attention adds is nearly the same for all words, and grows from layer to layer with the stream that it is
-# computed from, so that what tells words apart is drowned.
+# cell shows. As soon as the stream is mostly common to all words, so is what attention adds to it, and both grow together from layer
+# to layer. A word's own part grows too, but more slowly, and is drowned.
 
 # %%
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
 print(f"added, 24 layers: entries of size {size:.0f}, gradient {gradient:.0e}")
-print(f"of these a word's own: {np.mean(runs['added'], axis=0)[-1, 0] * size:.0f}")
+shares_at_end, sizes_at_end = np.array(runs["added"])[:, -1, :2].T
+print(f"of these a word's own: {np.median(shares_at_end * sizes_at_end):.0f}")
 alone, added = (np.mean(run, axis=0) for run in runs.values())
 assert 0.02 < alone[2, 0] < 0.04 and alone[3, 0] < 1e-6
 assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
-assert added[-1, 0] * size > 1  # what is a word's own has not shrunk
+assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shrunk
 
 # %% [markdown]
 # Both the size and the gradient explode. Something has to keep the stream within bounds.
@@ -280,8 +282,12 @@ quiz.number(
 # ## Post-norm or pre-norm?
 #
 # What should the norm be applied to? The 2017 paper normalises the stream itself, after each addition: **post-norm**.
-# Most models since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**. (Attention and
-# the feed-forward network are the two **sublayers** of a layer.)
+# Most models since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**. With $f$ for one of the two
+# **sublayers**, attention or feed-forward network,
+#
+# $$\text{post-norm:}\quad x \leftarrow \operatorname{LN}\bigl(x + f(x)\bigr), \qquad \text{pre-norm:}\quad x \leftarrow x + f\bigl(\operatorname{LN}(x)\bigr) .$$
+#
+# (Only in the second is the stream a plain sum, of the embedding and of all that was added. After the last layer it gets a norm once.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two drawings of one layer from left to right. Post-norm: x goes along a line; a branch passes through attention and is added; then the sum itself passes through a norm; the same again with feed-forward. Pre-norm: on each branch a norm stands before attention and before feed-forward, and the line itself passes through nothing but two additions."}}
 drawing = Diagram(7.6, 3.3)
@@ -350,19 +356,19 @@ plt.show()
 
 # %% [markdown]
 # Either norm stops the explosion. The first panel is the surprise: post-norm keeps words apart no better than adding
-# alone, and pre-norm much better. Why? What attention adds is common to all words; a word's own part gets hardly anything. With adding
+# alone, and pre-norm much better. Why? Most of what attention adds is common to all words. With adding
 # alone the common part grows in proportion to itself, from layer to layer, and soon a word's own is a small share of it. In a
 # post-norm stack
 # the common contribution is about as large as the stream, and then both are scaled back to size 1, so a word's own part shrinks by a
-# factor in every layer, exponentially. In a pre-norm stack the word's own part is never scaled down, and what is added to it has the same size at every layer, because
+# factor in every layer, exponentially. In a pre-norm stack the word's own part is never scaled down, and what is added to it stays bounded, however large the stream, because
 # the norm comes first. After 24 layers an entry has size 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, as much
 # as at the start.
 #
-# So much for stacks before training. It favours pre-norm (also written **Pre-LN**), as will the learning rates at the
+# So much for stacks before training. It favours pre-norm (also **Pre-LN**; the other is **Post-LN**), as will the learning rates at the
 # end of this chapter, a little; most deep models of today are pre-norm. The price: the larger the stream, the less a late layer changes
 # it, and where a post-norm model does train, it is often the better one ([Liu and others,
 # 2020](https://arxiv.org/abs/2004.08249)). It helps in either order to begin training with sublayers that add little. GPT-2
-# divides what they add by the root of the number of sublayers; here, with 24, both orders then keep 92 percent.
+# divides what they add by the root of the number of sublayers; here, with 24, a word's own share is then still 92 percent, in both orders.
 
 # %% tags=["proof"]
 own = {name: np.mean(run, axis=0)[:, 0] for name, run in runs.items()}
@@ -395,17 +401,17 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ## A network for each token
+# ## One network, for each token by itself
 #
 # The network of *not bad* computed an absolute value. The general one, the **feed-forward network** (FFN, or MLP), has the same
-# form, applied to every token by itself, or **position-wise**:
+# form. It is applied to every token by itself, **position-wise**, with the same parameters for all tokens of a layer:
 #
 # $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
 # $W_1$ goes up from $D$ to $d_\text{ff}$ *hidden* entries, by habit $4D$, and $W_2$ comes down again. The **activation
 # function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z) = \max(0, z)$, or the
 # smoother GELU. Two hidden entries gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$. (Many newer models
-# multiply two such maps, of which one passes through an activation function: **SwiGLU**, [Shazeer,
+# replace the first map by the product of two, of which one passes through an activation function: **SwiGLU**, [Shazeer,
 # 2020](https://arxiv.org/abs/2002.05202).)
 #
 # Written entry by entry, it looks familiar. Let $k_i$ be the columns of $W_1$ and $v_i$ the rows of $W_2$. Without
@@ -496,7 +502,7 @@ assert round(share, 2) == 0.67
 #
 # ## The encoder
 #
-# Both sublayers get the same frame, add and normalise. Either order is one line, which receives the sublayer as a function:
+# Both sublayers get the same frame, add and normalise. `AddAndNorm` receives the sublayer as a function, and either order is then one line:
 
 # %% tags=["export"] module="encoder"
 from collections.abc import Callable
@@ -841,8 +847,8 @@ for without in (None, *PARTS):
 # %% [markdown]
 # Without attention both stay at chance, because no digit reaches another position. Without the residual connection around attention, *add* stays at
 # chance and *reverse* gets stuck at a quarter to a third. The residual connection around the feed-forward
-# network alone can be spared here; it mixes no words. So can the norms, in three layers. And without the feed-forward networks
-# even *add* is learnt: the softmax is a non-linearity too, and so are the norms. It is slower, though: at the lowest learning
+# network alone can be spared here, perhaps because it mixes no words. So can the norms, in three layers. And without the feed-forward networks
+# even *add* is learnt, presumably because the softmax is a non-linearity too, and so are the norms. It is slower, though: at the lowest learning
 # rate, 600 steps bring it to 35 to 38 percent, where the whole model has 100. (What these two tasks can spare others may need:
 # for one thing, these need no stored facts.)
 
@@ -896,7 +902,7 @@ for depth, stream in enumerate(streams):
     assert own > 0.7 and (due > 0.99 if depth > 1 else due < 0.4)
 
 # %% [markdown]
-# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent is chance. After the second layer
+# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. After the second layer
 # both can be read, from one vector of 32 numbers. Where did the mirrored digit come from? Look for a head that
 # attends mostly to the mirrored position. While `record_weights` is open, each attention inside a model keeps its weights, under
 # the name that the module has there. (PyTorch calls such a tool a
@@ -934,11 +940,12 @@ assert min(others) > 0.17 and max(others) < 0.23
 # In the second layer some head gives the mirrored position 0.97 of its weight, and in the first no head more than 0.16 (1/12
 # would be chance). A look proves nothing, so what each layer's attention finds was also thrown away. Without the second's, fewer
 # than two thirds of the digits are right, so it is the second that fetches many of them. Without the third's, which looks at the same
-# position, nothing is lost: by then the digit is there. (The 30 percent after the first layer mean little: the digits of other
+# position, nothing is lost: by then the digit is there. (Of the 30 percent after the first layer a good part means little: the digits of other
 # positions can be read from there, too, to some 20 percent.)
 #
 # So a position of layer 3 is **no longer its word alone**. It is a vector in the residual stream that began as one digit and by
-# now holds two. When an attention map of a higher layer shows a line to the word *bank*, the line leads to everything
+# now holds two. In a model of language such vectors are called **contextual**: the same word has the same row of the embedding table in every
+# sentence, and at layer 5 a different vector in each. When an attention map of a higher layer shows a line to the word *bank*, the line leads to everything
 # that lower layers have written at that position, and this is the first reason not to read such maps as explanations.
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) tests it in a published model.
 

@@ -16,7 +16,7 @@
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It takes
 # about 30 minutes to read, and 50 more for the exercises. To write a transformer this afternoon, begin at [the
-# end](#all-of-it-on-one-screen).
+# whole model on one screen](#all-of-it-on-one-screen).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer."}}
 from functools import partial
@@ -173,7 +173,7 @@ plt.show()
 # %% [markdown]
 # Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. (In the decoder
 # `<bos>` comes before *I*; the picture leaves it out.) The last row belongs to the padding token. No word may attend to it;
-# it still asks, and the loss leaves its answer out.
+# its own row is still computed, and the loss leaves it out.
 #
 # ### Are causal and padding masks interchangeable?
 #
@@ -182,9 +182,9 @@ plt.show()
 # `causal & padding` broadcasts to $(B, 1, T, T)$. (Where padding stands at the end, the causal mask alone hides it from the words before. But some
 # code pads in front.)
 #
-# What if a row may attend to nothing? The softmax of nothing but minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives
+# What if a row may attend to nothing, as a padding token in front does under a causal mask, or any query where the source is empty? The softmax of nothing but minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives
 # nothing (but the bias of the last linear map, if there is one). PyTorch's module returns NaN (at least with
-# `need_weights=True`, its default), and one NaN in a batch turns the loss and all gradients to NaN.
+# `need_weights=True`, its default), and one NaN in a batch can turn the loss and all gradients to NaN.
 
 # %%
 from dotformer.attention import MultiHeadAttention
@@ -293,8 +293,8 @@ plt.show()
 #
 # In this model, the *last* one. A picture of two towers side by side suggests that decoder layer 2 asks encoder layer 2. It
 # does not. The encoder runs to its end first, and its final output is the **memory** that every decoder layer
-# asks, each through its own $W_K$ and $W_V$. The last output is the natural choice, because it has
-# been through all layers. And the queries come from the decoder: whoever receives the blend is the one who asks.
+# asks, each through its own $W_K$ and $W_V$. Other wirings have been tried; this is the paper's.
+# And the queries come from the decoder: whoever receives the blend is the one who asks.
 #
 # So a decoder layer has three sublayers, each in the *add and norm* of chapter 8. Self-attention comes first, because the query that
 # goes to the memory should know how far the answer has come. Cross-attention follows, and the feed-forward network is last.
@@ -389,7 +389,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## The whole transformer
 #
-# Two embeddings, two stacks, and the linear map. The configuration of a layer grows into that of the model, whose defaults are
+# Two embeddings, two stacks, and the linear map (of a language model, its *head*). `TransformerConfig` extends the `LayerConfig` of chapter 8, and its defaults are
 # the paper's base model (except that the paper shares one table of embeddings between source and target).
 
 # %% tags=["export"] module="transformer"
@@ -619,9 +619,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # %% [markdown]
 # In training the decoder receives `<bos> I am fine` and must predict `I am fine <eos>`. Both have the same length,
 # position by position: after `<bos>` comes *I*, after *I* comes *am*. In code, the first is all columns of the answers but
-# the last, and the second all but the first; the loss skips padding (`ignore_index=0`). This is called **teacher
-# forcing**, because the model goes on from the right words whatever it would have said. It has a price: in use the model goes on
-# from its *own* words, mistakes included, which it has never practised (**exposure bias**).
+# the last, and the second all but the first: the targets *shifted right*, and **next-token prediction**. The loss skips padding (`ignore_index=0`). This is called **teacher
+# forcing**, because the model goes on from the right words whatever it would have said. It has a price: in use it goes on
+# from its *own* words, and training never showed it a beginning with a mistake in it (**exposure bias**).
 
 
 # %%
@@ -802,8 +802,8 @@ assert 0.2 < rates["how"] < 0.3
 #
 # The question has six tokens. Each is looked up, scaled by $\sqrt{16} = 4$ ([chapter
 # 8](08_encoder.ipynb#from-numbers-to-vectors) says why), and receives its position; two encoder
-# layers turn that into the memory. The answer so far goes into the decoder. Follow the last cross-attention from `<bos>`, head by head:
-# the position that must say the first word asks the question.
+# layers turn that into the memory. The answer so far goes into the decoder. Follow the first head of the last cross-attention from `<bos>`: the query comes from the
+# position that must predict the first word.
 
 # %%
 right = batch(["<bos> I am fine <eos>"])
@@ -828,15 +828,22 @@ with torch.no_grad():
 products = q[0, 0] @ k[0].T  # of <bos> with each word of the question
 weights = (products / math.sqrt(8)).softmax(dim=-1)
 blend = weights @ v[0]
-print(f"{'':5}{'q · k':>8}{'/ √8':>8}{'e to that':>11}{'weight':>8}")
-for word, product, weight in zip(question, products, weights, strict=True):
+print(
+    f"{'':5}{'q · k':>8}{'/ √8':>8}{'e to that':>11}{'weight':>8}   value begins with"
+)
+for word, product, weight, value in zip(
+    question, products, weights, v[0], strict=True
+):
     scaled = product / math.sqrt(8)
-    print(f"{word:5}{product:8.2f}{scaled:8.2f}{scaled.exp():11.2f}{weight:8.2f}")
-print("blend, first entries:", [round(entry, 2) for entry in blend[:4].tolist()])
+    print(
+        f"{word:5}{product:8.2f}{scaled:8.2f}{scaled.exp():11.2f}{weight:8.2f}{value[0]:12.2f}"
+    )
+print("the blend begins with", [round(entry, 2) for entry in blend[:4].tolist()])
 
 # %% [markdown]
 # Read the row of *you*: its dot product with the query is 8.03, divided by $\sqrt 8$ that is 2.84, and $e^{2.84} = 17.1$ of a sum of
-# 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the weight 0.73. That is one head; the second
+# 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the weight 0.73. Multiply the last two columns row by row
+# and add up, and you have the first entry of the blend. That is one head; the second
 # does the same with numbers of its own, and `w_o` joins them.
 
 # %% tags=["proof"]
@@ -846,6 +853,7 @@ assert np.isclose(products[4], 8.03, atol=0.02) and np.isclose(
 )
 assert np.isclose(scaled.exp().sum(), 23.5, atol=0.2)
 assert np.isclose(weights[4], 0.73, atol=0.01)
+assert np.isclose((weights * v[0, :, 0]).sum(), blend[0], atol=1e-6)
 with torch.no_grad(), record_weights(model) as recorded:
     model(hello, right[:, :-1])
 assert torch.allclose(
@@ -947,12 +955,13 @@ with torch.no_grad():
 
 # %% [markdown]
 # The same up to rounding. That is what the causal mask buys: a sentence of a thousand words takes a thousand
-# passes to write, but only one to learn from. A recurrent network ([chapter 1](01_why_attention.ipynb)) needs a
+# passes to write, but only one in each step of training. A recurrent network ([chapter 1](01_why_attention.ipynb)) needs a
 # thousand steps for either.
 #
 # It rests on one property: *no position sees its future*. So it is worth a test of its own. Change the last words of
 # the answer, and nothing before them may move, in training mode and out of it. (Dropout must be 0 for that, since it
-# moves everything at random.) The function below changes the targets after the third. This **leak test** cannot see a wrong mask on the cross-attention, nor a target that was not shifted: a model asked to predict the
+# moves everything at random.) The function below changes the targets after the third. This **leak test** sees only rows that see too much of the target's future. It cannot see a mask that hides too much,
+# a wrong mask on the cross-attention, nor a target that was not shifted: a model asked to predict the
 # very word it is given copies it, and its loss falls to 0 without any look at the future.
 
 
@@ -1000,7 +1009,7 @@ quiz.one_choice(
 # ### Does a causal mask carry order?
 #
 # Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that in the
-# first layer equal words already become different, and the second layer can use that. In the folded cell a random decoder without positions reads five words, and then
+# first layer equal words receive different averages (as soon as an earlier word differs, and `<bos>` does), and the second layer can use that. In the folded cell a random decoder without positions reads five words, and then
 # with the first two exchanged: with one layer what the last word receives stays the same, with two it changes.
 
 # %% tags=["hide-input"]
@@ -1166,8 +1175,8 @@ for name, make in variants.items():
     )
 
 # %% [markdown]
-# *Loss* is the highest of nine seeds, in the last batch. All seven end below 0.05, where guessing costs more than 3, so no loss
-# looks alarming. *Forced* is the mean of the nine, and *writing* goes from the worst to the best. (Questions are
+# *Loss* is the highest of nine seeds, in the last batch. All seven end below 0.05, where guessing costs more than 3, so each loss, seen alone,
+# looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to the best. (Questions are
 # held out, not topics.)
 #
 # - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at best.
@@ -1201,10 +1210,19 @@ across = writing["causal mask on cross-attention"]
 assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 
 # %% [markdown]
+# ## With one stack, or two?
+#
+# Leave out the decoder, and you have an **encoder-only** model such as BERT: it reads, and classifies or compares ([chapter
+# 15](15_pretrained.ipynb) loads one). Leave out the encoder, and with it the cross-attention, and you have a **decoder-only** model such as GPT: what is left is
+# chapter 8's encoder layer with a causal mask. Question and answer stand in one sequence, and the causal self-attention of the answer does what cross-attention did here. Most chat models
+# are of that kind: one stack is simpler, and learns from any text as it stands. Where input and output are different
+# sequences, as in translation or speech recognition, two stacks remain in use (T5, Whisper), and the encoder may look in both
+# directions (it is *bidirectional*).
+#
 # ## All of it on one screen
 #
 # Here is the whole model once more, post-norm as in the paper and without configuration or checks, as you would write it
-# in an afternoon.
+# in an afternoon. (`fit`, which trains it, and `generate`, which lets it write, stand [above](#a-model-that-has-learnt-to-answer).)
 
 
 # %%
@@ -1341,15 +1359,6 @@ for start in ("our", "PyTorch's"):
     assert (abs(first - np.log(1000) - 0.5) < 0.2) == (start == "our")
 
 # %% [markdown]
-# ## With one stack, or two?
-#
-# Leave out the decoder, and you have an **encoder-only** model such as BERT: it reads, and classifies or compares ([chapter
-# 15](15_pretrained.ipynb) loads one). Leave out the encoder, and with it the cross-attention, and you have a **decoder-only** model such as GPT: question
-# and answer stand in one sequence, and the causal self-attention of the answer does what cross-attention did here. Most chat models
-# are of that kind: one stack is simpler, and learns from any text as it stands. Where input and output are different
-# sequences, as in translation or speech recognition, two stacks remain in use (T5, Whisper), and the encoder may look in both
-# directions.
-#
 # ## Exercises
 #
 # ### Exercise 1: Shift right

@@ -28,7 +28,7 @@ transformer_map(built=10)
 # %% [markdown]
 # ## Words are too many, letters are too few
 #
-# A model needs a number for each token, and a row of a table for each number. There are two obvious answers, and each has its price.
+# A model needs a number for each token, its **token ID**, and a row of a table for each number. All tokens that have one are its **vocabulary**. There are two obvious answers, and each has its price.
 #
 # **A number for each word.** German writes numbers as single words: 21 is *einundzwanzig*, one-and-twenty. Here are the
 # first 10,000, with a few hundred of them set aside.
@@ -108,8 +108,8 @@ for step in range(1, 5):
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. *Seat* begins as *s e a t*; *e a*
 # merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*. A word that was not in the text, in two
-# subwords that were. The order matters: in a text where a space got lost, *seateam*, it is
-# *tea m* before *ea t*, and so *s ea team*; whoever took the longest subword first, from the left, would get *s eat ea m*. The model is trained on text cut like this, so new text must be cut in the same way.
+# subwords that were. The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t* in the middle. *T ea*
+# was learnt first, so the word becomes *s ea team*; whoever took the longest subword first, from the left, would get *s eat ea m*. The model is trained on text cut like this, so new text must be cut in the same way.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -125,8 +125,8 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # symbols (**byte-level BPE**) no text is out of vocabulary, and whatever UTF-8 can write comes back from its tokens as it was. A single token,
 # however, may be part of a character. A program that prints tokens as they are generated must wait until a character is complete (exercise 1).
 #
-# Merges should not cross from one word into the next, or *of the* would become a token that helps with neither *of* nor
-# *the*. So the text is first cut into words, each with the space before it, so that nothing is lost. This is called
+# Usually merges do not cross from one word into the next, because frequent phrases such as *of the* would fill the vocabulary. (*SuperBPE*, [Liu and others,
+# 2025](https://arxiv.org/abs/2503.13423), lets them, once the words have been learnt.) So the text is first cut into words, each with the space before it, so that nothing is lost. This is called
 # **pre-tokenization**. In the pattern, `\p{L}` is any letter and `\p{N}` any numeral of any script, and `\s+(?!\S)` takes several spaces up to the last one, which is left for the
 # word that follows.
 
@@ -149,7 +149,9 @@ assert (
 
 # %% [markdown]
 # One consequence: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different embeddings.
-# (And in Chinese, which has no spaces, a *word* of this pattern can be a whole sentence.)
+# (In Chinese, which has no spaces, a *word* of this pattern can be a whole sentence, and in Hindi a word is cut within its syllables, because
+# Unicode does not count all of its vowels as letters. And *ë* can be one character or two, *e* and the dots, which look alike and
+# have different bytes; programs that compare texts bring them to one form first, by **Unicode normalisation**.)
 #
 # ## The definition
 #
@@ -390,16 +392,17 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With 300 tokens, 41 of them learnt, nearly every letter stands alone; *the* is *t* and *he*. With 8,000 nearly every word is one
-# token. The exceptions reveal what the training text was about: dogs that bite and tea are rare in captions of photographs.
+# With 300 tokens, 41 of them learnt, about half of the letters stand alone; *dog* is three tokens, and *the* is *t* and *he*. With 8,000 nearly every word is one
+# token. The exceptions show what captions of photographs are about: *tea* and the form *bites* are too rare in English to have earned
+# one, while German *beißt* has.
 #
 # ### How many merges?
 #
 # Each merge makes texts shorter, and the embedding table longer by one row that must be learnt. Count a token as *rare* if the
 # training text uses it fewer than 100 times, so that it is read fewer than 100 times an epoch. (A merge that was frequent
 # when it was made may end as a rare token, since later merges swallow it.) A token that is hardly ever read stays
-# **undertrained**; in large models such tokens are known for odd answers, as *glitch tokens*. The number of tokens a word is
-# called **fertility**.
+# **undertrained**; in large models such tokens are called *glitch tokens*, and a prompt with one can get an odd answer. The average number of tokens per word is
+# called **fertility**. It is counted here on captions that were not used to learn the merges.
 
 # %%
 print(
@@ -416,7 +419,7 @@ for row in captions["sizes"]:
 # learnt tokens are then rare. So there is a trade-off: stop where the curve flattens, while tokens still occur often
 # enough to be learnt. For this corpus that is somewhere from 2,000, with 15 percent rare, to 4,000, with 65 percent. But the limit of 100 is ours, and only a trained model
 # could tell; [chapter 14](14_translation.ipynb) trains one with 6,000. A larger vocabulary also costs at the other end, where the output layer computes a
-# logit for every token. (And losses *a token* of two tokenizers cannot be compared, since their tokens are of different length; one compares a byte or a character.) ([Sennrich and Zhang, 2019](https://arxiv.org/abs/1905.11901), found
+# logit for every token. (And losses *per token* of two tokenizers cannot be compared, since their tokens are of different length; the loss per byte can, in *bits per byte*.) ([Sennrich and Zhang, 2019](https://arxiv.org/abs/1905.11901), found
 # that small vocabularies help small corpora.) The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and
 # German together; models of today, with terabytes of text, have 100,000 and more.
 #
@@ -495,7 +498,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # the test text that 8,000 tokens cut into several, 36 percent are cut differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the
 # merges, and *Bau fahrzeug* with the longest first, which a German would prefer. **Unigram**
 # ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords and drops those whose
-# removal lowers the likelihood of the training text least; a new word gets its most probable segmentation. The library SentencePiece has BPE and Unigram.
+# removal lowers the likelihood of the training text least; a new word gets its most probable segmentation. It can also draw one of several at random
+# while a model is trained (**subword regularisation**); *BPE-dropout* does that with merges. The library SentencePiece has BPE and Unigram.
 #
 # ## Is it the same as the library's?
 #
@@ -565,7 +569,7 @@ assert 1.5 < slower < 3.5
 assert captions["encoding"]["ours, from nothing"] < captions["encoding"]["library"]
 
 # %% [markdown]
-# Learning takes about twice as long as in Rust here (and up to three times in other runs). Encoding takes equally long, because both remember the
+# Learning takes about twice as long as in Rust here (and up to three times in other runs). Encoding takes about equally long, probably because both remember the
 # words that they have cut. (The library does more for each text, since it also reports where each token begins and ends.)
 
 # %% tags=["quiz"]
@@ -593,7 +597,8 @@ quiz.one_choice(
 # ## Batches that waste little
 #
 # A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Padding means nothing: the padding mask of
-# [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of chapter 11 leaves it out. But it is
+# [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of chapter 11 leaves it out. No mask need be stored: it is `tokens != pad_id`, which is safe because no text
+# is ever encoded as `<pad>`. But padding is
 # computed like any other token. In a batch of mixed lengths much of the work is padding. So sort sentences by length first (a
 # pair by the longer of its two sides; this is called **bucketing**), and close a batch when
 # its tokens, padding included, would exceed a limit. Then short sentences come in large batches and long ones in
@@ -724,6 +729,8 @@ assert convenient.decode(convenient.encode(message)) != message
 # The user has typed an end token into the middle of a sentence (decoding leaves special tokens out), and a program that cuts its input at end tokens loses the rest.
 # Where special tokens separate the speakers of a chat, a user can speak in another's name, a form of **prompt injection**. Ordinary tests do not show it,
 # because ordinary texts come back as they were. The check: whatever the text, `encode` must return no special token.
+#
+# ### Break it: merges learnt from the test text
 #
 # Another mistake hides even better. If the merges are learnt from the *test* text as well, its frequent words become whole tokens, so that its score no longer says
 # how well a model does with held-out text (**data leakage**). Learn merges from the training text only, and keep the tokenizer with its model: with another one, every number means something else.

@@ -107,7 +107,7 @@ print(train_pairs[0])
 # and leaves the division to the caller, who knows how many batches belong together.
 #
 # **Label smoothing** asks for less than certainty. With $\varepsilon = 0.1$, nine tenths of the target's probability go
-# to the right token, and the last tenth is spread evenly over all $V$ tokens. In the first row above, the target is then
+# to the right token, and the last tenth is spread evenly over all $V$ tokens. It is meant against **overconfidence**. In the first row above, the target is then
 # $0.9 + 0.1 / 4 = 0.925$ for *b* and $0.025$ for each other token:
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
@@ -197,12 +197,12 @@ quiz.number(
 #
 # Chapter 7 subtracted from every parameter its gradient times a **learning rate**. But gradients differ in size, from one
 # parameter to the next and from one model to the next, often by orders of magnitude, and a learning rate that suits one
-# is too large or too small for another. **Adam** divides the size out. For each parameter it keeps two running means, $m$
-# of the gradient $g$ and $v$ of its square, and steps by the first over the root of the second:
+# is too large or too small for another. **Adam** divides the size out. For each parameter it keeps two running means (*exponential moving averages*), $m$
+# of the gradient $g$ and $v$ of its square, its first and second **moment**, and steps by the first over the root of the second:
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2, \qquad \text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon}$$
 #
-# Both means start at 0; the divisors, with the number $n$ of the step, make up for that. With $\beta_1 = 0.9$ the first looks back over some
+# Both means start at 0; the divisors, with the number $n$ of the step, make up for that (**bias correction**). With $\beta_1 = 0.9$ the first looks back over some
 # $1 / (1 - \beta_1) = 10$ steps, with the paper's $\beta_2 = 0.98$ the second over 50. The tiny $\epsilon$, $10^{-9}$, guards against dividing by 0.
 #
 # **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The learning rate is 0.01. How
@@ -222,14 +222,19 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # is signal or noise. Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree the steps are
 # short. At the first step there is nothing to disagree with.
 #
-# So the first steps know the least and are the longest. Hence **warm-up**: the learning rate begins near 0 and grows.
+# So at an equal learning rate the first steps know the least and are the longest. Hence **warm-up**: the learning rate begins near 0 and grows.
+# (A post-norm stack, whose gradients near the output start large, needs it most: [chapter 8](08_encoder.ipynb#does-it-need-warm-up).)
 # Later it should shrink, since a model that keeps jumping by the same distance does not settle. The paper's
 # **schedule**, called Noam after one of its authors, does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
 # The two terms meet at $n = \text{warmup}$, where the learning rate is highest. Other schedules go down to 0 in a
-# straight line, or along half a **cosine**. They must know the last step in advance.
+# straight line, or along half a **cosine**, which falls slowly at both ends and fast between. With a warm-up of $w$ steps and the last step $N$ that is
+#
+# $$\eta(n) = \eta_\text{peak} \cdot \tfrac12 \left( 1 + \cos \pi \tfrac{n - w}{N - w} \right) \quad \text{for } n \ge w .$$
+#
+# Both must know the last step in advance.
 
 
 # %% tags=["export"] module="training"
@@ -264,15 +269,19 @@ def linear_rate(step: int, peak: float, warmup: int, steps: int) -> float:
 steps = np.arange(1, 10_001)
 paper = [noam_rate(n, d_model=512, warmup=4000) for n in steps]
 linear = [linear_rate(n, peak=7e-4, warmup=1000, steps=10_000) for n in steps]
+half = (1 + np.cos(np.pi * (steps - 1000) / 9000)) / 2
+cosine = 7e-4 * np.where(steps < 1000, steps / 1000, half)
 assert np.argmax(paper) == 3999 and np.isclose(max(paper), 1 / np.sqrt(512 * 4000))
 assert np.isclose(noam_rate(9, 4, 4), 4**-0.5 * min(9**-0.5, 9 * 4**-1.5))
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Learning rate over 10,000 steps. The paper's rises in a line to 0.0007 at step 4,000 and then falls slowly, to 0.00044 at the end. The linear one rises to the same height by step 1,000 and falls in a line to 0."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Learning rate over 10,000 steps. The paper's rises in a line to 0.0007 at step 4,000 and then falls slowly, to 0.00044 at the end. The linear one rises to the same height by step 1,000 and falls in a line to 0. The cosine rises with it, stays higher at first, crosses it halfway and comes to 0 more gently."}}
 figure, axes = plt.subplots(figsize=(6.4, 2.8))
 axes.plot(steps, paper, color=plots.BLUE)
 axes.plot(steps, linear, color=plots.GOLD)
+axes.plot(steps, cosine, color=plots.TEAL)
 axes.text(6000, 6.1e-4, "the paper's, warm-up 4,000", color=plots.BLUE)
-axes.text(1300, 7.05e-4, "linear, warm-up 1,000", color=plots.GOLD)
+axes.text(1700, 3.2e-4, "linear, warm-up 1,000", color=plots.GOLD)
+axes.text(2150, 7.05e-4, "cosine, warm-up 1,000", color=plots.TEAL)
 axes.set(xlabel="step", ylabel="learning rate", ylim=(0, 7.8e-4), xlim=(0, 10_000))
 plt.show()
 
@@ -301,22 +310,24 @@ quiz.number(
 
 # %% [markdown]
 # Warm-up guards the beginning. **Gradient clipping** guards the rest. Take all gradients of the model as one long
-# vector. If its norm exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes
+# vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes
 # $(0.6, 0.8)$. The direction stays. Does Adam not divide the size out anyway? Of the typical gradient, yes. But let one
-# batch have a gradient of a hundred times the usual size. It outweighs everything else in $m$, so that for some ten steps
-# the model follows this one batch. And it stays in $v$, whose root is 14 times the usual at first, and after 200 steps
+# batch have a gradient of a hundred times the usual size. It outweighs everything else in $m$, so that for some twenty steps
+# the model follows this one batch (no step is longer than usual, but all go in its direction). And it stays in $v$, whose root is 14 times the usual at first, and after 200 steps
 # still twice, so that all these steps are too short.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
-# asking for it. **AdamW** does that separately from Adam's step, $\theta \leftarrow \theta - \eta \lambda \theta$, which
-# is called *decoupled*. (The older way adds $\lambda \theta$ to the gradient. But Adam would divide it by $\sqrt v$ as
-# well, and parameters with large gradients would hardly decay.) Most models of today are trained with AdamW, usually
+# asking for it. The older way is **L2 regularisation**: add $\frac{\lambda}{2} \lVert \theta \rVert^2$ to the loss, and so $\lambda \theta$ to the
+# gradient. For plain gradient descent the two are the same. In Adam they are not, because Adam would divide $\lambda \theta$ by $\sqrt v$ as
+# well, and parameters with large gradients would hardly decay. **AdamW** therefore takes the decay out of the gradient, and does it separately
+# from Adam's step, $\theta \leftarrow \theta - \eta \lambda \theta$, which
+# is called *decoupled*. Most models of today are trained with AdamW, usually
 # without decay of biases and norms. The paper used none, and nor does our trainer.
 #
 # ## One step from several batches
 #
 # The batch you want may not fit into memory. Then send several smaller ones through the model in turn, add up their
-# gradients, and step once. This is **gradient accumulation**, and it should be *the same step*. Is it? Take two
+# gradients, and step once. This is **gradient accumulation**, all of them together are the *effective batch*, and it should be *the same step*. Is it? Take two
 # sentences, with 3 and 9 targets (the end token counts), as one batch and as two.
 
 # %%
@@ -534,7 +545,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from dotformer.support.checkpoints import RunFolder, keep_random_state
-from dotformer.support.progress import Meter, steps_after, stream
+from dotformer.support.progress import Meter, steps_after, stream, validation_row
 
 
 class Trainer:
@@ -566,9 +577,7 @@ class Trainer:
             summed = summed + loss.detach()
         return float(summed)
 
-    def train_step(
-        self, batches: list[Batch], learning_rate: float
-    ) -> tuple[float, int]:
+    def train_step(self, batches: list[Batch], rate: float) -> tuple[float, int]:
         """One step on several batches, as if they were one; summed loss, targets.
 
         ValueError when no target is real, FloatingPointError when the gradient is
@@ -585,7 +594,7 @@ class Trainer:
         if not torch.isfinite(norm):
             raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = rate
         self.optimizer.step()
         return loss, tokens
 
@@ -611,16 +620,12 @@ class Trainer:
             for step, (place, group) in zip(steps, data, strict=False):
                 rate = config.learning_rate_at(step)
                 meter.add(*self.train_step(group, rate))
-                if step % config.validate_every and step < config.steps:
-                    continue
-                row = {"step": step, "epoch": place[0], "learning_rate": rate}
-                row |= meter.read()  # the loss and the speed
-                found = validate(model)
-                row |= {f"validation_{name}": float(found[name]) for name in found}
-                history.append(row)
-                run.save(model, optimizer, config, place, history)
-                model.train()
-                meter = Meter()
+                if step % config.validate_every == 0 or step == config.steps:
+                    row = meter.row(step, place, rate)
+                    history.append(row | validation_row(validate(model)))
+                    run.save(model, optimizer, config, place, history)
+                    meter = Meter()
+                    model.train()
         return history
 
 
@@ -734,8 +739,9 @@ plt.show()
 #
 # Which parts of this recipe matter? We have trained this chapter's model with other recipes, three seeds each, and
 # validated every 25 steps (`python -m benchmarks.recipes`, half an hour). Each row changes what its name says: *the paper's*
-# the peak, the warm-up and the shape of the schedule, **SGD** the optimizer (gradient descent with momentum 0.9) and its
-# learning rate, here the best of five. *Test* is the share of test numbers that are right at the end.
+# the peak, the warm-up and the shape of the schedule, **SGD** the optimizer (gradient descent with a momentum of 0.9, that is, along a running mean of
+# the gradients like Adam's $m$, undivided) and its
+# learning rate, here the best of five on the validation numbers. *Test* is the share of test numbers that are right at the end.
 # *Averaged* is the same for the mean of the parameters at the last five validations, which is called **checkpoint
 # averaging**.
 #
@@ -808,9 +814,9 @@ plt.show()
 # **The schedule.** A line and half a cosine are equally good. The inverse square root gets there as soon, but does not settle,
 # since its last steps are still four tenths of the longest. The paper's own schedule, with its 4,000 steps of warm-up, is
 # at step 600 only 15 percent of the way up. It was made for 100,000 steps. So a schedule must fit the length of the run.
-# And averaging the last checkpoints does what small last steps do: it brings the inverse square root to 100 percent. That is how
-# the paper made do with it: it averaged the last five checkpoints, and twenty of the large model. (In a run that is still
-# improving, the mean is worse than the end, because older checkpoints are worse.)
+# And averaging the last checkpoints does what small last steps do: it brings the inverse square root to 100 percent. The paper, with this
+# schedule, averaged the last five checkpoints, and twenty of the large model. (What is averaged are parameters, of one run, and not predictions. In a
+# run that is still improving the mean is worse than the end, because older checkpoints are worse. A running mean of the parameters, *EMA*, is a relative.)
 #
 # **Label smoothing.** A model that does what is asked gives the right token $0.9 + 0.1 / 334 = 0.9003$, and then its
 # perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number of right answers is the same with and
@@ -901,7 +907,8 @@ quiz.one_choice(
 # ## When a model overfits
 #
 # With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? We tried that too (`python -m
-# benchmarks.overfitting`, ten minutes). Here are the losses on the training set and on the validation set.
+# benchmarks.overfitting`, ten minutes, three seeds each). Here are the losses on the training set and on the validation set, with a
+# dot where the latter is lowest.
 
 # %%
 few = measured("overfitting")["runs"]
@@ -927,50 +934,57 @@ plt.show()
 
 # %%
 print(
-    f"{'150 numbers':22}{'lowest loss':>11}{'at step':>9}{'loss at the end':>17}{'test right':>12}"
+    f"{'150 numbers':22}{'lowest loss':>11}{'at step':>9}{'loss at the end':>17}{'right at the end':>18}"
 )
 for name, seeds in few.items():
     losses = np.mean([run["validation_loss"] for run in seeds], axis=0)
     step = seeds[0]["step"][int(losses.argmin())]
-    right = np.mean([run["test"]["exact"] for run in seeds])
-    print(f"{name:22}{losses.min():11.3f}{step:9}{losses[-1]:17.3f}{right:12.1%}")
+    right = np.mean([run["validation_exact"][-1] for run in seeds])
+    print(f"{name:22}{losses.min():11.3f}{step:9}{losses[-1]:17.3f}{right:18.1%}")
+for name in ("none", "weight decay 1"):
+    right = np.mean([run["test"]["exact"] for run in few[name]])
+    print(f"test numbers right, {name}: {right:.1%}")
 
 # %% [markdown]
 # That is **overfitting**: after some 150 steps the training loss is near 0 and the validation loss turns upwards, because the
-# model memorises these 150 and becomes surer of its mistakes on others. It **generalises** to only 39 percent of the test
-# numbers. What helps against it is called **regularisation**:
+# model memorises these 150 and becomes surer of its mistakes on others. It **generalises** to only 43 percent of the validation
+# numbers (38 to 53 with the three seeds). What helps against it is called **regularisation**:
 #
-# - **Early stopping**: stop when the validation loss no longer falls, or keep the parameters of the lowest one, as `RunFolder`
-#   does below. It limits the damage without removing the cause. And choose the figure that you care about: the share of
-#   validation numbers that are right goes on rising while the loss does, from 38 to 43 percent.
-# - **Weight decay**, here with AdamW, keeps parameters small, so that solutions with small parameters are preferred. With
-#   0.1 it gains nine points, with 1 very many: 93 percent. (With 3 as many are right, at five times the loss. Where models are
+# - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or keep the parameters that had the lowest
+#   loss, as `RunFolder` does below. It limits the damage without removing the cause. And choose the figure that you care about. Here the
+#   two disagree: after the loss has turned, the share of right numbers still rises, from 38 to 43 percent.
+# - **Weight decay**, here with AdamW on all parameters (`trainer.optimizer = optim.AdamW(..., weight_decay=1.0)`), leaves no room for
+#   large parameters that only a few examples ask for. With
+#   0.1 it gains some eight points, with 1 fifty: 93 percent. (With 3 as many are right, at five times the loss. Where models are
 #   large and texts many, 0.01 to 0.1 is usual.)
-# - **Dropout** makes it hard to memorise with single entries: 89 percent with 0.1, and 81 with 0.2.
-# - **Label smoothing** gains a little with each seed, four points on average.
+# - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85 with 0.2.
+# - **Label smoothing** changes little: it gains with two seeds and loses with one.
 #
-# And more data helps most. With 20,000 numbers none of this was needed.
+# These are choices, so validation numbers decide. The test numbers are asked once, at the end: 39 percent right without a remedy, and 93 with
+# weight decay 1. And more data helps most. With 20,000 numbers none of this was needed.
 
 # %% tags=["proof"]
-right = {
-    name: np.mean([run["test"]["exact"] for run in seeds])
+by_seed = {
+    name: np.array([run["validation_exact"][-1] for run in seeds])
     for name, seeds in few.items()
 }
-assert round(right["none"], 2) == 0.39 and right["label smoothing 0.1"] < 0.45
-assert round(right["weight decay 1"], 2) == 0.93 and right["weight decay 0.1"] < 0.5
-for name, least, gain in (
-    ("label smoothing 0.1", 0, 4),
-    ("weight decay 0.1", 5, 9),
-):
-    pairs = zip(few[name], few["none"], strict=True)
-    gains = [100 * (a["test"]["exact"] - b["test"]["exact"]) for a, b in pairs]
-    assert min(gains) > least and round(np.mean(gains)) == gain
+right = {name: row.mean() for name, row in by_seed.items()}
+assert by_seed["none"].round(2).tolist() == [0.53, 0.38, 0.39]
+assert right["none"].round(2) == 0.43 and right["weight decay 1"].round(2) == 0.93
+assert 0.08 < right["weight decay 0.1"] - right["none"] < 0.09
+smoothed = by_seed["label smoothing 0.1"] - by_seed["none"]
+assert (smoothed > 0).sum() == 2 and smoothed.mean() < 0.03
 assert abs(right["weight decay 3"] - right["weight decay 1"]) < 0.02
+asked = [
+    np.mean([run["test"]["exact"] for run in few[name]]).round(2)
+    for name in ("none", "weight decay 1")
+]
+assert asked == [0.39, 0.93]
 ends = {name: few[name][0]["validation_loss"][-1] for name in few}
 assert 4 < ends["weight decay 3"] / ends["weight decay 1"] < 7
 assert (
-    round(right["dropout 0.1"], 2) == 0.89
-    and round(right["dropout 0.2"], 2) == 0.81
+    round(right["dropout 0.1"], 2) == 0.93
+    and round(right["dropout 0.2"], 2) == 0.85
 )
 turns = [run["step"][int(np.argmin(run["validation_loss"]))] for run in few["none"]]
 assert min(turns) >= 125 and max(turns) <= 175

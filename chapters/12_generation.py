@@ -163,7 +163,8 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
-# With $\alpha = 0$ nothing is divided, and the larger it is, the longer the hypotheses that win. The form and its constants are theirs, and the paper of 2017
+# This is **length normalisation**, and in spite of its name the penalty favours *long* hypotheses: with $\alpha = 0$
+# nothing is divided, and the larger it is, the longer the hypotheses that win. The form and its constants are theirs, and the paper of 2017
 # takes $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided,
 # the short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores
 # are $-1.010$ and $-0.973$, and the long one wins.
@@ -276,7 +277,7 @@ assert np.allclose(
 # that cross-attention takes from the memory never change at all. This is the **KV cache**. (Queries are not kept: a
 # query asks once.) In an *encoder* it would not work, because there a new word changes the vectors of all the others, from the output of the first layer on.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are drawn empty."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are pale."}}
 figure, panels = plt.subplots(2, 4, figsize=(7.2, 3.6))
 for column in range(4):
     for row, (axes, name) in enumerate(
@@ -304,12 +305,14 @@ plt.show()
 # %% [markdown]
 # Each square is one head's scores, queries by keys; dark cells are computed at that step, pale ones belong to earlier steps and are not needed again, since all that is kept of those are keys and values. (Where scores are masked after the product, a step without a cache
 # computes the upper half of its square as well, and throws it away.) Count
-# both kinds of work for $n$ tokens:
+# both kinds of work, the rows that go through all layers and the scores of a head, for $n$ tokens:
 #
 # | | without a cache | with a cache |
 # |---|---|---|
-# | rows through all layers | $n(n+1)/2$, so $O(n^2)$ | $n$ |
-# | scores | $O(n^3)$ | $O(n^2)$ |
+# | rows | $n(n+1)/2$, so $O(n^2)$ | $n$ |
+# | scores | $n(n+1)(n+2)/6$, so $O(n^3)$ | $n(n+1)/2$, so $O(n^2)$ |
+#
+# For 100 tokens that is 171,700 scores against 5,050.
 #
 # In code, `KVAttention` is the attention of [chapter 7](07_learning.ipynb#let-the-machine-do-it), with its parameters,
 # but its keys and values stay from step to step. `attend` projects a query and attends to what is kept. `extend` first
@@ -405,7 +408,8 @@ class KVCache:
 # with the same residual connections and norms. Only the keys and values come from somewhere else.
 #
 # **Which masks may go?** The causal mask: there is one query, and what is not written yet is not there. The padding mask of the *source* must stay, because
-# padded positions of the memory have keys like any others.
+# padded positions of the memory have keys like any others. (The *target* needs no padding mask here: all rows are equally
+# long, since a sentence that has ended leaves. Prompts of different lengths would need one.)
 #
 # Two mistakes would raise no error. The new token must know its *position*, the number of tokens before it. And when
 # sentences are selected, all that is kept must be selected with them. One check finds both. Teacher forcing gives the logits at all positions in one pass ([chapter
@@ -467,8 +471,10 @@ quiz.one_choice(
 # A chat model is given a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only then does it write, token by token. Before a prefill
 # nothing is kept, and the mask is the usual triangle. But the next question of the chat comes after $k$ kept tokens. With
 # $m$ new ones the mask is $(m, k + m)$, the last $m$ rows of the causal mask of all: each new token attends to all that is
-# kept, to itself and to the new ones before it. (PyTorch's `is_causal=True` puts the triangle at the *left* of such a
-# rectangle, where the first new token would see a single kept one.) Here are two tokens after three:
+# kept, to itself and to the new ones before it. So the causal mask, which a single token could do without, is needed again:
+# without it the first new token would see the second, and nothing would crash. (PyTorch's `is_causal=True` is no way out. It puts the
+# triangle at the *left* of such a rectangle, where the first new token would see a single kept one.) Here are two tokens
+# after three, all three ways:
 
 # %%
 from dotformer.decoder import causal_mask
@@ -484,8 +490,14 @@ with torch.no_grad():
     k, v = (split(linear(x)) for linear in (own.attention.w_k, own.attention.w_v))
     q = split(own.attention.w_q(x[:, 3:]))
     at_once = F.scaled_dot_product_attention(q, k, v, causal_mask(5)[3:])
-    wrong = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    assert not torch.allclose(wrong, at_once, atol=1e-3)
+    left = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    unmasked = F.scaled_dot_product_attention(q, k, v)
+    for name, wrong in (("is_causal", left), ("no mask", unmasked)):
+        apart = (wrong - at_once).abs().amax(dim=(0, 1, 3))
+        print(f"{name:10} wrong by {apart[0]:.2f} and {apart[1]:.2f}")
+    assert (left - at_once).abs().amax(dim=(0, 1, 3)).min() > 1e-3
+    assert not torch.allclose(unmasked[:, :, 0], at_once[:, :, 0], atol=1e-3)
+    assert torch.allclose(unmasked[:, :, 1], at_once[:, :, 1], atol=1e-6)
     for t in (3, 4):
         heads = own.extend(x[:, t : t + 1])
         wanted = own.attention.w_o(
@@ -611,12 +623,12 @@ plt.show()
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer, 2019](https://arxiv.org/abs/1911.02150))
 # all heads share one set of keys and values, in **grouped-query attention** ([Ainslie and others,
 # 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one. Others store it in fewer bits, or keep only the last
-# few thousand tokens. (Ours also copies everything at each step, in `torch.cat`. Programs that serve many users reserve
-# the room beforehand, in pages: [Kwon and others, 2023](https://arxiv.org/abs/2309.06180).)
+# few thousand tokens, a *sliding window*. (Ours also copies everything at each step, in `torch.cat`. Programs that serve many users
+# give each text room as it grows, in pages of a few tokens: *PagedAttention*, [Kwon and others, 2023](https://arxiv.org/abs/2309.06180).)
 
 # %% tags=["quiz"]
 quiz.number(
-    "A decoder of 6 layers, width 512, 4 bytes a number, writes 32 sentences of 100 tokens with beam 4. How many megabytes (millions of bytes) do the keys and values of its *self-attention* take at the end? To the nearest million bytes.",
+    "A decoder of 6 layers, width 512, 4 bytes a number, writes 32 sentences of 100 tokens with beam 4. How many megabytes (millions of bytes) do the keys and values of its *self-attention* take at the end? To within a megabyte.",
     2 * 6 * 512 * 4 * 32 * 4 * 100 / 1e6,
     tolerance=1,
     feedback="Yes: 24,576 bytes a token, and 32 times 4 times 100 tokens.",
@@ -638,10 +650,11 @@ quiz.number(
 # ### Why one sentence is slow
 #
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is loaded from memory, 4 bytes, for one multiplication and one addition a
-# sentence: an **arithmetic intensity** of $2B / 4$ FLOPs a byte for $B$ sentences, where a processor needs ten or more to be
-# busy, and a GPU, at 2 bytes a number, hundreds. So decoding one sentence is **memory-bound** ([chapter
-# 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters. More sentences share them, until reading
-# their caches takes longer than reading the parameters. (A prefill has many tokens, and is limited by arithmetic.)
+# sentence: an **arithmetic intensity** of $2B / 4$ FLOPs a byte for $B$ sentences, so half a FLOP for one sentence, where a processor needs several
+# to be busy, and a GPU, at 2 bytes a number, hundreds. So decoding one sentence is **memory-bound** ([chapter
+# 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the memory's bandwidth. More
+# sentences share the parameters. But each has a cache of its own, which nobody shares, and with many or long texts it is the
+# caches that take longest to read. (A prefill has many tokens, and is limited by arithmetic.)
 
 # %%
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -662,11 +675,13 @@ assert cost[64] < cost[1] / 4
 # (Your milliseconds will differ. And on a CPU the calls themselves take some of the time, so this shows that sentences share a
 # cost, and not yet which.)
 #
-# That is also the idea of **speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)). A small **draft model** writes a few tokens ahead, and the large one checks them all in one pass,
+# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses this for a single sentence. A small **draft model** writes a few tokens ahead, and the large one checks them all in one pass, with the rectangular mask from above,
 # which for few sentences takes hardly longer than a pass for one token. If the small one drew a token with probability $q$ and the large one
 # gives it $p$, it is accepted with probability $\min(1, p / q)$. At the first that is refused, one is drawn instead, each
-# token with a probability proportional to $\max(0, p - q)$, and what was written after it is discarded. The chance of a refusal is the
-# sum of these very differences, $\sum (q - \min(p, q)) = \sum (p - \min(p, q))$, since $p$ and $q$ both sum to 1. So each token is
+# token with a probability proportional to $\max(0, p - q)$, and what was written after it is discarded, from the cache too. If
+# none is refused, the pass has given the probabilities of one more token, free of charge. Why is this right? A token is drawn and
+# accepted with probability $q \min(1, p / q) = \min(p, q)$. The chance of a refusal is the
+# sum of the differences, $\sum (q - \min(p, q)) = \sum (p - \min(p, q))$, since $p$ and $q$ both sum to 1. So each token is
 # written with probability $\min(p, q)$ plus the shortfall, $p - \min(p, q)$: the large model's probabilities, exactly. What it saves
 # depends on how often a token of the draft model is accepted.
 #
@@ -721,7 +736,8 @@ assert np.allclose(
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
 # more than half of the sources it was the *empty* sentence: the model has a **length bias**, and gives short texts more than they deserve. Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**.
-# In such a translator the first hides the second, and a better search makes worse translations.
+# In such a translator the first hides the second, and a better search can make worse translations, which is known as the
+# *beam search curse*.
 #
 # ## A model that has learnt a little
 #
@@ -812,7 +828,8 @@ assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 # with every seed, for four times as many rows. (The gain comes from the width: without a length penalty it is about the
 # same.)
 #
-# Read what the first model writes. Here are two numbers that greedy decoding gets wrong and the beam gets right, with the beam's best three hypotheses:
+# Read what the first model writes. Here are two numbers that greedy decoding gets wrong and the beam gets right, and one that it gets right and the beam
+# spoils, with the beam's best hypotheses:
 
 
 # %%
@@ -827,11 +844,11 @@ mended, spoiled = (
     [n for n, pair in enumerate(pairs) if pair[side] == wanted[n] != pair[1 - side]]
     for side in (1, 0)
 )
-for n in mended[:2]:
+for n in [*mended[:2], spoiled[-1]]:
     print("source:   ", corpus.validation[n].source)
     print("right:    ", spelled(wanted[n]))
     print("greedy:   ", spelled(greedy_all[n]))
-    for hypothesis in found_all[n][:3]:
+    for hypothesis in found_all[n][:2]:
         print(f"beam {hypothesis.score:6.2f}", spelled(hypothesis.tokens))
     print()
 print(
@@ -839,20 +856,28 @@ print(
 )
 
 # %% [markdown]
-# In the first, greedy decoding begins with *vier* and cannot go back. In the second it takes the *und achtzig* from the end
+# In the first, greedy decoding begins with *vier* and cannot go back. In the second it takes *eighty* from the end
 # of the source where only *tausend* would do, and later writes *zwei hundert* for *acht hundert*. The beam keeps the alternative in
-# both, and in the end it has the higher score, by a small margin.
+# both, and in the end it has the higher score, by a small margin. In the third the hypothesis that leaves out *acht hundert* wins over the
+# right one, by a smaller one: a model error, which a narrower search had hidden.
 #
 # ## Sampling
 #
 # In a translation, likely words are what you want. In a story they are not: likely text tends to be dull, and to
 # repeat itself. Then draw each word at random with the model's probabilities, which is called **sampling**. Three options say how freely. The
 # **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it becomes greedy decoding, above 1 the probabilities are flatter
-# than the model's. **Top-k** keeps the $k$ likeliest words. **Top-p**, or nucleus sampling, keeps the fewest whose probabilities sum to at least $p$. (**Min-p**, [Nguyen and others,
-# 2024](https://arxiv.org/abs/2407.01082), keeps all words with at least a given share of the likeliest one's probability, so here too the number adapts.)
+# than the model's. **Top-k** keeps the $k$ likeliest words. **Top-p**, or nucleus sampling, keeps the fewest whose
+# probabilities sum to at least $p$: one word where the model is sure, and many where it is not. Usual is the order of this
+# sentence: temperature first, then $k$, then $p$.
+#
+# At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them to reach $p$.
+# **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at least a given share of the likeliest
+# one's probability, however many those are. Its authors found its texts better at high temperatures; [Schaeffer and others
+# (2025)](https://arxiv.org/abs/2506.13681) looked at the same data again and did not.
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
-# $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
+# $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$. Min-p with a
+# share of 0.2 keeps all from $0.2 \cdot 0.5 = 0.1$ on, the same three; with 0.1 it keeps four.
 
 
 # %% tags=["export"] module="generation"
@@ -931,17 +956,23 @@ for options in (
     shares[str(options)] = exact(drawn)
     print(f"{options or 'as they are'!s:24}{shares[str(options)]:9.1%}")
 
-generator = torch.Generator().manual_seed(1)
-drawn = sample(KVCache(models[0], sources[:3]), 40, generator=generator)
-for n in range(3):
-    print(f"\n{spelled(wanted[n])}\n  sampled: {spelled(drawn[n])}")
+generator = torch.Generator().manual_seed(0)
+drawn = sample(KVCache(models[0], sources[[5] * 5]), 40, generator=generator)
+print("\ngreedy, right: ", spelled(greedy_all[5]))
+for tokens in drawn:
+    print(
+        f"drawn, {'right' if tokens == wanted[5] else 'wrong'}:  {spelled(tokens)}"
+    )
+assert greedy_all[5] == wanted[5] and drawn.count(wanted[5]) == 3
 
 # %% [markdown]
-# A fifth, where greedy decoding gets more than half. A number is right only if all its tokens are, nine on average, and
+# A fifth, where greedy decoding gets more than half. Of five draws for one number that greedy decoding gets right, two are wrong: one adds
+# *zehn* and says *neun* for *sieben*, one ends too early. A number is right only if all its tokens are, nine on average, and
 # wherever the model is unsure, a draw may take another word. Taking the unlikely words away helps, and the lower the
 # temperature, the closer to greedy decoding. (After label smoothing even a perfect model gives the right token 0.9003 and
 # spreads the rest over wrong ones ([chapter 11](11_training.ipynb#what-should-be-small)). Nine draws are then all right
-# with probability $0.9003^9 = 0.39$.) Sampling is for tasks with many good answers, not for those with one right answer.
+# with probability $0.9003^9 = 0.39$.) Sampling is for tasks with many good answers. Where there is one, a single draw
+# is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]

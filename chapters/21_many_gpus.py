@@ -348,13 +348,11 @@ class DistributedTrainer(Trainer):
         super().__init__(model, config, device)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
-    def train_step(
-        self, batches: list[Batch], learning_rate: float
-    ) -> tuple[float, int]:
+    def train_step(self, batches: list[Batch], rate: float) -> tuple[float, int]:
         """One step on this process's rows of several batches."""
         who = self.rank, self.world_size, self.config.pad_id
         mine = [shard_batch(batch, *who) for batch in batches]
-        return super().train_step(mine, learning_rate)
+        return super().train_step(mine, rate)
 
     def count_targets(self, batches: list[Batch]) -> int:
         """How many real targets there are in the batches of all processes."""

@@ -24,7 +24,7 @@ class LayerConfig:
 
     For `norm_first` see `AddAndNorm`, for `final_norm` see `Stack`.
 
-    Defined in chapter 8, "A network for each token".
+    Defined in chapter 8, "One network, for each token by itself".
     """
 
     d_model: int = 512
@@ -45,7 +45,7 @@ class FeedForward(nn.Module):
 
     (..., D) -> (..., d_ff) -> (..., D). After Vaswani and others (2017), 3.3.
 
-    Defined in chapter 8, "A network for each token".
+    Defined in chapter 8, "One network, for each token by itself".
     """
 
     def __init__(self, config: LayerConfig) -> None:

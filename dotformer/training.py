@@ -16,7 +16,14 @@ from torch.nn import functional as F
 
 from dotformer.support.checkpoints import RunFolder, keep_random_state
 from dotformer.support.modes import evaluating
-from dotformer.support.progress import Batch, Meter, Row, steps_after, stream
+from dotformer.support.progress import (
+    Batch,
+    Meter,
+    Row,
+    steps_after,
+    stream,
+    validation_row,
+)
 from dotformer.support.settings import check_settings
 from dotformer.support.shapes import shapes
 from dotformer.tokens import pad_batch, token_batches
@@ -195,9 +202,7 @@ class Trainer:
             summed = summed + loss.detach()
         return float(summed)
 
-    def train_step(
-        self, batches: list[Batch], learning_rate: float
-    ) -> tuple[float, int]:
+    def train_step(self, batches: list[Batch], rate: float) -> tuple[float, int]:
         """One step on several batches, as if they were one; summed loss, targets.
 
         ValueError when no target is real, FloatingPointError when the gradient is
@@ -214,7 +219,7 @@ class Trainer:
         if not torch.isfinite(norm):
             raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = rate
         self.optimizer.step()
         return loss, tokens
 
@@ -240,14 +245,10 @@ class Trainer:
             for step, (place, group) in zip(steps, data, strict=False):
                 rate = config.learning_rate_at(step)
                 meter.add(*self.train_step(group, rate))
-                if step % config.validate_every and step < config.steps:
-                    continue
-                row = {"step": step, "epoch": place[0], "learning_rate": rate}
-                row |= meter.read()  # the loss and the speed
-                found = validate(model)
-                row |= {f"validation_{name}": float(found[name]) for name in found}
-                history.append(row)
-                run.save(model, optimizer, config, place, history)
-                model.train()
-                meter = Meter()
+                if step % config.validate_every == 0 or step == config.steps:
+                    row = meter.row(step, place, rate)
+                    history.append(row | validation_row(validate(model)))
+                    run.save(model, optimizer, config, place, history)
+                    meter = Meter()
+                    model.train()
         return history

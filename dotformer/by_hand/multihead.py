@@ -18,7 +18,7 @@ def split_heads(
 
     Raises ValueError when D is not divisible by the number of heads.
 
-    Defined in chapter 6, "The definition".
+    Defined in chapter 6, "In code".
     """
     if num_heads < 1 or x.shape[-1] % num_heads:
         raise ValueError(f"width {x.shape[-1]} does not make {num_heads} heads")
@@ -31,7 +31,7 @@ def merge_heads(
 ) -> Real[np.ndarray, "*batch T D"]:
     """Set the heads' outputs side by side again: undoes `split_heads`.
 
-    Defined in chapter 6, "The definition".
+    Defined in chapter 6, "In code".
     """
     pieces = heads.swapaxes(-2, -3)  # (..., T, H, d_k): first swap, then reshape
     return pieces.reshape(*pieces.shape[:-2], -1)
@@ -55,7 +55,7 @@ def multi_head_attention(
     Raises ValueError when D is not divisible by `num_heads`, or a query may attend
     to nothing. After Vaswani and others (2017), section 3.2.2.
 
-    Defined in chapter 6, "The definition".
+    Defined in chapter 6, "In code".
     """
     q, k, v = (
         split_heads(x.astype(float) @ w, num_heads)

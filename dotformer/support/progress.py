@@ -61,7 +61,12 @@ class Meter:
         """Count a step: its summed loss, and how many tokens that is of."""
         self.loss, self.tokens = self.loss + loss, self.tokens + tokens
 
-    def read(self) -> Row:
-        """The loss a token, and tokens a second."""
-        seconds = time.perf_counter() - self.start
-        return {"loss": self.loss / self.tokens, "tokens_per_second": self.tokens / seconds}
+    def row(self, step: int, place: Place, rate: float) -> Row:
+        """A row of a history: where the run is, its learning rate, the loss a token, and tokens a second."""
+        loss, speed = self.loss / self.tokens, self.tokens / (time.perf_counter() - self.start)
+        return {"step": step, "epoch": place[0], "learning_rate": rate, "loss": loss, "tokens_per_second": speed}
+
+
+def validation_row(found: Row) -> Row:
+    """What a validation has found, under the names that it has in a history."""
+    return {f"validation_{name}": float(value) for name, value in found.items()}
