@@ -186,9 +186,9 @@ assert np.allclose(
 
 # %% [markdown]
 # These are the four columns of $D = 8$ that hold a sine. Each wave is ten times as slow as the one before, and the last
-# looks like a ramp, because a sentence is over long before it comes round:
+# two have hardly begun when a sentence is over:
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Four waves over positions 0 to 63 for width 8, with a dot at each position. The first has a period of 6.3 positions and goes round ten times, the second a period of 63 and goes round once, the third, of period 628, rises like an arc, and the fourth, of period 6,283, is nearly flat."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Four waves over positions 0 to 63 for width 8, with a dot at each position. The first has a period of 6.3 positions and goes round ten times, the second a period of 63 and goes round once, the third, of period 628, rises slowly, and the fourth, of period 6,283, is nearly flat."}}
 figure, rows = plt.subplots(4, 1, figsize=(6.4, 3.6), sharex=True, sharey=True)
 fine, whole = np.linspace(0, 63, 600), np.arange(64)
 for i, (axes, color) in enumerate(
@@ -198,7 +198,8 @@ for i, (axes, color) in enumerate(
     axes.plot(fine, np.sin(omega * fine), color=color, lw=1)
     axes.plot(whole, np.sin(omega * whole), "o", color=color, ms=2.5)
     axes.set_yticks([-1, 0, 1])
-    name = f"pair {i}\nperiod {2 * np.pi / omega:,.3g}"
+    period = f"{2 * np.pi / omega:,.0f}" if i else f"{2 * np.pi:.1f}"
+    name = f"pair {i}\nperiod {period}"
     axes.text(65, 0, name, color=color, va="center")
 rows[-1].set(xlabel="position", xlim=(-1, 64), ylim=(-1.2, 1.2))
 figure.tight_layout()
