@@ -13,7 +13,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.utils.tensorboard import SummaryWriter
 
 from dotformer.support.files import replacing
 from dotformer.support.processes import fresh_random_numbers, rank, same_everywhere
@@ -164,7 +163,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path | None) -> None:
         self.path = None if path is None else Path(path)
-        self.board: SummaryWriter | None = None
+        self.board = None  # a SummaryWriter, once something is logged
 
     def __enter__(self) -> "RunFolder":
         return self
@@ -268,6 +267,8 @@ class RunFolder:
             table = csv.DictWriter(file, dict.fromkeys(name for row in history for name in row))
             table.writeheader()
             table.writerows(history)
+        from torch.utils.tensorboard import SummaryWriter  # a quarter of a second, and most programs train nothing
+
         step = int(history[-1]["step"])
         self.board = self.board or SummaryWriter(self.path / "tensorboard", purge_step=step)
         for name, value in history[-1].items():
