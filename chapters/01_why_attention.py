@@ -9,7 +9,7 @@
 # # 1. Why attention?
 #
 # Before attention, most networks read a text the way you listen to a stranger's telephone number: one digit at a time,
-# holding on to what you can. By the end of this chapter you will have run three networks that read like that, and
+# holding on to what you can. By the end of this chapter you will have run three networks that read like that, before any training, and
 # measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the idea of a derivative. It takes about 20 minutes to
@@ -25,7 +25,7 @@ plots.book_style()
 transformer_map(built=1)
 
 # %% [markdown]
-# Nothing of it is built yet. This chapter is about what came before.
+# None of it is built yet. This chapter is about what came before.
 #
 # ## Which word would you keep?
 #
@@ -78,7 +78,7 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # The code finds the same numbers by trial: it nudges a word, reads again, and sees how far the state moves. That works
 # for any network.
 #
-# Why not 1 in place of 0.5? Then nothing fades, and nothing makes room: after a thousand words the state is a sum of a
+# Why not multiply by 1? Then nothing fades, and nothing makes room: after a thousand words the state is a sum of a
 # thousand, and no single one can be read off. With more than 1 the oldest word would drown the newest, and the derivative would grow without
 # end: the **exploding gradient**. A memory of fixed size has to let go of something, which is the *bottleneck* of such a network. The questions are how fast, and of what.
 #
@@ -331,8 +331,8 @@ assert abs(a_step - 0.52) < 0.01
 # Much of the fault, then, lies in the *initial* weights, and these can be chosen. Row 4 is the plain cell with an **orthogonal** matrix for
 # $W_h$, a rotation or reflection, which leaves every length as it is: its factor is exactly 1. Only the slope of $\tanh$ is left, some 0.8 a step
 # (probably less than 0.86 because the entries of the state are larger now), and at 20 back the influence is thousands of times what
-# it was. But the slope is never above 1, so no step can make up for another, and even this cell fades. Row 5 is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps
-# $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Together with the path through $h$, a third is left. Gates can hold on.
+# it was. But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row 5 is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps
+# $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Measured against the latest word, a third is left; the rest must come on the path through $h$. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that have
 # no influence. This is the **vanishing gradient**. It made plain networks hard to train, and the LSTM was invented
@@ -348,7 +348,7 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # ## How much do they hold?
 #
 # The other question was *what* a memory lets go of. Read 4,000 random texts, each word 8 independent numbers, and try to
-# recall the word $k$ back from the last state, by the best linear fit, which is what one more matrix could do. The
+# recall the word $k$ steps back from the last state: fit one matrix by least squares. The
 # score is $R^2$, the share of the word's variance that the fit explains: 1 is perfect recall, 0 is none.
 #
 # **Predict first.** A state of 24 numbers, words of 8. Add up the $R^2$ of every number that was read. Which network
@@ -383,23 +383,22 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# To forget slowly is not to hold much more. The orthogonal cell, whose gradient comes through so much better, recalls hardly
+# No: the slowest, the open gate, has 20.5. To forget slowly is not to hold much more. The orthogonal cell, whose gradient comes through so much better, recalls hardly
 # more than the plain one: 21 numbers against 19. It spreads its memory over more words, each less sharp, and the
 # open gate spreads it thinnest: 2 % of the word 40 back. (Opening the gate raises the LSTM from 14 to
 # 20.5 of its 48 numbers, $h$ and $c$ together: about what the plain cells hold in 24.)
 #
 # There is a bound. Take a state of one number that has read two, $h = x_1 + x_2$. Its correlation with each is
 # $1 / \sqrt 2 = 0.71$, and a linear fit explains the square of that, half of $x_1$ and half of $x_2$: together 1. With other
-# shares, $h = a x_1 + b x_2$, one gains what the other loses. In general the numbers that were read are independent, like axes
-# at right angles, and a state of $H$ numbers can be described by $H$ directions that are uncorrelated with one another. A number's
-# $R^2$ is then the sum of its squared correlations with the $H$ directions. And each direction may lie along one axis or between several, but by
-# Pythagoras its squared correlations with all the numbers add up to at most 1. So **a linear fit to a state of $H$ numbers recalls at most $H$ of the
+# shares, $h = a x_1 + b x_2$, one gains what the other loses. In general, rewrite the state as $H$ combinations of its entries that are uncorrelated with one another. An input's $R^2$ is the sum of its squared
+# correlations with these. And since the inputs are independent, like axes at right angles, each combination has by Pythagoras squared correlations that add up
+# to at most 1, to share among all inputs. So **a linear fit to a state of $H$ numbers recalls at most $H$ of the
 # independent numbers that were read**, whatever the weights: from 24, three words of 8. This is the state's **memory
 # capacity**. As long as the read-out is linear, training can only choose *which* three words' worth to keep. It cannot wait for the
 # question.
 #
 # (A number has many digits, and something other than a linear fit might find more in them: $h' = 0.5 \, h + x$ with $x$
-# either 0 or 1 is a binary fraction that has all of them. But the slightest noise destroys that, and the next layer of a
+# either 0 or 1 is a binary fraction that stores every bit it has read. But the slightest noise destroys that, and the next layer of a
 # network begins with a matrix. Real words are also not independent: each helps to predict the others.)
 
 # %% tags=["proof"]
@@ -452,7 +451,7 @@ drawing.text(0.2, 1.55, "attention", color=plots.BLUE, at="left")
 plt.show()
 
 # %% [markdown]
-# How the weights are computed is the business of chapters 2 to 4. Here we set them by hand, to see what is possible: each
+# Chapters 2 to 4 explain how the weights are computed. Here we set them by hand, to see what is possible: each
 # word has a score, and the weights are $e^{\text{score}}$, divided by their sum. A word with score 9 among words with
 # score 0 gets nearly all of the weight.
 
@@ -476,8 +475,7 @@ for back in (1, 10, 40):
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the recurrent
 # networks had 24 or 48. And the derivative of the answer with respect to a word is that word's weight: one factor, at any
 # distance, and no product over the steps in between. (When the weights are computed from the words, as in chapter 4, there
-# is a second path, through the weights; its length does not depend on the distance either.) A model may still *choose* to give
-# nearby words more weight. Nothing forces it to.
+# is a second path, through the weights; its length does not depend on the distance either.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain, GRU and LSTM fall straight, below a ten-thousandth at 20 back; the rotation falls half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all five curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -592,7 +590,7 @@ for n in (50, 512, 5000):
 # them in a row. (When it *writes* a text it takes them in a row, too; chapter 12.)
 #
 # The paper trained its largest model in 3.5 days on eight GPUs, and reports better translations from English to German and
-# to French than any earlier single model (28.4 and 41.8 BLEU, a score that [chapter 14](14_translation.ipynb) explains).
+# to French than any earlier single model.
 #
 # ### Is attention an infinite memory?
 #

@@ -66,15 +66,15 @@ plt.show()
 #
 # Why is agreement what a look-up needs? An exact match, as in a dictionary of Python, would find nothing: no word is
 # $(0, 2, 0)$. What is not asked for costs nothing, since whatever a word has there is multiplied by 0. And more of
-# what is asked for counts for more. A distance does otherwise: to $(0, 9, 0)$, a thing if ever there was one, the agreement
-# grows to 18, but the distance from the question grows too, from 1 to 7.
+# what is asked for counts for more. Compare with distance: if *debts* had 9 under *thing* instead of 3, its agreement would grow from 6 to 18, but its
+# distance from the question would grow too, from 1 to 7.
 #
 # In attention the question is called the **query**, and what a word offers is its **key**. This chapter
 # is about the comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
 #
 # ## A word as a row of numbers
 #
-# Start with a simpler case, in which a word itself asks, and to agree with it means, roughly, to be *like* it. *Tea* is more like *coffee*
+# First a simpler case: the query is itself a word, and to agree means to be alike. *Tea* is more like *coffee*
 # than like *train*. You know that; how would a program know? Give each word a few numbers. Here are three properties, and
 # our own rough answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
 
@@ -100,8 +100,7 @@ tea, coffee, ice, train = vectors
 #
 # ## Multiply and add
 #
-# Two words agree on a property if both numbers are far from zero, on the same side. Then their product is large. So multiply
-# property by property, and add up. For tea and coffee:
+# Multiply property by property, as for *debts*, and add up. For tea and coffee:
 #
 # $$2 \cdot 3 \;+\; 3 \cdot 3 \;+\; 0 \cdot 0 \;=\; 15 .$$
 #
@@ -272,11 +271,11 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # | | depends on | good for |
 # |---|---|---|
-# | dot product | direction and length | attention: a key of large norm has scores further from 0, above or below, and the norm is learnt too |
+# | dot product | direction and length | attention: a key can matter more, or less, to every query, by its norm, which is learnt too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
-# Among several keys for one query, only the lengths of the *keys* change the order. The query's own length multiplies all
-# its scores alike. And of vectors of length 1 the two are the same number.
+# To stretch the query multiplies all its scores alike; to stretch one key can change which key wins. For vectors of length 1 the two are
+# equal.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -380,12 +379,12 @@ assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
 #
 # Where do the numbers of a real model come from? Not from us. There is an old idea, the **distributional hypothesis**,
 # which J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same kinds of sentences, after *drink* and *a
-# cup of*. A model that is trained on much text, to do something for which such company matters, ends up with similar
+# cup of*. A model that is trained on much text, for example to guess a hidden word from its neighbours, ends up with similar
 # vectors for them.
 #
-# all-MiniLM-L6-v2 is such a model, trained on a billion pairs of sentences and small enough to come with this book's
-# requirements; chapter 15 runs all of it. Here we take only its first part, the **embedding table**: 30,522 vectors of
-# width 384, one for each **token**, which is a word, part of a word or a character. Some 21,000 are words of three letters or more, or look like them.
+# all-MiniLM-L6-v2 is such a model, trained first on running text and then on a billion pairs of sentences, and it is installed with this
+# book; chapter 15 runs all of it. Here we take only its first part, the **embedding table**: 30,522 vectors of
+# width 384, one for each **token**, which is a word, part of a word or a character. Some 21,000 consist of three letters or more.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -442,8 +441,7 @@ assert 0.19 < luckiest.mean() < 0.23 < nearest("tea")[5][1]
 # %% [markdown]
 # ## A whole sentence at once
 #
-# Now compare every word of a sentence with every word. In each comparison one word asks and is the query, the other is
-# asked and is the key. In every matrix of this book that compares the two, **queries are rows and keys are columns**.
+# Now compare every word of a sentence with every word. In each comparison one word is the query and the other the key. In every matrix of this book that compares the two, **queries are rows and keys are columns**.
 
 
 # %%

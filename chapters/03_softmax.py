@@ -10,7 +10,7 @@
 #
 # A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. This chapter builds a
 # look-up that answers with a *blend* of all values, most of it from the best match, and shows why transformers divide
-# their scores by a square root: without it, many queries of great width hardly learn.
+# their scores by a square root: without it, many wide queries hardly learn.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$ and the quotient rule. It takes about 25 minutes to
 # read, and as long again for the exercises.
@@ -290,7 +290,7 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% [markdown]
 # `nan`, "not a number", three times. $e^{1000}$ is larger than any float64, so it **overflows** to infinity, and infinity
-# over infinity is undefined. In float16, which GPUs are fast at, every score above 11.09 overflows.
+# over infinity is undefined. In float16, which GPUs are fast at, the exponential of every score above 11.09 overflows.
 #
 # Only differences count, so `softmax` subtracts the largest score from all. The largest exponential is then $e^0 = 1$,
 # nothing can overflow, and the weights are the same. Very small weights may round to 0, which matters only where somebody
@@ -461,12 +461,12 @@ for width in widths:
 # %% [markdown]
 # Read the means first: undivided, the weights move *further* on average from width 4 on, 1.5 against 0.35 at 1024. But the
 # mean is carried by a few queries whose best two keys happen to be nearly even. The median describes the typical query: if at
-# 1024 it moves by 1, its weights move by at most 0.0002. At 64 about a sixth of all queries are below 0.01, at
+# 1024 it moves by a tiny step, its weights move by at most 0.0002 of the step. At 64 about a sixth of all queries are below 0.01, at
 # 1024 nearly two thirds. Divided, none is, at any width. Inside attention this is the **vanishing gradient**.
 #
 # Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of that
-# key's weight uphill for 100 steps (**gradient ascent**). (In a transformer all queries share the matrix that makes them, so this is a
-# simplification: one that cannot be saved by its neighbours.) How far a step goes for a given slope is the **learning rate**; take
+# key's weight uphill for 100 steps (**gradient ascent**). (This is a simplification. In a transformer all queries share the matrix that makes them,
+# so others can move a query that is stuck; here each is alone.) How far a step goes for a given slope is the **learning rate**; take
 # four, over a factor of ten million. And take Adam, the optimiser with which transformers are trained (chapter 11). It
 # divides each slope by its usual size plus a small $\epsilon$, so that small slopes are not slow.
 
@@ -519,8 +519,8 @@ for width in (16, 64, 1024):
 # have the variance 7, as those of width 7 would here: between the mild lines for 4 and for 16.
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is the same
-# function, so training can absorb any constant divisor. The division changes where training *begins*, the same at every width, and so
-# whether it gets there.
+# function, so training can absorb any constant divisor. The division changes where training *begins*: with scores of the same
+# size at every width. And on that depends whether it gets there.
 
 # %% tags=["proof"]
 assert all(dead["divided", width] == 0 for width in widths)

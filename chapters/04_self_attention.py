@@ -30,10 +30,10 @@ transformer_map(built=4)
 #
 # ## One look-up, with its numbers
 #
-# A look-up needs queries, which ask, keys, with which they are compared, and values, which are blended (chapters 2 and 3). Take the plainest
+# In a look-up queries ask, keys are compared with them, and values are blended (chapters 2 and 3). Take the plainest
 # choice, and let a word's vector play all three parts. The
-# vectors (**embeddings**) are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors), scaled to length 1. Among
-# their neighbours *python* had animals as well as *import* and *pip*. Now it asks its sentence: the query is the vector of
+# vectors (**embeddings**) are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors), scaled to length 1. There the nearest words
+# to *python* were animals as well as *import* and *pip*. Now it asks its sentence: the query is the vector of
 # *python*, the keys are the vectors of all the words, and so are the values. The scores are cosines, at a temperature of 0.1,
 # so that the choice is clear.
 
@@ -134,18 +134,17 @@ assert weights[-1].round(2) == 0.88
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to *snake*
 # and *serpent* in the other. It received a blend of the other words. But their presence alone does not do it: their plain
-# average, the grey line below each, is near to *with* and *the*. The attention weights choose (at a temperature that we chose; and the lists leave out tokens of one
-# or two letters).
+# average, the grey line below each, is near to *with* and *the*. The attention weights choose. (The lists leave out tokens of one or two
+# letters.)
 # That is attention, and the rest of this chapter makes it better.
 #
 # Better, because leaving the word itself out is only a patch. A word may well need itself, and it should not always ask for
-# what is most like it: a verb looks for somebody who acts, and *dog* is not like *bites*. Forum answers often explain
-# attention like this, with the word vectors for everything. Something is missing.
+# what is most like it: a verb looks for somebody who acts, and *dog* is not like *bites*.
 #
 # ## Three roles
 #
-# A word plays three roles in a look-up, and one vector had to serve in all of them. The paper's names for them are those of a
-# search. Say that you search for a video. What you type is the query, what you are looking for. The title of each video is its
+# A word plays three roles in a look-up, and one vector had to serve in all of them. The paper of 2017 that introduced the transformer names
+# them as in a search. Say that you look for a video. What you type is the query, what you are looking for. The title of each video is its
 # key, what it can be found by. The video itself is its value, what is handed over when it is found.
 #
 # So give every word three vectors, one for each role. They are computed from the word's vector $x_i$ by three matrices:
@@ -213,7 +212,7 @@ plt.show()
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
-# The verb's output says: something here is alive (0.955), and it is probably human (0.768). And the verb hardly looks at itself: nothing in
+# The verb's output says: something here is alive (0.955), and to a large part human (0.768). And the verb hardly looks at itself: nothing in
 # $W_Q$ and $W_K$ makes an action look for actions. (It cannot tell *who* bites. That takes the order of the words, which is
 # not in these vectors.) At the same time *dog* and *man*, whose query is $(0, 2)$, look for an action.
 
@@ -383,8 +382,8 @@ quiz.one_choice(
 # if these are independent, of mean 0 and variance 1, their sum has variance $d_k$, a standard deviation of $\sqrt{d_k}$.
 # Divided by that, it has variance 1 at every width. Without the division the weights of great width are nearly all on one
 # word before anything has been learnt, and there the softmax has hardly any slope to learn by. The derivative of a weight with respect
-# to its own scaled score is $w (1 - w)$; the column *slopes*, below, adds these up over the nine keys. (A constant factor could be
-# learnt into $W_Q$. The division sets the start: one at which every query can learn, at every width.)
+# to its own scaled score is $w (1 - w)$; the column *slopes*, below, adds these up over the nine keys: 8/9 where all weights are equal,
+# and near 0 where there is little to learn by.
 
 # %%
 for d_k in (4, 64, 512):
@@ -542,7 +541,7 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 
 # %% [markdown]
 # Write `mask[:, None]`, which makes it (batch, 1, T, S); a padding mask of shape (batch, S) needs two new axes, (batch, 1, 1,
-# S). And test with a number of sentences that is not the number of heads.
+# S). And test with at least two sentences, and not with as many as there are heads.
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -589,13 +588,9 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 
 # %% [markdown]
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a model you
-# call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights (chapter 20). A row
-# in which everything is hidden gives NaN in this module, and zeros in chapter 7's. (What it returns is $d_k$ wide. Chapter 6
+# call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights (chapter 20). (What it returns is $d_k$ wide. Chapter 6
 # brings it back to the width $D$ of a word. And `nn.Linear` stores its matrix transposed, hence the `.T`.)
 #
-# (Soft look-ups by content are older than transformers. *Non-local means* removes noise from a picture: each pixel becomes
-# an average over all pixels whose surroundings look alike, wherever they are. There likeness is fixed; attention learns
-# what counts as a match.)
 
 # %% [markdown]
 # ## What do the three matrices buy?
@@ -641,14 +636,14 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # %% [markdown]
 # At the start, one shared matrix hardly helps, because then every query *is* the word's own key. The scores $X W (X W)^\top$ are
 # symmetric, whatever training does, and no word's score with itself can be below 0. With two random matrices a word's query has
-# no more to do with its own key than with any other, which is a start that favours nobody. This limits what a head can ask; it
-# need not hurt a whole model: the Reformer shares the matrix, lets a word attend to itself only where there is nothing else,
+# no more to do with its own key than with any other, which is a start that favours nobody. (A head that always picks its own word fetches nothing
+# new.) Sharing limits what a head can ask; it need not hurt a whole model: the Reformer shares the matrix, lets a word attend to itself only where there is nothing else,
 # and reports no loss.
 #
 # ### What is the third matrix for?
 #
 # Suppose that word $i$ needs word $j$, and finds it. What it receives is then added to its own vector (chapter 8 says why).
-# Without $W_V$ the sum is $x_i + x_j$. Can later layers still tell what it was from what it found? The folded cell takes
+# Without $W_V$ the sum is $x_i + x_j$. Can a matrix of a later layer still tell what it was from what it found? The folded cell takes
 # random words of width 16 that use only their first 8 numbers, or all 16, and tries to recover both words from the sum by
 # the best linear fit.
 
@@ -674,7 +669,7 @@ for used in (8, 16):
     assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
 
 # %% [markdown]
-# Without $W_V$ half of the two words' squared length is lost, because a linear map cannot tell the terms of a sum apart. A
+# Without $W_V$ half of the two words' squared length is lost, because no linear map can tell the terms of a sum apart where both may point in the same directions. A
 # matrix, even a random one, turns what was found into other directions than those that the word itself uses, and nothing
 # is lost, provided there is room: 8 and 8 numbers fit in 16, two full words do not, and then it gains nothing. (This is the extreme case of
 # one word found with certainty.) The matrix also sets the width of what is handed over, and lets a word hand over
@@ -720,7 +715,7 @@ assert order[6] == 3  # Language, now the seventh
 # outputs are shuffled along; this is called **permutation equivariance**.
 #
 # So the answer is no. Unless a mask says otherwise, attention weights depend on the *contents* of the vectors and not
-# on their order. In *dog bites man* and in *man bites dog* every word receives the same output.
+# on their order. Each word's output is the same in *dog bites man* and in *man bites dog*.
 
 # %%
 news, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)  # dog bites man
@@ -768,8 +763,9 @@ quiz.several_choices(
 # ## Break it: four versions, one correct
 #
 # Three of the four versions below hold a mistake that people make: no division at all, division by the root of the number
-# of words (as in the quiz above), and a softmax over queries. Five checks follow. Which check catches which
-# mistake?
+# of words (as in the quiz above), and a softmax over queries. Five checks follow: the shape of the output; that the weights of a query sum to 1; that shuffled words
+# give shuffled outputs; that leaving out queries does not change the answers to the others; and that a slow loop agrees. **Predict
+# first:** which check catches which mistake?
 
 
 # %%
@@ -816,8 +812,8 @@ for name, version in versions.items():
     print("{:24}{:>6}{:>15}{:>9}{:>15}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shape and shuffle catch nothing. The sum catches the wrong axis. To leave queries out must not change the answers to the others,
-# which catches the wrong axis too, and a scale that depends on the number of words. No division at all passes every check but the last: its
+# Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too, and a scale that depends on the number
+# of queries. No division at all passes every check but the last: its
 # weights are positive, sum to 1 and follow the words around. It takes known numbers or an independent reference to see it,
 # which is why the tests of this book compare every function with one. (Test with a $d_k$ that differs from
 # the number of words: where both are 9, the two roots agree.)
@@ -1048,9 +1044,7 @@ verdict
 # put into the vectors or a mask.
 #
 # **Sources.** The formula, and the names: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762). A shared matrix:
-# [Kitaev, Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). Non-local means: [Buades, Coll and Morel
-# (2005)](https://doi.org/10.1109/CVPR.2005.38); its bridge to attention: [Wang and others
-# (2018)](https://arxiv.org/abs/1711.07971). The nine tokens come from a [forum
+# [Kitaev, Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). The nine tokens come from a [forum
 # answer](https://stats.stackexchange.com/a/502203), the scores of *Hi* from a set of slides.
 #
 # **Next.** [Chapter 5](05_position.ipynb) gives each word a position, so that *dog bites man* and *man bites dog* become

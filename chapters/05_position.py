@@ -102,8 +102,8 @@ assert cosine_similarity(dog, man) < 0.5
 # %% [markdown]
 # ## A counter with smooth digits
 #
-# A counter does most of that. In binary, the ones flip at every step, the twos at every second, the fours at every fourth.
-# With $n$ digits of 0 or 1, each at its own pace, it tells $2^n$ positions apart.
+# A counter does some of that. In binary, the ones flip at every step, the twos at every second, the fours at every fourth.
+# With $n$ digits of 0 or 1, each at its own pace, it tells $2^n$ positions apart, with bounded numbers.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels over positions 0 to 15. Above, four binary digits as black and white cells; the lowest flips at every step, the highest once. Below, four cosine waves with the same periods, 2, 4, 8 and 16, running smoothly between 1 and -1."}}
 positions = np.arange(16)
@@ -423,13 +423,13 @@ plots.attention_map(weights, names, names)
 plt.show()
 
 # %% [markdown]
-# Every position from 1 on attends mostly to the one before it (at $D = 32$, with a factor of 20 in $W_Q$). One matrix does it at all positions at once.
+# Every position from 1 on attends mostly to the one before it, here at $D = 32$. One matrix does it at all positions at once.
 #
 # ### The dog and the man
 #
 # Now add words, and the verb can tell which one stands before it. The words are vectors of the published model from
 # [chapter 2](02_similarity.ipynb#real-vectors), 384 numbers and after them 32 zeros; the positions are 384 zeros and after them
-# 32 sines and cosines. So in their sum $x_t + p_t$ each keeps to its own entries. $W_Q$ and $W_K$ read the positions, as above,
+# 32 sines and cosines. So their sum $x_t + p_t$ really sets them side by side (sums that overlap come below). $W_Q$ and $W_K$ read the positions, as above,
 # and $W_V$ reads the words. Which word is nearest to what *bites* receives?
 
 # %%
@@ -499,7 +499,7 @@ assert (
 
 # %% [markdown]
 # The peak is the position itself. From there the curve falls for a few words, and then it ripples: in this picture, whose
-# width is 16, the product at a distance of six is a little higher than at two. So a product depends on the distance alone, but it does not measure it. On the
+# width is 16, the product at a distance of six is a little higher than at two. So a product depends on the distance alone, but the distance cannot be read off it. On the
 # whole, at widths from 16 on, near positions are more alike than far ones. And the curve is its own mirror image: one word *before* and one word *after* give
 # the same product. A rotation in $W_Q$ tells them apart.
 
@@ -534,7 +534,7 @@ quiz.one_choice(
 # to be found. In one version $P$ holds sinusoids; in the other it starts at random and is trained along with $A$. Both
 # practise on positions 0 to 23, and are then tested on 24 to 47 (**extrapolation**). Training is the subject of
 # [chapter 7](07_learning.ipynb). For now it is enough that both versions learn in the same way, at five learning rates,
-# each with three seeds, and that the best and the worst of the five means are printed. (The best is picked on the tested positions
+# each with three seeds, and that the means at the best and at the worst learning rate are printed. (The best is picked on the tested positions
 # themselves, so it is an upper bound.)
 #
 # **Predict first.** How often does each attend to the right position beyond 23?
@@ -596,7 +596,7 @@ for d_model in (16, 32, 64, 128):
         assert practised > 0.99 and (beyond < 0.15) == (learned or d_model == 128)
 
 # %% [markdown]
-# Both are perfect where they practised. Beyond, the learned table finds next to nothing, and must fail: its rows there are still the
+# At the best learning rate both are perfect where they practised. Beyond, the learned table finds next to nothing, as it must: its rows there are still the
 # random numbers they started as, because no gradient ever reached them. A learned table ends where training ended.
 #
 # The sinusoids can go on, and often do not. At widths 16 and 32 nearly every position beyond is right with a good learning
@@ -671,10 +671,9 @@ for start, size in [
 assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 
 # %% [markdown]
-# The share is of the squared norm, at $D = 512$. Started small and multiplied, word and position are of comparable size: a third is
+# These are shares of the squared norm, at $D = 512$. Started small and multiplied, word and position are of comparable size: a third is
 # position. Started small and *not* multiplied, nearly everything is position. With PyTorch's default start it is the
-# other way round: leave the factor out and the two are balanced; put it in, and the position is a tenth of a percent, which makes a
-# norm of 3 percent. Training can still find it there, but beside the word it starts out as next to nothing. Code that copies the factor and not
+# other way round: leave the factor out and the two are balanced; put it in, and the position is a tenth of a percent: the word's vector is some 30 times as long. Training can still find it there, but beside the word it starts out as next to nothing. Code that copies the factor and not
 # the start makes that mistake.
 
 # %% tags=["quiz"]

@@ -9,7 +9,7 @@
 # # 6. Why more than one head?
 #
 # *Dog bites man.* To tell who did what to whom, the verb must attend to two words and keep the two answers apart. This
-# chapter builds **multi-head attention**, the form in which transformers use it, in eight lines, gives it as a PyTorch
+# chapter builds **multi-head attention**, the form of attention that transformers use, in eight lines, gives it as a PyTorch
 # module ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb) and the rotation of [chapter 5](05_position.ipynb#a-step-is-a-rotation).
@@ -125,8 +125,8 @@ w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
 
 # %% [markdown]
 # The first two columns of each matrix belong to head 1, the last two to head 2, so $d_k = 2$. In both heads the verb
-# asks, with the query $(9, 0)$; the second number is not needed here. The position answers: in head 1 the first word has the key $(1, 0)$, in head 2 the sign
-# is flipped and the last word has it. Both hand over the two numbers that say which name it is.
+# asks, with the query $(9, 0)$; the second number is not needed here. The position answers: in head 1 the three keys are $(1, 0)$, $(0, 0)$ and $(-1, 0)$, in head 2 the same with
+# opposite signs. Both hand over the two numbers that say which name it is.
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
 # −6.364. The exponentials are 580.5, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
@@ -163,7 +163,7 @@ print(
 
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs. (*Dog* and
-# *man* have queries of zeros here, attend to all three words alike, and receive plain averages.)
+# *man* have queries of zeros here, attend equally to all three words, and receive plain averages.)
 
 # %% tags=["proof"]
 assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
@@ -172,15 +172,15 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # %% [markdown]
 # ## The definition
 #
-# With $H$ heads, each with its own three matrices of shape $(D, d_k)$, where $d_k = D / H$ is the **head dimension** ($D$
-# must be divisible by $H$). Where a head looks depends on this width of queries and keys, and how much it can hand over on the width
-# $d_v$ of its values, which is the same here:
+# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$, where $d_k = D / H$ is the **head dimension**, so $D$
+# must be divisible by $H$. (The width of queries and keys limits by what a head can choose, that of the values, $d_v$, what it can hand over. Here the two are
+# the same.)
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
 # $$\operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
 #
-# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again; so the heads attend in what it calls different *representation subspaces*, though nothing forces them apart. The last matrix, the **output projection**
+# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. It speaks of different *representation subspaces*, but nothing forces these apart. The last matrix, the **output projection**
 # $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each other.
 #
 # ### Heads are a sum
@@ -474,7 +474,7 @@ for num_heads in (1, 8, 64):
 
 # %% [markdown]
 # The same number of parameters, and the same number of multiplications. More heads are narrower heads, and $H \cdot d_k$
-# stays 512. What grows is the number of $(T, T)$ matrices of attention weights, with the time for their softmaxes and, where they are stored, the memory. So the choice of $H$ is a trade: more questions at once, each asked with fewer numbers. (In practice one
+# stays 512. What grows is the number of $(T, T)$ matrices of attention weights, with the time for their softmaxes and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each with fewer numbers. (In practice one
 # chooses the head dimension, often 64 or 128, and $H$ follows.) In the paper's table 3, a single head is 0.9 BLEU worse than eight (BLEU
 # is a score for translations, chapter 14; all scores are of the development set, one run each, from 24.9 to 25.8), 16 heads of width
 # 32 are as good as eight of 64, and 32 heads of width 16 are 0.4 worse.
@@ -504,8 +504,8 @@ assert (change > 0.01).all()
 #
 # ### What if a head is too narrow?
 #
-# Are two matrices for the scores one too many? A head's scores are $X W_Q W_K^\top X^\top$ (without biases), so only the product $W_Q W_K^\top$ counts, one matrix of shape
-# $(D, D)$. Two are kept because they are narrow: for $D = 512$ and $d_k = 64$ they hold $2 \cdot 512 \cdot 64 = 65{,}536$
+# A head's scores are $X W_Q W_K^\top X^\top$ (without biases), so only the product $W_Q W_K^\top$ counts, one matrix of shape
+# $(D, D)$. Are two one too many? They are kept because they are narrow: for $D = 512$ and $d_k = 64$ they hold $2 \cdot 512 \cdot 64 = 65{,}536$
 # numbers, the full matrix 262,144. The price is that the product has **rank** at most $d_k$, so that a head can tell keys apart
 # in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores
 # of a sentence have that rank at most, too, so where a sentence has more words than a head has numbers, not every pattern of weights can
@@ -609,9 +609,10 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no other head comes near that: a
 # **previous-token head**. It is the pattern that chapter 5 wired with a rotation, and training found it. Look through the others. Some
 # attend to the special token at the end, `[SEP]`, which [Clark and others (2019)](https://aclanthology.org/W19-4828/) take for
-# what a head does when it finds nothing. And many heads can go: Voita
+# what a head falls back on when it finds nothing. And many heads can go: Voita
 # and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and
-# others found layers that manage with a single one. Chapter 15 builds the whole
+# others found layers that manage with a single one. That several heads *can* do in one layer what one cannot does not mean that each trained head does
+# something of use. Chapter 15 builds the whole
 # model and tests such impressions by switching heads off.
 
 # %% [markdown]

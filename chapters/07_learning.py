@@ -12,7 +12,7 @@
 # its own matrices, from nothing but questions and right answers. You will have followed one wrong answer backwards through
 # the softmax on paper, down to new numbers in $W_Q$, and watched a thousand such steps turn an even grey into a look-up.
 #
-# You need [chapter 4](04_self_attention.ipynb), the softmax's derivative from [chapter
+# You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
 # 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 30 minutes to read, and 45 more for
 # the exercises.
 
@@ -328,8 +328,8 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 0.31))
 plt.show()
 
 # %% [markdown]
-# Here each matrix that may learn makes it easier. With $W_Q$ alone it is slow: the keys stay where they are, and the query that picks
-# out the dog is far away (it refuses both actions and the very alive). With $W_K$ the dog may become easier to find, and with
+# Each further matrix that may learn makes it easier. With $W_Q$ alone it is slow: the keys stay where they are, and the query that picks
+# out the dog is far away (it must score both actions and what is very alive low). With $W_K$ the dog may become easier to find, and with
 # $W_V$ the words learn to hand over what is wanted. Training changes all of them at once.
 
 # %%
@@ -346,7 +346,7 @@ assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
 # it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**). A tensor made with `requires_grad=True` is one whose
 # gradient you want; after `backward()` its gradient has been *added* to its `.grad`, so that this must be cleared before the next step. (Called without arguments,
-# `backward` starts from a single number, the loss: only of one number can one say that it should get smaller.)
+# `backward` starts from a single number, the loss: only a single number can be minimised.)
 
 # %%
 import torch
@@ -368,15 +368,14 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # | | NumPy | PyTorch |
 # |---|---|---|
 # | an axis | `axis=-1` | `dim=-1` |
-# | swap two axes | `x.swapaxes(-1, -2)` | `x.transpose(-1, -2)` |
+# | swap two axes | `x.swapaxes(-1, -2)` | `x.transpose(-1, -2)`, or `x.mT` |
 # | a matrix that can learn | | `nn.Linear(D, d_k)`, which stores the matrix transposed and adds a vector, the **bias** |
 # | a function with parameters | | a class, an `nn.Module`, with its function in `forward` |
 #
 # Here is attention again, with two additions. A query with nothing to attend to receives zeros instead of an error:
 # inside a large batch that must be possible, and it must not turn into NaN, which would spread backwards into every
-# matrix. So a masked score becomes the lowest number that the dtype has instead of minus infinity. Its weight is still
-# exactly 0, and in a fully masked row the second `masked_fill` makes it so. (With minus infinity such a row would be NaN in
-# between, and its gradient NaN times 0, which is NaN.) And *dropout* can be
+# matrix. So a masked score becomes the lowest number that the dtype has, instead of minus infinity, and its weight is still 0. Where a
+# whole row is masked, the softmax is even, and the second `masked_fill` sets it to 0. And *dropout* can be
 # switched on; chapter 8 says what it is for.
 
 # %% tags=["export"] module="attention"
@@ -652,11 +651,11 @@ axes.set(yscale="log", xlabel="step", ylabel="size of the gradient")
 plt.show()
 
 # %% [markdown]
-# The gradient that reaches $W_Q$ begins forty times smaller than the one that reaches $W_V$, and by step 80, before the weights
-# have moved, it has grown some fortyfold itself.
+# The gradient that reaches $W_Q$ begins at a fortieth of the one that reaches $W_V$. By step 80, when the weights have hardly moved, it
+# is some forty times what it was at the start.
 #
 # That fits, and proves nothing yet. So intervene: let a model learn values first, with $W_Q$ and $W_K$ frozen at their random
-# start, and only then let these learn, too. If values were what was missing, the look-up must now come soon.
+# start, and only then let these learn, too. If values were what was missing, the look-up should now come quickly.
 
 
 # %%
@@ -686,11 +685,11 @@ for seed in range(3):
 # Once the values are there, the look-up takes some 30 steps; from the very start it took some 120, most of which the values needed. (With
 # them the output's matrices were trained, too, so it is the whole path from value to answer that was missing, or most of it.)
 #
-# And the second guess: the weight on the right name ends near two thirds, while all answers are right. A weight is not
+# You were also asked how large the weight would be: it ends near two thirds, while all answers are right. A weight is not
 # a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in which
 # one digit is the strongest, and once the loss is nearly 0, little pushes the weight any higher: from here it creeps.
 #
-# Was this run a fluke? Train five models from five starts, and ask each about 2,000 held-out notes.
+# Was this run a fluke? Train five models from five starts, and ask each about 2,000 new notes.
 
 # %%
 right, looked, weight = [], [], []
@@ -770,8 +769,7 @@ assert fresh.attention.w_k.weight.grad.abs().max() > 1e-5
 # %% [markdown]
 # And nothing was labelled. The loss saw digits; *look at Cleo* was never said. In a translation model it is the same:
 # the matrices learn from the words of the translation, and where to look is found on the way. (The words *attention
-# weights* mislead here. In other layers a network's *weights* are what it learns. This book says *parameters* for
-# those.)
+# weights* mislead here. Elsewhere a network's *weights* are the numbers that it learns. This book calls those *parameters*.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -797,7 +795,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## The first number to look at
 #
-# The very first batch had the loss 2.33. That could have been predicted. A model that knows nothing should give each of
+# The very first batch by itself had the loss 2.33. That could have been predicted. A model that knows nothing should give each of
 # $V$ answers the probability $1/V$, and minus the logarithm of that is $\ln V$; here $\ln 10 = 2.30$.
 #
 # A language model chooses among more. Take $V = 1000$ tokens, vectors of width 64, and score each token by the dot
@@ -833,7 +831,7 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 # 1,000 are too few for that average.)
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. The
-# output's bias may have been set to the frequencies of the tokens, which is a fair start. The sum may have been divided by
+# output's bias may have been set to the logarithms of the tokens' frequencies, which is a fair start. The sum may have been divided by
 # too many targets, padding among them, that do not count in it. Or the model sees what it should predict. A common way: the targets were not shifted by one, and a model with tied embeddings is asked for the very token that
 # it was given.
 
@@ -934,7 +932,7 @@ plt.show()
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised (`torch.tensor` would have
 # given a warning). The cut model's stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns
-# which. An even blend of all five, and linear maps after it, can do no better than 1.58, so it has learnt all that its parts allow.
+# which. An even blend of all five, and linear maps after it, can do no better than 1.58, so it has learnt nearly all that its parts allow.
 # From outside it is a model that learns badly. One check finds the reason:
 
 # %%
@@ -961,7 +959,7 @@ assert all(p.grad is not None for p in model.parameters())
 
 # %% [markdown]
 # After one backward pass, every parameter should have a gradient that is not all zeros. (The bias of the keys is an
-# exception: what it has is rounding. So are the keys where queries start at zero, as above.) The tests of this book ask that of every model.
+# exception: what it has is rounding. So is what stands before a matrix that starts at zero, as above.) The tests of this book ask that of every model.
 
 # %% [markdown]
 # ## Exercises

@@ -73,7 +73,7 @@ drawing.text(
 plt.show()
 
 # %% [markdown]
-# Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Both words attend to
+# Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every query asks only *are you a not?*, so both words attend to
 # *not*, whose value is −2 in the second entry, so *affirmed* goes from 1 to −1. Then a small network looks at *bad* alone.
 # It computes
 #
@@ -81,7 +81,7 @@ plt.show()
 #
 # which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, on which both write, is its **residual stream**: the
 # vector that entered, plus everything that has been added to it.
-# In code a layer is the last two lines of `layer`:
+# In code it is the function `layer`:
 
 
 # %%
@@ -135,8 +135,7 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 #
 # Why add, and not replace each word by what attention returns? Stack attention without adding and see. A sentence has 16
 # random words of width 64. Ask how much of a word's vector is **its own**: subtract the average over the sentence from
-# each vector, and divide the length of all that is left by the length of all there was. (So the squares of this share and of the
-# common one add up to 1.) The matrices are random, with the variance that
+# each vector, and divide the length of all that is left by the length of all there was, $\lVert X - \bar X \rVert / \lVert X \rVert$. The matrices are random, with the variance that
 # [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html) recommend, so that one projection keeps
 # the size of a vector on average; chapter 9 starts its model with them.
 #
@@ -155,6 +154,8 @@ def random_attention():
     for parameter in attention.parameters():
         if parameter.ndim == 2:
             nn.init.xavier_uniform_(parameter)
+        else:
+            nn.init.zeros_(parameter)  # a bias is the same for all words
     return lambda x: attention(x, x, x)[0]
 
 
@@ -207,7 +208,7 @@ for n, depth in enumerate(DEPTHS):
 #
 # But read the right column down to its end. At 24 layers less than 1 percent is a word's own. The reason is not that it has shrunk, as the next
 # cell shows. As soon as the stream is mostly common to all words, so is what attention adds to it, and both grow together from layer
-# to layer. A word's own part grows too, but more slowly, and is drowned.
+# to layer. A word's own part grows too, but more slowly, and is swamped.
 
 # %%
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
@@ -333,7 +334,7 @@ steps |= {
 for name in ("post-norm", "pre-norm"):
     runs[name] = [measure(steps[name], seed) for seed in range(5)]
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Three panels against the number of layers, 0 to 24, means of five random starts. Own share: attention alone falls to 0 within four layers; added and post-norm fall to about 0.02 at 16 layers; pre-norm is at 0.25 after 24. Size, on a logarithmic axis: added grows to over 1000, post-norm stays at 1, pre-norm grows slowly to 4, alone falls below 1. Gradient at the words, logarithmic: added explodes, post-norm stays near 1, pre-norm reaches 5, alone about 0.3."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Three panels against the number of layers, 0 to 24, means of five random starts. Own share: attention alone falls to 0 within four layers; at 16 layers added is at 0.06 and post-norm at 0.02; pre-norm is at 0.25 after 24. Size, on a logarithmic axis: added grows to over 1000, post-norm stays at 1, pre-norm grows slowly to 4, alone falls below 1. Gradient at the words, logarithmic: added explodes, post-norm stays near 1, pre-norm reaches 5, alone about 0.3."}}
 figure, panels = plt.subplots(1, 3, figsize=(8, 3), sharex=True)
 titles = ["own share", "size of an entry", "gradient at the words"]
 colors = [plots.RED, plots.GOLD, plots.BLUE, plots.TEAL]
@@ -358,9 +359,8 @@ plt.show()
 # Either norm stops the explosion. The first panel is the surprise: post-norm keeps words apart no better than adding
 # alone, and pre-norm much better. Why? Most of what attention adds is common to all words. With adding
 # alone the common part grows in proportion to itself, from layer to layer, and soon a word's own is a small share of it. In a
-# post-norm stack
-# the common contribution is about as large as the stream, and then both are scaled back to size 1, so a word's own part shrinks by a
-# factor in every layer, exponentially. In a pre-norm stack the word's own part is never scaled down, and what is added to it stays bounded, however large the stream, because
+# post-norm stack, once nearly everything is common, attention adds a second vector as large as the stream. Their sum is scaled back
+# to size 1, and that shrinks a word's own part again, in every layer. In a pre-norm stack the word's own part is never scaled down, and what is added to it stays bounded, however large the stream, because
 # the norm comes first. After 24 layers an entry has size 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, as much
 # as at the start.
 #
@@ -905,8 +905,8 @@ for depth, stream in enumerate(streams):
 # At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. After the second layer
 # both can be read, from one vector of 32 numbers. Where did the mirrored digit come from? Look for a head that
 # attends mostly to the mirrored position. While `record_weights` is open, each attention inside a model keeps its weights, under
-# the name that the module has there. (PyTorch calls such a tool a
-# [hook](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook).)
+# the name that the module has there. (It uses PyTorch's
+# [hooks](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook).)
 
 # %%
 from dotformer.support.recording import record_weights
@@ -938,13 +938,13 @@ assert min(others) > 0.17 and max(others) < 0.23
 
 # %% [markdown]
 # In the second layer some head gives the mirrored position 0.97 of its weight, and in the first no head more than 0.16 (1/12
-# would be chance). A look proves nothing, so what each layer's attention finds was also thrown away. Without the second's, fewer
-# than two thirds of the digits are right, so it is the second that fetches many of them. Without the third's, which looks at the same
+# would be chance). Looking proves nothing, so we also threw away what each layer's attention finds. Without the second's, fewer
+# than two thirds of the digits are right, which suggests that it fetches many of them. Without the third's, which looks at the same
 # position, nothing is lost: by then the digit is there. (Of the 30 percent after the first layer a good part means little: the digits of other
 # positions can be read from there, too, to some 20 percent.)
 #
 # So a position of layer 3 is **no longer its word alone**. It is a vector in the residual stream that began as one digit and by
-# now holds two. In a model of language such vectors are called **contextual**: the same word has the same row of the embedding table in every
+# now holds two. In a language model such vectors are called **contextual**: the same word has the same row of the embedding table in every
 # sentence, and at layer 5 a different vector in each. When an attention map of a higher layer shows a line to the word *bank*, the line leads to everything
 # that lower layers have written at that position, and this is the first reason not to read such maps as explanations.
 # [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) tests it in a published model.
@@ -1004,8 +1004,8 @@ assert min(ends[False, False, 0.015]) > 2
 # ## Break it: a norm that is nearly right
 #
 # The layer norm of the [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) divides by the
-# *sample* standard deviation, for which the sum of squares is divided by $D - 1$, and adds $\epsilon$ outside the root. (For vectors of ordinary size the second
-# makes no difference.) How far is that from PyTorch's?
+# *sample* standard deviation, for which the sum of squares is divided by $D - 1$, and adds $\epsilon$ outside the root. (Where $\epsilon$ stands makes no difference
+# for vectors of ordinary size.) How far is that from PyTorch's?
 
 
 # %%
@@ -1152,7 +1152,7 @@ verdict
 #
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward network
 # works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a few layers. Norms keep
-# the stream from exploding. Where they stand decides how much of a word is left in a deep stack before training, and how high
+# the stream from exploding. Where they stand matters for how much of a word is left in a deep stack before training, and for how high
 # a learning rate it tolerates.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual

@@ -12,7 +12,7 @@
 # 2017 has a second stack, which attends to the question and to its own words so far, and never to words that it has not
 # written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. At the end of this chapter the
 # transformer of the paper is complete and equal to PyTorch's, a small one has learnt to answer, and you have the whole
-# model once more on one screen.
+# model once more in a hundred lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It takes
 # about 30 minutes to read, and 50 more for the exercises. To write a transformer this afternoon, begin at [the
@@ -182,8 +182,8 @@ plt.show()
 # `causal & padding` broadcasts to $(B, 1, T, T)$. (Where padding stands at the end, the causal mask alone hides it from the words before. But some
 # code pads in front.)
 #
-# What if a row may attend to nothing, as a padding token in front does under a causal mask, or any query where the source is empty? The softmax of nothing but minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives
-# nothing (but the bias of the last linear map, if there is one). PyTorch's module returns NaN (at least with
+# What if a row may attend to nothing, as a padding token in front does under a causal mask? The softmax of nothing but minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives
+# nothing (except the bias of the last linear map, if there is one). PyTorch's module returns NaN (at least with
 # `need_weights=True`, its default), and one NaN in a batch can turn the loss and all gradients to NaN.
 
 # %%
@@ -293,7 +293,7 @@ plt.show()
 #
 # In this model, the *last* one. A picture of two towers side by side suggests that decoder layer 2 asks encoder layer 2. It
 # does not. The encoder runs to its end first, and its final output is the **memory** that every decoder layer
-# asks, each through its own $W_K$ and $W_V$. Other wirings have been tried; this is the paper's.
+# asks, each through its own $W_K$ and $W_V$.
 # And the queries come from the decoder: whoever receives the blend is the one who asks.
 #
 # So a decoder layer has three sublayers, each in the *add and norm* of chapter 8. Self-attention comes first, because the query that
@@ -389,7 +389,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## The whole transformer
 #
-# Two embeddings, two stacks, and the linear map (of a language model, its *head*). `TransformerConfig` extends the `LayerConfig` of chapter 8, and its defaults are
+# Two embeddings, two stacks, and the linear map (the *language-model head*, no relation of attention's heads). `TransformerConfig` extends the `LayerConfig` of chapter 8, and its defaults are
 # the paper's base model (except that the paper shares one table of embeddings between source and target).
 
 # %% tags=["export"] module="transformer"
@@ -843,7 +843,7 @@ print("the blend begins with", [round(entry, 2) for entry in blend[:4].tolist()]
 # %% [markdown]
 # Read the row of *you*: its dot product with the query is 8.03, divided by $\sqrt 8$ that is 2.84, and $e^{2.84} = 17.1$ of a sum of
 # 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the weight 0.73. Multiply the last two columns row by row
-# and add up, and you have the first entry of the blend. That is one head; the second
+# and add up, and you have the first entry of the blend (0.58 from the rounded numbers). That is one head; the second
 # does the same with numbers of its own, and `w_o` joins them.
 
 # %% tags=["proof"]
@@ -1182,7 +1182,7 @@ for name, make in variants.items():
 # - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at best.
 # - *Turned around*, which is what you get if you mix up the convention of `nn.MultiheadAttention` with ours: it shows *only*
 #   the future, and while writing the newest word sees nothing.
-# - *Scores times mask* leaves the future some weight. *Weights times mask* leaves it a term in the softmax's divisor, and
+# - *Scores times mask* leaves the future some weight. With *weights times mask* the future still counts in the softmax's denominator, and
 #   training finds even that.
 # - A mask *in training only* makes writing a lottery. Forced, every word suddenly sees its future, and half the words come out wrong. While
 #   writing, the words before the newest one have a future. One seed gets 3 percent right, another 97.
@@ -1413,7 +1413,7 @@ check_forcing = partial(
     mistakes={
         "the end token stands after the padding; it belongs right after the last word": ends_in_the_last_column,
         "input and output are the same: the output must be one position ahead": not_shifted,
-        "the decoder never receives the end token: nothing comes after it": the_input_ends,
+        "the decoder need not receive the end token: nothing comes after it": the_input_ends,
     },
 )
 check_forcing(teacher_forcing)

@@ -125,8 +125,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # symbols (**byte-level BPE**) no text is out of vocabulary, and whatever UTF-8 can write comes back from its tokens as it was. A single token,
 # however, may be part of a character. A program that prints tokens as they are generated must wait until a character is complete (exercise 1).
 #
-# Usually merges do not cross from one word into the next, because frequent phrases such as *of the* would fill the vocabulary. (*SuperBPE*, [Liu and others,
-# 2025](https://arxiv.org/abs/2503.13423), lets them, once the words have been learnt.) So the text is first cut into words, each with the space before it, so that nothing is lost. This is called
+# Usually merges do not cross from one word into the next, because frequent phrases such as *of the* would fill the vocabulary. So the text is first cut into words, each with the space before it, so that nothing is lost. This is called
 # **pre-tokenization**. In the pattern, `\p{L}` is any letter and `\p{N}` any numeral of any script, and `\s+(?!\S)` takes several spaces up to the last one, which is left for the
 # word that follows.
 
@@ -156,8 +155,8 @@ assert (
 # ## The definition
 #
 # Learning is what you did by hand, on bytes, with faster counting. After a merge, only the words that contained the pair are
-# counted again. A queue keeps the most frequent pair in front. Its entries may be out of date, but only in one direction.
-# Merge *e a* to *ea*, and the count of *a t* falls wherever an *e* came before, while the pairs that are new all contain *ea*.
+# counted again. A queue keeps the most frequent pair in front. Its entries may be out of date, but only in one direction: a merge
+# lowers the counts of the pairs that it breaks up, and raises only those of pairs that contain the new symbol.
 # So an old count is too high, never too low. Such an entry comes to the front too early, is seen to be outdated, and goes
 # back with its right count.
 
@@ -244,7 +243,7 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # %% [markdown]
 # Both ways learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes: `<pad>` for padding, and `<bos>` and
 # `<eos>` for the beginning and the end of a sequence. These stand for no text: only the program can write them, never a
-# user. (Two numberings meet here: *symbols* count from the bytes, *tokens* from the special tokens, so symbol 256 is token 259.) Its file is JSON,
+# user. (Symbols and tokens are numbered differently: *symbols* count from the bytes, *tokens* from the special tokens, so symbol 256 is token 259.) Its file is JSON,
 # read and checked by `tokenizer_files`, an import.
 
 # %% tags=["export"] module="tokens"
@@ -415,15 +414,16 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}  {row['rare']:11.0%}")
 
 # %% [markdown]
-# From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by another 6 percent, and 98 of 100
+# From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by another 7 percent, and 98 of 100
 # learnt tokens are then rare. So there is a trade-off: stop where the curve flattens, while tokens still occur often
 # enough to be learnt. For this corpus that is somewhere from 2,000, with 15 percent rare, to 4,000, with 65 percent. But the limit of 100 is ours, and only a trained model
-# could tell; [chapter 14](14_translation.ipynb) trains one with 6,000. A larger vocabulary also costs at the other end, where the output layer computes a
-# logit for every token. (And losses *per token* of two tokenizers cannot be compared, since their tokens are of different length; the loss per byte can, in *bits per byte*.) ([Sennrich and Zhang, 2019](https://arxiv.org/abs/1905.11901), found
-# that small vocabularies help small corpora.) The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and
+# could tell. A larger vocabulary also costs at the other end, where the output layer computes a
+# logit for every token. [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) found
+# that small vocabularies help small corpora. (To compare models with different tokenizers, take the loss per byte, in *bits per byte*: tokens are
+# of different length.) The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and
 # German together; models of today, with terabytes of text, have 100,000 and more.
 #
-# The third column is French, in which there was no training text at all. The tokenizer encodes it all the same. But it needs more tokens a word than for English, a quarter
+# The third column is French, in which there was no training text at all. The tokenizer encodes it all the same. But it needs more tokens per word than for English, a quarter
 # more with 300 and about twice as many from 2,000 on, because few merges fit: twice the computation or more, half as much text in the same context,
 # and, where a service charges by the token, twice the price.
 
@@ -496,7 +496,7 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges the pair whose count is highest *when divided by the counts of its two parts*, and cuts a new word by taking the longest known subword first. How different is that way of cutting? Of the 1,741 words of
 # the test text that 8,000 tokens cut into several, 36 percent are cut differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the
-# merges, and *Bau fahrzeug* with the longest first, which a German would prefer. **Unigram**
+# merges, and *Bau fahrzeug* with the longest first. **Unigram**
 # ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords and drops those whose
 # removal lowers the likelihood of the training text least; a new word gets its most probable segmentation. It can also draw one of several at random
 # while a model is trained (**subword regularisation**); *BPE-dropout* does that with merges. The library SentencePiece has BPE and Unigram.
@@ -594,7 +594,7 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ## Batches that waste little
+# ## Batches with little padding
 #
 # A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Padding means nothing: the padding mask of
 # [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of chapter 11 leaves it out. No mask need be stored: it is `tokens != pad_id`, which is safe because no text
@@ -728,12 +728,10 @@ assert convenient.decode(convenient.encode(message)) != message
 # %% [markdown]
 # The user has typed an end token into the middle of a sentence (decoding leaves special tokens out), and a program that cuts its input at end tokens loses the rest.
 # Where special tokens separate the speakers of a chat, a user can speak in another's name, a form of **prompt injection**. Ordinary tests do not show it,
-# because ordinary texts come back as they were. The check: whatever the text, `encode` must return no special token.
-#
-# ### Break it: merges learnt from the test text
+# because ordinary texts come back as they were. The check: whatever the text, `encode` must by default return no special token.
 #
 # Another mistake hides even better. If the merges are learnt from the *test* text as well, its frequent words become whole tokens, so that its score no longer says
-# how well a model does with held-out text (**data leakage**). Learn merges from the training text only, and keep the tokenizer with its model: with another one, every number means something else.
+# how well a model does with held-out text (**data leakage**). Learn merges from the training text only, and keep the tokenizer with its model: with other merges, the same numbers mean something else.
 
 # %% [markdown]
 # ## Exercises

@@ -99,12 +99,11 @@ print(train_pairs[0])
 #
 # The **cross-entropy** is the mean over the real targets, $(0.357 + 1.386) / 2 = 0.871$, in *nats* since the logarithm
 # is the natural one. The second row is a model that knows nothing: among $V$ tokens that costs $\ln V$, here $\ln 4$.
-# So the first loss of a fresh model should be near $\ln V$. (A little above, because its logits are not all equal: random ones of variance $s^2$ cost
-# about $s^2 / 2$ more.) If it is much higher, something is wrong before anything was learnt. $e^{0.871} = 2.39$ is the **perplexity**: the model is as unsure as if it guessed among
+# So the first loss of a fresh model should be near $\ln V$, or a little above. If it is much higher, something is wrong before anything was learnt. $e^{0.871} = 2.39$ is the **perplexity**: the model is as unsure as if it guessed among
 # 2.39 tokens.
 #
-# The mean is over *tokens*, and the divisor is the number of real ones. So the function below returns the sum and the count,
-# and leaves the division to the caller, who knows how many batches belong together.
+# The mean is over *tokens*, and the divisor is the number of real ones. But several batches may form one step, so the function below
+# returns the sum and the count, and leaves the division to the caller, who knows the divisor.
 #
 # **Label smoothing** asks for less than certainty. With $\varepsilon = 0.1$, nine tenths of the target's probability go
 # to the right token, and the last tenth is spread evenly over all $V$ tokens. It is meant against **overconfidence**. In the first row above, the target is then
@@ -222,7 +221,7 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # is signal or noise. Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree the steps are
 # short. At the first step there is nothing to disagree with.
 #
-# So at an equal learning rate the first steps know the least and are the longest. Hence **warm-up**: the learning rate begins near 0 and grows.
+# So at an equal learning rate the first steps know the least and are typically the longest. Hence **warm-up**: the learning rate begins near 0 and grows.
 # (A post-norm stack, whose gradients near the output start large, needs it most: [chapter 8](08_encoder.ipynb#does-it-need-warm-up).)
 # Later it should shrink, since a model that keeps jumping by the same distance does not settle. The paper's
 # **schedule**, called Noam after one of its authors, does both:
@@ -313,7 +312,7 @@ quiz.number(
 # vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes
 # $(0.6, 0.8)$. The direction stays. Does Adam not divide the size out anyway? Of the typical gradient, yes. But let one
 # batch have a gradient of a hundred times the usual size. It outweighs everything else in $m$, so that for some twenty steps
-# the model follows this one batch (no step is longer than usual, but all go in its direction). And it stays in $v$, whose root is 14 times the usual at first, and after 200 steps
+# the model follows this one batch. And it stays in $v$, whose root is 14 times the usual at first, and after 200 steps
 # still twice, so that all these steps are too short.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
@@ -322,7 +321,7 @@ quiz.number(
 # well, and parameters with large gradients would hardly decay. **AdamW** therefore takes the decay out of the gradient, and does it separately
 # from Adam's step, $\theta \leftarrow \theta - \eta \lambda \theta$, which
 # is called *decoupled*. Most models of today are trained with AdamW, usually
-# without decay of biases and norms. The paper used none, and nor does our trainer.
+# without decay of biases and norms. The paper used none, and neither does our trainer.
 #
 # ## One step from several batches
 #
@@ -823,7 +822,7 @@ plt.show()
 # without it. In the paper it cost perplexity and helped translation. There several words may be right; a number has one
 # name.
 #
-# So here the learning rate and its schedule mattered, and little else. That holds for this small model and its easy task, not
+# So here the learning rate (beyond a factor of ten) and its schedule decided how much was right in the end; the rest decided how soon, if anything. That holds for this small model and its easy task, not
 # in general.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a schedule. The linear ones reach the top by step 300 and stay there. One over the root reaches it as soon, but keeps dropping by some percent. With the paper's schedule the curves have only begun to rise at step 400 and end between 66 and 87 percent."}}
@@ -840,7 +839,7 @@ axes.set(xlabel="step", ylabel="whole numbers right", xlim=(0, 600), ylim=(0, 1.
 plt.show()
 
 # %% [markdown]
-# The three curves of one over the root drop by a few points again and again, to the end; the line stays at the top.
+# The three curves of the inverse square root drop by a few points again and again; the line stays at the top.
 
 # %% tags=["proof"]
 adam = [runs[f"Adam, {rate}"] for rate in (0.001, 0.01)] + [runs["the chapter's"]]
@@ -960,7 +959,7 @@ for name in ("none", "weight decay 1"):
 # - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85 with 0.2.
 # - **Label smoothing** changes little: it gains with two seeds and loses with one.
 #
-# These are choices, so validation numbers decide. The test numbers are asked once, at the end: 39 percent right without a remedy, and 93 with
+# These are choices, so validation numbers decide. The test numbers are used once, at the end: 39 percent right without a remedy, and 93 with
 # weight decay 1. And more data helps most. With 20,000 numbers none of this was needed.
 
 # %% tags=["proof"]
@@ -1060,7 +1059,7 @@ assert all(torch.equal(one, other) for one, other in both)
 # The book's tests do the same at every batch in turn, and with programs that are killed while they save.
 #
 # The five things are in one file, the **checkpoint**. `RunFolder` replaces it only once the new file is
-# complete ([chapter 10](10_tokens.ipynb#the-definition)), and writes a checksum into it, so that a file damaged by a faulty disk is refused
+# complete (it is written beside the old one and then renamed), and writes a checksum into it, so that a file damaged by a faulty disk is refused
 # before anything has changed. Its format is [safetensors](https://huggingface.co/docs/safetensors), which holds tensors by
 # name and a text, and cannot hold a program. (A pickle, which `torch.save` writes, can: load one from the internet only
 # with `weights_only=True`, the default of today's PyTorch.) The model with the lowest validation loss is kept beside it,

@@ -176,8 +176,8 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # - An end counts only if it is among the best `beam` continuations. Otherwise every hypothesis could end at every step with
 #   some tiny probability, and after a few steps the list would be full of sentences that end too early.
 # - A sentence is done when `beam` hypotheses have ended and no live one can beat the best of them. What is the most that a
-#   live one could reach? Its further words can at best have probability 1, and add 0. And its sum, which is negative, becomes
-#   the best score when divided by the largest penalty, that of `max_length` tokens.
+#   live one could reach? Its further words can at best have probability 1, and add 0. And a negative sum comes closest to 0 under the largest
+#   divisor, the penalty of `max_length` tokens.
 #
 # In the code, `live` has an entry for each row: the number of its sentence, its sum of logarithms, its tokens. After the
 # first word of the example these are $(0, \ln 0.5, [\text{a}])$ and $(0, \ln 0.4, [\text{the}])$. `candidates` holds for
@@ -303,8 +303,7 @@ for column in range(4):
 plt.show()
 
 # %% [markdown]
-# Each square is one head's scores, queries by keys; dark cells are computed at that step, pale ones belong to earlier steps and are not needed again, since all that is kept of those are keys and values. (Where scores are masked after the product, a step without a cache
-# computes the upper half of its square as well, and throws it away.) Count
+# Each square is one head's scores, queries by keys; dark cells are computed at that step, pale ones belong to earlier steps and are not needed again, since all that is kept of those are keys and values. Count
 # both kinds of work, the rows that go through all layers and the scores of a head, for $n$ tokens:
 #
 # | | without a cache | with a cache |
@@ -468,7 +467,7 @@ quiz.one_choice(
 # %% [markdown]
 # ### Several tokens at once
 #
-# A chat model is given a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only then does it write, token by token. Before a prefill
+# A chat model has no source, only a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only then does it write, token by token. Before a prefill
 # nothing is kept, and the mask is the usual triangle. But the next question of the chat comes after $k$ kept tokens. With
 # $m$ new ones the mask is $(m, k + m)$, the last $m$ rows of the causal mask of all: each new token attends to all that is
 # kept, to itself and to the new ones before it. So the causal mask, which a single token could do without, is needed again:
@@ -614,11 +613,11 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# (At 256 tokens it has 128 times fewer rows to compute. The gain in time is smaller, because a matrix product with many rows
+# (At 256 tokens it has 128 times fewer rows to compute. The gain in time is smaller, partly because a matrix product with many rows
 # uses a processor better than many products with one.) The price of the cache is memory that grows with every token: two vectors for each layer. (Recomputing keeps only the encoder's memory and the tokens from step to step, but needs the activations of all of them within a step.) Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
-# $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes for each token of each hypothesis of each sentence. A model of 7 billion
+# $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each hypothesis of each sentence. A model of 7 billion
 # parameters with 32 layers of width 4,096, at 2 bytes a number, keeps half a megabyte for each token. Eight texts of 4,096
-# tokens need 17 GB, more than its parameters do. ([Pope and others, 2023](https://arxiv.org/abs/2211.05102), serve such models.)
+# tokens need 17 GB, more than its parameters do. ([Pope and others (2023)](https://arxiv.org/abs/2211.05102) serve such models.)
 #
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer, 2019](https://arxiv.org/abs/1911.02150))
 # all heads share one set of keys and values, in **grouped-query attention** ([Ainslie and others,
@@ -650,7 +649,7 @@ quiz.number(
 # ### Why one sentence is slow
 #
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is loaded from memory, 4 bytes, for one multiplication and one addition a
-# sentence: an **arithmetic intensity** of $2B / 4$ FLOPs a byte for $B$ sentences, so half a FLOP for one sentence, where a processor needs several
+# sentence: an **arithmetic intensity** of $2B / 4$ FLOPs a byte for $B$ sentences, so half a FLOP per byte for one, where a processor needs several
 # to be busy, and a GPU, at 2 bytes a number, hundreds. So decoding one sentence is **memory-bound** ([chapter
 # 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the memory's bandwidth. More
 # sentences share the parameters. But each has a cache of its own, which nobody shares, and with many or long texts it is the
@@ -680,15 +679,15 @@ assert cost[64] < cost[1] / 4
 # gives it $p$, it is accepted with probability $\min(1, p / q)$. At the first that is refused, one is drawn instead, each
 # token with a probability proportional to $\max(0, p - q)$, and what was written after it is discarded, from the cache too. If
 # none is refused, the pass has given the probabilities of one more token, free of charge. Why is this right? A token is drawn and
-# accepted with probability $q \min(1, p / q) = \min(p, q)$. The chance of a refusal is the
-# sum of the differences, $\sum (q - \min(p, q)) = \sum (p - \min(p, q))$, since $p$ and $q$ both sum to 1. So each token is
-# written with probability $\min(p, q)$ plus the shortfall, $p - \min(p, q)$: the large model's probabilities, exactly. What it saves
+# accepted with probability $q \min(1, p / q) = \min(p, q)$. A refusal has the probability $R = \sum (q - \min(p, q)) = \sum \max(0, p - q)$, since $p$
+# and $q$ both sum to 1, and then a token is drawn with probability $\max(0, p - q) / R$. Together that is
+# $\min(p, q) + \max(0, p - q) = p$: the large model's probability, exactly. What it saves
 # depends on how often a token of the draft model is accepted.
 #
 # ## Is the search right?
 #
 # Now the check from above. Take a small transformer with four words to choose from, and random parameters. It has 341
-# sentences of at most five tokens, the end counted, and each can be scored by teacher forcing.
+# sentences of at most five tokens, the end counted, and each can be scored by teacher forcing. (The seed is chosen so that greedy decoding misses the best one.)
 
 # %%
 from itertools import product
@@ -859,7 +858,7 @@ print(
 # In the first, greedy decoding begins with *vier* and cannot go back. In the second it takes *eighty* from the end
 # of the source where only *tausend* would do, and later writes *zwei hundert* for *acht hundert*. The beam keeps the alternative in
 # both, and in the end it has the higher score, by a small margin. In the third the hypothesis that leaves out *acht hundert* wins over the
-# right one, by a smaller one: a model error, which a narrower search had hidden.
+# right one: a model error, which a narrower search had hidden.
 #
 # ## Sampling
 #
@@ -867,8 +866,8 @@ print(
 # repeat itself. Then draw each word at random with the model's probabilities, which is called **sampling**. Three options say how freely. The
 # **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it becomes greedy decoding, above 1 the probabilities are flatter
 # than the model's. **Top-k** keeps the $k$ likeliest words. **Top-p**, or nucleus sampling, keeps the fewest whose
-# probabilities sum to at least $p$: one word where the model is sure, and many where it is not. Usual is the order of this
-# sentence: temperature first, then $k$, then $p$.
+# probabilities sum to at least $p$: one word where the model is sure, and many where it is not. The usual order is
+# temperature, then $k$, then $p$.
 #
 # At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them to reach $p$.
 # **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at least a given share of the likeliest
@@ -939,7 +938,7 @@ assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
 
 # %% [markdown]
 # A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences sampled
-# from the tea model, *the tea* and *a cup* appear about as often as they should, in 36 and 20 percent.
+# from the tea model, *the tea* and *a cup* make up about the 36 and 20 percent that they should.
 #
 # **Predict first.** Greedy decoding gets 53 percent of the numbers right with the first model. How many does sampling?
 

@@ -178,7 +178,7 @@ quiz.number(
 # ## A translator that knows this language
 #
 # `python -m dotformer train configs/grammar.toml` has trained a transformer on 20,000 such sentences, two minutes on one core:
-# two layers on each side, four heads, width 64, one token for each word. What it has made is part of the book, a folder with a
+# two layers on each side, four heads, width 64, one token for each word. The result comes with the book: a folder with a
 # configuration, two tokenizers and the parameters.
 
 # %%
@@ -422,8 +422,8 @@ for (where, gender), (own, theirs, total) in sorted(counts.items(), reverse=True
     )
 
 # %% [markdown]
-# At *the* the donor's article is written every time, and with a donor of the same gender nothing changes: it is the gender that was
-# brought. At the noun itself, and at any other word, the exchange never changes the article. So the map pointed at the right word,
+# At *the* the donor's article is written every time, and with a donor of the same gender nothing changes: what was
+# brought is the gender, or something that decides it. At the noun itself, and at any other word, the exchange never changes the article. So the map pointed at the right word,
 # and what the decoder read there had come from another one. A map shows *where* the decoder reads, not *what* it finds.
 #
 # How does the gender get to *the*? By the encoder's attention, so forbid it: let the position of *the* attend to every word but
@@ -448,7 +448,7 @@ for where in ("its noun", "another word"):
 assert all(right["another word"]) and sum(right["its noun"]) == 30
 
 # %% [markdown]
-# Without the direct look six of the 36 articles are wrong, and no other word's absence ever matters. The other thirty get their
+# Without the direct look six of the 36 articles are wrong, and hiding any other word changes nothing. The other thirty get their
 # gender by some other way, which we have not traced: a **knock-out** shows what a link does for the result, and not what it would
 # do if the others were gone.
 #
@@ -469,8 +469,8 @@ print("right without the cross-attention of layer 1, of layer 2:", without)
 assert 0.95 < without[0] < 0.99 and without[1] < 0.01
 
 # %% [markdown]
-# Without layer 2's cross-attention hardly a sentence is right, without layer 1's nearly all are. Here the layer that points is the
-# one that is needed. (Such an **ablation** also gives the parts above it an input unlike any in training. [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) has more such trials.)
+# Without layer 2's cross-attention hardly a sentence is right, without layer 1's nearly all are. In this model the layer that points is the
+# one that is needed; it is also the last. (Such an **ablation** also gives the parts above it an input unlike any in training. [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) has more such trials.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -842,10 +842,10 @@ small, scaled = (mistakes("gru, no attention", stage) for stage in stages[1:3])
 assert max(small) < min(scaled)
 
 # %% [markdown]
-# The first column is as before, then come the three steps. First the learning rate was blamed: at 0.012, four times as high, both models with attention are nearly
-# free of mistakes. The second step tells why they needed it: with scaled embeddings the same low 0.003
-# already gives 99 and 98 percent on the validation set (one seed), instead of 78 and 34. And the LSTM without attention, at the same 0.006 in both columns, goes
-# from nearly all wrong to 187 to 258. So it was the start, which a higher learning rate can make up for. (Not for every model: the GRU without attention is better off
+# The first column is as before, then come the three steps. Step 1 changes the learning rate alone: at 0.012, four times as high, both models with attention are nearly
+# free of mistakes. Step 2 tells why they needed it: at the old 0.003, scaled embeddings alone lift the GRU from 78 to 99 percent of the
+# validation set and the LSTM from 34 to 98 (one seed). And the LSTM without attention, at the same 0.006 in both columns, goes
+# from nearly all wrong to 187 to 258. So for these it was the start, which a higher learning rate can make up for. (The GRU without attention is better off
 # with small embeddings and a high learning rate.)
 #
 # And what remained is attention. All three models that have it end with at most two mistakes in three times 500 sentences:
@@ -878,12 +878,12 @@ assert (
 )
 
 # %% [markdown]
-# (Some of that needs no state that is too small: a sentence is right only if *every* word is, so twice the words at the same chance each
+# (Some of that would be so for any model: a sentence is right only if *every* word is, so twice the words at the same chance each
 # leave the square of the share, $0.91^2 = 0.83$ for the GRU. It has 52 percent.)
 #
 # So why did transformers replace recurrent networks? Not because of a race over equal steps. Even on one core of a CPU its
 # step takes three quarters of the GRU's time and five sixths of the LSTM's, each in its best shape; and the more a processor computes at once, the longer
-# it waits in a loop over words (we have not measured that here). In the same time a transformer can be larger and read more.
+# it waits in a loop over words (we have not measured that here). So in the same time a transformer can make more steps, or larger ones.
 #
 # How large must a difference be? Count the sentences that one of two models gets wrong and the other right. If neither were
 # better, each such sentence would be a fair coin. For 5 against 0 the chance of so uneven a split, in either direction, is $2 / 2^5 = 6$
@@ -931,7 +931,7 @@ for name in with_attention:
 # ### Longer than anything it has learnt
 #
 # The number words of chapter 11 are made of few words, and can be long. The program has trained the five models on those
-# of up to nine words in German, the middle length, with scaled embeddings and a learning rate of their own, and tested them on all.
+# of up to nine words in German, the median length, with scaled embeddings and a learning rate of their own, and tested them on all.
 #
 # **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings of
 # positions that it has never met. Which does better on numbers longer than any it was trained on?
@@ -967,7 +967,7 @@ assert shorter == len(written) == 28
 # %% [markdown]
 # Both recurrent models with attention make no mistake, nor does the GRU without; the LSTM without makes 3 to 13. The transformer gets 3, 9 and 16 of 120
 # wrong. The sign test calls 9 and 16 against 0 more than chance, so those two trained models are worse; of the kinds it is three seeds against three. What they write is always too short. The positions are sinusoids, and
-# [chapter 5](05_position.ipynb#could-the-encoding-be-learned) found that these can go on and need not. (So a
+# [chapter 5](05_position.ipynb#could-the-encoding-be-learned) found that these can extrapolate and often do not. (So a
 # state of fixed size can hold a number of eleven words. A sentence of the grammar asks more of it.)
 
 # %% [markdown]
@@ -1098,7 +1098,7 @@ verdict
 # A translator reads one sentence and writes another, word by word, each time looking back at what it has read. Where
 # the truth is known, one can measure how often a layer attends to the words being rendered: the last one nearly always
 # does. Exchanging a single state shows that what it reads there need not be that word alone. And recurrent
-# models with attention are as good here, once their start and their learning rate are chosen for them; in as many steps none without attention is.
+# models with attention are as good here, once their start and their learning rate are chosen for them; models without attention are not, in as many steps.
 #
 # **Sources.** The synchronous grammar: [Lewis and Stearns (1968)](https://doi.org/10.1145/321466.321477). Sequence to
 # sequence: [Sutskever, Vinyals and Le (2014)](https://arxiv.org/abs/1409.3215); additive attention: [Bahdanau, Cho and

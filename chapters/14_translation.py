@@ -44,19 +44,16 @@ transformer_map(built=14)
 # | 3 words | 3 | *Hund sieht die, sieht die Katze*: 2 | 2/3 |
 # | 4 words | 2 | *Hund sieht die Katze*: 1 | 1/2 |
 #
-# **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$, because precision falls
-# steeply with $n$: in an ordinary mean the 4-grams would hardly count, while in a geometric one a fall from 0.10 to 0.09 weighs as much as
-# one from 0.80 to 0.72. (Its authors tried
-# other lengths. With four it agreed best with people, and three or five came close.) **Clipping** means that an n-gram counts
+# **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$, because longer n-grams are found less often: in an ordinary mean they would hardly count, while in
+# a geometric one the loss of a tenth costs the same at every $n$. **Clipping** means that an n-gram counts
 # at most as often as it is in the reference; otherwise every single word of *die die die* would be found.
 #
-# So far it has cost nothing that *im Garten* is missing, because precision asks only about what was written. (Recall would ask about the rest, but with several
-# references, which BLEU allows, nobody wants all of them in one translation.) So a text of $c$ words that is shorter than its reference of $r$ words
+# So far it has cost nothing that *im Garten* is missing, because precision asks only about what was written. So a text of $c$ words that is shorter than its reference of $r$ words
 # is multiplied by the **brevity penalty** $e^{1 - r/c}$, here $e^{1 - 7/5} = 0.670$. Together that is 0.448; scores
 # are given in hundredths, 44.8.
 #
 # For a test set the n-grams and the lengths of all sentences are added up before anything is divided (**corpus BLEU**). And what is a word?
-# *Katze.* with its full stop, or without? Each way of tokenizing gives other figures. So do not count BLEU with code of your own:
+# *Katze.* with its full stop, or without? Each way of tokenizing gives different figures. So do not count BLEU with code of your own:
 # [sacreBLEU](https://github.com/mjpost/sacrebleu) tokenizes by the same rules for everyone who does not
 # ask for others, and says which in a **signature**.
 
@@ -234,10 +231,10 @@ for name, score in scores.items():
 assert [round(score, 1) for score in scores.values()] == [87.7, 86.5, 93.4, 91.3]
 
 # %% [markdown]
-# The translations are the same, and the score goes from 87 to 93. Letters are easier to hit than words, and a word that
+# The translations are the same, and the score goes from 86.5 to 93.4. Letters are easier to hit than words, and a word that
 # both sides have lost counts as found.
 #
-# From outside nothing is wrong with any of these. The signature catches the second and the third. It cannot catch the
+# Seen from outside, nothing looks wrong with any of these. The signature catches the second and the third. It cannot catch the
 # last, which is sacreBLEU with its usual settings. So compare two scores only if the signatures are equal and the
 # references are those that were published, untouched. And no signature says what a model has seen: a vocabulary learnt
 # from the test set too, or a checkpoint chosen by its test score, leaves no trace in it. `python -m dotformer` learns
@@ -315,7 +312,7 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 #
 # ## Is one better than the other?
 #
-# Chapter 13 has trained that GRU three times, with three seeds. The first gets 87.7 BLEU, the third 84.5. Is the third worse, or
+# Chapter 13 has trained that GRU three times. With seed 0 it gets 87.7 BLEU, with seed 2 only 84.5. Is the latter worse, or
 # was it unlucky with these 500 sentences?
 #
 # One would like to have other test sets. The **bootstrap** makes them out of the one there is: draw 500 sentences with
@@ -349,7 +346,7 @@ for system, row in zip(systems, rows, strict=True):
 assert [round(bleu_of(row), 1) for row in rows] == [87.7, 86.1, 84.5]
 
 # %% [markdown]
-# **Predict first.** How much does the difference of the first and the third vary? One can draw test sets for each by itself, or draw one and give it to both.
+# **Predict first.** How much does the difference of seed 0 and seed 2 vary? One can draw test sets for each by itself, or draw one and give it to both.
 # Which of the two makes the difference look more certain?
 
 # %%
@@ -366,8 +363,8 @@ assert 1.4 < apart.std() / paired.std() < 1.7
 # %% [markdown]
 # Each range holds 95 percent of the thousand differences (a **confidence interval**). Drawn together, the difference varies less, because a hard sentence is hard for both: it is then in both
 # scores or in neither, and what they have in common cancels. This is the
-# **paired bootstrap** ([Koehn 2004](https://aclanthology.org/W04-3250/)). Here 0 lies outside either way; with a difference of 2.5
-# points, only the paired range would show it.
+# **paired bootstrap** ([Koehn 2004](https://aclanthology.org/W04-3250/)). Here 0 lies outside either way; around a smaller
+# difference, of 2.5 points, a range as wide as the first would hold it, and one as wide as the second would not.
 #
 # The other test asks what chance can do. If the two were equally good (the **null hypothesis**), it would not matter which of them wrote a sentence. So
 # toss a coin for each sentence, exchange the two translations if it shows heads, and see how far apart the scores are now. Do that many times. How often is the gap
@@ -395,12 +392,12 @@ assert as_far < 10 and 0.0005 < results["BLEU"][2].p_value < 0.003
 assert 0.05 < results["BLEU"][1].p_value < 0.15
 
 # %% [markdown]
-# So for the first and the third, chance alone makes such a gap in two of a thousand exchanges. For the first and the second, 1.6 points apart, it does so
+# So for seeds 0 and 2 chance alone makes such a gap in two or three of a thousand exchanges (the two programs draw different ones). For seeds 0 and 1, 1.6 points apart, it does so
 # in 9 of 100. By custom one speaks of a **significant** difference below 5 of 100; above it, nothing has been shown, not even that they are equal. (Whoever compares
-# all pairs of many systems will find one in twenty by chance, and has to ask for less than 0.05.)
+# all pairs of many systems, as we have just taken the best and the worst of three, will find one in twenty by chance, and has to ask for less than 0.05.)
 #
-# And what has been shown? The third *trained model* is worse than the first, on sentences like these. But they are of one kind, with the same settings. Only
-# the seed is another! Such a test knows nothing of seeds. If two *kinds* of model are trained once each, and p is 0.002, that may
+# And what has been shown? One *trained model* is worse than the other, on sentences like these. But they are of one kind, with the same settings. Only
+# the seed differs! Such a test knows nothing of seeds. If two *kinds* of model are trained once each, and p is 0.002, that may
 # be all there is. So train several of each, show all their scores, and let the difference between the kinds be large beside that between seeds.
 
 # %% tags=["quiz"]
@@ -494,8 +491,7 @@ class RecurrentState:
 
 # %% [markdown]
 # And a `Translator` is either kind of model with its two tokenizers: text in, text out. `translate` cuts texts into
-# tokens, searches with a beam, and joins what it finds. (It takes texts of one length together: without padding, what
-# is written for one cannot depend on the others.) The rest checks what comes in.
+# tokens, searches with a beam, and joins what it finds. (It takes texts of one length together, so there is no padding to be hidden.) The rest checks what comes in.
 
 # %% tags=["export"] module="translation"
 from collections import defaultdict
@@ -663,9 +659,9 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 
 # %% [markdown]
 # The first is as good as its reference, and renders *starring* as the *staring* that was meant. The fourth is right,
-# and its reference has a capital too many, which costs points where case counts. In the second the grass has lost its
+# and its reference has one capital too many, which costs points where case counts. In the second the grass has lost its
 # *lush* and its dative (*grünem*), and the dog is a *Terron Terrier*; the last has a *Digousine*, which is no German
-# word. Both are pieced together from tokens, for words that the model has hardly seen. The third says something else,
+# word. Both are pieced together from tokens, because the model has hardly seen such words. The third says something else,
 # *a girl drives with a stick in front of a shot*, and *in Karateanzug* lacks an article.
 #
 # And where does the model look? Here is the first of them. Its tokens are subwords, and nobody has aligned them.

@@ -132,7 +132,7 @@ class SentenceEncoder(nn.Module):
 
 
 # %% [markdown]
-# The parameters lie in a file of a kind that holds numbers and no code (*safetensors*); before it is opened, its checksum
+# The parameters are stored in a format that holds numbers and no code (*safetensors*); before it is opened, its checksum
 # is compared with the published one. Then each parameter gets the name that it has in our code, and goes in.
 
 # %% tags=["export"] module="pretrained"
@@ -238,7 +238,7 @@ print(f"largest difference of any number: {difference:.0e}")
 assert difference < 1e-5
 
 # %% [markdown]
-# No number of any token differs by more than some millionths. What you read above is a BERT.
+# No number of any token differs by more than a few millionths. What you read above is a BERT.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -292,7 +292,7 @@ plt.show()
 #
 # ### How was it trained?
 #
-# In three stages. In **pre-training**, a model of BERT's size learnt to guess words that were hidden in a text, **masked language modelling**. A narrower one,
+# In three stages, in which three models take part. In **pre-training**, a model of BERT's size learnt to guess words that were hidden in a text, **masked language modelling**. A narrower one,
 # *MiniLM*, of twelve layers, was trained to imitate it, which is called **distillation**: in its last layer the attention weights should be those of its **teacher**,
 # and so should the softmax of $V V^\top / \sqrt{d_k}$, which says how alike the values of two tokens are ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Of the
 # **student's** twelve layers, every second was kept.
@@ -410,13 +410,14 @@ assert "garbage" in manual[answers[0][0][1]]
 assert any('"finally"' in text for text in manual)
 
 # %% [markdown]
-# The search by meaning finds *garbage-collected* for what nobody uses, *finalization* for closing a file, and *break* for leaving a loop, none of which is in the question.
-# Word search finds none of them. But *finally* it misses, although several sentences of the text are about it. Four questions are no measurement; they show what it knows: what a
+# The search by meaning answers the first question: *garbage-collected*, for what nobody uses. For the second and the third it finds sentences of the right
+# subject, closing files and leaving loops, and not the best ones. For the fourth it misses the keyword `finally`, which several sentences explain. The search by
+# words is right about none. Four questions are no measurement; they show what it knows: what a
 # sentence is *about*. Question and passage are encoded apart (a **bi-encoder**), so that a million passages can be encoded before anyone asks. A **cross-encoder** reads
 # both together, judges better whether one answers the other, and has to read every passage again for every question. So one often takes the hundred best
 # of the first, and lets the second sort them.
 #
-# For any text of your own, in English, a line:
+# One command searches any English text of your own:
 #
 # ```bash
 # python -m dotformer search README.md "what do I need to run this?"
@@ -500,7 +501,7 @@ assert habits["the token before"][0, 2] > 0.99 and special[1:5].min() > 0.5
 
 # %% [markdown]
 # A head for the token before, one that prefers the token after, and in the middle layers more than half of all
-# attention on two special tokens that mean nothing. [Clark and others (2019)](https://arxiv.org/abs/1906.04341) found
+# attention on two special tokens, which stand for no word. [Clark and others (2019)](https://arxiv.org/abs/1906.04341) found
 # the same habits in BERT. What do they tell us about the result?
 #
 # ### Do attention maps explain predictions?
@@ -569,6 +570,12 @@ correlations = {
 for name, values in correlations.items():
     correlations[name] = np.corrcoef(ranks(values), ranks(change))[0, 1]
     print(f"rank correlation of change and {name}: {correlations[name]:.2f}")
+by_layer = [
+    np.concatenate([ranks(row) for row in values.reshape(6, 12)])
+    for values in (torch.stack(on_words).mean(0).numpy(), change)
+]
+within = np.corrcoef(*by_layer)[0, 1]
+print(f"the last one, with ranks within each layer: {within:.2f}")
 number = 72 - ranks(change)[2]
 print(f"layer 1, head 3 is number {number} of 72, change {change[0, 2]:.4f}")
 most = change.argmax() // 12 + 1
@@ -576,12 +583,13 @@ print(f"largest change: {change.max():.4f}, a head of layer {most}")
 assert number > 20 and most == 6 and change.max() < 0.05
 assert correlations["clear map"] < -0.2 and correlations["weight on words"] > 0.3
 assert abs(correlations["clear map, words only"]) < 0.15
+assert 0.35 < within < 0.45
 
 # %% [markdown]
-# In the middle: number 35 of 72, although the figure shows it near the bottom, where half of all heads crowd. Over all heads, the clearer the map, the *smaller*
+# In the middle: rank 35 of 72. Most heads change little, so a middle rank still lies low in the figure. Over all heads, the clearer the map, the *smaller*
 # the change. But before you explain a number, try to make it go away: a head that looks at `[SEP]` all the time has a clear map too. Among words alone, how clear a map
-# is tells nothing about the change (−0.09). What goes with it is how much weight a head gives to words at all. (And no single head matters much: the
-# largest change is 0.04. Others may do the same work, and this ablation takes one at a time.)
+# is tells nothing about the change (−0.09). What goes with it is how much weight a head gives to words at all. Nor is that an effect of the last layer, whose
+# heads change most: ranked layer by layer, the correlation is the same, 0.40. (Others may do the work of a head that is off, and this ablation takes one at a time.)
 #
 # And the attention on the special tokens? A weight says how much of a *value* is taken. If the value has a small norm,
 # even a large weight contributes little. Measure the norm of what each token hands over, weight times value through $W_O$, next to the
@@ -757,7 +765,7 @@ assert seen_words[1] > 0.95 and 0.5 < seen_words[6] < 0.8
 assert 0.75 < seen_words[5] < 0.87
 
 # %% [markdown]
-# (The penalty of the least squares makes it **ridge regression**.) At first both can be read. The position becomes harder to read: after the last layer the probe finds it in a third of the cases, where guessing would find one in
+# At first both can be read. The position becomes harder to read: after the last layer the probe finds it in a third of the cases, where guessing would find one in
 # fifteen. The word is found in two of three, among all 30,522, and for tokens that the probe has not been fitted on. The two tasks
 # are not equally hard, so compare each with itself, before and after. It suits what the model was
 # trained for: the mean of the vectors should tell what a sentence is about, and hardly needs to know where each word stood. So a map of layer 6, which reads what
@@ -860,7 +868,7 @@ for name, plant in mistakes.items():
     print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:22.0e}")
 
 # %% [markdown]
-# Nearly always, it does. A model with the wrong activation in every layer, one with its heads cut wrongly, one that cannot
+# Nearly every mistake passes. A model with the wrong activation in every layer, one with its heads cut wrongly, one that cannot
 # tell the order of words: each still pairs all six sentences, and a demonstration would go well. Yet one vector of the
 # ReLU model has turned away from the right one to a cosine of 0.43. Six sentences on three subjects are a weak test,
 # and a result that looks sensible is a weak result.

@@ -165,7 +165,7 @@ class BPETokenizer:
 def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """Rows filled up to the longest: (B, T), int64. ValueError: one is empty.
 
-    Defined in chapter 10, "Batches that waste little".
+    Defined in chapter 10, "Batches with little padding".
     """
     check_rows(rows)
     tensors = [torch.tensor([index(token) for token in row]) for row in rows]
@@ -182,7 +182,7 @@ def token_batches(
     Padding counts: a batch of B sentences has B times its longest. Returns their
     numbers, batches in random order. Raises ValueError when one alone is too long.
 
-    Defined in chapter 10, "Batches that waste little".
+    Defined in chapter 10, "Batches with little padding".
     """
     lengths = [int(n) for n in lengths]
     if max(lengths, default=0) > max_tokens:
