@@ -9,8 +9,8 @@
 # # 1. Why attention?
 #
 # Before attention, most networks read a text the way you listen to a stranger's telephone number: one digit at a time,
-# holding on to what you can. By the end of this chapter you will have run three networks that read like that, before any training, and
-# measured how fast they forget and how much they can hold.
+# holding on to what you can. By the end of this chapter you will have run three networks that read like that, before
+# any training, and measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the idea of a derivative. It takes about 20 minutes to
 # read, and 25 for the exercises.
@@ -32,8 +32,8 @@ transformer_map(built=1)
 # *A Lannister always pays his debts.* You may keep a single word of this sentence. Which?
 #
 # *Lannister* is a good choice: it carries most of what is special here. But suppose that somebody asks what it is that
-# gets paid. Now you want *debts*. And how often? *Always*. No word is the most important one in itself. That depends on the question,
-# and the question comes *after* the sentence.
+# gets paid. Now you want *debts*. And how often? *Always*. No word is the most important one in itself. That depends on
+# the question, and the question comes *after* the sentence.
 #
 # People answer such questions by looking back at what they have read. A network can look back only if the words are
 # still there, and in the networks of this chapter they are not: these read a word, change a small memory, and drop the
@@ -42,9 +42,9 @@ transformer_map(built=1)
 #
 # ## One number of memory
 #
-# A **recurrent network** (RNN) reads a sequence one word at a time and keeps a **state**, or *hidden state*, a vector of fixed size. Each word
-# changes the state; then the word is gone. In its smallest form the state is a single number $h$, which is halved at
-# each step before the new word, also a number, is added:
+# A **recurrent network** (RNN) reads a sequence one word at a time and keeps a **state**, or *hidden state*, a vector
+# of fixed size. Each word changes the state; then the word is gone. In its smallest form the state is a single number
+# $h$, which is halved at each step before the new word, also a number, is added:
 #
 # $$h_t = 0.5 \, h_{t-1} + x_t .$$
 #
@@ -79,8 +79,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # for any network.
 #
 # Why not multiply by 1? Then nothing fades, and nothing makes room: after a thousand words the state is a sum of a
-# thousand, and no single one can be read off. With more than 1 the oldest word would drown the newest, and the derivative would grow without
-# end: the **exploding gradient**. A memory of fixed size has to let go of something, which is the *bottleneck* of such a network. The questions are how fast, and of what.
+# thousand, and no single one can be read off. With more than 1 the oldest word would drown the newest, and the
+# derivative would grow without end: the **exploding gradient**. A memory of fixed size has to let go of something,
+# which is the *bottleneck* of such a network. The questions are how fast, and of what.
 #
 # ## Three cells
 #
@@ -91,8 +92,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # $$h' = \tanh(x W_x + h W_h + b) .$$
 #
-# The same $W_x$, $W_h$ and $b$ serve at every step. So no parameter depends on the length of the sequence, and the cell reads texts of
-# any length.
+# The same $W_x$, $W_h$ and $b$ serve at every step. So no parameter depends on the length of the sequence, and the cell
+# reads texts of any length.
 #
 # The **LSTM** (long short-term memory) has a second state, the **cell state** $c$, which is *added to* instead of being
 # squeezed at every step. **Gates**, numbers between 0 and 1, decide how much of each entry passes: the forget gate $f$
@@ -232,8 +233,8 @@ def gru_cell(
 # which is computed from left to right, back in time (**backpropagation through time**). Its size, the root of the sum of
 # squares, is what we compare.
 #
-# The weights are drawn as PyTorch draws them, uniformly at random between $-1/\sqrt{H}$ and $1/\sqrt{H}$ for a state of $H = 24$
-# numbers.
+# The weights are drawn as PyTorch draws them, uniformly at random between $-1/\sqrt{H}$ and $1/\sqrt{H}$ for a state of
+# $H = 24$ numbers.
 #
 # **Predict first.** Compared with the latest word, how much influence does the word 20 steps back have: about a fifth,
 # a hundredth, or less than a ten-thousandth?
@@ -305,12 +306,12 @@ for name in names:
 # For the first three rows the answer is: less than a ten-thousandth. The plain cell depends on the word 20 back about two
 # millionths as much as on the last one. Twenty words is one sentence.
 #
-# We can explain this number. Each step multiplies the derivative by $W_h$ and by the slope of $\tanh$. The entries of $W_h$
-# lie between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it
-# sums $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$ is
-# $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step. (Measured, from 5 back to 20: 0.52.)
-# The gates of the LSTM and the GRU help only a little yet. With biases near 0 a gate stands half open, at
-# $\sigma(0) = \frac12$, and lets through about half at every step.
+# We can explain this number. Each step multiplies the derivative by $W_h$ and by the slope of $\tanh$. The entries of
+# $W_h$ lie between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it sums
+# $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$
+# is $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step.
+# (Measured, from 5 back to 20: 0.52.) The gates of the LSTM and the GRU help only a little yet. With biases near 0 a
+# gate stands half open, at $\sigma(0) = \frac12$, and lets through about half at every step.
 
 # %%
 slopes, shrinks = [], []
@@ -328,11 +329,13 @@ assert abs(slope - 0.86) < 0.02 and abs(shrinks - 0.58) < 0.02
 assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
-# Much of the fault, then, lies in the *initial* weights, and these can be chosen. Row 4 is the plain cell with an **orthogonal** matrix for
-# $W_h$, a rotation or reflection, which leaves every length as it is: its factor is exactly 1. Only the slope of $\tanh$ is left, some 0.8 a step
-# (probably less than 0.86 because the entries of the state are larger now), and at 20 back the influence is thousands of times what
-# it was. But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row 5 is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps
-# $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Measured against the latest word, a third is left; the rest must come on the path through $h$. Gates can hold on.
+# Much of the fault, then, lies in the *initial* weights, and these can be chosen. Row 4 is the plain cell with an
+# **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: its factor is
+# exactly 1. Only the slope of $\tanh$ is left, some 0.8 a step (probably less than 0.86 because the entries of the
+# state are larger now), and at 20 back the influence is thousands of times what it was. But no slope is above 1, so
+# each step can only shrink the influence, and even this cell fades. Row 5 is an LSTM whose forget gate starts nearly
+# open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Measured
+# against the latest word, a third is left; the rest must come on the path through $h$. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that have
 # no influence. This is the **vanishing gradient**. It made plain networks hard to train, and the LSTM was invented
@@ -383,23 +386,24 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# No: the slowest, the open gate, has 20.5. To forget slowly is not to hold much more. The orthogonal cell, whose gradient comes through so much better, recalls hardly
-# more than the plain one: 21 numbers against 19. It spreads its memory over more words, each less sharp, and the
-# open gate spreads it thinnest: 2 % of the word 40 back. (Opening the gate raises the LSTM from 14 to
-# 20.5 of its 48 numbers, $h$ and $c$ together: about what the plain cells hold in 24.)
+# No: the slowest, the open gate, has 20.5. To forget slowly is not to hold much more. The orthogonal cell, whose
+# gradient comes through so much better, recalls hardly more than the plain one: 21 numbers against 19. It spreads its
+# memory over more words, each less sharp, and the open gate spreads it thinnest: 2 % of the word 40 back. (Opening the
+# gate raises the LSTM from 14 to 20.5 of its 48 numbers, $h$ and $c$ together: about what the plain cells hold in 24.)
 #
-# There is a bound. Take a state of one number that has read two, $h = x_1 + x_2$. Its correlation with each is
-# $1 / \sqrt 2 = 0.71$, and a linear fit explains the square of that, half of $x_1$ and half of $x_2$: together 1. With other
-# shares, $h = a x_1 + b x_2$, one gains what the other loses. In general, rewrite the state as $H$ combinations of its entries that are uncorrelated with one another. An input's $R^2$ is the sum of its squared
-# correlations with these. And since the inputs are independent, like axes at right angles, each combination has by Pythagoras squared correlations that add up
-# to at most 1, to share among all inputs. So **a linear fit to a state of $H$ numbers recalls at most $H$ of the
-# independent numbers that were read**, whatever the weights: from 24, three words of 8. This is the state's **memory
-# capacity**. As long as the read-out is linear, training can only choose *which* three words' worth to keep. It cannot wait for the
-# question.
+# There is a bound. Take a state of one number that has read two, $h = x_1 + x_2$. Its correlation with each is $1 /
+# \sqrt 2 = 0.71$, and a linear fit explains the square of that, half of $x_1$ and half of $x_2$: together 1. With other
+# shares, $h = a x_1 + b x_2$, one gains what the other loses. In general, rewrite the state as $H$ combinations of its
+# entries that are uncorrelated with one another. An input's $R^2$ is the sum of its squared correlations with these.
+# And since the inputs are independent, like axes at right angles, each combination has by Pythagoras squared
+# correlations that add up to at most 1, to share among all inputs. So **a linear fit to a state of $H$ numbers recalls
+# at most $H$ of the independent numbers that were read**, whatever the weights: from 24, three words of 8. This is the
+# state's **memory capacity**. As long as the read-out is linear, training can only choose *which* three words' worth to
+# keep. It cannot wait for the question.
 #
 # (A number has many digits, and something other than a linear fit might find more in them: $h' = 0.5 \, h + x$ with $x$
-# either 0 or 1 is a binary fraction that stores every bit it has read. But the slightest noise destroys that, and the next layer of a
-# network begins with a matrix. Real words are also not independent: each helps to predict the others.)
+# either 0 or 1 is a binary fraction that stores every bit it has read. But the slightest noise destroys that, and the
+# next layer of a network begins with a matrix. Real words are also not independent: each helps to predict the others.)
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -472,10 +476,10 @@ for back in (1, 10, 40):
     assert share > 0.999
 
 # %% [markdown]
-# Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the recurrent
-# networks had 24 or 48. And the derivative of the answer with respect to a word is that word's weight: one factor, at any
-# distance, and no product over the steps in between. (When the weights are computed from the words, as in chapter 4, there
-# is a second path, through the weights; its length does not depend on the distance either.)
+# Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
+# recurrent networks had 24 or 48. And the derivative of the answer with respect to a word is that word's weight: one
+# factor, at any distance, and no product over the steps in between. (When the weights are computed from the words, as
+# in chapter 4, there is a second path, through the weights; its length does not depend on the distance either.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain, GRU and LSTM fall straight, below a ten-thousandth at 20 back; the rotation falls half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all five curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -539,9 +543,9 @@ quiz.one_choice(
 # | convolution over $k$ words | $k \, n \, d^2$ | 1 | of the order of $n / k$, or $\log_k n$ if dilated |
 # | attention | $n^2 \, d$ | 1 | 1 |
 #
-# A **convolution** mixes each word with the $k - 1$ before it, so news travels a few words a layer; a **dilated** one skips
-# words, more in each layer. We can count the layers: connect words as each layer does, and see after how many the first
-# word has reached the last.
+# A **convolution** mixes each word with the $k - 1$ before it, so news travels a few words a layer; a **dilated** one
+# skips words, more in each layer. We can count the layers: connect words as each layer does, and see after how many the
+# first word has reached the last.
 
 
 # %%
@@ -572,7 +576,8 @@ assert (neighbours, dilated, everybody) == (40, 4, 1)
 #
 # The work is more than the first column says, because it leaves out constants and attention's own matrices. Per word, a
 # plain cell multiplies by two matrices of $d \times d$, an LSTM by eight, and attention by four (chapters 4 and 6 say
-# which), besides $2 n d$ multiplications for comparing and adding up $n$ words. For the width of the original transformer, $d = 512$:
+# which), besides $2 n d$ multiplications for comparing and adding up $n$ words. For the width of the original
+# transformer, $d = 512$:
 
 # %% tags=["nbval-check-output"]
 d = 512
@@ -584,13 +589,13 @@ for n in (50, 512, 5000):
     )
 
 # %% [markdown]
-# For a sentence of 50 words attention by itself costs twice a plain cell and half an LSTM. As the text grows the square takes
-# over: at $n = 2d$, a thousand words, it is even with the LSTM, at ten thousand it costs five times as much.
-# What attention saves in training is the *waiting*: it computes all words at once, where a recurrent network must take
-# them in a row. (When it *writes* a text it takes them in a row, too; chapter 12.)
+# For a sentence of 50 words attention by itself costs twice a plain cell and half an LSTM. As the text grows the square
+# takes over: at $n = 2d$, a thousand words, it is even with the LSTM, at ten thousand it costs five times as much. What
+# attention saves in training is the *waiting*: it computes all words at once, where a recurrent network must take them
+# in a row. (When it *writes* a text it takes them in a row, too; chapter 12.)
 #
-# The paper trained its largest model in 3.5 days on eight GPUs, and reports better translations from English to German and
-# to French than any earlier single model.
+# The paper trained its largest model in 3.5 days on eight GPUs, and reports better translations from English to German
+# and to French than any earlier single model.
 #
 # ### Is attention an infinite memory?
 #
@@ -625,8 +630,8 @@ quiz.one_choice(
 # ## Break it: someone else's memory
 #
 # Texts are processed in batches, several sentences at once: an array of shape (sentences, words, width). PyTorch's
-# recurrent layers, unless made with `batch_first=True`, expect (words, sentences, width). Either is an array with three axes, so
-# nothing complains.
+# recurrent layers, unless made with `batch_first=True`, expect (words, sentences, width). Either is an array with three
+# axes, so nothing complains.
 
 
 # %% tags=["nbval-check-output"]
@@ -680,9 +685,9 @@ for size in (7, 32, 128):  # as many sentences as words
 assert not first
 
 # %% [markdown]
-# Changing the first sentence finds the mistake in a batch of 7 and misses it in one of 32: its trace in the state is by then
-# smaller than the 1e-8 that the check allows for rounding. So change the last. And before you trust a check, plant the
-# mistake that it is meant to find.
+# Changing the first sentence finds the mistake in a batch of 7 and misses it in one of 32: its trace in the state is by
+# then smaller than the 1e-8 that the check allows for rounding. So change the last. And before you trust a check, plant
+# the mistake that it is meant to find.
 
 # %% [markdown]
 # ## Exercises
@@ -794,8 +799,8 @@ verdict
 #
 # Which word of a sentence matters depends on what is asked, and that is known only afterwards. A recurrent network has
 # to pack the words into a state of fixed size as they come: with a poor start it forgets them within a sentence, and at
-# its best, to a linear fit, it holds as many numbers as its state has. Attention keeps the words and looks back at all of them in one
-# step, at a cost that grows with the square of their number.
+# its best, to a linear fit, it holds as many numbers as its state has. Attention keeps the words and looks back at all
+# of them in one step, at a cost that grows with the square of their number.
 #
 # **Sources.** The plain recurrent network: [Elman (1990)](https://doi.org/10.1207/s15516709cog1402_1). Why gradients
 # vanish: [Bengio, Simard and Frasconi (1994)](https://doi.org/10.1109/72.279181). Orthogonal matrices for a start: [Saxe,

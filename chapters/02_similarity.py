@@ -65,9 +65,9 @@ plt.show()
 # the same sign the product is large.
 #
 # Why is agreement what a look-up needs? An exact match, as in a dictionary of Python, would find nothing: no word is
-# $(0, 2, 0)$. What is not asked for costs nothing, since whatever a word has there is multiplied by 0. And more of
-# what is asked for counts for more. Compare with distance: if *debts* had 9 under *thing* instead of 3, its agreement would grow from 6 to 18, but its
-# distance from the question would grow too, from 1 to 7.
+# $(0, 2, 0)$. What is not asked for costs nothing, since whatever a word has there is multiplied by 0. And more of what
+# is asked for counts for more. Compare with distance: if *debts* had 9 under *thing* instead of 3, its agreement would
+# grow from 6 to 18, but its distance from the question would grow too, from 1 to 7.
 #
 # In attention the question is called the **query**, and what a word offers is its **key**. This chapter
 # is about the comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
@@ -197,7 +197,8 @@ axes.axvline(0, color=plots.GREY, lw=0.8)
 plt.show()
 
 # %% [markdown]
-# Tea and coffee point almost the same way, and coffee goes further. Ice points away, at more than a right angle from tea, and that is where the dot product turns negative.
+# Tea and coffee point almost the same way, and coffee goes further. Ice points away, at more than a right angle from
+# tea, and that is where the dot product turns negative.
 #
 # The **length** of an arrow, the **norm** of its vector, is Pythagoras in $D$ dimensions, and it is a dot product too:
 # $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$. For the angle $\theta$ between two arrows, look at the
@@ -218,9 +219,8 @@ plt.show()
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
 #
 # In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the dot
-# product. A vector of zeros has no
-# direction, so it is refused. (Dividing by the largest entry first keeps very large and very small numbers from being lost
-# when they are squared.)
+# product. A vector of zeros has no direction, so it is refused. (Dividing by the largest entry first keeps very large
+# and very small numbers from being lost when they are squared.)
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -267,15 +267,16 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # ### Dot product or cosine: which does a transformer use?
 #
-# The original transformer uses the dot product, divided by a number that depends on the width alone; chapter 3 derives it.
+# The original transformer uses the dot product, divided by a number that depends on the width alone; chapter 3 derives
+# it.
 #
 # | | depends on | good for |
 # |---|---|---|
 # | dot product | direction and length | attention: a key can matter more, or less, to every query, by its norm, which is learnt too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
-# To stretch the query multiplies all its scores alike; to stretch one key can change which key wins. For vectors of length 1 the two are
-# equal.
+# To stretch the query multiplies all its scores alike; to stretch one key can change which key wins. For vectors of
+# length 1 the two are equal.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -325,8 +326,8 @@ quiz.number(
 # ## How alike are strangers?
 #
 # Our vectors had three entries; those of a transformer have 512. Is a cosine of 0.5 a lot? That depends on what two
-# vectors have in common by accident. Take vectors that have nothing to do with each other, every entry drawn from a normal
-# distribution.
+# vectors have in common by accident. Take vectors that have nothing to do with each other, every entry drawn from a
+# normal distribution.
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -358,15 +359,16 @@ print(f"2000 vectors of width 512: the closest pair has a cosine of {closest:.2f
 
 # %% [markdown]
 # They gather around 0, and the last two columns say how closely: a typical cosine is $1/\sqrt{D}$. (Typical means the
-# root of the mean square over 500 pairs, and ± is the standard deviation over 20 seeds.) The reason: scale both vectors to
-# length 1 and turn them together, which keeps the angle, until the first lies along the first axis. Their cosine is then
-# the first entry of the second. The second is still a random direction, since a normal distribution favours none and the
-# two are independent. Its $D$ squared entries add up to 1, so each is $1/D$ on average, and the root of that is
+# root of the mean square over 500 pairs, and ± is the standard deviation over 20 seeds.) The reason: scale both vectors
+# to length 1 and turn them together, which keeps the angle, until the first lies along the first axis. Their cosine is
+# then the first entry of the second. The second is still a random direction, since a normal distribution favours none
+# and the two are independent. Its $D$ squared entries add up to 1, so each is $1/D$ on average, and the root of that is
 # $1/\sqrt{D}$.
 #
-# At width 512 that is 0.044, an angle of 87 degrees. **In a wide space, random vectors are almost at right angles**, or nearly **orthogonal**. So
-# between random vectors a cosine of 0.5 is common at width 2 and practically never happens at width 512. And there is room: of two
-# thousand vectors, nearly four times as many as there are axes, the closest two have a cosine near 0.2.
+# At width 512 that is 0.044, an angle of 87 degrees. **In a wide space, random vectors are almost at right angles**, or
+# nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2 and practically never happens at
+# width 512. And there is room: of two thousand vectors, nearly four times as many as there are axes, the closest two
+# have a cosine near 0.2.
 
 # %%
 mean, expected = runs.mean(axis=1), 1 / np.sqrt(widths)
@@ -378,13 +380,14 @@ assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
 # ## Real vectors
 #
 # Where do the numbers of a real model come from? Not from us. There is an old idea, the **distributional hypothesis**,
-# which J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same kinds of sentences, after *drink* and *a
-# cup of*. A model that is trained on much text, for example to guess a hidden word from its neighbours, ends up with similar
-# vectors for them.
+# which J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same
+# kinds of sentences, after *drink* and *a cup of*. A model that is trained on much text, for example to guess a hidden
+# word from its neighbours, ends up with similar vectors for them.
 #
-# all-MiniLM-L6-v2 is such a model, trained first on running text and then on a billion pairs of sentences, and it is installed with this
-# book; chapter 15 runs all of it. Here we take only its first part, the **embedding table**: 30,522 vectors of
-# width 384, one for each **token**, which is a word, part of a word or a character. Some 21,000 consist of three letters or more.
+# all-MiniLM-L6-v2 is such a model, trained first on running text and then on a billion pairs of sentences, and it is
+# installed with this book; chapter 15 runs all of it. Here we take only its first part, the **embedding table**: 30,522
+# vectors of width 384, one for each **token**, which is a word, part of a word or a character. Some 21,000 consist of
+# three letters or more.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -418,18 +421,18 @@ print(
 )
 
 # %% [markdown]
-# Of 21,000 words, *coffee*. Nobody gave the model a list of drinks. Is a cosine of 0.44 high? Two words drawn at random have
-# 0.07, somewhat more than the 0.05 of random vectors of this width, and the *nearest* of all words to a random direction
-# has 0.20, because it is the luckiest of many. So 0.44 is hardly an
-# accident. Before you call two words alike, compare with strangers from the same
-# model. (In some models all vectors lean to one side, which is called *anisotropy*, and strangers have cosines well above 0: [Ethayarajh
-# 2019](https://aclanthology.org/D19-1006/).)
+# Of 21,000 words, *coffee*. Nobody gave the model a list of drinks. Is a cosine of 0.44 high? Two words drawn at random
+# have 0.07, somewhat more than the 0.05 of random vectors of this width, and the *nearest* of all words to a random
+# direction has 0.20, because it is the luckiest of many. So 0.44 is hardly an accident. Before you call two words
+# alike, compare with strangers from the same model. (In some models all vectors lean to one side, which is called
+# *anisotropy*, and strangers have cosines well above 0: [Ethayarajh 2019](https://aclanthology.org/D19-1006/).)
 #
-# Two rows deserve a second look. *Debts* finds *creditors* and *owed*, words that go together with debts without being like
-# them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which it has found. And the neighbours of *python* are animals as well as *import* and
-# *pip* (and *panda* may be either, since a library is called pandas). These are **static** embeddings: one vector for each word, whatever the sentence. To find out which python is
-# meant, a model has to look at the other words. That is what attention is for, and with these very vectors chapter 4 does
-# it.
+# Two rows deserve a second look. *Debts* finds *creditors* and *owed*, words that go together with debts without being
+# like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which it has found. And
+# the neighbours of *python* are animals as well as *import* and *pip* (and *panda* may be either, since a library is
+# called pandas). These are **static** embeddings: one vector for each word, whatever the sentence. To find out which
+# python is meant, a model has to look at the other words. That is what attention is for, and with these very vectors
+# chapter 4 does it.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -441,7 +444,8 @@ assert 0.19 < luckiest.mean() < 0.23 < nearest("tea")[5][1]
 # %% [markdown]
 # ## A whole sentence at once
 #
-# Now compare every word of a sentence with every word. In each comparison one word is the query and the other the key. In every matrix of this book that compares the two, **queries are rows and keys are columns**.
+# Now compare every word of a sentence with every word. In each comparison one word is the query and the other the key.
+# In every matrix of this book that compares the two, **queries are rows and keys are columns**.
 
 
 # %%
@@ -485,10 +489,11 @@ plots.score_map(similarity_matrix(x, x), sentence, sentence)
 plt.show()
 
 # %% [markdown]
-# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about what strangers have, although tea is often hot.
-# *They* and *or* have little to do with any of them. Now read the last column: the same numbers as the last row. The matrix is **symmetric**,
-# because $a \cdot b = b \cdot a$. For likeness that is right. For a look-up it is not: if *tea* needs *drink* to be
-# understood, must *drink* need *tea* as much? Chapter 4 gives each word a query and a key that differ.
+# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about what strangers have, although tea is
+# often hot. *They* and *or* have little to do with any of them. Now read the last column: the same numbers as the last
+# row. The matrix is **symmetric**, because $a \cdot b = b \cdot a$. For likeness that is right. For a look-up it is
+# not: if *tea* needs *drink* to be understood, must *drink* need *tea* as much? Chapter 4 gives each word a query and a
+# key that differ.
 
 # %% tags=["proof"]
 assert np.allclose(similarity_matrix(x, x), similarity_matrix(x, x).T)
@@ -521,8 +526,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: a reshape is not a transpose
 #
-# The keys came as $(S, D)$ and had to become $(D, S)$. Two calls give that shape: `keys.T` and `keys.reshape(D, S)`. It is a
-# common mistake to take one for the other, and chapter 6 meets it again with more axes.
+# The keys came as $(S, D)$ and had to become $(D, S)$. Two calls give that shape: `keys.T` and `keys.reshape(D, S)`. It
+# is a common mistake to take one for the other, and chapter 6 meets it again with more axes.
 
 # %% tags=["nbval-check-output"]
 right = x @ x.T
@@ -751,9 +756,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A word becomes a vector, and the dot product of two vectors says how much they agree, weighted by how long they are: that
-# is how a query finds its key. Divide by the lengths and you have the cosine, which depends only on the direction; in a
-# wide space, random vectors have a cosine near 0. All pairs of a sentence at once are one matrix product, $QK^\top$.
+# A word becomes a vector, and the dot product of two vectors says how much they agree, weighted by how long they are:
+# that is how a query finds its key. Divide by the lengths and you have the cosine, which depends only on the direction;
+# in a wide space, random vectors have a cosine near 0. All pairs of a sentence at once are one matrix product,
+# $QK^\top$.
 #
 # **Sources.** Words known by their company: [Firth
 # (1957)](https://cs.brown.edu/courses/csci2952d/readings/lecture1-firth.pdf). Similarity by a small network, the design

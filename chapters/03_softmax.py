@@ -74,12 +74,12 @@ with np.errstate(all="ignore"):
 # The second line has the same differences as the first, ten points higher, and the winner's share fell from 0.67 to 0.36.
 # In the third the sum is 0, and in the last, our drinks, ice gets a negative share.
 #
-# We could subtract the lowest score first. Then only differences count and nothing is negative. But now one bad key changes
-# how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ nearly 1 to 1. So demand
-# a little more: **the ratio of two shares depends on the difference of these two scores, and on nothing else.** A function
-# that turns differences into ratios is the exponential, $e^{a - b} = e^a / e^b$, and up to the base it is the only smooth
-# one. So raise $e$ to each score, and divide by the sum. ($e$ is the base with the simplest derivative; temperature, below,
-# stands for all others.) For the scores 0, 1, 2:
+# We could subtract the lowest score first. Then only differences count and nothing is negative. But now one bad key
+# changes how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ nearly 1
+# to 1. So demand a little more: **the ratio of two shares depends on the difference of these two scores, and on
+# nothing else.** A function that turns differences into ratios is the exponential, $e^{a - b} = e^a / e^b$, and up to
+# the base it is the only smooth one. So raise $e$ to each score, and divide by the sum. ($e$ is the base with the
+# simplest derivative; temperature, below, stands for all others.) For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -188,9 +188,9 @@ quiz.number(
 # %% [markdown]
 # ## The blend
 #
-# Now use the weights: multiply each value by its weight and add up. A sum whose weights are not negative and sum
-# to 1 is a **weighted average**, or convex combination. It always lies between the values, never outside. For $T$ queries at once, with
-# weights $W$ of shape $(T, S)$ and values $V$ of shape $(S, D)$, it is one more matrix product:
+# Now use the weights: multiply each value by its weight and add up. A sum whose weights are not negative and sum to 1
+# is a **weighted average**, or convex combination. It always lies between the values, never outside. For $T$ queries at
+# once, with weights $W$ of shape $(T, S)$ and values $V$ of shape $(S, D)$, it is one more matrix product:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
 
@@ -226,8 +226,8 @@ assert np.allclose(
 
 # %% [markdown]
 # The answer costs 2.91. Nothing on the list does: it is a blend, mostly coffee and about a quarter tea. The train has
-# less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: every finite score gets some
-# weight.
+# less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: every finite score gets
+# some weight.
 #
 # This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
 # And because it is **differentiable**, which a choice is not, its queries and keys can be learned (chapter 7).
@@ -355,13 +355,13 @@ for j in range(3):
 
 # %% [markdown]
 # $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. **A softmax that is sure of itself has stopped
-# listening**: nudge its scores, and hardly anything moves. It is **saturated**. (At the *output* of a model, training takes
-# the logarithm of the softmax, whose slope does not vanish where the model is wrong; chapter 11. Inside attention there is
-# no logarithm.)
+# listening**: nudge its scores, and hardly anything moves. It is **saturated**. (At the *output* of a model, training
+# takes the logarithm of the softmax, whose slope does not vanish where the model is wrong; chapter 11. Inside attention
+# there is no logarithm.)
 #
-# Temperature enters twice. With $w = \operatorname{softmax}(s / \tau)$ the derivative with respect to $s$ is, by the chain rule, $J / \tau$: a
-# high temperature keeps $J$ away from 0 and divides it at the same time. A low one multiplies it, but as soon as the softmax
-# is saturated $J$ vanishes much faster.
+# Temperature enters twice. With $w = \operatorname{softmax}(s / \tau)$ the derivative with respect to $s$ is, by the
+# chain rule, $J / \tau$: a high temperature keeps $J$ away from 0 and divides it at the same time. A low one multiplies
+# it, but as soon as the softmax is saturated $J$ vanishes much faster.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -394,15 +394,15 @@ quiz.one_choice(
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
-# So a typical score has the size $\sqrt{d_k}$: scores grow with the width, although no query agrees with any key more than
-# before. If the entries of $q$ and $k$ have the variance $v$ instead, the scores have $v^2 d_k$: entries twice as large
-# make scores four times as large. How large they are depends on how a layer's
-# matrices are initialised. For inputs of variance 1 and a square matrix, $v$ is 1 after Glorot and Bengio, and a third in
-# PyTorch's `nn.Linear`. Either way scores grow with the width, and dividing by $\sqrt{d_k}$ cancels that growth. What is left
-# is the variance $v^2$, for `nn.Linear` a ninth.
+# So a typical score has the size $\sqrt{d_k}$: scores grow with the width, although no query agrees with any key more
+# than before. If the entries of $q$ and $k$ have the variance $v$ instead, the scores have $v^2 d_k$: entries twice as
+# large make scores four times as large. How large they are depends on how a layer's matrices are initialised. For
+# inputs of variance 1 and a square matrix, $v$ is 1 after Glorot and Bengio, and a third in PyTorch's `nn.Linear`.
+# Either way scores grow with the width, and dividing by $\sqrt{d_k}$ cancels that growth. What is left is the variance
+# $v^2$, for `nn.Linear` a ninth.
 #
-# **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight does
-# the luckiest of the ten get at width 64? At width 1024?
+# **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight
+# does the luckiest of the ten get at width 64? At width 1024?
 
 # %%
 widths, trials = [1, 4, 16, 64, 256, 1024], 2000
@@ -434,9 +434,10 @@ assert all(0.25 < divided < 0.33 for _, divided in luckiest.values())
 # ### What does saturation cost?
 #
 # Training moves the query (through the matrix that makes it). So ask how far the weights move when the query does. The
-# score of key $j$ is $q \cdot k_j / \tau$ with $\tau = \sqrt{d_k}$ or 1, so by the chain rule the derivative of the weights with
-# respect to the query is $J K / \tau$, with the keys as the rows of $K$. Its size, the root of the sum of its squares (the *Frobenius norm*), limits how
-# far the weights can move. Which is larger is not obvious: the division keeps $J$ away from 0, and divides by $\tau$.
+# score of key $j$ is $q \cdot k_j / \tau$ with $\tau = \sqrt{d_k}$ or 1, so by the chain rule the derivative of the
+# weights with respect to the query is $J K / \tau$, with the keys as the rows of $K$. Its size, the root of the sum of
+# its squares (the *Frobenius norm*), limits how far the weights can move. Which is larger is not obvious: the division
+# keeps $J$ away from 0, and divides by $\tau$.
 
 # %%
 dead = {}
@@ -459,16 +460,18 @@ for width in widths:
     print(line + "   ", *(f"{share:4.0%}" for share in shares))
 
 # %% [markdown]
-# Read the means first: undivided, the weights move *further* on average from width 4 on, 1.5 against 0.35 at 1024. But the
-# mean is carried by a few queries whose best two keys happen to be nearly even. The median describes the typical query: if at
-# 1024 it moves by a tiny step, its weights move by at most 0.0002 of the step. At 64 about a sixth of all queries are below 0.01, at
-# 1024 nearly two thirds. Divided, none is, at any width. Inside attention this is the **vanishing gradient**.
+# Read the means first: undivided, the weights move *further* on average from width 4 on, 1.5 against 0.35 at 1024. But
+# the mean is carried by a few queries whose best two keys happen to be nearly even. The median describes the typical
+# query: if at 1024 it moves by a tiny step, its weights move by at most 0.0002 of the step. At 64 about a sixth of all
+# queries are below 0.01, at 1024 nearly two thirds. Divided, none is, at any width. Inside attention this is the
+# **vanishing gradient**.
 #
-# Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of that
-# key's weight uphill for 100 steps (**gradient ascent**). (This is a simplification. In a transformer all queries share the matrix that makes them,
-# so others can move a query that is stuck; here each is alone.) How far a step goes for a given slope is the **learning rate**; take
-# four, over a factor of ten million. And take Adam, the optimiser with which transformers are trained (chapter 11). It
-# divides each slope by its usual size plus a small $\epsilon$, so that small slopes are not slow.
+# Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of
+# that key's weight uphill for 100 steps (**gradient ascent**). (This is a simplification. In a transformer all queries
+# share the matrix that makes them, so others can move a query that is stuck; here each is alone.) How far a step goes
+# for a given slope is the **learning rate**; take four, over a factor of ten million. And take Adam, the optimiser with
+# which transformers are trained (chapter 11). It divides each slope by its usual size plus a small $\epsilon$, so that
+# small slopes are not slow.
 
 
 # %%
@@ -505,22 +508,23 @@ for width in (16, 64, 1024):
         print(f"d_k {width:4}, {name:10}         {row}")
 
 # %% [markdown]
-# Divided, nearly every query finds its key, unless the learning rate is too small for a hundred steps: gradient ascent with 0.1, and at
-# width 16 Adam with 0.01. (With these the undivided are ahead, as
-# their slopes are steeper on average.) Undivided, the wider the keys, the fewer get there. At width 64, that of the original transformer, gradient ascent leaves
-# one in nine behind even at a learning rate of a million. Adam does better, and leaves 4 to 12 percent
+# Divided, nearly every query finds its key, unless the learning rate is too small for a hundred steps: gradient ascent
+# with 0.1, and at width 16 Adam with 0.01. (With these the undivided are ahead, as their slopes are steeper on
+# average.) Undivided, the wider the keys, the fewer get there. At width 64, that of the original transformer, gradient
+# ascent leaves one in nine behind even at a learning rate of a million. Adam does better, and leaves 4 to 12 percent
 # behind; at 1024, about two thirds. Why, if it divides small slopes by their size? Because of $\epsilon$, by default
-# $10^{-8}$: slopes far below it stay small. The last column has $10^{-30}$, and then all arrive at 64, and four of five at
-# 1024. So the slopes are there, but too small for the usual optimiser. The paper gives this as a guess: "we suspect that for
-# large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function into regions where it has
-# extremely small gradients".
+# $10^{-8}$: slopes far below it stay small. The last column has $10^{-30}$, and then all arrive at 64, and four of five
+# at
+# 1024. So the slopes are there, but too small for the usual optimiser. The paper gives this as a guess: "we suspect
+#       that for large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function into
+#       regions where it has extremely small gradients".
 #
-# What counts is the variance of the scores, $v^2 d_k$. With $v = \tfrac13$, as in `nn.Linear`, undivided scores at width 64
-# have the variance 7, as those of width 7 would here: between the mild lines for 4 and for 16.
+# What counts is the variance of the scores, $v^2 d_k$. With $v = \tfrac13$, as in `nn.Linear`, undivided scores at
+# width 64 have the variance 7, as those of width 7 would here: between the mild lines for 4 and for 16.
 #
-# Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is the same
-# function, so training can absorb any constant divisor. The division changes where training *begins*: with scores of the same
-# size at every width. And on that depends whether it gets there.
+# Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is the
+# same function, so training can absorb any constant divisor. The division changes where training *begins*: with scores
+# of the same size at every width. And on that depends whether it gets there.
 
 # %% tags=["proof"]
 assert all(dead["divided", width] == 0 for width in widths)
@@ -549,8 +553,8 @@ assert min(*ends["divided", 64][1:], *ends["divided", 1024][1:]) > 0.95
 # | $\sqrt{\text{words}}$ | varies | the matrix of scores is that wide | words are not summed in a score |
 # | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
 #
-# A wrong choice is a temperature that is off by a factor. If that is close to 1, training may well make up for it, and neither loss
-# nor accuracy gives it away. Chapter 4 shows which check does.
+# A wrong choice is a temperature that is off by a factor. If that is close to 1, training may well make up for it, and
+# neither loss nor accuracy gives it away. Chapter 4 shows which check does.
 
 # %% tags=["quiz"]
 d_model, num_heads, words = 768, 12, 100
@@ -610,9 +614,9 @@ except ValueError as error:
     print("weighted_average says:", error)
 
 # %% [markdown]
-# The middle query hands out 1.15 of attention, the last 0.86. `weighted_average` insists on sums of 1, and catches it. (In
-# a square matrix of equal scores both axes give the same weights, and no check can tell. So test with scores that differ,
-# and with more keys than queries.)
+# The middle query hands out 1.15 of attention, the last 0.86. `weighted_average` insists on sums of 1, and catches it.
+# (In a square matrix of equal scores both axes give the same weights, and no check can tell. So test with scores that
+# differ, and with more keys than queries.)
 
 # %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)

@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 4. What does a word pay attention to?
 #
-# *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other words. At
-# the end of this chapter you have a function of eight lines that lets every word of a sentence look at all of them and
-# take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
+# *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other
+# words. At the end of this chapter you have a function of eight lines that lets every word of a sentence look at all of
+# them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). It takes about 30 minutes to read, and 45 more for the
 # exercises. To write attention in ten minutes, read [three roles](#three-roles), [the definition](#the-definition), [the
@@ -26,16 +26,17 @@ plots.book_style()
 transformer_map(built=4)
 
 # %% [markdown]
-# The boxes marked *built* are the look-up of chapter 3. Those of *this chapter* make the sentence look things up in itself.
+# The boxes marked *built* are the look-up of chapter 3. Those of *this chapter* make the sentence look things up in
+# itself.
 #
 # ## One look-up, with its numbers
 #
 # In a look-up queries ask, keys are compared with them, and values are blended (chapters 2 and 3). Take the plainest
-# choice, and let a word's vector play all three parts. The
-# vectors (**embeddings**) are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors), scaled to length 1. There the nearest words
-# to *python* were animals as well as *import* and *pip*. Now it asks its sentence: the query is the vector of
-# *python*, the keys are the vectors of all the words, and so are the values. The scores are cosines, at a temperature of 0.1,
-# so that the choice is clear.
+# choice, and let a word's vector play all three parts. The vectors (**embeddings**) are those of the published model
+# from [chapter 2](02_similarity.ipynb#real-vectors), scaled to length 1. There the nearest words to *python* were
+# animals as well as *import* and *pip*. Now it asks its sentence: the query is the vector of *python*, the keys are the
+# vectors of all the words, and so are the values. The scores are cosines, at a temperature of 0.1, so that the choice
+# is clear.
 
 
 # %%
@@ -70,8 +71,9 @@ for sentence in ("you import python with a script", "a python is a large snake")
     assert weights.max() > 0.99
 
 # %% [markdown]
-# *Python* attends to itself and to hardly anything else, because no other vector of length 1 has so large a cosine with it, and
-# at so low a temperature the largest score takes all. So leave the word itself out, with a score of minus infinity, and look again.
+# *Python* attends to itself and to hardly anything else, because no other vector of length 1 has so large a cosine with
+# it, and at so low a temperature the largest score takes all. So leave the word itself out, with a score of minus
+# infinity, and look again.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two look-ups by python, itself left out. In you import python with a script the weights are import 0.68, script 0.24, the rest at most 0.04; what python receives is near to import, imported, imports, exported, while the plain average of the words is near to with, you, and, for. In a python is a large snake the weight is 0.88 on snake; what it receives is near to snake, snakes, serpent, lizard, and the plain average to are, the, and, was."}}
 from classroom.diagram import Diagram
@@ -132,34 +134,35 @@ assert nearest(received)[:3] == ["snake", "snakes", "serpent"]
 assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
-# The same word received two different things: something near to *import* and *imported* in one sentence, near to *snake*
-# and *serpent* in the other. It received a blend of the other words. But their presence alone does not do it: their plain
-# average, the grey line below each, is near to *with* and *the*. The attention weights choose. (The lists leave out tokens of one or two
-# letters.)
-# That is attention, and the rest of this chapter makes it better.
+# The same word received two different things: something near to *import* and *imported* in one sentence, near to
+# *snake* and *serpent* in the other. It received a blend of the other words. But their presence alone does not do it:
+# their plain average, the grey line below each, is near to *with* and *the*. The attention weights choose. (The lists
+# leave out tokens of one or two letters.) That is attention, and the rest of this chapter makes it better.
 #
-# Better, because leaving the word itself out is only a patch. A word may well need itself, and it should not always ask for
-# what is most like it: a verb looks for somebody who acts, and *dog* is not like *bites*.
+# Better, because leaving the word itself out is only a patch. A word may well need itself, and it should not always ask
+# for what is most like it: a verb looks for somebody who acts, and *dog* is not like *bites*.
 #
 # ## Three roles
 #
-# A word plays three roles in a look-up, and one vector had to serve in all of them. The paper of 2017 that introduced the transformer names
-# them as in a search. Say that you look for a video. What you type is the query, what you are looking for. The title of each video is its
-# key, what it can be found by. The video itself is its value, what is handed over when it is found.
+# A word plays three roles in a look-up, and one vector had to serve in all of them. The paper of 2017 that introduced
+# the transformer names them as in a search. Say that you look for a video. What you type is the query, what you are
+# looking for. The title of each video is its key, what it can be found by. The video itself is its value, what is
+# handed over when it is found.
 #
 # So give every word three vectors, one for each role. They are computed from the word's vector $x_i$ by three matrices:
 #
 # $$q_i = x_i W_Q , \qquad k_i = x_i W_K , \qquad v_i = x_i W_V .$$
 #
 # Such a multiplication by a matrix is called a **projection**. It may change the width: queries and keys have $d_k$
-# numbers each, values $d_v$, so for word vectors of width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has
-# $(D, d_v)$. Together they have $D (2 d_k + d_v)$ parameters, however long a sentence is. For a sentence $X$ of $T$ words, $Q = X W_Q$,
-# $K = X W_K$ and $V = X W_V$ are three matrices with a row for each word.
+# numbers each, values $d_v$, so for word vectors of width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the
+# shape $(D, d_k)$ and $W_V$ has $(D, d_v)$. Together they have $D (2 d_k + d_v)$ parameters, however long a sentence
+# is. For a sentence $X$ of $T$ words, $Q = X W_Q$, $K = X W_K$ and $V = X W_V$ are three matrices with a row for each
+# word.
 #
 # Here is a sentence small enough for paper. A word has three numbers: is it *animate*, is it an *action*, is it
 # *human*? Queries and keys have two: *alive* and *action*. A matrix has a row for each of a word's three numbers, and
-# says what it turns into. The second row of $W_Q$, $(2, 0)$, means: an action looks strongly for something alive. In $W_K$ both *animate*
-# and *human* count as alive, so *man* has the key $(2, 0)$.
+# says what it turns into. The second row of $W_Q$, $(2, 0)$, means: an action looks strongly for something alive. In
+# $W_K$ both *animate* and *human* count as alive, so *man* has the key $(2, 0)$.
 
 # %% tags=["nbval-check-output"]
 small_tokens = ["dog", "bites", "man"]
@@ -177,8 +180,8 @@ for token, *vectors in zip(small_tokens, q, k, v, strict=True):
     print(f"{token:6} query {vectors[0]}   key {vectors[1]}   value {vectors[2]}")
 
 # %% [markdown]
-# We chose these matrices; a transformer learns them (chapter 7). Follow the query of *bites* on paper, from left to right. With
-# *man*, for one, its score is $2 \cdot 2 + 0 \cdot 0 = 4$.
+# We chose these matrices; a transformer learns them (chapter 7). Follow the query of *bites* on paper, from left to
+# right. With *man*, for one, its score is $2 \cdot 2 + 0 \cdot 0 = 4$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The query of bites, the row 2, 0, on the left. Three rows, one for each word. dog: key 1, 0; score 2; divided by root 2, 1.414; e to that power, 4.113; weight 0.187; value 1, 0. bites: key 0, 1; score 0; 0; 1; weight 0.045; value 0, 0. man: key 2, 0; score 4; 2.828; 16.919; weight 0.768; value 1, 1. Below: the sum of the powers, 22.032, and the output, 0.955, 0.768."}}
 drawing = Diagram(6.8, 2.75)
@@ -212,9 +215,10 @@ plt.show()
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
-# The verb's output says: something here is alive (0.955), and to a large part human (0.768). And the verb hardly looks at itself: nothing in
-# $W_Q$ and $W_K$ makes an action look for actions. (It cannot tell *who* bites. That takes the order of the words, which is
-# not in these vectors.) At the same time *dog* and *man*, whose query is $(0, 2)$, look for an action.
+# The verb's output says: something here is alive (0.955), and to a large part human (0.768). And the verb hardly looks
+# at itself: nothing in $W_Q$ and $W_K$ makes an action look for actions. (It cannot tell *who* bites. That takes the
+# order of the words, which is not in these vectors.) At the same time *dog* and *man*, whose query is $(0, 2)$, look
+# for an action.
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -224,9 +228,9 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 assert np.allclose(weights[1] @ v, [0.955, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The comparison with the search for a video breaks down in three ways. In a sentence every word asks
-# *and* is found. Nobody writes the titles, because queries and keys are learned together, so that they fit. And what comes back
-# is a blend of all the videos.
+# The comparison with the search for a video breaks down in three ways. In a sentence every word asks *and* is found.
+# Nobody writes the titles, because queries and keys are learned together, so that they fit. And what comes back is a
+# blend of all the videos.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -252,8 +256,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## The definition
 #
-# Let there be $T$ queries, and $S$ keys with a value each; within one sentence both are the number of its words. As the rows
-# of three matrices they give
+# Let there be $T$ queries, and $S$ keys with a value each; within one sentence both are the number of its words. As the
+# rows of three matrices they give
 #
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 #
@@ -286,17 +290,17 @@ print(weights.round(3))
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
-# The middle row is the one from paper. This is all there is to it: three lines are matrix products and a division, two are
-# the softmax, two the mask. In **self-attention** queries, keys and values come from the same words, so $T = S$; the function does not
-# care. Because of the swapped *last* axes, there may be more axes in front: a whole batch of sentences goes through at
-# once.
+# The middle row is the one from paper. This is all there is to it: three lines are matrix products and a division, two
+# are the softmax, two the mask. In **self-attention** queries, keys and values come from the same words, so $T = S$;
+# the function does not care. Because of the swapped *last* axes, there may be more axes in front: a whole batch of
+# sentences goes through at once.
 #
-# There are $T \times S$ weights. For a sentence of 1,000 words that is a million, and a text twice as long has four times
-# as many: time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are **quadratic** in the length. (Kernels that
-# never store all the weights avoid the memory, and not the time; chapter 20.)
+# There are $T \times S$ weights. For a sentence of 1,000 words that is a million, and a text twice as long has four
+# times as many: time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are **quadratic** in the
+# length. (Kernels that never store all the weights avoid the memory, and not the time; chapter 20.)
 #
-# The folded cell has the same function as the rest of the book imports it, `scaled_dot_product_attention`, with its shapes
-# in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
+# The folded cell has the same function as the rest of the book imports it, `scaled_dot_product_attention`, with its
+# shapes in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.attention"
@@ -349,10 +353,10 @@ assert np.allclose(small_weights, weights) and np.allclose(small_output, context
 assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 
 # %% [markdown]
-# And the question that chapter 2 left open is answered. There the matrix of similarities was symmetric: if *drink* matters
-# to *tea*, then *tea* matters to *drink*. Here the score of *bites* with *man* is 4, and that of *man* with *bites* is 2. With
-# one matrix for queries and another for keys, scores need not be symmetric: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
-# product $W_Q W_K^\top$ in the middle can be any matrix whose rank is at most $d_k$.
+# And the question that chapter 2 left open is answered. There the matrix of similarities was symmetric: if *drink*
+# matters to *tea*, then *tea* matters to *drink*. Here the score of *bites* with *man* is 4, and that of *man* with
+# *bites* is 2. With one matrix for queries and another for keys, scores need not be symmetric: $q_i \cdot k_j = x_i \,
+# W_Q W_K^\top \, x_j^\top$, and the product $W_Q W_K^\top$ in the middle can be any matrix whose rank is at most $d_k$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -378,12 +382,12 @@ quiz.one_choice(
 # %% [markdown]
 # ## Why the square root?
 #
-# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) has the argument. A score is a sum of $d_k$ products;
-# if these are independent, of mean 0 and variance 1, their sum has variance $d_k$, a standard deviation of $\sqrt{d_k}$.
-# Divided by that, it has variance 1 at every width. Without the division the weights of great width are nearly all on one
-# word before anything has been learnt, and there the softmax has hardly any slope to learn by. The derivative of a weight with respect
-# to its own scaled score is $w (1 - w)$; the column *slopes*, below, adds these up over the nine keys: 8/9 where all weights are equal,
-# and near 0 where there is little to learn by.
+# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) has the argument. A score is a sum of $d_k$
+# products; if these are independent, of mean 0 and variance 1, their sum has variance $d_k$, a standard deviation of
+# $\sqrt{d_k}$. Divided by that, it has variance 1 at every width. Without the division the weights of great width are
+# nearly all on one word before anything has been learnt, and there the softmax has hardly any slope to learn by. The
+# derivative of a weight with respect to its own scaled score is $w (1 - w)$; the column *slopes*, below, adds these up
+# over the nine keys: 8/9 where all weights are equal, and near 0 where there is little to learn by.
 
 # %%
 for d_k in (4, 64, 512):
@@ -448,8 +452,9 @@ quiz.number(
 # `scaled_dot_product_attention`, **True means: may attend**. Two kinds are common.
 #
 # A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later. A model that
-# writes a text word by word (an **autoregressive** model) does not have the later words yet. In training it is given the whole text, so there they must
-# be hidden ([chapter 9](09_decoder.ipynb)). The mask is a lower triangle, one row for each query:
+# writes a text word by word (an **autoregressive** model) does not have the later words yet. In training it is given
+# the whole text, so there they must be hidden ([chapter 9](09_decoder.ipynb)). The mask is a lower triangle, one row
+# for each query:
 
 # %% tags=["nbval-check-output"]
 causal = np.tril(np.ones((3, 3), dtype=bool))
@@ -461,8 +466,8 @@ print(causal_weights.round(3))
 # *Dog* comes first and has only itself. *Bites* may attend to *dog* and to itself, and the weight that
 # went to *man* is divided between them, in proportion. Only the last word sees every word.
 #
-# A **padding mask** hides filler. Sentences in a batch must be equally long, so short ones are filled up with padding, and
-# the padding is no key for anyone. It has one entry for each *key*, the same for all queries:
+# A **padding mask** hides filler. Sentences in a batch must be equally long, so short ones are filled up with padding,
+# and the padding is no key for anyone. It has one entry for each *key*, the same for all queries:
 
 # %% tags=["nbval-check-output"]
 batch = np.stack([small, small])  # (2 sentences, 3 tokens, width 3)
@@ -474,12 +479,12 @@ padded_output, padded_weights = self_attention(
 print(padded_weights[1].round(3))
 
 # %% [markdown]
-# The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers the padding
-# holds, its column of weights is 0. (Its *row* is computed like any other; nobody reads it.) To hide both the future and the
-# padding, combine the two masks with `&`.
+# The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers the
+# padding holds, its column of weights is 0. (Its *row* is computed like any other; nobody reads it.) To hide both the
+# future and the padding, combine the two masks with `&`.
 #
-# Beware of two other conventions. In `nn.MultiheadAttention` and its `key_padding_mask`, True means: hidden. And a mask of
-# floats, 0 or 1, is not a mask: PyTorch's functions *add* it to the scores, and raise no error.
+# Beware of two other conventions. In `nn.MultiheadAttention` and its `key_padding_mask`, True means: hidden. And a mask
+# of floats, 0 or 1, is not a mask: PyTorch's functions *add* it to the scores, and raise no error.
 #
 # ### Why minus infinity?
 #
@@ -506,10 +511,11 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 #
 # ### Two ways to go wrong
 #
-# **A row with nothing to attend to.** If every key is hidden, every score is minus infinity, the largest one too, and their
-# difference is NaN, which spreads to everything it touches. It happens where padding stands before a text: under a causal
-# mask the first of the padding tokens sees itself only, and that is hidden. The book's function refuses. PyTorch's own give NaN or zeros, depending on which is called, and how. In a
-# model you want the weights of such a row to be 0, as those of chapter 7's module are.
+# **A row with nothing to attend to.** If every key is hidden, every score is minus infinity, the largest one too, and
+# their difference is NaN, which spreads to everything it touches. It happens where padding stands before a text: under
+# a causal mask the first of the padding tokens sees itself only, and that is hidden. The book's function refuses.
+# PyTorch's own give NaN or zeros, depending on which is called, and how. In a model you want the weights of such a row
+# to be 0, as those of chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -521,10 +527,10 @@ except ValueError as error:
     print("with one:", error)
 
 # %% [markdown]
-# **A mask that broadcasts over the wrong axis.** Chapter 6 runs several attentions side by side, and then the weights have
-# the shape (batch, heads, T, S). A mask of shape (batch, T, S) lines up with the *last* three axes, so its batch is taken
-# for heads. With 2 sentences and 4 heads you get an error. With 4 sentences and 4 heads you get none, and sentence 0 is
-# masked by all four masks, one in each head.
+# **A mask that broadcasts over the wrong axis.** Chapter 6 runs several attentions side by side, and then the weights
+# have the shape (batch, heads, T, S). A mask of shape (batch, T, S) lines up with the *last* three axes, so its batch
+# is taken for heads. With 2 sentences and 4 heads you get an error. With 4 sentences and 4 heads you get none, and
+# sentence 0 is masked by all four masks, one in each head.
 
 # %%
 per_sentence = np.stack([np.tril(np.ones((3, 3), dtype=bool))] * 4)
@@ -540,8 +546,8 @@ assert wrong[0, 1, 0, 2] > 0 and (right[0, :, 0, 1:] == 0).all()
 assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 
 # %% [markdown]
-# Write `mask[:, None]`, which makes it (batch, 1, T, S); a padding mask of shape (batch, S) needs two new axes, (batch, 1, 1,
-# S). And test with at least two sentences, and not with as many as there are heads.
+# Write `mask[:, None]`, which makes it (batch, 1, T, S); a padding mask of shape (batch, S) needs two new axes, (batch,
+# 1, 1, S). And test with at least two sentences, and not with as many as there are heads.
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -587,9 +593,10 @@ ours, _ = self_attention(sentences.numpy(), *matrices, mask=triangle.numpy())
 assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 
 # %% [markdown]
-# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a model you
-# call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights (chapter 20). (What it returns is $d_k$ wide. Chapter 6
-# brings it back to the width $D$ of a word. And `nn.Linear` stores its matrix transposed, hence the `.T`.)
+# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
+# model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
+# (chapter 20). (What it returns is $d_k$ wide. Chapter 6 brings it back to the width $D$ of a word. And `nn.Linear`
+# stores its matrix transposed, hence the `.T`.)
 #
 
 # %% [markdown]
@@ -597,9 +604,9 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 #
 # ### Would one shared matrix do?
 #
-# A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences of nine random vectors, each
-# with projections of its own, random and untrained, and count how often a word attends most to itself. Chance is 1/9, about
-# 11 percent; with no matrix at all it is nearly always.
+# A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences of nine random vectors,
+# each with projections of its own, random and untrained, and count how often a word attends most to itself. Chance is
+# 1/9, about 11 percent; with no matrix at all it is nearly always.
 #
 # **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or half-way?
 
@@ -634,18 +641,19 @@ assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# At the start, one shared matrix hardly helps, because then every query *is* the word's own key. The scores $X W (X W)^\top$ are
-# symmetric, whatever training does, and no word's score with itself can be below 0. With two random matrices a word's query has
-# no more to do with its own key than with any other, which is a start that favours nobody. (A head that always picks its own word fetches nothing
-# new.) Sharing limits what a head can ask; it need not hurt a whole model: the Reformer shares the matrix, lets a word attend to itself only where there is nothing else,
-# and reports no loss.
+# At the start, one shared matrix hardly helps, because then every query *is* the word's own key. The scores $X W (X
+# W)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0. With two random
+# matrices a word's query has no more to do with its own key than with any other, which is a start that favours nobody.
+# (A head that always picks its own word fetches nothing new.) Sharing limits what a head can ask; it need not hurt a
+# whole model: the Reformer shares the matrix, lets a word attend to itself only where there is nothing else, and
+# reports no loss.
 #
 # ### What is the third matrix for?
 #
-# Suppose that word $i$ needs word $j$, and finds it. What it receives is then added to its own vector (chapter 8 says why).
-# Without $W_V$ the sum is $x_i + x_j$. Can a matrix of a later layer still tell what it was from what it found? The folded cell takes
-# random words of width 16 that use only their first 8 numbers, or all 16, and tries to recover both words from the sum by
-# the best linear fit.
+# Suppose that word $i$ needs word $j$, and finds it. What it receives is then added to its own vector (chapter 8 says
+# why). Without $W_V$ the sum is $x_i + x_j$. Can a matrix of a later layer still tell what it was from what it found?
+# The folded cell takes random words of width 16 that use only their first 8 numbers, or all 16, and tries to recover
+# both words from the sum by the best linear fit.
 
 
 # %% tags=["hide-input"]
@@ -669,16 +677,18 @@ for used in (8, 16):
     assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
 
 # %% [markdown]
-# Without $W_V$ half of the two words' squared length is lost, because no linear map can tell the terms of a sum apart where both may point in the same directions. A
-# matrix, even a random one, turns what was found into other directions than those that the word itself uses, and nothing
-# is lost, provided there is room: 8 and 8 numbers fit in 16, two full words do not, and then it gains nothing. (This is the extreme case of
-# one word found with certainty.) The matrix also sets the width of what is handed over, and lets a word hand over
-# something other than what it is found by: *man* was found as *alive* and handed over *human* as well.
+# Without $W_V$ half of the two words' squared length is lost, because no linear map can tell the terms of a sum apart
+# where both may point in the same directions. A matrix, even a random one, turns what was found into other directions
+# than those that the word itself uses, and nothing is lost, provided there is room: 8 and 8 numbers fit in 16, two full
+# words do not, and then it gains nothing. (This is the extreme case of one word found with certainty.) The matrix also
+# sets the width of what is handed over, and lets a word hand over something other than what it is found by: *man* was
+# found as *alive* and handed over *human* as well.
 #
 # ### Are Q, K and V the word vectors?
 #
-# No. They are three projections of them. In self-attention they have the same *source*, and slides that draw "three copies"
-# of the input mean that. But *bites* entered as $(0, 1, 0)$; its query was $(2, 0)$, its key $(0, 1)$, its value $(0, 0)$.
+# No. They are three projections of them. In self-attention they have the same *source*, and slides that draw "three
+# copies" of the input mean that. But *bites* entered as $(0, 1, 0)$; its query was $(2, 0)$, its key $(0, 1)$, its
+# value $(0, 0)$.
 
 # %% [markdown]
 # ## Are the weights based on position?
@@ -710,9 +720,9 @@ assert np.allclose(shuffled_weights, weights[order][:, order], rtol=0, atol=1e-1
 assert order[6] == 3  # Language, now the seventh
 
 # %% [markdown]
-# It stays the same. Each score depends on two words alone. Word $i$'s weights are these scores' exponentials, divided by their *sum*, and its
-# output is a *sum* over words again, and a sum does not care about the order of its terms. Shuffle the words, and weights and
-# outputs are shuffled along; this is called **permutation equivariance**.
+# It stays the same. Each score depends on two words alone. Word $i$'s weights are these scores' exponentials, divided
+# by their *sum*, and its output is a *sum* over words again, and a sum does not care about the order of its terms.
+# Shuffle the words, and weights and outputs are shuffled along; this is called **permutation equivariance**.
 #
 # So the answer is no. Unless a mask says otherwise, attention weights depend on the *contents* of the vectors and not
 # on their order. Each word's output is the same in *dog bites man* and in *man bites dog*.
@@ -750,22 +760,22 @@ quiz.several_choices(
 # %% [markdown]
 # ## Which vectors are used?
 #
-# A transformer is a stack of **layers**. The first computes its queries, keys and values from the vectors of the words plus
-# their positions, the second from the outputs of the first, with matrices of its own, and so on upwards. Higher layers
-# therefore compare words that have already been mixed with others, *contextual* vectors.
+# A transformer is a stack of **layers**. The first computes its queries, keys and values from the vectors of the words
+# plus their positions, the second from the outputs of the first, with matrices of its own, and so on upwards. Higher
+# layers therefore compare words that have already been mixed with others, *contextual* vectors.
 #
-# A model that translates has two stacks: an **encoder** reads, and a **decoder** writes. Beside self-attention each decoder
-# layer has a second attention, whose queries come from the decoder, and whose keys and values come from the output of the
-# *last* encoder layer: **cross-attention** (in the paper, *encoder-decoder attention*). The function is the same, because it
-# never asks where its inputs come from. Exercise 1 builds it, and chapter 9 puts it in its place.
+# A model that translates has two stacks: an **encoder** reads, and a **decoder** writes. Beside self-attention each
+# decoder layer has a second attention, whose queries come from the decoder, and whose keys and values come from the
+# output of the *last* encoder layer: **cross-attention** (in the paper, *encoder-decoder attention*). The function is
+# the same, because it never asks where its inputs come from. Exercise 1 builds it, and chapter 9 puts it in its place.
 
 # %% [markdown]
 # ## Break it: four versions, one correct
 #
-# Three of the four versions below hold a mistake that people make: no division at all, division by the root of the number
-# of words (as in the quiz above), and a softmax over queries. Five checks follow: the shape of the output; that the weights of a query sum to 1; that shuffled words
-# give shuffled outputs; that leaving out queries does not change the answers to the others; and that a slow loop agrees. **Predict
-# first:** which check catches which mistake?
+# Three of the four versions below hold a mistake that people make: no division at all, division by the root of the
+# number of words (as in the quiz above), and a softmax over queries. Five checks follow: the shape of the output; that
+# the weights of a query sum to 1; that shuffled words give shuffled outputs; that leaving out queries does not change
+# the answers to the others; and that a slow loop agrees. **Predict first:** which check catches which mistake?
 
 
 # %%
@@ -812,11 +822,11 @@ for name, version in versions.items():
     print("{:24}{:>6}{:>15}{:>9}{:>15}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too, and a scale that depends on the number
-# of queries. No division at all passes every check but the last: its
-# weights are positive, sum to 1 and follow the words around. It takes known numbers or an independent reference to see it,
-# which is why the tests of this book compare every function with one. (Test with a $d_k$ that differs from
-# the number of words: where both are 9, the two roots agree.)
+# Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too, and a
+# scale that depends on the number of queries. No division at all passes every check but the last: its weights are
+# positive, sum to 1 and follow the words around. It takes known numbers or an independent reference to see it, which is
+# why the tests of this book compare every function with one. (Test with a $d_k$ that differs from the number of words:
+# where both are 9, the two roots agree.)
 
 # %% [markdown]
 # ## Exercises
@@ -1047,6 +1057,6 @@ verdict
 # [Kitaev, Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). The nine tokens come from a [forum
 # answer](https://stats.stackexchange.com/a/502203), the scores of *Hi* from a set of slides.
 #
-# **Next.** [Chapter 5](05_position.ipynb) gives each word a position, so that *dog bites man* and *man bites dog* become
-# different. [Chapter 6](06_many_heads.ipynb) runs several attentions side by side, and adds the linear layer that mixes what
-# they found.
+# **Next.** [Chapter 5](05_position.ipynb) gives each word a position, so that *dog bites man* and *man bites dog*
+# become different. [Chapter 6](06_many_heads.ipynb) runs several attentions side by side, and adds the linear layer
+# that mixes what they found.

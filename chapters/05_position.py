@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 5. Where does a word stand?
 #
-# "Dog bites man" is not news; "man bites dog" is. To the attention of [chapter 4](04_self_attention.ipynb) the two are the
-# same. At the end of this chapter each word carries its position, in a **positional encoding**, and the verb can tell which word
-# stands before it, here the one who bites.
+# "Dog bites man" is not news; "man bites dog" is. To the attention of [chapter 4](04_self_attention.ipynb) the two are
+# the same. At the end of this chapter each word carries its position, in a **positional encoding**, and the verb can
+# tell which word stands before it, here the one who bites.
 #
 # You need chapter 4, and sine and cosine. It takes about 25 minutes to read, and 45 more for the exercises.
 
@@ -24,8 +24,8 @@ plots.book_style()
 transformer_map(built=5)
 
 # %% [markdown]
-# Positions are added once, before the first layer. (Higher layers still know them, because each adds its result to what it
-# was given; chapter 8.)
+# Positions are added once, before the first layer. (Higher layers still know them, because each adds its result to what
+# it was given; chapter 8.)
 #
 # ## The same words in another order
 #
@@ -55,9 +55,9 @@ assert np.allclose(news, joke, rtol=0, atol=1e-12)
 
 # %% [markdown]
 # No choice of the three matrices changes that (a causal mask would: [chapter
-# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). So the order must enter elsewhere, and the simplest way is through the
-# input vectors: give every **position** in the sentence a vector of its own, $p_t$ for position $t$ (counted from 0), and add it to the word
-# that stands there: $x_t + p_t$.
+# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). So the order must enter elsewhere, and the simplest way is
+# through the input vectors: give every **position** in the sentence a vector of its own, $p_t$ for position $t$
+# (counted from 0), and add it to the word that stands there: $x_t + p_t$.
 #
 # ## Three ideas that break
 #
@@ -102,8 +102,8 @@ assert cosine_similarity(dog, man) < 0.5
 # %% [markdown]
 # ## A counter with smooth digits
 #
-# A counter does some of that. In binary, the ones flip at every step, the twos at every second, the fours at every fourth.
-# With $n$ digits of 0 or 1, each at its own pace, it tells $2^n$ positions apart, with bounded numbers.
+# A counter does some of that. In binary, the ones flip at every step, the twos at every second, the fours at every
+# fourth. With $n$ digits of 0 or 1, each at its own pace, it tells $2^n$ positions apart, with bounded numbers.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels over positions 0 to 15. Above, four binary digits as black and white cells; the lowest flips at every step, the highest once. Below, four cosine waves with the same periods, 2, 4, 8 and 16, running smoothly between 1 and -1."}}
 positions = np.arange(16)
@@ -136,15 +136,16 @@ below.spines["left"].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# Above, each digit jumps. Below, a wave has the same period and does not jump. A wave is a smooth digit, and smooth is what
-# we need, because neighbouring positions should be similar. (The fastest wave here has period 2, and at whole positions it
-# is as jumpy as the digit. The encoding below starts with a slower one.)
+# Above, each digit jumps. Below, a wave has the same period and does not jump. A wave is a smooth digit, and smooth is
+# what we need, because neighbouring positions should be similar. (The fastest wave here has period 2, and at whole
+# positions it is as jumpy as the digit. The encoding below starts with a slower one.)
 #
 # ## Sines and cosines
 #
-# The original transformer uses such waves, in pairs: a sine and a cosine of the same **frequency**, because a sine alone has
-# the same value twice in each period, and the two together tell where in the period you are. With $D$ numbers for each
-# position, as many as a word has, there are $D/2$ pairs, numbered $i = 0, 1, \dots$, and the angle of pair $i$ grows by $\omega_i$ with each step:
+# The original transformer uses such waves, in pairs: a sine and a cosine of the same **frequency**, because a sine
+# alone has the same value twice in each period, and the two together tell where in the period you are. With $D$ numbers
+# for each position, as many as a word has, there are $D/2$ pairs, numbered $i = 0, 1, \dots$, and the angle of pair $i$
+# grows by $\omega_i$ with each step:
 #
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
@@ -270,17 +271,18 @@ for d_model in (4, 8, 16, 32):
     print(f"D {d_model:2}: nearest to position 0 is {nearest:4}, {apart:.2f} apart")
 
 # %% [markdown]
-# Tick off the list; that near positions are similar, and that a step is the same everywhere, follows below. Bounded: between
-# −1 and 1. No last position: the formula takes any $t$. Every row has the same length,
-# $\sqrt{D/2}$, because each pair contributes $\sin^2 + \cos^2 = 1$. Different: at every width, but how well *apart* depends on
-# it. With $D = 4$, position 1885 is nearly position 0, because both pairs are back where they began (1885 is three hundred
-# turns of the one and three of the other). With $D = 16$ or 32, of the first ten thousand positions none is nearer than the
+# Tick off the list; that near positions are similar, and that a step is the same everywhere, follows below. Bounded:
+# between −1 and 1. No last position: the formula takes any $t$. Every row has the same length, $\sqrt{D/2}$, because
+# each pair contributes $\sin^2 + \cos^2 = 1$. Different: at every width, but how well *apart* depends on it. With $D =
+# 4$, position 1885 is nearly position 0, because both pairs are back where they began (1885 is three hundred turns of
+# the one and three of the other). With $D = 16$ or 32, of the first ten thousand positions none is nearer than the
 # neighbour. (By the rotation of the next section, what holds for distances from position 0 holds for all.)
 #
 # ### Why 10,000?
 #
-# The base sets how slow the slowest pair is. The product $p_0 \cdot p_k$, as a share of $p_0 \cdot p_0$ (their cosine, since all are equally long), says how similar two
-# positions at distance $k$ are. Compare three bases, at width $D = 64$.
+# The base sets how slow the slowest pair is. The product $p_0 \cdot p_k$, as a share of $p_0 \cdot p_0$ (their cosine,
+# since all are equally long), says how similar two positions at distance $k$ are. Compare three bases, at width $D =
+# 64$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels for width 64 and the bases 100, ten thousand and a million. Left, the period of each pair on a logarithmic axis: straight lines that all start at 6.3 words and end near 540, 47 thousand and 4 million. Right, the share of likeness left against distance 1 to 100 thousand on a logarithmic axis: with base 100 it has fallen to 0 by about 100 words and then swings around 0, with ten thousand by about ten thousand, with a million it is still one third at ten thousand."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.3))
@@ -302,12 +304,12 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With base 100 the slowest pair comes round after 540 words, the similarity has fallen to zero at a distance of about a hundred, and
-# beyond that it swings up and down. With 10,000 it falls, in ripples, over a few thousand words, since the slowest pair comes round only after
-# 47,000, far longer than any sentence. With a million it falls
-# more slowly still, also at first: at a distance of 10 the similarity is 0.76 rather than 0.66. Fast pairs tell near positions
-# apart and slow pairs far ones, and a larger base trades the former for the latter. The paper does not say how it came by 10,000; models
-# for long texts that turn their vectors ([below](#turning-instead-of-adding)) use larger bases, Llama 3 500,000
+# With base 100 the slowest pair comes round after 540 words, the similarity has fallen to zero at a distance of about a
+# hundred, and beyond that it swings up and down. With 10,000 it falls, in ripples, over a few thousand words, since the
+# slowest pair comes round only after 47,000, far longer than any sentence. With a million it falls more slowly still,
+# also at first: at a distance of 10 the similarity is 0.76 rather than 0.66. Fast pairs tell near positions apart and
+# slow pairs far ones, and a larger base trades the former for the latter. The paper does not say how it came by 10,000;
+# models for long texts that turn their vectors ([below](#turning-instead-of-adding)) use larger bases, Llama 3 500,000
 # ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783)).
 
 # %%
@@ -380,7 +382,8 @@ quiz.number(
 # $$\bigl(\sin \omega (t + k),\; \cos \omega (t + k)\bigr) = \bigl(\sin \omega t,\; \cos \omega t\bigr) \begin{pmatrix} \cos \omega k & -\sin \omega k \\ \sin \omega k & \cos \omega k \end{pmatrix} .$$
 #
 # One such block for each pair, along the diagonal of a $D \times D$ matrix $R_k$, and a step of $k$ looks the same from
-# every position: $p_{t+k} = p_t R_k$. That is the better reason for pairs, because with sines alone there is no such matrix.
+# every position: $p_{t+k} = p_t R_k$. That is the better reason for pairs, because with sines alone there is no such
+# matrix.
 
 
 # %% tags=["export"] module="by_hand.positions"
@@ -407,9 +410,9 @@ for shift in range(-49, 50):
     assert np.allclose(rotation @ rotation.T, np.eye(32))  # lengths and angles stay
 
 # %% [markdown]
-# This is what makes the encoding useful to attention, because a query matrix can *be* a rotation. If $W_Q$ is $R_{-1}$ and
-# $W_K$ the identity (so that $d_k = D$), the query of position $t$ points exactly at the encoding of position $t - 1$: "one
-# word back", with the same matrix at every position. Here it is for the positions alone, without words.
+# This is what makes the encoding useful to attention, because a query matrix can *be* a rotation. If $W_Q$ is $R_{-1}$
+# and $W_K$ the identity (so that $d_k = D$), the query of position $t$ points exactly at the encoding of position $t -
+# 1$: "one word back", with the same matrix at every position. Here it is for the positions alone, without words.
 
 # %%
 look_back = 20 * rotation_matrix(-1, 32)  # the factor makes the choice sharper
@@ -423,14 +426,16 @@ plots.attention_map(weights, names, names)
 plt.show()
 
 # %% [markdown]
-# Every position from 1 on attends mostly to the one before it, here at $D = 32$. One matrix does it at all positions at once.
+# Every position from 1 on attends mostly to the one before it, here at $D = 32$. One matrix does it at all positions at
+# once.
 #
 # ### The dog and the man
 #
 # Now add words, and the verb can tell which one stands before it. The words are vectors of the published model from
-# [chapter 2](02_similarity.ipynb#real-vectors), 384 numbers and after them 32 zeros; the positions are 384 zeros and after them
-# 32 sines and cosines. So their sum $x_t + p_t$ really sets them side by side (sums that overlap come below). $W_Q$ and $W_K$ read the positions, as above,
-# and $W_V$ reads the words. Which word is nearest to what *bites* receives?
+# [chapter 2](02_similarity.ipynb#real-vectors), 384 numbers and after them 32 zeros; the positions are 384 zeros and
+# after them 32 sines and cosines. So their sum $x_t + p_t$ really sets them side by side (sums that overlap come
+# below). $W_Q$ and $W_K$ read the positions, as above, and $W_V$ reads the words. Which word is nearest to what *bites*
+# receives?
 
 # %%
 from dotformer.by_hand.similarity import normalize
@@ -463,9 +468,9 @@ print(f"random words, random matrices: the verb's outputs differ by {apart:.1f}"
 assert apart > 0.1
 
 # %% [markdown]
-# *Dog* in the one, *man* in the other. (Words and positions need not keep apart so neatly; further
-# down we separate sums in which they overlap.) The subject of a verb is not always the word before it. But heads that attend to the word before,
-# or after, are among the first that one finds in trained models ([Voita and others,
+# *Dog* in the one, *man* in the other. (Words and positions need not keep apart so neatly; further down we separate
+# sums in which they overlap.) The subject of a verb is not always the word before it. But heads that attend to the word
+# before, or after, are among the first that one finds in trained models ([Voita and others,
 # 2019](https://aclanthology.org/P19-1580/), call them positional heads), and chapter 6 shows one.
 
 # %% tags=["proof"]
@@ -498,10 +503,11 @@ assert (
 )
 
 # %% [markdown]
-# The peak is the position itself. From there the curve falls for a few words, and then it ripples: in this picture, whose
-# width is 16, the product at a distance of six is a little higher than at two. So a product depends on the distance alone, but the distance cannot be read off it. On the
-# whole, at widths from 16 on, near positions are more alike than far ones. And the curve is its own mirror image: one word *before* and one word *after* give
-# the same product. A rotation in $W_Q$ tells them apart.
+# The peak is the position itself. From there the curve falls for a few words, and then it ripples: in this picture,
+# whose width is 16, the product at a distance of six is a little higher than at two. So a product depends on the
+# distance alone, but the distance cannot be read off it. On the whole, at widths from 16 on, near positions are more
+# alike than far ones. And the curve is its own mirror image: one word *before* and one word *after* give the same
+# product. A rotation in $W_Q$ tells them apart.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -527,15 +533,15 @@ quiz.one_choice(
 # %% [markdown]
 # ## Could the encoding be learned?
 #
-# A model could also start with a random vector for every position and train it, like the word vectors. BERT and GPT-2 have
-# such **learned position embeddings**.
+# A model could also start with a random vector for every position and train it, like the word vectors. BERT and GPT-2
+# have such **learned position embeddings**.
 #
 # Take a small task: every position must attend to the position before it. The scores are $P A P^\top$ with a matrix $A$
 # to be found. In one version $P$ holds sinusoids; in the other it starts at random and is trained along with $A$. Both
 # practise on positions 0 to 23, and are then tested on 24 to 47 (**extrapolation**). Training is the subject of
 # [chapter 7](07_learning.ipynb). For now it is enough that both versions learn in the same way, at five learning rates,
-# each with three seeds, and that the means at the best and at the worst learning rate are printed. (The best is picked on the tested positions
-# themselves, so it is an upper bound.)
+# each with three seeds, and that the means at the best and at the worst learning rate are printed. (The best is picked
+# on the tested positions themselves, so it is an upper bound.)
 #
 # **Predict first.** How often does each attend to the right position beyond 23?
 
@@ -596,32 +602,34 @@ for d_model in (16, 32, 64, 128):
         assert practised > 0.99 and (beyond < 0.15) == (learned or d_model == 128)
 
 # %% [markdown]
-# At the best learning rate both are perfect where they practised. Beyond, the learned table finds next to nothing, as it must: its rows there are still the
-# random numbers they started as, because no gradient ever reached them. A learned table ends where training ended.
+# At the best learning rate both are perfect where they practised. Beyond, the learned table finds next to nothing, as
+# it must: its rows there are still the random numbers they started as, because no gradient ever reached them. A learned
+# table ends where training ended.
 #
-# The sinusoids can go on, and often do not. At widths 16 and 32 nearly every position beyond is right with a good learning
-# rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at any width. The
-# wider $A$ is, the more matrices fit the 24 positions that were practised, and nothing in training asks for the
-# rotation among them; that is probably why. So the formula
-# makes going further *possible*, and does not force a model to learn it.
+# The sinusoids can go on, and often do not. At widths 16 and 32 nearly every position beyond is right with a good
+# learning rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at
+# any width. The wider $A$ is, the more matrices fit the 24 positions that were practised, and nothing in training asks
+# for the rotation among them; that is probably why. So the formula makes going further *possible*, and does not force a
+# model to learn it.
 #
 # Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
 # sinusoids in the hope of longer texts.
 #
 # ## Does adding destroy the word?
 #
-# Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next thing
-# that happens to it is a projection, and
+# Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
+# thing that happens to it is a projection, and
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
 # Adding first is the case $W_1 = W_2$: it saves the second matrix and the extra width, and gives up some freedom. And
-# concatenation is a special case of adding, too: $(x, 0) + (0, p) = (x, p)$, as with the dog and the man. That takes free
-# dimensions, which the words do not use and the positions do, and at a given $D$ room for positions is room taken from words. But
-# word vectors are learned, and can leave that room wherever it helps.
+# concatenation is a special case of adding, too: $(x, 0) + (0, p) = (x, p)$, as with the dog and the man. That takes
+# free dimensions, which the words do not use and the positions do, and at a given $D$ room for positions is room taken
+# from words. But word vectors are learned, and can leave that room wherever it helps.
 #
 # Can the sum be taken apart when nobody has left any room? Try it: 50 random words, 32 positions, half of all 1,600
-# combinations to fit two linear maps by least squares (the column of ones is their constant), the other half to test them.
+# combinations to fit two linear maps by least squares (the column of ones is their constant), the other half to test
+# them.
 
 # %%
 word_of, position_of = np.repeat(np.arange(50), 32), np.tile(np.arange(32), 50)
@@ -644,16 +652,17 @@ directions = np.linalg.svd(sinusoidal_positions(32, 64), compute_uv=False)
 assert (directions > directions[0] / 100).sum() == 12  # a dozen
 
 # %% [markdown]
-# At width 256 both come back, in every held-out combination, because 50 words and a dozen directions of positions (the 32 encodings vary little in any other) fit in 256
-# dimensions with room to spare. At 64 they nearly fill the space, and the position suffers. A real vocabulary has far more
-# words than dimensions, so random vectors would leave no room; but word vectors are learned.
+# At width 256 both come back, in every held-out combination, because 50 words and a dozen directions of positions (the
+# 32 encodings vary little in any other) fit in 256 dimensions with room to spare. At 64 they nearly fill the space, and
+# the position suffers. A real vocabulary has far more words than dimensions, so random vectors would leave no room; but
+# word vectors are learned.
 #
 # ### Why multiply the embedding by the root of the width?
 #
 # In the paper (section 3.4) the word vectors are multiplied by $\sqrt{D}$ before the positions are added. It is not the
-# $\sqrt{d_k}$ of chapter 3. The paper shares the word vectors with its output layer, which wants them small (chapter 9), and
-# says no more about the factor. What it does is to settle which of the two has the larger norm at the start, and that depends
-# on how the word vectors start.
+# $\sqrt{d_k}$ of chapter 3. The paper shares the word vectors with its output layer, which wants them small (chapter
+# 9), and says no more about the factor. What it does is to settle which of the two has the larger norm at the start,
+# and that depends on how the word vectors start.
 
 # %%
 D = 512
@@ -671,10 +680,11 @@ for start, size in [
 assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 
 # %% [markdown]
-# These are shares of the squared norm, at $D = 512$. Started small and multiplied, word and position are of comparable size: a third is
-# position. Started small and *not* multiplied, nearly everything is position. With PyTorch's default start it is the
-# other way round: leave the factor out and the two are balanced; put it in, and the position is a tenth of a percent: the word's vector is some 30 times as long. Training can still find it there, but beside the word it starts out as next to nothing. Code that copies the factor and not
-# the start makes that mistake.
+# These are shares of the squared norm, at $D = 512$. Started small and multiplied, word and position are of comparable
+# size: a third is position. Started small and *not* multiplied, nearly everything is position. With PyTorch's default
+# start it is the other way round: leave the factor out and the two are balanced; put it in, and the position is a tenth
+# of a percent: the word's vector is some 30 times as long. Training can still find it there, but beside the word it
+# starts out as next to nothing. Code that copies the factor and not the start makes that mistake.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -700,22 +710,23 @@ quiz.several_choices(
 # %% [markdown]
 # ## Turning instead of adding
 #
-# A step is a rotation, so distance can enter the scores in another way. Do not add anything to the words. Instead, turn each pair
-# of entries of a *query* by its angle at the query's position, and those of a *key* by theirs. (A head has $d_k$ entries, so $d_k$ takes
-# the place of $D$ in the frequencies.) With $R_t$ for the rotation by $t$ steps,
+# A step is a rotation, so distance can enter the scores in another way. Do not add anything to the words. Instead, turn
+# each pair of entries of a *query* by its angle at the query's position, and those of a *key* by theirs. (A head has
+# $d_k$ entries, so $d_k$ takes the place of $D$ in the frequencies.) With $R_t$ for the rotation by $t$ steps,
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
 # since turning back by $s$ undoes $s$ of the $t$ steps. The score depends on the two words and on the difference of
-# their positions: it is a **relative** encoding. Sinusoids are **absolute**, since what is added to a word depends on where it
-# stands, although the product of two of them does not. These are **rotary positions** (RoPE).
-# They are applied in every layer, so that no layer has to remember them; the values are not turned; and distance enters
-# every score by itself, where added positions must be picked out by $W_Q$ and $W_K$. Llama ([Touvron and others,
-# 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. They do not extrapolate by themselves,
-# either; for longer texts their angles are rescaled (*position interpolation*, [Chen and others, 2023](https://arxiv.org/abs/2306.15595);
-# *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others subtract a multiple of the distance from each score ([ALiBi, Press
-# and others, 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order
-# (*NoPE*; [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+# their positions: it is a **relative** encoding. Sinusoids are **absolute**, since what is added to a word depends on
+# where it stands, although the product of two of them does not. These are **rotary positions** (RoPE). They are applied
+# in every layer, so that no layer has to remember them; the values are not turned; and distance enters every score by
+# itself, where added positions must be picked out by $W_Q$ and $W_K$. Llama ([Touvron and others,
+# 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. They do not extrapolate by
+# themselves, either; for longer texts their angles are rescaled (*position interpolation*, [Chen and others,
+# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others
+# subtract a multiple of the distance from each score ([ALiBi, Press and others,
+# 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order (*NoPE*; [chapter
+# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %%
 rng = np.random.default_rng(8)
@@ -934,10 +945,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Without a mask attention has no sense of order, so a vector for the position is added to each word before the first layer. Sines and
-# cosines of many frequencies make such vectors: bounded, well apart if there are enough of them, similar when near, and a step of $k$
-# words is the same rotation from any position, which a query matrix can hold. Learned positions work too, as far as the
-# texts they were trained on reach.
+# Without a mask attention has no sense of order, so a vector for the position is added to each word before the first
+# layer. Sines and cosines of many frequencies make such vectors: bounded, well apart if there are enough of them,
+# similar when near, and a step of $k$ words is the same rotation from any position, which a query matrix can hold.
+# Learned positions work too, as far as the texts they were trained on reach.
 #
 # **Sources.** Sinusoids: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.5. Learned positions
 # in a convolutional model, before that: [Gehring and others (2017)](https://arxiv.org/abs/1705.03122). Rotary

@@ -9,8 +9,8 @@
 # # 6. Why more than one head?
 #
 # *Dog bites man.* To tell who did what to whom, the verb must attend to two words and keep the two answers apart. This
-# chapter builds **multi-head attention**, the form of attention that transformers use, in eight lines, gives it as a PyTorch
-# module ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
+# chapter builds **multi-head attention**, the form of attention that transformers use, in eight lines, gives it as a
+# PyTorch module ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb) and the rotation of [chapter 5](05_position.ipynb#a-step-is-a-rotation).
 # It takes about 25 minutes to read, and 45 more for the exercises.
@@ -43,9 +43,10 @@ transformer_map(built=6)
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with many names: two thousand pairs, each name a random vector of 8 numbers. One head of width 16 hands over its average, projected to 16 numbers. Two heads of
-# width 8 hand over 8 each. On the first thousand pairs, find the matrix that recovers the names with the least squared
-# error (**least squares**); on the others, measure what share of the names' squared length it misses.
+# Try it with many names: two thousand pairs, each name a random vector of 8 numbers. One head of width 16 hands over
+# its average, projected to 16 numbers. Two heads of width 8 hand over 8 each. On the first thousand pairs, find the
+# matrix that recovers the names with the least squared error (**least squares**); on the others, measure what share of
+# the names' squared length it misses.
 
 # %%
 import numpy as np
@@ -87,21 +88,21 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is. (The band is the spread over ten seeds.) The reason: names are independent, with mean 0 and the
-# same spread in every direction, so the best guess at either is the average times one number. It misses the share
-# $(1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$ of $a$ and the share $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$ of $b$. The two sum
-# to 1: of two names, one is lost, and to favour one helps it exactly as much as it hurts the other. Projecting to more numbers
-# does not help, because 8 numbers spread over 16 are still 8.
+# Half, whatever $\alpha$ is. (The band is the spread over ten seeds.) The reason: names are independent, with mean 0
+# and the same spread in every direction, so the best guess at either is the average times one number. It misses the
+# share $(1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$ of $a$ and the share $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$ of
+# $b$. The two sum to 1: of two names, one is lost, and to favour one helps it exactly as much as it hurts the other.
+# Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
 #
-# With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values of $\alpha$
-# would do: two equations for two unknowns. (The nearer they are to each other, the more a little noise hurts.) Each head
-# must be as wide as what it hands over. Here that is a whole name; in a real model a word has 512 numbers and a head 64, so it
-# hands over what its $W_V$ has picked.
+# With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
+# of $\alpha$ would do: two equations for two unknowns. (The nearer they are to each other, the more a little noise
+# hurts.) Each head must be as wide as what it hands over. Here that is a whole name; in a real model a word has 512
+# numbers and a head 64, so it hands over what its $W_V$ has picked.
 #
-# Note what this does and does not show. It is about a *matrix*, and about two things that fill the same 8 dimensions. In chapter
-# 5 word and position could be taken apart, because there was room for both. A later part that is not linear could memorise
-# which average belongs to which pair. And two layers of one head could fetch one name after the other, if the first is passed on beside the second (chapter 8);
-# two heads do it in one layer.
+# Note what this does and does not show. It is about a *matrix*, and about two things that fill the same 8 dimensions.
+# In chapter 5 word and position could be taken apart, because there was room for both. A later part that is not linear
+# could memorise which average belongs to which pair. And two layers of one head could fetch one name after the other,
+# if the first is passed on beside the second (chapter 8); two heads do it in one layer.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -125,8 +126,9 @@ w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
 
 # %% [markdown]
 # The first two columns of each matrix belong to head 1, the last two to head 2, so $d_k = 2$. In both heads the verb
-# asks, with the query $(9, 0)$; the second number is not needed here. The position answers: in head 1 the three keys are $(1, 0)$, $(0, 0)$ and $(-1, 0)$, in head 2 the same with
-# opposite signs. Both hand over the two numbers that say which name it is.
+# asks, with the query $(9, 0)$; the second number is not needed here. The position answers: in head 1 the three keys
+# are $(1, 0)$, $(0, 0)$ and $(-1, 0)$, in head 2 the same with opposite signs. Both hand over the two numbers that say
+# which name it is.
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
 # −6.364. The exponentials are 580.5, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
@@ -162,8 +164,8 @@ print(
 )
 
 # %% [markdown]
-# The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs. (*Dog* and
-# *man* have queries of zeros here, attend equally to all three words, and receive plain averages.)
+# The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs.
+# (*Dog* and *man* have queries of zeros here, attend equally to all three words, and receive plain averages.)
 
 # %% tags=["proof"]
 assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
@@ -172,16 +174,17 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # %% [markdown]
 # ## The definition
 #
-# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$, where $d_k = D / H$ is the **head dimension**, so $D$
-# must be divisible by $H$. (The width of queries and keys limits by what a head can choose, that of the values, $d_v$, what it can hand over. Here the two are
-# the same.)
+# There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$, where $d_k = D / H$ is the **head
+# dimension**, so $D$ must be divisible by $H$. (The width of queries and keys limits by what a head can choose, that of
+# the values, $d_v$, what it can hand over. Here the two are the same.)
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
 # $$\operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
 #
-# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. It speaks of different *representation subspaces*, but nothing forces these apart. The last matrix, the **output projection**
-# $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each other.
+# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. It speaks of
+# different *representation subspaces*, but nothing forces these apart. The last matrix, the **output projection** $W_O$
+# of shape $(D, D)$, mixes them. Until then the heads know nothing of each other.
 #
 # ### Heads are a sum
 #
@@ -189,9 +192,11 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
 #
-# The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. A head's rows say where in the
-# word's vector it writes. (Without biases its $W_V$ and its rows of $W_O$ matter only through their product, the head's **OV circuit**, and so do its
-# $W_Q$ and $W_K$, the **QK circuit**: [Elhage and others, 2021](https://transformer-circuits.pub/2021/framework/index.html). In an `nn.Linear`, which stores its matrix transposed, a head's rows of $W_O$ are *columns*.)
+# The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. A head's rows say where in
+# the word's vector it writes. (Without biases its $W_V$ and its rows of $W_O$ matter only through their product, the
+# head's **OV circuit**, and so do its $W_Q$ and $W_K$, the **QK circuit**: [Elhage and others,
+# 2021](https://transformer-circuits.pub/2021/framework/index.html). In an `nn.Linear`, which stores its matrix
+# transposed, a head's rows of $W_O$ are *columns*.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -216,8 +221,8 @@ plt.show()
 # %% [markdown]
 # ### In code
 #
-# In code the $3H$ small matrices stand side by side in three big ones of shape $(D, D)$, as in the example, so that one product
-# computes the queries of all heads. Here it is, for a batch of $B$ sentences, with the shape of everything:
+# In code the $3H$ small matrices stand side by side in three big ones of shape $(D, D)$, as in the example, so that one
+# product computes the queries of all heads. Here it is, for a batch of $B$ sentences, with the shape of everything:
 
 
 # %%
@@ -296,11 +301,11 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# Each cell carries its row and column in the first matrix. Attention works on the last two axes, and treats heads as it treats
-# the sentences of a batch: each by itself.
+# Each cell carries its row and column in the first matrix. Attention works on the last two axes, and treats heads as it
+# treats the sentences of a batch: each by itself.
 #
-# The folded cell has the same for the rest of the book, `multi_head_attention`: its shapes in the signature, with a mask, and
-# with queries that need not come from the same words as keys and values.
+# The folded cell has the same for the rest of the book, `multi_head_attention`: its shapes in the signature, with a
+# mask, and with queries that need not come from the same words as keys and values.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.multihead"
@@ -367,8 +372,9 @@ assert np.allclose(mixed, multi_head(sequence[None], w_q, w_k, w_v, w_o, 4)[0])
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# As in chapter 4: four linear maps (with biases, as in PyTorch's), a split, PyTorch's own attention, a merge. Queries may
-# come from other words than keys and values, so the layer serves as self-attention and as cross-attention. A mask for each sentence must have the shape (B, 1, T, S), for the reason that [chapter
+# As in chapter 4: four linear maps (with biases, as in PyTorch's), a split, PyTorch's own attention, a merge. Queries
+# may come from other words than keys and values, so the layer serves as self-attention and as cross-attention. A mask
+# for each sentence must have the shape (B, 1, T, S), for the reason that [chapter
 # 4](04_self_attention.ipynb#two-ways-to-go-wrong) gives.
 
 # %%
@@ -411,8 +417,9 @@ theirs, _ = pytorchs(x, memory, memory)
 assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
-# With the same matrices it agrees with `nn.MultiheadAttention`, causal or across. From chapter 7 on the book has a version of
-# this module that can also return its weights and has dropout, which chapter 8 introduces; what it computes is this.
+# With the same matrices it agrees with `nn.MultiheadAttention`, causal or across. From chapter 7 on the book has a
+# version of this module that can also return its weights and has dropout, which chapter 8 introduces; what it computes
+# is this.
 
 # %% tags=["proof"]
 per_head, _ = heads_by_loop(sequence, w_q, w_k, w_v, 4)
@@ -473,11 +480,13 @@ for num_heads in (1, 8, 64):
     print(f"{heads}: {parameters:,} parameters, {products:,} products")
 
 # %% [markdown]
-# The same number of parameters, and the same number of multiplications. More heads are narrower heads, and $H \cdot d_k$
-# stays 512. What grows is the number of $(T, T)$ matrices of attention weights, with the time for their softmaxes and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each with fewer numbers. (In practice one
-# chooses the head dimension, often 64 or 128, and $H$ follows.) In the paper's table 3, a single head is 0.9 BLEU worse than eight (BLEU
-# is a score for translations, chapter 14; all scores are of the development set, one run each, from 24.9 to 25.8), 16 heads of width
-# 32 are as good as eight of 64, and 32 heads of width 16 are 0.4 worse.
+# The same number of parameters, and the same number of multiplications. More heads are narrower heads, and $H \cdot
+# d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, with the time for their softmaxes
+# and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each with fewer
+# numbers. (In practice one chooses the head dimension, often 64 or 128, and $H$ follows.) In the paper's table 3, a
+# single head is 0.9 BLEU worse than eight (BLEU is a score for translations, chapter 14; all scores are of the
+# development set, one run each, from 24.9 to 25.8), 16 heads of width 32 are as good as eight of 64, and 32 heads of
+# width 16 are 0.4 worse.
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -486,8 +495,8 @@ assert cost(512, 8, 100)[0] == 4 * 512 * 512
 # %% [markdown]
 # ### Do heads cut the input into slices?
 #
-# No. The *projected* vectors are cut. Each head's matrix has all $D$ rows, so every head can read the whole word. Change a
-# single entry of the input and see which heads notice.
+# No. The *projected* vectors are cut. Each head's matrix has all $D$ rows, so every head can read the whole word.
+# Change a single entry of the input and see which heads notice.
 
 # %%
 nudged = sequence.copy()
@@ -504,15 +513,15 @@ assert (change > 0.01).all()
 #
 # ### What if a head is too narrow?
 #
-# A head's scores are $X W_Q W_K^\top X^\top$ (without biases), so only the product $W_Q W_K^\top$ counts, one matrix of shape
-# $(D, D)$. Are two one too many? They are kept because they are narrow: for $D = 512$ and $d_k = 64$ they hold $2 \cdot 512 \cdot 64 = 65{,}536$
-# numbers, the full matrix 262,144. The price is that the product has **rank** at most $d_k$, so that a head can tell keys apart
-# in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores
-# of a sentence have that rank at most, too, so where a sentence has more words than a head has numbers, not every pattern of weights can
-# be had. With $d_k = 1$ a query can ask for the largest or for the smallest of one number, and for nothing
-# between. In the paper, eight heads with keys of width 16 in place of 64 lose 0.7 BLEU (table 3, row B; part of that may be the
-# model's size, 58 million parameters in place of 65). What a head hands over is bounded in the same way, by the width of its
-# values.
+# A head's scores are $X W_Q W_K^\top X^\top$ (without biases), so only the product $W_Q W_K^\top$ counts, one matrix of
+# shape $(D, D)$. Are two one too many? They are kept because they are narrow: for $D = 512$ and $d_k = 64$ they hold $2
+# \cdot 512 \cdot 64 = 65{,}536$ numbers, the full matrix 262,144. The price is that the product has **rank** at most
+# $d_k$, so that a head can tell keys apart in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and
+# others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a sentence have that rank at most, too, so
+# where a sentence has more words than a head has numbers, not every pattern of weights can be had. With $d_k = 1$ a
+# query can ask for the largest or for the smallest of one number, and for nothing between. In the paper, eight heads
+# with keys of width 16 in place of 64 lose 0.7 BLEU (table 3, row B; part of that may be the model's size, 58 million
+# parameters in place of 65). What a head hands over is bounded in the same way, by the width of its values.
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -542,13 +551,14 @@ quiz.one_choice(
 # %% [markdown]
 # ## Heads at work
 #
-# What does training find? all-MiniLM-L6-v2, whose vectors served in chapter 4, has twelve heads in each layer, and here are the
-# attention weights of its first. Two things come before them that you have not built yet: its positions are learned,
-# and the sum of word and position (and of a vector that is the same for all) is **normalised** ([chapter 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head
-# take the average weight that words give to the word before.
+# What does training find? all-MiniLM-L6-v2, whose vectors served in chapter 4, has twelve heads in each layer, and here
+# are the attention weights of its first. Two things come before them that you have not built yet: its positions are
+# learned, and the sum of word and position (and of a vector that is the same for all) is **normalised** ([chapter
+# 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head take the average weight that words give to the word
+# before.
 #
-# **Predict first.** How large is that weight in the head where it is largest? (The folded cell reads the file and computes
-# the attention weights of the first layer.)
+# **Predict first.** How large is that weight in the head where it is largest? (The folded cell reads the file and
+# computes the attention weights of the first layer.)
 
 # %% tags=["hide-input"]
 from dotformer.support.published import minilm_files
@@ -606,14 +616,14 @@ assert before.argmax() == 2 and least > 0.97 and np.median(before) < 0.15
 movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
-# In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no other head comes near that: a
-# **previous-token head**. It is the pattern that chapter 5 wired with a rotation, and training found it. Look through the others. Some
-# attend to the special token at the end, `[SEP]`, which [Clark and others (2019)](https://aclanthology.org/W19-4828/) take for
-# what a head falls back on when it finds nothing. And many heads can go: Voita
-# and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and
-# others found layers that manage with a single one. That several heads *can* do in one layer what one cannot does not mean that each trained head does
-# something of use. Chapter 15 builds the whole
-# model and tests such impressions by switching heads off.
+# In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no
+# other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation, and
+# training found it. Look through the others. Some attend to the special token at the end, `[SEP]`, which [Clark and
+# others (2019)](https://aclanthology.org/W19-4828/) take for what a head falls back on when it finds nothing. And many
+# heads can go: Voita and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and
+# lost 0.15 BLEU; Michel and others found layers that manage with a single one. That several heads *can* do in one layer
+# what one cannot does not mean that each trained head does something of use. Chapter 15 builds the whole model and
+# tests such impressions by switching heads off.
 
 # %% [markdown]
 # ## Break it: merged without the swap
@@ -653,9 +663,10 @@ for name, merge in [
 # %% [markdown]
 # The shuffle sees it. Before $W_O$, row 0 of the wrong result is filled with the first head's output for *four
 # different words*, so a word's output now depends on who stands where. That test needs no reference: without positions,
-# shuffled words must give shuffled outputs. It does not see everything (a merge that sets the first columns of all heads side by side,
-# then the second ones, passes it), and the loop does. Under a causal mask the wrong merge would do worse: it hands the first
-# word numbers that were computed from later words. The shape and the sums of the weights detect nothing.
+# shuffled words must give shuffled outputs. It does not see everything (a merge that sets the first columns of all
+# heads side by side, then the second ones, passes it), and the loop does. Under a causal mask the wrong merge would do
+# worse: it hands the first word numbers that were computed from later words. The shape and the sums of the weights
+# detect nothing.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))
@@ -789,9 +800,9 @@ verdict
 # %% [markdown]
 # ### Exercise 3: One head in two
 #
-# *Harder, 20 minutes.* Two heads can always do what one head of the same width does. Given the matrices $W_Q$, $W_K$, $W_V$ of one head, all
-# $(D, D/2)$, return $(D, D)$ matrices for two heads that both compute what this one does, and a $W_O$ of shape $(D, D)$
-# that gives their *average* in the first $D/2$ numbers of each word, and 0 in the others.
+# *Harder, 20 minutes.* Two heads can always do what one head of the same width does. Given the matrices $W_Q$, $W_K$,
+# $W_V$ of one head, all $(D, D/2)$, return $(D, D)$ matrices for two heads that both compute what this one does, and a
+# $W_O$ of shape $(D, D)$ that gives their *average* in the first $D/2$ numbers of each word, and 0 in the others.
 
 
 # %% tags=["exercise"]
@@ -869,13 +880,14 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# One head gives each word one average, and from an average of two unrelated things that fill the same space a matrix gets only
-# half back. So attention runs several times side by side, in narrow heads with matrices of their own, with the
-# parameters and the multiplications of a single wide one. Each head writes through its own rows of $W_O$, and what they write is added up.
+# One head gives each word one average, and from an average of two unrelated things that fill the same space a matrix
+# gets only half back. So attention runs several times side by side, in narrow heads with matrices of their own, with
+# the parameters and the multiplications of a single wide one. Each head writes through its own rows of $W_O$, and what
+# they write is added up.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
-# trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/), [Voita
-# and others (2019)](https://arxiv.org/abs/1905.09418), [Michel, Levy and Neubig
+# trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
+# [Voita and others (2019)](https://arxiv.org/abs/1905.09418), [Michel, Levy and Neubig
 # (2019)](https://arxiv.org/abs/1905.10650).
 #
 # **Next.** Part I ends here: attention, positions, heads, by hand and with matrices that we chose. Part II lets

@@ -8,9 +8,10 @@
 # %% [markdown]
 # # 7. How does attention learn?
 #
-# Every matrix so far was chosen by us or drawn at random. At the end of this chapter there is an attention layer that found
-# its own matrices, from nothing but questions and right answers. You will have followed one wrong answer backwards through
-# the softmax on paper, down to new numbers in $W_Q$, and watched a thousand such steps turn an even grey into a look-up.
+# Every matrix so far was chosen by us or drawn at random. At the end of this chapter there is an attention layer that
+# found its own matrices, from nothing but questions and right answers. You will have followed one wrong answer
+# backwards through the softmax on paper, down to new numbers in $W_Q$, and watched a thousand such steps turn an even
+# grey into a look-up.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
 # 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 30 minutes to read, and 45 more for
@@ -51,10 +52,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
-# The loss is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$. That vector of derivatives is the **gradient** of the loss with respect to $o$. Read it as an error signal: *the second number is
-# too large by 0.768*. It arrives at the output. Learning means passing it back, from each result to what the result was
-# made of, until it reaches a matrix that can be changed. This is **backpropagation**: the chain rule, used from the end to
-# the beginning.
+# The loss is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$. That vector of derivatives is the **gradient** of the loss with
+# respect to $o$. Read it as an error signal: *the second number is too large by 0.768*. It arrives at the output.
+# Learning means passing it back, from each result to what the result was made of, until it reaches a matrix that can be
+# changed. This is **backpropagation**: the chain rule, used from the end to the beginning.
 #
 # **Predict first.** Three scores went into the softmax. Which of them should rise, which should fall, and which hardly
 # matters?
@@ -73,9 +74,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
-# One scaled score $s_i$ moves all three weights. Chapter 3 found by how much:
-# $\partial w_j / \partial s_i = w_j (\delta_{ij} - w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and 0 otherwise. Add up the
-# three ways in which $s_i$ reaches the loss:
+# One scaled score $s_i$ moves all three weights. Chapter 3 found by how much: $\partial w_j / \partial s_i = w_j
+# (\delta_{ij} - w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and 0 otherwise. Add up the three ways in which $s_i$
+# reaches the loss:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
@@ -125,15 +126,17 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} ,$$
 #
-# the product of every entry of $x$ with every entry of the query's gradient. (Several words have queries, and their products add
-# up.) The vector of *bites* is $(0, 1, 0)$, so only row 2 of $W_Q$, the one for actions, gets a gradient, and it is
-# $(0.113, -0.018)$. To learn is to subtract a little of the gradient, that is, the gradient times a **learning rate**; take 1:
+# the product of every entry of $x$ with every entry of the query's gradient. (Several words have queries, and their
+# products add up.) The vector of *bites* is $(0, 1, 0)$, so only row 2 of $W_Q$, the one for actions, gets a gradient,
+# and it is $(0.113, -0.018)$. To learn is to subtract a little of the gradient, that is, the gradient times a
+# **learning rate**; take 1:
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
-# Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.013 and 2.669 (they were 1.414, 0 and 2.828), the
-# weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is
-# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. ($W_K$ and $W_V$ stay as they are in this one; their turn comes below.)
+# Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.013 and 2.669 (they were 1.414, 0
+# and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is $\tfrac12
+# (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. ($W_K$ and $W_V$ stay as they are in this one;
+# their turn comes below.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same."}}
 from classroom.diagram import Diagram
@@ -211,10 +214,11 @@ quiz.one_choice(
 #
 # $$dQ = dS \, K , \qquad dK = dS^\top Q ,$$
 #
-# and from $dQ$ to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. What is left goes back to the words,
-# and so to the layer below. In self-attention they receive it on three paths, which add up: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. Here $\circ$
-# multiplies entry by entry, $A$ are the attention weights, and $S = Q K^\top$ the scores before the division, hence the
-# factor $1 / \sqrt{d_k}$. (The $s$ above were scaled scores, after it.)
+# and from $dQ$ to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. What is left
+# goes back to the words, and so to the layer below. In self-attention they receive it on three paths, which add up: $dX
+# = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. Here $\circ$ multiplies entry by entry, $A$ are the attention
+# weights, and $S = Q K^\top$ the scores before the division, hence the factor $1 / \sqrt{d_k}$. (The $s$ above were
+# scaled scores, after it.)
 
 # %% tags=["export"] module="by_hand.gradients"
 import numpy as np
@@ -250,8 +254,8 @@ def attention_gradients(
 
 
 # %% [markdown]
-# Is that right? There is a check that needs no calculus. Change one input by a tiny amount up and down, see how the loss changes,
-# divide. This is a **finite difference**, and the comparison a **gradient check**.
+# Is that right? There is a check that needs no calculus. Change one input by a tiny amount up and down, see how the
+# loss changes, divide. This is a **finite difference**, and the comparison a **gradient check**.
 
 
 # %%
@@ -328,9 +332,10 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 0.31))
 plt.show()
 
 # %% [markdown]
-# Each further matrix that may learn makes it easier. With $W_Q$ alone it is slow: the keys stay where they are, and the query that picks
-# out the dog is far away (it must score both actions and what is very alive low). With $W_K$ the dog may become easier to find, and with
-# $W_V$ the words learn to hand over what is wanted. Training changes all of them at once.
+# Each further matrix that may learn makes it easier. With $W_Q$ alone it is slow: the keys stay where they are, and the
+# query that picks out the dog is far away (it must score both actions and what is very alive low). With $W_K$ the dog
+# may become easier to find, and with $W_V$ the words learn to hand over what is wanted. Training changes all of them at
+# once.
 
 # %%
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
@@ -344,9 +349,10 @@ assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 # ## Let the machine do it
 #
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
-# it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**). A tensor made with `requires_grad=True` is one whose
-# gradient you want; after `backward()` its gradient has been *added* to its `.grad`, so that this must be cleared before the next step. (Called without arguments,
-# `backward` starts from a single number, the loss: only a single number can be minimised.)
+# it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**). A
+# tensor made with `requires_grad=True` is one whose gradient you want; after `backward()` its gradient has been *added*
+# to its `.grad`, so that this must be cleared before the next step. (Called without arguments, `backward` starts from a
+# single number, the loss: only a single number can be minimised.)
 
 # %%
 import torch
@@ -374,9 +380,9 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 #
 # Here is attention again, with two additions. A query with nothing to attend to receives zeros instead of an error:
 # inside a large batch that must be possible, and it must not turn into NaN, which would spread backwards into every
-# matrix. So a masked score becomes the lowest number that the dtype has, instead of minus infinity, and its weight is still 0. Where a
-# whole row is masked, the softmax is even, and the second `masked_fill` sets it to 0. And *dropout* can be
-# switched on; chapter 8 says what it is for.
+# matrix. So a masked score becomes the lowest number that the dtype has, instead of minus infinity, and its weight is
+# still 0. Where a whole row is masked, the softmax is even, and the second `masked_fill` sets it to 0. And *dropout*
+# can be switched on; chapter 8 says what it is for.
 
 # %% tags=["export"] module="attention"
 import math
@@ -472,10 +478,11 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. In the PyTorch of this book it computes
-# the same, and on most devices as one fused kernel that never writes the matrix of weights to memory (chapter 20; on a CPU
-# only when nothing is dropped). The folded cell feeds the same numbers to four implementations: chapter 6's `multi_head_attention`, this layer
-# with its weights and without them, and `nn.MultiheadAttention`.
+# When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. In
+# the PyTorch of this book it computes the same, and on most devices as one fused kernel that never writes the matrix of
+# weights to memory (chapter 20; on a CPU only when nothing is dropped). The folded cell feeds the same numbers to four
+# implementations: chapter 6's `multi_head_attention`, this layer with its weights and without them, and
+# `nn.MultiheadAttention`.
 
 # %% tags=["proof"]
 from dotformer.by_hand.multihead import multi_head_attention
@@ -566,12 +573,12 @@ class NoteModel(nn.Module):
 
 
 # %% [markdown]
-# Training repeats four steps: take a **batch** of sixteen notes and ask each for all of its five names, measure the loss, pass
-# its gradient back, and subtract from every parameter its gradient times the learning rate. The last is what the optimizer
-# `SGD` (stochastic gradient descent) does; chapter 11 has better ones. The learning rate is 1, which is large: the
-# model of chapter 11 would learn nothing with it. The loss is the **cross-entropy**: minus the logarithm of the probability that the
-# model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound as
-# that probability goes to 0.
+# Training repeats four steps: take a **batch** of sixteen notes and ask each for all of its five names, measure the
+# loss, pass its gradient back, and subtract from every parameter its gradient times the learning rate. The last is what
+# the optimizer `SGD` (stochastic gradient descent) does; chapter 11 has better ones. The learning rate is 1, which is
+# large: the model of chapter 11 would learn nothing with it. The loss is the **cross-entropy**: minus the logarithm of
+# the probability that the model gave to the right digit. It is 0 for a model that was certain and right, and grows
+# without bound as that probability goes to 0.
 
 # %%
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -651,11 +658,12 @@ axes.set(yscale="log", xlabel="step", ylabel="size of the gradient")
 plt.show()
 
 # %% [markdown]
-# The gradient that reaches $W_Q$ begins at a fortieth of the one that reaches $W_V$. By step 80, when the weights have hardly moved, it
-# is some forty times what it was at the start.
+# The gradient that reaches $W_Q$ begins at a fortieth of the one that reaches $W_V$. By step 80, when the weights have
+# hardly moved, it is some forty times what it was at the start.
 #
-# That fits, and proves nothing yet. So intervene: let a model learn values first, with $W_Q$ and $W_K$ frozen at their random
-# start, and only then let these learn, too. If values were what was missing, the look-up should now come quickly.
+# That fits, and proves nothing yet. So intervene: let a model learn values first, with $W_Q$ and $W_K$ frozen at their
+# random start, and only then let these learn, too. If values were what was missing, the look-up should now come
+# quickly.
 
 
 # %%
@@ -682,8 +690,9 @@ for seed in range(3):
     assert 30 < grown[75:85, 0].mean() / grown[:10, 0].mean() < 60
 
 # %% [markdown]
-# Once the values are there, the look-up takes some 30 steps; from the very start it took some 120, most of which the values needed. (With
-# them the output's matrices were trained, too, so it is the whole path from value to answer that was missing, or most of it.)
+# Once the values are there, the look-up takes some 30 steps; from the very start it took some 120, most of which the
+# values needed. (With them the output's matrices were trained, too, so it is the whole path from value to answer that
+# was missing, or most of it.)
 #
 # You were also asked how large the weight would be: it ends near two thirds, while all answers are right. A weight is not
 # a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in which
@@ -769,7 +778,8 @@ assert fresh.attention.w_k.weight.grad.abs().max() > 1e-5
 # %% [markdown]
 # And nothing was labelled. The loss saw digits; *look at Cleo* was never said. In a translation model it is the same:
 # the matrices learn from the words of the translation, and where to look is found on the way. (The words *attention
-# weights* mislead here. Elsewhere a network's *weights* are the numbers that it learns. This book calls those *parameters*.)
+# weights* mislead here. Elsewhere a network's *weights* are the numbers that it learns. This book calls those
+# *parameters*.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -795,8 +805,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## The first number to look at
 #
-# The very first batch by itself had the loss 2.33. That could have been predicted. A model that knows nothing should give each of
-# $V$ answers the probability $1/V$, and minus the logarithm of that is $\ln V$; here $\ln 10 = 2.30$.
+# The very first batch by itself had the loss 2.33. That could have been predicted. A model that knows nothing should
+# give each of $V$ answers the probability $1/V$, and minus the logarithm of that is $\ln V$; here $\ln 10 = 2.30$.
 #
 # A language model chooses among more. Take $V = 1000$ tokens, vectors of width 64, and score each token by the dot
 # product with its embedding, as many models do (the output is **tied** to the embeddings).
@@ -822,18 +832,19 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
     assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
 
 # %% [markdown]
-# With deviation 1 the logits have size $\sqrt{64} = 8$, and the loss is about 26: a model that knows nothing is sure of itself
-# and wrong. Training will spend its first steps on taking that back. With deviation $1/8$ the logits have size 1, and the loss
-# is half a unit above $\ln 1000$.
+# With deviation 1 the logits have size $\sqrt{64} = 8$, and the loss is about 26: a model that knows nothing is sure of
+# itself and wrong. Training will spend its first steps on taking that back. With deviation $1/8$ the logits have size
+# 1, and the loss is half a unit above $\ln 1000$.
 #
-# (Why half: the loss is the logarithm of $\sum e^s$, less the target's own logit. For normal logits of mean 0 and variance 1
-# the average of $e^s$ is $e^{1/2}$, so the sum is near $1000 \, e^{1/2}$. With variance 64 a few large terms decide, and
-# 1,000 are too few for that average.)
+# (Why half: the loss is the logarithm of $\sum e^s$, less the target's own logit. For normal logits of mean 0 and
+# variance 1 the average of $e^s$ is $e^{1/2}$, so the sum is near $1000 \, e^{1/2}$. With variance 64 a few large terms
+# decide, and 1,000 are too few for that average.)
 #
-# And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. The
-# output's bias may have been set to the logarithms of the tokens' frequencies, which is a fair start. The sum may have been divided by
-# too many targets, padding among them, that do not count in it. Or the model sees what it should predict. A common way: the targets were not shifted by one, and a model with tied embeddings is asked for the very token that
-# it was given.
+# And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. The output's
+# bias may have been set to the logarithms of the tokens' frequencies, which is a fair start. The sum may have been
+# divided by too many targets, padding among them, that do not count in it. Or the model sees what it should predict. A
+# common way: the targets were not shifted by one, and a model with tied embeddings is asked for the very token that it
+# was given.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -845,17 +856,18 @@ print(f"asked for what it was given: {leaking:.2f}, before any training")
 assert leaking < 1
 
 # %% [markdown]
-# (Here the state *is* the target's embedding, undiluted. After a few layers such a leak looks weaker.) So before you train anything,
-# print the first loss and compare it with $\ln V$. Far above: something starts too large. Below, by more than the chance of one
-# batch: the model was given something, or the divisor is wrong.
+# (Here the state *is* the target's embedding, undiluted. After a few layers such a leak looks weaker.) So before you
+# train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large. Below, by
+# more than the chance of one batch: the model was given something, or the divisor is wrong.
 #
 # ### What if matrices start at zero?
 #
-# Zeros look like an even start. The formulas say what happens: $dQ = dS \, K$ and $dK = dS^\top Q$. If $W_Q$ is zero and $W_K$
-# is not, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both do; the other way round it is the same. If both are zero, both gradients are, and they stay zero for
-# ever. (That is with their biases at zero, too. A bias of the query alone lets the keys learn.) Nor may two heads
-# start equal, with equal rows of $W_O$: without dropout they get equal gradients and stay equal for ever, one head for the price of two. A random start is
-# there to **break the symmetry**. The folded cell trains both kinds of zeros. With both matrices at zero the loss ends at 1.62, about the
+# Zeros look like an even start. The formulas say what happens: $dQ = dS \, K$ and $dK = dS^\top Q$. If $W_Q$ is zero
+# and $W_K$ is not, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both do; the other way round it is the same. If
+# both are zero, both gradients are, and they stay zero for ever. (That is with their biases at zero, too. A bias of the
+# query alone lets the keys learn.) Nor may two heads start equal, with equal rows of $W_O$: without dropout they get
+# equal gradients and stay equal for ever, one head for the price of two. A random start is there to **break the
+# symmetry**. The folded cell trains both kinds of zeros. With both matrices at zero the loss ends at 1.62, about the
 # best that can be had without looking, as *Break it*, below, works out.
 
 # %% tags=["hide-input"]
@@ -930,10 +942,10 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 2.6))
 plt.show()
 
 # %% [markdown]
-# Before training, both models give the same answers. Then both losses fall, and no error is raised (`torch.tensor` would have
-# given a warning). The cut model's stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns
-# which. An even blend of all five, and linear maps after it, can do no better than 1.58, so it has learnt nearly all that its parts allow.
-# From outside it is a model that learns badly. One check finds the reason:
+# Before training, both models give the same answers. Then both losses fall, and no error is raised (`torch.tensor`
+# would have given a warning). The cut model's stays near 1.6, below $\ln 10$: it bets on the digits that are in the
+# note, and never learns which. An even blend of all five, and linear maps after it, can do no better than 1.58, so it
+# has learnt nearly all that its parts allow. From outside it is a model that learns badly. One check finds the reason:
 
 # %%
 _, digits = draw(5000, torch.Generator().manual_seed(0))
@@ -959,7 +971,8 @@ assert all(p.grad is not None for p in model.parameters())
 
 # %% [markdown]
 # After one backward pass, every parameter should have a gradient that is not all zeros. (The bias of the keys is an
-# exception: what it has is rounding. So is what stands before a matrix that starts at zero, as above.) The tests of this book ask that of every model.
+# exception: what it has is rounding. So is what stands before a matrix that starts at zero, as above.) The tests of
+# this book ask that of every model.
 
 # %% [markdown]
 # ## Exercises
@@ -1151,8 +1164,8 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A wrong answer is passed back by the chain rule: to each value in proportion to its weight, to each score by how its value
-# compares with the average, and a little of what arrives at the matrices is subtracted from them. Nobody labels
+# A wrong answer is passed back by the chain rule: to each value in proportion to its weight, to each score by how its
+# value compares with the average, and a little of what arrives at the matrices is subtracted from them. Nobody labels
 # attention. The matrices learn from the answers, and the weights are computed from them again for every input.
 #
 # **Sources.** Backpropagation: [Rumelhart, Hinton and Williams (1986)](https://doi.org/10.1038/323533a0). Attention

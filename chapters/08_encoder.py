@@ -8,10 +8,10 @@
 # %% [markdown]
 # # 8. How do you stack attention?
 #
-# One layer of attention mixes words once. The transformer of 2017 has six layers on each side, later ones many more, and around
-# each attention stand other parts: a residual connection, a norm, and a small network that works on one
-# word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and you have left out each part of its layers to see
-# which of them two small tasks need.
+# One layer of attention mixes words once. The transformer of 2017 has six layers on each side, later ones many more,
+# and around each attention stand other parts: a residual connection, a norm, and a small network that works on one word
+# at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and you have left out each part of its
+# layers to see which of them two small tasks need.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 25 minutes to read, and 40 more for the exercises.
 
@@ -73,15 +73,14 @@ drawing.text(
 plt.show()
 
 # %% [markdown]
-# Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every query asks only *are you a not?*, so both words attend to
-# *not*, whose value is −2 in the second entry, so *affirmed* goes from 1 to −1. Then a small network looks at *bad* alone.
-# It computes
+# Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every query asks only
+# *are you a not?*, so both words attend to *not*, whose value is −2 in the second entry, so *affirmed* goes from 1 to
+# −1. Then a small network looks at *bad* alone. It computes
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
-# which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, on which both write, is its **residual stream**: the
-# vector that entered, plus everything that has been added to it.
-# In code it is the function `layer`:
+# which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, on which both write, is its **residual
+# stream**: the vector that entered, plus everything that has been added to it. In code it is the function `layer`:
 
 
 # %%
@@ -118,10 +117,11 @@ for text in ("good", "bad", "not good", "not bad"):
 assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
-# Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. Then polarity
-# and *affirmed*, now in one vector, are to be multiplied: for 1 and −1 the formula above is their product. No matrix multiplies
-# two of its inputs together. (Attention multiplies, queries with keys and weights with values, and could be wired for it. The task is the classic XOR, which is not **linearly separable**: over the four cases, the best linear map from
-# (polarity, affirmed, 1) to the tone predicts 0 each time.)
+# Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's.
+# Then polarity and *affirmed*, now in one vector, are to be multiplied: for 1 and −1 the formula above is their
+# product. No matrix multiplies two of its inputs together. (Attention multiplies, queries with keys and weights with
+# values, and could be wired for it. The task is the classic XOR, which is not **linearly separable**: over the four
+# cases, the best linear map from (polarity, affirmed, 1) to the tone predicts 0 each time.)
 
 # %%
 cases = torch.tensor([[1.0, 1, 1], [-1, 1, 1], [1, -1, 1], [-1, -1, 1]])
@@ -133,11 +133,12 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 #
 # ## Attention alone makes all words alike
 #
-# Why add, and not replace each word by what attention returns? Stack attention without adding and see. A sentence has 16
-# random words of width 64. Ask how much of a word's vector is **its own**: subtract the average over the sentence from
-# each vector, and divide the length of all that is left by the length of all there was, $\lVert X - \bar X \rVert / \lVert X \rVert$. The matrices are random, with the variance that
-# [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html) recommend, so that one projection keeps
-# the size of a vector on average; chapter 9 starts its model with them.
+# Why add, and not replace each word by what attention returns? Stack attention without adding and see. A sentence has
+# 16 random words of width 64. Ask how much of a word's vector is **its own**: subtract the average over the sentence
+# from each vector, and divide the length of all that is left by the length of all there was, $\lVert X - \bar X \rVert
+# / \lVert X \rVert$. The matrices are random, with the variance that [Glorot and Bengio
+# (2010)](https://proceedings.mlr.press/v9/glorot10a.html) recommend, so that one projection keeps the size of a vector
+# on average; chapter 9 starts its model with them.
 #
 # **Predict first.** After how many layers is less than a tenth of each vector its own? (The folded cell measures it.)
 
@@ -192,12 +193,14 @@ for n, depth in enumerate(DEPTHS):
     print(f"{depth:6}" + "".join(f"{share:17.4f}" for share in shares))
 
 # %% [markdown]
-# (At the start it is 97 percent, since even random words have an average that is not 0.) After two layers 3 percent is left, after four nothing: all
-# sixteen words have become one vector. The reason is that each layer replaces words by weighted averages of all words, and such averages are more
-# alike than the words were; and the more alike the words, the more even the weights. Dong and others (2021) call this **rank collapse**, and prove that in a stack of nothing but attention it is faster than exponential. No later layer can tell the words apart again.
+# (At the start it is 97 percent, since even random words have an average that is not 0.) After two layers 3 percent is
+# left, after four nothing: all sixteen words have become one vector. The reason is that each layer replaces words by
+# weighted averages of all words, and such averages are more alike than the words were; and the more alike the words,
+# the more even the weights. Dong and others (2021) call this **rank collapse**, and prove that in a stack of nothing
+# but attention it is faster than exponential. No later layer can tell the words apart again.
 #
-# The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word itself
-# on, and a layer only contributes something:
+# The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word
+# itself on, and a layer only contributes something:
 #
 # $$x \leftarrow x + \operatorname{Attention}(x) .$$
 #
@@ -206,9 +209,9 @@ for n, depth in enumerate(DEPTHS):
 # (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them deeper networks
 # had trained worse than shallow ones (the **degradation problem**).
 #
-# But read the right column down to its end. At 24 layers less than 1 percent is a word's own. The reason is not that it has shrunk, as the next
-# cell shows. As soon as the stream is mostly common to all words, so is what attention adds to it, and both grow together from layer
-# to layer. A word's own part grows too, but more slowly, and is swamped.
+# But read the right column down to its end. At 24 layers less than 1 percent is a word's own. The reason is not that it
+# has shrunk, as the next cell shows. As soon as the stream is mostly common to all words, so is what attention adds to
+# it, and both grow together from layer to layer. A word's own part grows too, but more slowly, and is swamped.
 
 # %%
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
@@ -232,8 +235,9 @@ assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shr
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
 # Mean $\mu$ and variance $\sigma^2$ are those of the one vector, over its $D$ entries. A small $\epsilon$ guards
-# against dividing by 0. The vectors $\gamma$ and $\beta$, of width $D$, are trained and start at 1 and 0. They let
-# one entry matter more than the others. But they are the same for all tokens, so they cannot restore the vector's length. (Many newer models skip the mean and $\beta$, and divide by the root of the mean square alone: **RMSNorm**, [Zhang and
+# against dividing by 0. The vectors $\gamma$ and $\beta$, of width $D$, are trained and start at 1 and 0. They let one
+# entry matter more than the others. But they are the same for all tokens, so they cannot restore the vector's length.
+# (Many newer models skip the mean and $\beta$, and divide by the root of the mean square alone: **RMSNorm**, [Zhang and
 # Sennrich, 2019](https://arxiv.org/abs/1910.07467).)
 
 
@@ -255,9 +259,9 @@ nn.init.normal_(norm.bias)
 assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 
 # %% [markdown]
-# No other token and no other sentence takes part. This is one reason why language models prefer it to batch normalisation,
-# which averages over a batch: layer norm does the same to a token in training and in use, alone and in a batch, and padding changes
-# nothing.
+# No other token and no other sentence takes part. This is one reason why language models prefer it to batch
+# normalisation, which averages over a batch: layer norm does the same to a token in training and in use, alone and in a
+# batch, and padding changes nothing.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -283,12 +287,13 @@ quiz.number(
 # ## Post-norm or pre-norm?
 #
 # What should the norm be applied to? The 2017 paper normalises the stream itself, after each addition: **post-norm**.
-# Most models since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**. With $f$ for one of the two
-# **sublayers**, attention or feed-forward network,
+# Most models since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**. With $f$ for
+# one of the two **sublayers**, attention or feed-forward network,
 #
 # $$\text{post-norm:}\quad x \leftarrow \operatorname{LN}\bigl(x + f(x)\bigr), \qquad \text{pre-norm:}\quad x \leftarrow x + f\bigl(\operatorname{LN}(x)\bigr) .$$
 #
-# (Only in the second is the stream a plain sum, of the embedding and of all that was added. After the last layer it gets a norm once.)
+# (Only in the second is the stream a plain sum, of the embedding and of all that was added. After the last layer it
+# gets a norm once.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two drawings of one layer from left to right. Post-norm: x goes along a line; a branch passes through attention and is added; then the sum itself passes through a norm; the same again with feed-forward. Pre-norm: on each branch a norm stands before attention and before feed-forward, and the line itself passes through nothing but two additions."}}
 drawing = Diagram(7.6, 3.3)
@@ -357,18 +362,20 @@ plt.show()
 
 # %% [markdown]
 # Either norm stops the explosion. The first panel is the surprise: post-norm keeps words apart no better than adding
-# alone, and pre-norm much better. Why? Most of what attention adds is common to all words. With adding
-# alone the common part grows in proportion to itself, from layer to layer, and soon a word's own is a small share of it. In a
-# post-norm stack, once nearly everything is common, attention adds a second vector as large as the stream. Their sum is scaled back
-# to size 1, and that shrinks a word's own part again, in every layer. In a pre-norm stack the word's own part is never scaled down, and what is added to it stays bounded, however large the stream, because
-# the norm comes first. After 24 layers an entry has size 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, as much
-# as at the start.
+# alone, and pre-norm much better. Why? Most of what attention adds is common to all words. With adding alone the common
+# part grows in proportion to itself, from layer to layer, and soon a word's own is a small share of it. In a post-norm
+# stack, once nearly everything is common, attention adds a second vector as large as the stream. Their sum is scaled
+# back to size 1, and that shrinks a word's own part again, in every layer. In a pre-norm stack the word's own part is
+# never scaled down, and what is added to it stays bounded, however large the stream, because the norm comes first.
+# After 24 layers an entry has size 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, as much as at the
+# start.
 #
-# So much for stacks before training. It favours pre-norm (also **Pre-LN**; the other is **Post-LN**), as will the learning rates at the
-# end of this chapter, a little; most deep models of today are pre-norm. The price: the larger the stream, the less a late layer changes
-# it, and where a post-norm model does train, it is often the better one ([Liu and others,
-# 2020](https://arxiv.org/abs/2004.08249)). It helps in either order to begin training with sublayers that add little. GPT-2
-# divides what they add by the root of the number of sublayers; here, with 24, a word's own share is then still 92 percent, in both orders.
+# So much for stacks before training. It favours pre-norm (also **Pre-LN**; the other is **Post-LN**), as will the
+# learning rates at the end of this chapter, a little; most deep models of today are pre-norm. The price: the larger the
+# stream, the less a late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and
+# others, 2020](https://arxiv.org/abs/2004.08249)). It helps in either order to begin training with sublayers that add
+# little. GPT-2 divides what they add by the root of the number of sublayers; here, with 24, a word's own share is then
+# still 92 percent, in both orders.
 
 # %% tags=["proof"]
 own = {name: np.mean(run, axis=0)[:, 0] for name, run in runs.items()}
@@ -403,27 +410,28 @@ quiz.one_choice(
 # %% [markdown]
 # ## One network, for each token by itself
 #
-# The network of *not bad* computed an absolute value. The general one, the **feed-forward network** (FFN, or MLP), has the same
-# form. It is applied to every token by itself, **position-wise**, with the same parameters for all tokens of a layer:
+# The network of *not bad* computed an absolute value. The general one, the **feed-forward network** (FFN, or MLP), has
+# the same form. It is applied to every token by itself, **position-wise**, with the same parameters for all tokens of a
+# layer:
 #
 # $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
 # $W_1$ goes up from $D$ to $d_\text{ff}$ *hidden* entries, by habit $4D$, and $W_2$ comes down again. The **activation
-# function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z) = \max(0, z)$, or the
-# smoother GELU. Two hidden entries gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$. (Many newer models
-# replace the first map by the product of two, of which one passes through an activation function: **SwiGLU**, [Shazeer,
-# 2020](https://arxiv.org/abs/2002.05202).)
+# function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z) = \max(0, z)$, or
+# the smoother GELU. Two hidden entries gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$. (Many newer
+# models replace the first map by the product of two, of which one passes through an activation function: **SwiGLU**,
+# [Shazeer, 2020](https://arxiv.org/abs/2002.05202).)
 #
 # Written entry by entry, it looks familiar. Let $k_i$ be the columns of $W_1$ and $v_i$ the rows of $W_2$. Without
 # the biases,
 #
 # $$\operatorname{FeedForward}(x) = \sum_{i=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot k_i) \; v_i .$$
 #
-# This is a look-up, with keys and values that do not come from the sentence: they are trained, and the same for every text (a **key-value memory**).
-# ReLU replaces the softmax, so several keys may answer fully, or none. [Geva and others
-# (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a pattern in the text, with
-# values that raise the probability of words that often follow it. Attention looks up *in the sentence*; the feed-forward network
-# looks up *what training has stored*.
+# This is a look-up, with keys and values that do not come from the sentence: they are trained, and the same for every
+# text (a **key-value memory**). ReLU replaces the softmax, so several keys may answer fully, or none. [Geva and others
+# (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a pattern in the text,
+# with values that raise the probability of words that often follow it. Attention looks up *in the sentence*; the
+# feed-forward network looks up *what training has stored*.
 #
 # The sublayers need a few of the same numbers, so these travel together, as one configuration:
 
@@ -502,7 +510,8 @@ assert round(share, 2) == 0.67
 #
 # ## The encoder
 #
-# Both sublayers get the same frame, add and normalise. `AddAndNorm` receives the sublayer as a function, and either order is then one line:
+# Both sublayers get the same frame, add and normalise. `AddAndNorm` receives the sublayer as a function, and either
+# order is then one line:
 
 # %% tags=["export"] module="encoder"
 from collections.abc import Callable
@@ -530,9 +539,9 @@ class AddAndNorm(nn.Module):
 
 # %% [markdown]
 # **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges the others to make up for it, so
-# that no sublayer can rely on a single number. Outside training it does nothing. (The paper drops entries of the embeddings and
-# of what each sublayer returns; PyTorch, and this book with it, also of the attention weights and the hidden entries.) With
-# that, a layer takes two lines: attend, add and normalise; feed forward, add and normalise:
+# that no sublayer can rely on a single number. Outside training it does nothing. (The paper drops entries of the
+# embeddings and of what each sublayer returns; PyTorch, and this book with it, also of the attention weights and the
+# hidden entries.) With that, a layer takes two lines: attend, add and normalise; feed forward, add and normalise:
 
 # %% tags=["export"] module="encoder"
 from dotformer.attention import MultiHeadAttention
@@ -562,8 +571,8 @@ class EncoderLayer(nn.Module):
 
 
 # %% [markdown]
-# An encoder is a stack of such layers, also called **blocks**. The stack is written for layers of any kind, because [chapter
-# 9](09_decoder.ipynb) has another.
+# An encoder is a stack of such layers, also called **blocks**. The stack is written for layers of any kind, because
+# [chapter 9](09_decoder.ipynb) has another.
 
 
 # %% tags=["export"] module="encoder"
@@ -613,9 +622,9 @@ class Encoder(Stack):
 # after the encoder wants numbers of a known size. (With `final_norm` one can have it either way: `nn.TransformerEncoder`
 # has none unless asked, `nn.Transformer` always has one.)
 #
-# PyTorch has an encoder too. Draw all its parameters at random (its layers start as equal copies, with gains of 1 and many biases of 0, which would hide mistakes), give
-# them to ours (`our_state_dict` finds their names), and both must return the same vectors, in either order of norm, with some
-# tokens masked out.
+# PyTorch has an encoder too. Draw all its parameters at random (its layers start as equal copies, with gains of 1 and
+# many biases of 0, which would hide mistakes), give them to ours (`our_state_dict` finds their names), and both must
+# return the same vectors, in either order of norm, with some tokens masked out.
 
 
 # %%
@@ -744,9 +753,10 @@ class Embeddings(nn.Module):
 # %% [markdown]
 # ## What is each part for? Leave it out
 #
-# Now train small encoders, three layers each, and take away one part at a time (an **ablation**). There are two tasks on twelve random digits.
-# *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the mirrored position, modulo 10. Both
-# must fetch a digit; only the second has something to compute with it. (The folded cells take a part out, and train.)
+# Now train small encoders, three layers each, and take away one part at a time (an **ablation**). There are two tasks
+# on twelve random digits. *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the
+# mirrored position, modulo 10. Both must fetch a digit; only the second has something to compute with it. (The folded
+# cells take a part out, and train.)
 
 
 # %% tags=["hide-input"]
@@ -806,9 +816,9 @@ def learn(
 
 
 # %% [markdown]
-# A run takes some seconds, so a program makes them all (`python -m benchmarks.encoders`, half an hour of one core): post-norm, 600 steps,
-# four learning rates from 0.0025 to 0.02, and three seeds each. Each cell below has the share of digits right at the best
-# learning rate, with the worst and the best seed. Chance is 10 percent.
+# A run takes some seconds, so a program makes them all (`python -m benchmarks.encoders`, half an hour of one core):
+# post-norm, 600 steps, four learning rates from 0.0025 to 0.02, and three seeds each. Each cell below has the share of
+# digits right at the best learning rate, with the worst and the best seed. Chance is 10 percent.
 #
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 
@@ -845,12 +855,13 @@ for without in (None, *PARTS):
     print(f"{without or 'nothing':24}{cells[0]:>18}{cells[1]:>18}")
 
 # %% [markdown]
-# Without attention both stay at chance, because no digit reaches another position. Without the residual connection around attention, *add* stays at
-# chance and *reverse* gets stuck at a quarter to a third. The residual connection around the feed-forward
-# network alone can be spared here, perhaps because it mixes no words. So can the norms, in three layers. And without the feed-forward networks
-# even *add* is learnt, presumably because the softmax is a non-linearity too, and so are the norms. It is slower, though: at the lowest learning
-# rate, 600 steps bring it to 35 to 38 percent, where the whole model has 100. (What these two tasks can spare others may need:
-# for one thing, these need no stored facts.)
+# Without attention both stay at chance, because no digit reaches another position. Without the residual connection
+# around attention, *add* stays at chance and *reverse* gets stuck at a quarter to a third. The residual connection
+# around the feed-forward network alone can be spared here, perhaps because it mixes no words. So can the norms, in
+# three layers. And without the feed-forward networks even *add* is learnt, presumably because the softmax is a
+# non-linearity too, and so are the norms. It is slower, though: at the lowest learning rate, 600 steps bring it to 35
+# to 38 percent, where the whole model has 100. (What these two tasks can spare others may need: for one thing, these
+# need no stored facts.)
 
 # %% tags=["proof"]
 best = {
@@ -873,9 +884,9 @@ assert min(slow[None]) == 1
 # %% [markdown]
 # ## What does a position hold after a few layers?
 #
-# *Reverse* lets you look inside. Train it once and ask of every layer's output, with a linear map fitted on some sequences and
-# tested on others: can the position's *own* digit be read from the vector, and can the digit that the model should *output* there, the
-# mirrored one? (Such a reading device is called a **linear probe**.)
+# *Reverse* lets you look inside. Train it once and ask of every layer's output, with a linear map fitted on some
+# sequences and tested on others: can the position's *own* digit be read from the vector, and can the digit that the
+# model should *output* there, the mirrored one? (Such a reading device is called a **linear probe**.)
 
 # %%
 model, _, _ = learn("reverse")
@@ -902,10 +913,10 @@ for depth, stream in enumerate(streams):
     assert own > 0.7 and (due > 0.99 if depth > 1 else due < 0.4)
 
 # %% [markdown]
-# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. After the second layer
-# both can be read, from one vector of 32 numbers. Where did the mirrored digit come from? Look for a head that
-# attends mostly to the mirrored position. While `record_weights` is open, each attention inside a model keeps its weights, under
-# the name that the module has there. (It uses PyTorch's
+# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. After the
+# second layer both can be read, from one vector of 32 numbers. Where did the mirrored digit come from? Look for a head
+# that attends mostly to the mirrored position. While `record_weights` is open, each attention inside a model keeps its
+# weights, under the name that the module has there. (It uses PyTorch's
 # [hooks](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook).)
 
 # %%
@@ -937,27 +948,29 @@ others = [probe(streams[1], digits.roll(shift, dims=1)) for shift in (1, 4, 8)]
 assert min(others) > 0.17 and max(others) < 0.23
 
 # %% [markdown]
-# In the second layer some head gives the mirrored position 0.97 of its weight, and in the first no head more than 0.16 (1/12
-# would be chance). Looking proves nothing, so we also threw away what each layer's attention finds. Without the second's, fewer
-# than two thirds of the digits are right, which suggests that it fetches many of them. Without the third's, which looks at the same
-# position, nothing is lost: by then the digit is there. (Of the 30 percent after the first layer a good part means little: the digits of other
-# positions can be read from there, too, to some 20 percent.)
+# In the second layer some head gives the mirrored position 0.97 of its weight, and in the first no head more than 0.16
+# (1/12 would be chance). Looking proves nothing, so we also threw away what each layer's attention finds. Without the
+# second's, fewer than two thirds of the digits are right, which suggests that it fetches many of them. Without the
+# third's, which looks at the same position, nothing is lost: by then the digit is there. (Of the 30 percent after the
+# first layer a good part means little: the digits of other positions can be read from there, too, to some 20 percent.)
 #
-# So a position of layer 3 is **no longer its word alone**. It is a vector in the residual stream that began as one digit and by
-# now holds two. In a language model such vectors are called **contextual**: the same word has the same row of the embedding table in every
-# sentence, and at layer 5 a different vector in each. When an attention map of a higher layer shows a line to the word *bank*, the line leads to everything
-# that lower layers have written at that position, and this is the first reason not to read such maps as explanations.
-# [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) tests it in a published model.
+# So a position of layer 3 is **no longer its word alone**. It is a vector in the residual stream that began as one
+# digit and by now holds two. In a language model such vectors are called **contextual**: the same word has the same row
+# of the embedding table in every sentence, and at layer 5 a different vector in each. When an attention map of a higher
+# layer shows a line to the word *bank*, the line leads to everything that lower layers have written at that position,
+# and this is the first reason not to read such maps as explanations. [Chapter
+# 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) tests it in a published model.
 
 # %% [markdown]
 # ## Does it need warm-up?
 #
 # Vaswani and others start with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong and others
-# (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks, whose gradients near the output start large. Is
-# warm-up needed? A single learning rate would show little, so the same program trains *reverse* at nine of them, three seeds each,
-# with a warm-up of 200 of the 400 steps, or none.
+# (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks, whose gradients near the output start
+# large. Is warm-up needed? A single learning rate would show little, so the same program trains *reverse* at nine of
+# them, three seeds each, with a warm-up of 200 of the 400 steps, or none.
 #
-# **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning rate?
+# **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning
+# rate?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels, the loss at the end over the highest learning rate, three seeds each. Post-norm without warm-up learns up to 0.01 and stays above 2 from 0.015 on; with warm-up it learns up to 0.02, and at 0.03 with no seed. Pre-norm without warm-up learns up to 0.02, and at 0.03 with one seed of three; with warm-up it learns up to 0.03, and half learns beyond."}}
 ends = {
@@ -980,14 +993,14 @@ panels[0].text(0.024, 0.4, "warm-up", color=plots.BLUE, ha="right")
 plt.show()
 
 # %% [markdown]
-# A model that has learnt nothing has the loss $\ln 10 = 2.3$. Without warm-up, post-norm learns (its loss ends below 0.3
-# with every seed) at each learning rate up to 0.01, and nothing at 0.015 or above. With warm-up it learns at 0.02 as well. Pre-norm needs no warm-up to learn at 0.02, and with it learns even at
-# 0.03.
+# A model that has learnt nothing has the loss $\ln 10 = 2.3$. Without warm-up, post-norm learns (its loss ends below
+# 0.3 with every seed) at each learning rate up to 0.01, and nothing at 0.015 or above. With warm-up it learns at 0.02
+# as well. Pre-norm needs no warm-up to learn at 0.02, and with it learns even at 0.03.
 #
-# So at a learning rate that is low enough, neither pre-norm nor warm-up is needed here, and each makes learning rates usable that
-# are one or two steps of this grid higher, a factor of one and a half to two. Part of what warm-up does is plain: for the first 200 of these 400 steps the
-# learning rate is smaller. And this is a small stack of three layers. For post-norm models of full size Xiong and others found warm-up
-# essential, which this experiment cannot show.
+# So at a learning rate that is low enough, neither pre-norm nor warm-up is needed here, and each makes learning rates
+# usable that are one or two steps of this grid higher, a factor of one and a half to two. Part of what warm-up does is
+# plain: for the first 200 of these 400 steps the learning rate is smaller. And this is a small stack of three layers.
+# For post-norm models of full size Xiong and others found warm-up essential, which this experiment cannot show.
 
 # %% tags=["proof"]
 highest = {}
@@ -1004,8 +1017,8 @@ assert min(ends[False, False, 0.015]) > 2
 # ## Break it: a norm that is nearly right
 #
 # The layer norm of the [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) divides by the
-# *sample* standard deviation, for which the sum of squares is divided by $D - 1$, and adds $\epsilon$ outside the root. (Where $\epsilon$ stands makes no difference
-# for vectors of ordinary size.) How far is that from PyTorch's?
+# *sample* standard deviation, for which the sum of squares is divided by $D - 1$, and adds $\epsilon$ outside the root.
+# (Where $\epsilon$ stands makes no difference for vectors of ordinary size.) How far is that from PyTorch's?
 
 
 # %%
@@ -1022,17 +1035,17 @@ for width in (4, 64, 512):
     assert abs(ratio - ((width - 1) / width) ** 0.5) < 1e-4
 
 # %% [markdown]
-# At the paper's width it is a tenth of a percent, in all entries alike, and a trained $\gamma$ can make up for it. So a loss curve
-# will not tell. The difference shows where two programs must agree: load parameters that were trained with the other norm,
-# and every layer is a little off. At width 4 it is 13 percent, which no tolerance hides: compare with a reference on small
-# models, too.
+# At the paper's width it is a tenth of a percent, in all entries alike, and a trained $\gamma$ can make up for it. So a
+# loss curve will not tell. The difference shows where two programs must agree: load parameters that were trained with
+# the other norm, and every layer is a little off. At width 4 it is 13 percent, which no tolerance hides: compare with a
+# reference on small models, too.
 #
 # ## Exercises
 #
 # ### Exercise 1: Count the parameters
 #
-# *Medium, 15 minutes.* How many parameters does one encoder layer have? Write the formula, with all biases and both norms.
-# (For $D = 512$ and $d_\text{ff} = 2048$ it is 3,152,384. The check compares with `EncoderLayer`.)
+# *Medium, 15 minutes.* How many parameters does one encoder layer have? Write the formula, with all biases and both
+# norms. (For $D = 512$ and $d_\text{ff} = 2048$ it is 3,152,384. The check compares with `EncoderLayer`.)
 
 
 # %% tags=["exercise"]
@@ -1150,18 +1163,18 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward network
-# works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a few layers. Norms keep
-# the stream from exploding. Where they stand matters for how much of a word is left in a deep stack before training, and for how high
-# a learning rate it tolerates.
+# A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
+# network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
+# few layers. Norms keep the stream from exploding. Where they stand matters for how much of a word is left in a deep
+# stack before training, and for how high a learning rate it tolerates.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton
 # (2016)](https://arxiv.org/abs/1607.06450). Attention alone loses rank: [Dong, Cordonnier and Loukas
 # (2021)](https://arxiv.org/abs/2103.03404). Order of norm and sum: [Xiong and others
-# (2020)](https://arxiv.org/abs/2002.04745) and [Liu and others (2020)](https://arxiv.org/abs/2004.08249). The feed-forward
-# network as a memory: [Geva and others (2020)](https://arxiv.org/abs/2012.14913). The random start: [Glorot and Bengio
-# (2010)](https://proceedings.mlr.press/v9/glorot10a.html).
+# (2020)](https://arxiv.org/abs/2002.04745) and [Liu and others (2020)](https://arxiv.org/abs/2004.08249). The
+# feed-forward network as a memory: [Geva and others (2020)](https://arxiv.org/abs/2012.14913). The random start:
+# [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html).
 #
 # **Next.** An encoder reads. [Chapter 9](09_decoder.ipynb) adds the part that writes: it must not see its own future,
 # and it may look at what the encoder read. (If you would rather see first what a trained encoder knows,

@@ -8,14 +8,14 @@
 # %% [markdown]
 # # 9. How does a transformer answer?
 #
-# *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the transformer of
-# 2017 has a second stack, which attends to the question and to its own words so far, and never to words that it has not
-# written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. At the end of this chapter the
-# transformer of the paper is complete and equal to PyTorch's, a small one has learnt to answer, and you have the whole
-# model once more in a hundred lines.
+# *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the
+# transformer of 2017 has a second stack, which attends to the question and to its own words so far, and never to words
+# that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. At the end of
+# this chapter the transformer of the paper is complete and equal to PyTorch's, a small one has learnt to answer, and
+# you have the whole model once more in a hundred lines.
 #
-# You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It takes
-# about 30 minutes to read, and 50 more for the exercises. To write a transformer this afternoon, begin at [the
+# You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It
+# takes about 30 minutes to read, and 50 more for the exercises. To write a transformer this afternoon, begin at [the
 # whole model on one screen](#all-of-it-on-one-screen).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer."}}
@@ -30,7 +30,8 @@ transformer_map(built=9)
 # %% [markdown]
 # ## The whole model, drawn
 #
-# Between the boxes each arrow carries one vector of width $D$ for each token: $S = 6$ tokens on the left, $T = 4$ on the right.
+# Between the boxes each arrow carries one vector of width $D$ for each token: $S = 6$ tokens on the left, $T = 4$ on
+# the right.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The whole transformer with shapes. Left, from bottom to top: the tokens Hi , how are you ?, shape (S), embeddings and positions, (S, D), then a frame of N encoder layers with self-attention and feed-forward, and out of its top the memory, (S, D). Right: the tokens bos I am fine, (T), embeddings and positions, (T, D), then a frame of N decoder layers with masked self-attention, cross-attention and feed-forward, (T, D), then a linear map to logits (T, V). An arrow leads from the memory to the cross-attention. At the top stands what must be predicted: I am fine eos."}}
 from classroom.diagram import Diagram
@@ -86,23 +87,26 @@ plt.show()
 
 # %% [markdown]
 # The left half is chapter 8. The right half is a stack of the same kind with two differences: its self-attention is
-# masked, so that no word sees a later one, and between self-attention and feed-forward network stands a second attention, to
-# what the encoder has read. Around each attention and each feed-forward network lie a residual connection and a norm, which the drawing leaves out. At the top, one linear
-# map gives every token of the vocabulary a score, its **logit**. At each position the logit of the *next* word should be the highest. `<bos>` (beginning of
-# sequence) and `<eos>` (end of sequence) are **special tokens**: the decoder starts from the first, and writes the second when it is
+# masked, so that no word sees a later one, and between self-attention and feed-forward network stands a second
+# attention, to what the encoder has read. Around each attention and each feed-forward network lie a residual connection
+# and a norm, which the drawing leaves out. At the top, one linear map gives every token of the vocabulary a score, its
+# **logit**. At each position the logit of the *next* word should be the highest. `<bos>` (beginning of sequence) and
+# `<eos>` (end of sequence) are **special tokens**: the decoder starts from the first, and writes the second when it is
 # done.
 #
 # ## Who may see whom
 #
-# At every word, a model that writes answers the same question: *what comes next?* In training the whole answer is there, and
-# all positions are asked at once. Then the third word must not see the fourth, because it would copy it instead of
-# predicting it. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they set scores to minus infinity; here
-# they become functions for a batch. In this book, **True means: may attend**.
+# At every word, a model that writes answers the same question: *what comes next?* In training the whole answer is
+# there, and all positions are asked at once. Then the third word must not see the fourth, because it would copy it
+# instead of predicting it. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed,
+# and why they set scores to minus infinity; here they become functions for a batch. In this book, **True means: may
+# attend**.
 #
-# - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T, T)$, queries by keys, and it
-#   is the same for every sentence.
-# - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that means nothing. Its
-#   shape is $(B, 1, 1, S)$, where $S$ counts the keys: one row for each sentence, the same for all heads and all queries.
+# - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
+#   T)$, queries by keys, and it is the same for every sentence.
+# - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that
+#   means nothing. Its shape is $(B, 1, 1, S)$, where $S$ counts the keys: one row for each sentence, the same for all
+#   heads and all queries.
 
 # %% tags=["export"] module="decoder"
 import torch
@@ -171,20 +175,21 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. (In the decoder
-# `<bos>` comes before *I*; the picture leaves it out.) The last row belongs to the padding token. No word may attend to it;
-# its own row is still computed, and the loss leaves it out.
+# Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. (In the
+# decoder `<bos>` comes before *I*; the picture leaves it out.) The last row belongs to the padding token. No word may
+# attend to it; its own row is still computed, and the loss leaves it out.
 #
 # ### Are causal and padding masks interchangeable?
 #
 # No. One is a matrix of queries by keys and knows nothing of sentences; the other has one row per sentence and knows
-# nothing of order. An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both:
-# `causal & padding` broadcasts to $(B, 1, T, T)$. (Where padding stands at the end, the causal mask alone hides it from the words before. But some
-# code pads in front.)
+# nothing of order. An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder
+# takes both: `causal & padding` broadcasts to $(B, 1, T, T)$. (Where padding stands at the end, the causal mask alone
+# hides it from the words before. But some code pads in front.)
 #
-# What if a row may attend to nothing, as a padding token in front does under a causal mask? The softmax of nothing but minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives
-# nothing (except the bias of the last linear map, if there is one). PyTorch's module returns NaN (at least with
-# `need_weights=True`, its default), and one NaN in a batch can turn the loss and all gradients to NaN.
+# What if a row may attend to nothing, as a padding token in front does under a causal mask? The softmax of nothing but
+# minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives nothing (except the bias of the last
+# linear map, if there is one). PyTorch's module returns NaN (at least with `need_weights=True`, its default), and one
+# NaN in a batch can turn the loss and all gradients to NaN.
 
 # %%
 from dotformer.attention import MultiHeadAttention
@@ -286,18 +291,19 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# What was read runs along the top, what is written so far down the left. No causal mask is needed here, because all words of the
-# question are there before the first word is written; only padding is left out.
+# What was read runs along the top, what is written so far down the left. No causal mask is needed here, because all
+# words of the question are there before the first word is written; only padding is left out.
 #
 # ### Which encoder layer does the decoder ask?
 #
-# In this model, the *last* one. A picture of two towers side by side suggests that decoder layer 2 asks encoder layer 2. It
-# does not. The encoder runs to its end first, and its final output is the **memory** that every decoder layer
-# asks, each through its own $W_K$ and $W_V$.
-# And the queries come from the decoder: whoever receives the blend is the one who asks.
+# In this model, the *last* one. A picture of two towers side by side suggests that decoder layer 2 asks encoder
+# layer 2. It does not. The encoder runs to its end first, and its final output is the **memory** that every decoder
+# layer asks, each through its own $W_K$ and $W_V$. And the queries come from the decoder: whoever receives the blend
+# is the one who asks.
 #
-# So a decoder layer has three sublayers, each in the *add and norm* of chapter 8. Self-attention comes first, because the query that
-# goes to the memory should know how far the answer has come. Cross-attention follows, and the feed-forward network is last.
+# So a decoder layer has three sublayers, each in the *add and norm* of chapter 8. Self-attention comes first, because
+# the query that goes to the memory should know how far the answer has come. Cross-attention follows, and the
+# feed-forward network is last.
 
 # %% tags=["export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -389,8 +395,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## The whole transformer
 #
-# Two embeddings, two stacks, and the linear map (the *language-model head*, no relation of attention's heads). `TransformerConfig` extends the `LayerConfig` of chapter 8, and its defaults are
-# the paper's base model (except that the paper shares one table of embeddings between source and target).
+# Two embeddings, two stacks, and the linear map (the *language-model head*, no relation of attention's heads).
+# `TransformerConfig` extends the `LayerConfig` of chapter 8, and its defaults are the paper's base model (except that
+# the paper shares one table of embeddings between source and target).
 
 # %% tags=["export"] module="transformer"
 from dataclasses import dataclass
@@ -426,8 +433,9 @@ class TransformerConfig(LayerConfig):
 
 
 # %% [markdown]
-# With `tie_output` (**weight tying**) the output needs no matrix of its own: a token's logit is the dot product of the last vector with its embedding
-# ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). All masks are made in `encode` and `decode`.
+# With `tie_output` (**weight tying**) the output needs no matrix of its own: a token's logit is the dot product of the
+# last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). All masks are made in
+# `encode` and `decode`.
 
 
 # %% tags=["export"] module="transformer"
@@ -518,8 +526,9 @@ for name, x in shapes_seen.items():
     print(f"{name:24}{tuple(x.shape)}")
 
 # %% [markdown]
-# Does it equal PyTorch's? `nn.Transformer` has the two stacks. Draw all its parameters at random, give them to ours and compare,
-# in both orders of norm, with padding on both sides. (It always has a final norm, so ours gets one for the comparison.)
+# Does it equal PyTorch's? `nn.Transformer` has the two stacks. Draw all its parameters at random, give them to ours and
+# compare, in both orders of norm, with padding on both sides. (It always has a final norm, so ours gets one for the
+# comparison.)
 
 # %%
 from dotformer.support.torch_modules import our_state_dict
@@ -575,12 +584,10 @@ quiz.number(
 # %% [markdown]
 # ## A model that has learnt to answer
 #
-# The task is small talk: 360 questions with one right answer each, ten about each of nine persons, with one of three greetings
-# or none.
-# *Hi, how are you?* wants *I am fine*. *Is Ada tired?* wants *yes, Ada is*. *Why are they late?* wants *who says they are
-# late?* To answer, the model must find the person, turn
-# *you* into *I*, and choose *am*, *is* or *are*. A fifth of the questions is held out, and *Hi, how are you?* is among
-# those.
+# The task is small talk: 360 questions with one right answer each, ten about each of nine persons, with one of three
+# greetings or none. *Hi, how are you?* wants *I am fine*. *Is Ada tired?* wants *yes, Ada is*. *Why are they late?*
+# wants *who says they are late?* To answer, the model must find the person, turn *you* into *I*, and choose *am*, *is*
+# or *are*. A fifth of the questions is held out, and *Hi, how are you?* is among those.
 
 # %% tags=["hide-input"]
 REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
@@ -618,10 +625,11 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
 # In training the decoder receives `<bos> I am fine` and must predict `I am fine <eos>`. Both have the same length,
-# position by position: after `<bos>` comes *I*, after *I* comes *am*. In code, the first is all columns of the answers but
-# the last, and the second all but the first: the targets *shifted right*, and **next-token prediction**. The loss skips padding (`ignore_index=0`). This is called **teacher
-# forcing**, because the model goes on from the right words whatever it would have said. It has a price: in use it goes on
-# from its *own* words, and training never showed it a beginning with a mistake in it (**exposure bias**).
+# position by position: after `<bos>` comes *I*, after *I* comes *am*. In code, the first is all columns of the answers
+# but the last, and the second all but the first: the targets *shifted right*, and **next-token prediction**. The loss
+# skips padding (`ignore_index=0`). This is called **teacher forcing**, because the model goes on from the right words
+# whatever it would have said. It has a price: in use it goes on from its *own* words, and training never showed it a
+# beginning with a mistake in it (**exposure bias**).
 
 
 # %%
@@ -670,9 +678,10 @@ config = TransformerConfig(
 )
 
 # %% [markdown]
-# To use it, the encoder runs once, and the decoder once for each word: each new word is appended and goes in with the rest, until
-# every sentence has its `<eos>`. Writing like this, each word after all before it, is called **autoregressive**, and always taking the best next word is **greedy** decoding.
-# Chapter 12 does both better and faster.
+# To use it, the encoder runs once, and the decoder once for each word: each new word is appended and goes in with the
+# rest, until every sentence has its `<eos>`. Writing like this, each word after all before it, is called
+# **autoregressive**, and always taking the best next word is **greedy** decoding. Chapter 12 does both better and
+# faster.
 
 
 # %%
@@ -780,11 +789,11 @@ for kind in ("yes", "why", "how"):
     print(f"new topics, {kind}: {right:.0f} of {total} = {right / total:.0%}")
 
 # %% [markdown]
-# All nine models answer every new question. Of the new topics they answer nearly all that want *yes*, for which the person is
-# enough, and 93 percent of those that ask *why*, whose answer repeats person and state: a model that has seen *you cold* and
-# *Ada tired* can mostly say *who says I am tired*. With *how* they get one in four. There are only nine such topics, one a
-# person, perhaps too few to learn from. Which of the four numbers is the model's score? A test set measures what its split
-# makes it measure.
+# All nine models answer every new question. Of the new topics they answer nearly all that want *yes*, for which the
+# person is enough, and 93 percent of those that ask *why*, whose answer repeats person and state: a model that has seen
+# *you cold* and *Ada tired* can mostly say *who says I am tired*. With *how* they get one in four. There are only nine
+# such topics, one a person, perhaps too few to learn from. Which of the four numbers is the model's score? A test set
+# measures what its split makes it measure.
 
 # %% tags=["proof"]
 twins = {about for question, _, about in (pairs[n] for n in for_training)}
@@ -801,9 +810,9 @@ assert 0.2 < rates["how"] < 0.3
 # ## One question, followed to its answer
 #
 # The question has six tokens. Each is looked up, scaled by $\sqrt{16} = 4$ ([chapter
-# 8](08_encoder.ipynb#from-numbers-to-vectors) says why), and receives its position; two encoder
-# layers turn that into the memory. The answer so far goes into the decoder. Follow the first head of the last cross-attention from `<bos>`: the query comes from the
-# position that must predict the first word.
+# 8](08_encoder.ipynb#from-numbers-to-vectors) says why), and receives its position; two encoder layers turn that into
+# the memory. The answer so far goes into the decoder. Follow the first head of the last cross-attention from `<bos>`:
+# the query comes from the position that must predict the first word.
 
 # %%
 right = batch(["<bos> I am fine <eos>"])
@@ -836,15 +845,16 @@ for word, product, weight, value in zip(
 ):
     scaled = product / math.sqrt(8)
     print(
-        f"{word:5}{product:8.2f}{scaled:8.2f}{scaled.exp():11.2f}{weight:8.2f}{value[0]:12.2f}"
+        f"{word:5}{product:8.2f}{scaled:8.2f}{scaled.exp():11.2f}"
+        f"{weight:8.2f}{value[0]:12.2f}"
     )
 print("the blend begins with", [round(entry, 2) for entry in blend[:4].tolist()])
 
 # %% [markdown]
-# Read the row of *you*: its dot product with the query is 8.03, divided by $\sqrt 8$ that is 2.84, and $e^{2.84} = 17.1$ of a sum of
-# 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the weight 0.73. Multiply the last two columns row by row
-# and add up, and you have the first entry of the blend (0.58 from the rounded numbers). That is one head; the second
-# does the same with numbers of its own, and `w_o` joins them.
+# Read the row of *you*: its dot product with the query is 8.03, divided by $\sqrt 8$ that is 2.84, and $e^{2.84} =
+# 17.1$ of a sum of 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the weight 0.73.
+# Multiply the last two columns row by row and add up, and you have the first entry of the blend (0.58 from the rounded
+# numbers). That is one head; the second does the same with numbers of its own, and `w_o` joins them.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)
@@ -869,9 +879,9 @@ so_far = ["<bos>", "I", "am", "fine"]
 movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
-# Above, choose a layer and a head, and see what each word of the answer attends to in the question. (Each asks for the *next*
-# word, so look at `<bos>` to see how *I* is found.) The vector that leaves the last layer is compared with
-# the embeddings of all 32 words; the dot products are the logits, and their softmax says what comes next.
+# Above, choose a layer and a head, and see what each word of the answer attends to in the question. (Each asks for the
+# *next* word, so look at `<bos>` to see how *I* is found.) The vector that leaves the last layer is compared with the
+# embeddings of all 32 words; the dot products are the logits, and their softmax says what comes next.
 
 # %%
 print("after    next word, and the next best")
@@ -888,8 +898,9 @@ assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"
 #
 # ### Does the map say why?
 #
-# Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take one for the reason of the other. Hide one position of the memory at a time from the decoder, and see what becomes of the probability of *I*,
-# in this model and in the nine of the program. (That is an **ablation**. *Look* is the last layer's cross-attention from
+# Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take one for the reason of the other.
+# Hide one position of the memory at a time from the decoder, and see what becomes of the probability of *I*, in this
+# model and in the nine of the program. (That is an **ablation**. *Look* is the last layer's cross-attention from
 # `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
 
 # %%
@@ -908,14 +919,14 @@ print("\nnine models attend most to:", *most)
 print("*I* falls below 0.5 without:", *("/".join(n) or "-" for n in needs))
 
 # %% [markdown]
-# Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00, while any other word can be
-# hidden. Of the nine, four are like that. Three can do without *you*, but not without *how* or without *are*: most likely
-# their encoders have carried the person on, since after two layers a position holds more than its own word ([chapter
-# 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers)). In two models *I* stays above 0.5 whichever word is hidden,
-# and one of these fails when *how* is hidden together with *are* or *you*. In all, the word attended to most is one that is
-# needed in six models of nine. A map shows where a model looked. Whether that mattered, only an intervention can tell, and
-# hiding one word at a time misses what is stored twice. (Whether maps are **faithful** explanations is much discussed; chapter
-# 15 goes on with it.)
+# Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
+# while any other word can be hidden. Of the nine, four are like that. Three can do without *you*, but not without *how*
+# or without *are*: most likely their encoders have carried the person on, since after two layers a position holds more
+# than its own word ([chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers)). In two models *I*
+# stays above 0.5 whichever word is hidden, and one of these fails when *how* is hidden together with *are* or *you*. In
+# all, the word attended to most is one that is needed in six models of nine. A map shows where a model looked. Whether
+# that mattered, only an intervention can tell, and hiding one word at a time misses what is stored twice. (Whether maps
+# are **faithful** explanations is much discussed; chapter 15 goes on with it.)
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
@@ -954,15 +965,16 @@ with torch.no_grad():
         assert difference < 1e-5
 
 # %% [markdown]
-# The same up to rounding. That is what the causal mask buys: a sentence of a thousand words takes a thousand
-# passes to write, but only one in each step of training. A recurrent network ([chapter 1](01_why_attention.ipynb)) needs a
+# The same up to rounding. That is what the causal mask buys: a sentence of a thousand words takes a thousand passes to
+# write, but only one in each step of training. A recurrent network ([chapter 1](01_why_attention.ipynb)) needs a
 # thousand steps for either.
 #
 # It rests on one property: *no position sees its future*. So it is worth a test of its own. Change the last words of
 # the answer, and nothing before them may move, in training mode and out of it. (Dropout must be 0 for that, since it
-# moves everything at random.) The function below changes the targets after the third. This **leak test** sees only rows that see too much of the target's future. It cannot see a mask that hides too much,
-# a wrong mask on the cross-attention, nor a target that was not shifted: a model asked to predict the
-# very word it is given copies it, and its loss falls to 0 without any look at the future.
+# moves everything at random.) The function below changes the targets after the third. This **leak test** sees only rows
+# that see too much of the target's future. It cannot see a mask that hides too much, a wrong mask on the
+# cross-attention, nor a target that was not shifted: a model asked to predict the very word it is given copies it, and
+# its loss falls to 0 without any look at the future.
 
 
 # %%
@@ -1008,9 +1020,10 @@ quiz.one_choice(
 # %% [markdown]
 # ### Does a causal mask carry order?
 #
-# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that in the
-# first layer equal words receive different averages (as soon as an earlier word differs, and `<bos>` does), and the second layer can use that. In the folded cell a random decoder without positions reads five words, and then
-# with the first two exchanged: with one layer what the last word receives stays the same, with two it changes.
+# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
+# in the first layer equal words receive different averages (as soon as an earlier word differs, and `<bos>` does), and
+# the second layer can use that. In the folded cell a random decoder without positions reads five words, and then with
+# the first two exchanged: with one layer what the last word receives stays the same, with two it changes.
 
 # %% tags=["hide-input"]
 from dotformer.encoder import Encoder, LayerConfig
@@ -1029,8 +1042,9 @@ for num_layers in (1, 2):
     assert (change > 0.01) == (num_layers == 2)
 
 # %% [markdown]
-# [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (**NoPE**) that came
-# close to those with them. Without a mask there is nothing of the kind, as [chapter 4](04_self_attention.ipynb) has shown.
+# [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (**NoPE**) that
+# came close to those with them. Without a mask there is nothing of the kind, as [chapter 4](04_self_attention.ipynb)
+# has shown.
 #
 # ## Break it: six ways to get a mask wrong
 #
@@ -1175,20 +1189,21 @@ for name, make in variants.items():
     )
 
 # %% [markdown]
-# *Loss* is the highest of nine seeds, in the last batch. All seven end below 0.05, where guessing costs more than 3, so each loss, seen alone,
-# looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to the best. (Questions are
-# held out, not topics.)
+# *Loss* is the highest of nine seeds, in the last batch. All seven end below 0.05, where guessing costs more than 3, so
+# each loss, seen alone, looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to the
+# best. (Questions are held out, not topics.)
 #
 # - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at best.
-# - *Turned around*, which is what you get if you mix up the convention of `nn.MultiheadAttention` with ours: it shows *only*
-#   the future, and while writing the newest word sees nothing.
-# - *Scores times mask* leaves the future some weight. With *weights times mask* the future still counts in the softmax's denominator, and
-#   training finds even that.
-# - A mask *in training only* makes writing a lottery. Forced, every word suddenly sees its future, and half the words come out wrong. While
-#   writing, the words before the newest one have a future. One seed gets 3 percent right, another 97.
-# - *On cross-attention* often gets away with it, presumably because the encoder has carried much of the question to its first
-#   words. Seven of nine seeds answer everything, the worst 78 percent, and the leak test passes. Only the comparison with a
-#   reference finds it every time.
+# - *Turned around*, which is what you get if you mix up the convention of `nn.MultiheadAttention` with ours: it shows
+#   *only* the future, and while writing the newest word sees nothing.
+# - *Scores times mask* leaves the future some weight. With *weights times mask* the future still counts in the
+#   softmax's denominator, and training finds even that.
+# - A mask *in training only* makes writing a lottery. Forced, every word suddenly sees its future, and half the words
+#   come out wrong. While writing, the words before the newest one have a future. One seed gets 3 percent right, another
+#   97.
+# - *On cross-attention* often gets away with it, presumably because the encoder has carried much of the question to its
+#   first words. Seven of nine seeds answer everything, the worst 78 percent, and the leak test passes. Only the
+#   comparison with a reference finds it every time.
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1212,17 +1227,19 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # %% [markdown]
 # ## With one stack, or two?
 #
-# Leave out the decoder, and you have an **encoder-only** model such as BERT: it reads, and classifies or compares ([chapter
-# 15](15_pretrained.ipynb) loads one). Leave out the encoder, and with it the cross-attention, and you have a **decoder-only** model such as GPT: what is left is
-# chapter 8's encoder layer with a causal mask. Question and answer stand in one sequence, and the causal self-attention of the answer does what cross-attention did here. Most chat models
-# are of that kind: one stack is simpler, and learns from any text as it stands. Where input and output are different
-# sequences, as in translation or speech recognition, two stacks remain in use (T5, Whisper), and the encoder may look in both
-# directions (it is *bidirectional*).
+# Leave out the decoder, and you have an **encoder-only** model such as BERT: it reads, and classifies or compares
+# ([chapter 15](15_pretrained.ipynb) loads one). Leave out the encoder, and with it the cross-attention, and you have a
+# **decoder-only** model such as GPT: what is left is chapter 8's encoder layer with a causal mask. Question and answer
+# stand in one sequence, and the causal self-attention of the answer does what cross-attention did here. Most chat
+# models are of that kind: one stack is simpler, and learns from any text as it stands. Where input and output are
+# different sequences, as in translation or speech recognition, two stacks remain in use (T5, Whisper), and the encoder
+# may look in both directions (it is *bidirectional*).
 #
 # ## All of it on one screen
 #
-# Here is the whole model once more, post-norm as in the paper and without configuration or checks, as you would write it
-# in an afternoon. (`fit`, which trains it, and `generate`, which lets it write, stand [above](#a-model-that-has-learnt-to-answer).)
+# Here is the whole model once more, post-norm as in the paper and without configuration or checks, as you would write
+# it in an afternoon. (`fit`, which trains it, and `generate`, which lets it write, stand
+# [above](#a-model-that-has-learnt-to-answer).)
 
 
 # %%
@@ -1321,12 +1338,13 @@ class OneScreen(nn.Module):
 
 
 # %% [markdown]
-# Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns by itself, and at the
-# paper's width and depth its first loss is half a unit above $\ln V$, as [chapter 7](07_learning.ipynb#the-first-number-to-look-at)
-# expects, here for 1,000 tokens. The reason is the lines in `__init__` that draw its embeddings: with PyTorch's own start for
-# `nn.Embedding` the tied logits have size $\sqrt{512} \approx 23$ in place of 1, and the first loss is ten times as large. (What it
-# lacks besides checks: zeros for the biases, dropout of attention weights and hidden entries, and zeros for a row with nothing to attend to, which here gives
-# NaN.)
+# Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns by itself, and
+# at the paper's width and depth its first loss is half a unit above $\ln V$, as [chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at) expects, here for 1,000 tokens. The reason is the lines in
+# `__init__` that draw its embeddings: with PyTorch's own start for `nn.Embedding` the tied logits have size $\sqrt{512}
+# \approx 23$ in place of 1, and the first loss is ten times as large. (What it lacks besides checks: zeros for the
+# biases, dropout of attention weights and hidden entries, and zeros for a row with nothing to attend to, which here
+# gives NaN.)
 
 # %%
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()
@@ -1435,10 +1453,11 @@ verdict
 # %% [markdown]
 # ### Exercise 2: A prefix
 #
-# *Medium, 15 minutes.* Some models read and write in one stack (a **prefix language model**). The first `prefix` tokens of a sequence are the
-# question: they may see each other in both directions. The rest is the answer: it may see the question and its own
-# past. Padding is seen by nobody; its own rows follow the same rule as the others. Given tokens $(B, T)$, the padding
-# token's number and `prefix`, return the mask, boolean, $(B, 1, T, T)$, true for *may attend*. In NumPy.
+# *Medium, 15 minutes.* Some models read and write in one stack (a **prefix language model**). The first `prefix` tokens
+# of a sequence are the question: they may see each other in both directions. The rest is the answer: it may see the
+# question and its own past. Padding is seen by nobody; its own rows follow the same rule as the others. Given tokens
+# $(B, T)$, the padding token's number and `prefix`, return the mask, boolean, $(B, 1, T, T)$, true for *may attend*. In
+# NumPy.
 
 
 # %% tags=["exercise"]
@@ -1622,10 +1641,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A decoder layer attends to what is written, attends to what was read, and processes the result. A mask, by setting scores to
-# minus infinity, keeps each word from its future, so that all words can be learnt in one pass, though they are written
-# one by one. In every layer, cross-attention takes its queries from the answer, and its keys and values from what the encoder's last layer
-# has made of the question.
+# A decoder layer attends to what is written, attends to what was read, and processes the result. A mask, by setting
+# scores to minus infinity, keeps each word from its future, so that all words can be learnt in one pass, though they
+# are written one by one. In every layer, cross-attention takes its queries from the answer, and its keys and values
+# from what the encoder's last layer has made of the question.
 #
 # **Sources.** The model: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), sections 3.1 and 3.2.3.
 # Attention from writer to reader: [Bahdanau, Cho and Bengio (2014)](https://arxiv.org/abs/1409.0473). Teacher forcing:

@@ -8,10 +8,10 @@
 # %% [markdown]
 # # 10. What is a token?
 #
-# The model of [chapter 9](09_decoder.ipynb) knew 32 words. Ask it about Zoë, and it has no number for her name. At the end
-# of this chapter there is a tokenizer that can turn any text into numbers and back, because it begins with bytes, and that has learnt
-# from text which bytes belong together. You see a real sentence as a model sees it, and what that does to spelling, to
-# arithmetic, and to a language without any training text.
+# The model of [chapter 9](09_decoder.ipynb) knew 32 words. Ask it about Zoë, and it has no number for her name. At the
+# end of this chapter there is a tokenizer that can turn any text into numbers and back, because it begins with bytes,
+# and that has learnt from text which bytes belong together. You see a real sentence as a model sees it, and what that
+# does to spelling, to arithmetic, and to a language without any training text.
 #
 # You need some Python (a queue, a class) and no mathematics. It takes about 25 minutes to read, and 45 more for
 # the exercises.
@@ -28,7 +28,8 @@ transformer_map(built=10)
 # %% [markdown]
 # ## Words are too many, letters are too few
 #
-# A model needs a number for each token, its **token ID**, and a row of a table for each number. All tokens that have one are its **vocabulary**. There are two obvious answers, and each has its price.
+# A model needs a number for each token, its **token ID**, and a row of a table for each number. All tokens that have
+# one are its **vocabulary**. There are two obvious answers, and each has its price.
 #
 # **A number for each word.** German writes numbers as single words: 21 is *einundzwanzig*, one-and-twenty. Here are the
 # first 10,000, with a few hundred of them set aside.
@@ -54,15 +55,16 @@ assert not known & set(unseen)
 # Each number is a word of its own, so none of the 500 is among the 9,500. They are **out of vocabulary**, although
 # nothing in them is new: *sieben*, *und*, *zwanzig* have all been there.
 #
-# **A number for each letter.** Then these 21 kinds suffice. But a word is now 32 tokens long on average, and the work of attention
-# grows with the square of the length. Also, a single letter carries little meaning, so the first layers must learn to spell.
+# **A number for each letter.** Then these 21 kinds suffice. But a word is now 32 tokens long on average, and the work
+# of attention grows with the square of the length. Also, a single letter carries little meaning, so the first layers
+# must learn to spell.
 #
 # We want tokens between the two: **subwords**, so that a frequent word is one token and a rare one is several.
 #
 # ## Merging, by hand
 #
-# **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of neighbours. Make the
-# most frequent pair a new symbol. Repeat.
+# **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of
+# neighbours. Make the most frequent pair a new symbol. Repeat.
 #
 # Take four words, with how often each occurs:
 #
@@ -108,8 +110,9 @@ for step in range(1, 5):
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. *Seat* begins as *s e a t*; *e a*
 # merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*. A word that was not in the text, in two
-# subwords that were. The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t* in the middle. *T ea*
-# was learnt first, so the word becomes *s ea team*; whoever took the longest subword first, from the left, would get *s eat ea m*. The model is trained on text cut like this, so new text must be cut in the same way.
+# subwords that were. The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t*
+# in the middle. *T ea* was learnt first, so the word becomes *s ea team*; whoever took the longest subword first, from
+# the left, would get *s eat ea m*. The model is trained on text cut like this, so new text must be cut in the same way.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -121,13 +124,15 @@ for text in ("tea", "Zoë", "茶", "🙂"):
     print(text, list(text.encode()))
 
 # %% [markdown]
-# An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the smile four. With bytes as the first 256
-# symbols (**byte-level BPE**) no text is out of vocabulary, and whatever UTF-8 can write comes back from its tokens as it was. A single token,
-# however, may be part of a character. A program that prints tokens as they are generated must wait until a character is complete (exercise 1).
+# An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the smile four. With bytes as the
+# first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and whatever UTF-8 can write comes back from its
+# tokens as it was. A single token, however, may be part of a character. A program that prints tokens as they are
+# generated must wait until a character is complete (exercise 1).
 #
-# Usually merges do not cross from one word into the next, because frequent phrases such as *of the* would fill the vocabulary. So the text is first cut into words, each with the space before it, so that nothing is lost. This is called
-# **pre-tokenization**. In the pattern, `\p{L}` is any letter and `\p{N}` any numeral of any script, and `\s+(?!\S)` takes several spaces up to the last one, which is left for the
-# word that follows.
+# Usually merges do not cross from one word into the next, because frequent phrases such as *of the* would fill the
+# vocabulary. So the text is first cut into words, each with the space before it, so that nothing is lost. This is
+# called **pre-tokenization**. In the pattern, `\p{L}` is any letter and `\p{N}` any numeral of any script, and
+# `\s+(?!\S)` takes several spaces up to the last one, which is left for the word that follows.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -147,18 +152,19 @@ assert (
 )
 
 # %% [markdown]
-# One consequence: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different embeddings.
-# (In Chinese, which has no spaces, a *word* of this pattern can be a whole sentence, and in Hindi a word is cut within its syllables, because
-# Unicode does not count all of its vowels as letters. And *ë* can be one character or two, *e* and the dots, which look alike and
-# have different bytes; programs that compare texts bring them to one form first, by **Unicode normalisation**.)
+# One consequence: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different
+# embeddings. (In Chinese, which has no spaces, a *word* of this pattern can be a whole sentence, and in Hindi a word is
+# cut within its syllables, because Unicode does not count all of its vowels as letters. And *ë* can be one character or
+# two, *e* and the dots, which look alike and have different bytes; programs that compare texts bring them to one form
+# first, by **Unicode normalisation**.)
 #
 # ## The definition
 #
-# Learning is what you did by hand, on bytes, with faster counting. After a merge, only the words that contained the pair are
-# counted again. A queue keeps the most frequent pair in front. Its entries may be out of date, but only in one direction: a merge
-# lowers the counts of the pairs that it breaks up, and raises only those of pairs that contain the new symbol.
-# So an old count is too high, never too low. Such an entry comes to the front too early, is seen to be outdated, and goes
-# back with its right count.
+# Learning is what you did by hand, on bytes, with faster counting. After a merge, only the words that contained the
+# pair are counted again. A queue keeps the most frequent pair in front. Its entries may be out of date, but only in one
+# direction: a merge lowers the counts of the pairs that it breaks up, and raises only those of pairs that contain the
+# new symbol. So an old count is too high, never too low. Such an entry comes to the front too early, is seen to be
+# outdated, and goes back with its right count.
 
 # %% tags=["export"] module="tokens"
 import heapq
@@ -241,10 +247,11 @@ def learn_slowly(texts, count):
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# Both ways learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes: `<pad>` for padding, and `<bos>` and
-# `<eos>` for the beginning and the end of a sequence. These stand for no text: only the program can write them, never a
-# user. (Symbols and tokens are numbered differently: *symbols* count from the bytes, *tokens* from the special tokens, so symbol 256 is token 259.) Its file is JSON,
-# read and checked by `tokenizer_files`, an import.
+# Both ways learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes:
+# `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These stand for no text:
+# only the program can write them, never a user. (Symbols and tokens are numbered differently: *symbols* count from the
+# bytes, *tokens* from the special tokens, so symbol 256 is token 259.) Its file is JSON, read and checked by
+# `tokenizer_files`, an import.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -345,14 +352,15 @@ assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 
 # %% [markdown]
 # It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig*, and stepping stones such as
-# *ertausend*, because these strings are frequent. It does not know that *und* means *and*. A token like `\xbcnf` is the second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into letters and bytes (`\xc3` is how
-# Python writes byte 195), and are still there.
+# *ertausend*, because these strings are frequent. It does not know that *und* means *and*. A token like `\xbcnf` is the
+# second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into letters and bytes (`\xc3` is how Python
+# writes byte 195), and are still there.
 #
 # ## A real sentence, at 300 tokens and at 8,000
 #
-# Numbers are a small world. We have trained the same tokenizer on the 58,000 English and German image captions of Multi30k, with
-# vocabularies of several sizes (`python -m benchmarks.tokens`). Here is how it cuts *The dog bites the man,
-# and the man drinks his tea.* in two languages.
+# Numbers are a small world. We have trained the same tokenizer on the 58,000 English and German image captions of
+# Multi30k, with vocabularies of several sizes (`python -m benchmarks.tokens`). Here is how it cuts *The dog bites the
+# man, and the man drinks his tea.* in two languages.
 
 # %%
 from classroom.measured import measured
@@ -391,17 +399,18 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With 300 tokens, 41 of them learnt, about half of the letters stand alone; *dog* is three tokens, and *the* is *t* and *he*. With 8,000 nearly every word is one
-# token. The exceptions show what captions of photographs are about: *tea* and the form *bites* are too rare in English to have earned
-# one, while German *beißt* has.
+# With 300 tokens, 41 of them learnt, about half of the letters stand alone; *dog* is three tokens, and *the* is *t* and
+# *he*. With 8,000 nearly every word is one token. The exceptions show what captions of photographs are about: *tea* and
+# the form *bites* are too rare in English to have earned one, while German *beißt* has.
 #
 # ### How many merges?
 #
-# Each merge makes texts shorter, and the embedding table longer by one row that must be learnt. Count a token as *rare* if the
-# training text uses it fewer than 100 times, so that it is read fewer than 100 times an epoch. (A merge that was frequent
-# when it was made may end as a rare token, since later merges swallow it.) A token that is hardly ever read stays
-# **undertrained**; in large models such tokens are called *glitch tokens*, and a prompt with one can get an odd answer. The average number of tokens per word is
-# called **fertility**. It is counted here on captions that were not used to learn the merges.
+# Each merge makes texts shorter, and the embedding table longer by one row that must be learnt. Count a token as *rare*
+# if the training text uses it fewer than 100 times, so that it is read fewer than 100 times an epoch. (A merge that was
+# frequent when it was made may end as a rare token, since later merges swallow it.) A token that is hardly ever read
+# stays **undertrained**; in large models such tokens are called *glitch tokens*, and a prompt with one can get an odd
+# answer. The average number of tokens per word is called **fertility**. It is counted here on captions that were not
+# used to learn the merges.
 
 # %%
 print(
@@ -414,18 +423,20 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}  {row['rare']:11.0%}")
 
 # %% [markdown]
-# From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by another 7 percent, and 98 of 100
-# learnt tokens are then rare. So there is a trade-off: stop where the curve flattens, while tokens still occur often
-# enough to be learnt. For this corpus that is somewhere from 2,000, with 15 percent rare, to 4,000, with 65 percent. But the limit of 100 is ours, and only a trained model
-# could tell. A larger vocabulary also costs at the other end, where the output layer computes a
-# logit for every token. [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) found
-# that small vocabularies help small corpora. (To compare models with different tokenizers, take the loss per byte, in *bits per byte*: tokens are
-# of different length.) The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and
-# German together; models of today, with terabytes of text, have 100,000 and more.
+# From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
+# another 7 percent, and 98 of 100 learnt tokens are then rare. So there is a trade-off: stop where the curve flattens,
+# while tokens still occur often enough to be learnt. For this corpus that is somewhere from 2,000, with 15 percent
+# rare, to 4,000, with 65 percent. But the limit of 100 is ours, and only a trained model could tell. A larger
+# vocabulary also costs at the other end, where the output layer computes a logit for every token. [Sennrich and Zhang
+# (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. (To compare models with
+# different tokenizers, take the loss per byte, in *bits per byte*: tokens are of different length.) The original
+# transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and German together; models of today, with
+# terabytes of text, have 100,000 and more.
 #
-# The third column is French, in which there was no training text at all. The tokenizer encodes it all the same. But it needs more tokens per word than for English, a quarter
-# more with 300 and about twice as many from 2,000 on, because few merges fit: twice the computation or more, half as much text in the same context,
-# and, where a service charges by the token, twice the price.
+# The third column is French, in which there was no training text at all. The tokenizer encodes it all the same. But it
+# needs more tokens per word than for English, a quarter more with 300 and about twice as many from 2,000 on, because
+# few merges fit: twice the computation or more, half as much text in the same context, and, where a service charges by
+# the token, twice the price.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -476,7 +487,8 @@ quiz.number(
 # %% [markdown]
 # ### What a model does not see
 #
-# Several weaknesses of language models begin here, because the model receives token numbers and not letters. At 32,000 tokens:
+# Several weaknesses of language models begin here, because the model receives token numbers and not letters. At 32,000
+# tokens:
 
 # %%
 for text in (" Straßenbahnhaltestelle", " 12345", " tea", "tea", " TEA"):
@@ -489,22 +501,25 @@ assert not set(cuts[32_000][" tea"]) & set(
 assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 
 # %% [markdown]
-# *Spelling*: the model gets one number for *Straßenbahn* and never sees its letters, so it must have memorised how many *a* are in it.
-# *Arithmetic*: 12345 begins with *12*, because that is frequent, while other numbers are cut elsewhere, so units, tens and
-# hundreds do not line up. Many newer tokenizers therefore cut numbers into single digits, or into groups of three. *Case and spaces*: *␣tea*, *tea* and
-# *TEA* share no token, and their likeness must be learnt.
+# *Spelling*: the model gets one number for *Straßenbahn* and never sees its letters, so it must have memorised how many
+# *a* are in it. *Arithmetic*: 12345 begins with *12*, because that is frequent, while other numbers are cut elsewhere,
+# so units, tens and hundreds do not line up. Many newer tokenizers therefore cut numbers into single digits, or into
+# groups of three. *Case and spaces*: *␣tea*, *tea* and *TEA* share no token, and their likeness must be learnt.
 #
-# Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges the pair whose count is highest *when divided by the counts of its two parts*, and cuts a new word by taking the longest known subword first. How different is that way of cutting? Of the 1,741 words of
-# the test text that 8,000 tokens cut into several, 36 percent are cut differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the
-# merges, and *Bau fahrzeug* with the longest first. **Unigram**
-# ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords and drops those whose
-# removal lowers the likelihood of the training text least; a new word gets its most probable segmentation. It can also draw one of several at random
-# while a model is trained (**subword regularisation**); *BPE-dropout* does that with merges. The library SentencePiece has BPE and Unigram.
+# Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges the pair whose count is highest *when divided by
+# the counts of its two parts*, and cuts a new word by taking the longest known subword first. How different is that way
+# of cutting? Of the 1,741 words of the test text that 8,000 tokens cut into several, 36 percent are cut differently:
+# *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug* with the
+# longest first. **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too
+# many subwords and drops those whose removal lowers the likelihood of the training text least; a new word gets its most
+# probable segmentation. It can also draw one of several at random while a model is trained (**subword
+# regularisation**); *BPE-dropout* does that with merges. The library SentencePiece has BPE and Unigram.
 #
 # ## Is it the same as the library's?
 #
-# The library `tokenizers`, written in Rust, stands behind Hugging Face's `transformers`. Give it our merges and our pattern, and both must cut
-# every text in the same way, strange texts included. (It writes each byte as a visible character; a folded cell translates.)
+# The library `tokenizers`, written in Rust, stands behind Hugging Face's `transformers`. Give it our merges and our
+# pattern, and both must cut every text in the same way, strange texts included. (It writes each byte as a visible
+# character; a folded cell translates.)
 
 # %% tags=["hide-input"]
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
@@ -569,8 +584,9 @@ assert 1.5 < slower < 3.5
 assert captions["encoding"]["ours, from nothing"] < captions["encoding"]["library"]
 
 # %% [markdown]
-# Learning takes about twice as long as in Rust here (and up to three times in other runs). Encoding takes about equally long, probably because both remember the
-# words that they have cut. (The library does more for each text, since it also reports where each token begins and ends.)
+# Learning takes about twice as long as in Rust here (and up to three times in other runs). Encoding takes about equally
+# long, probably because both remember the words that they have cut. (The library does more for each text, since it also
+# reports where each token begins and ends.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -596,13 +612,14 @@ quiz.one_choice(
 # %% [markdown]
 # ## Batches with little padding
 #
-# A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Padding means nothing: the padding mask of
-# [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of chapter 11 leaves it out. No mask need be stored: it is `tokens != pad_id`, which is safe because no text
-# is ever encoded as `<pad>`. But padding is
-# computed like any other token. In a batch of mixed lengths much of the work is padding. So sort sentences by length first (a
-# pair by the longer of its two sides; this is called **bucketing**), and close a batch when
-# its tokens, padding included, would exceed a limit. Then short sentences come in large batches and long ones in
-# small batches, and steps cost about the same (but for attention, which grows with the square of the length). The price is that a batch is no longer a random sample of all lengths.
+# A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Padding means nothing: the padding
+# mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of chapter
+# 11 leaves it out. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as
+# `<pad>`. But padding is computed like any other token. In a batch of mixed lengths much of the work is padding. So
+# sort sentences by length first (a pair by the longer of its two sides; this is called **bucketing**), and close a
+# batch when its tokens, padding included, would exceed a limit. Then short sentences come in large batches and long
+# ones in small batches, and steps cost about the same (but for attention, which grows with the square of the length).
+# The price is that a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -668,8 +685,9 @@ print(
 )
 
 # %% [markdown]
-# Nearly half of the tokens at random, two percent by length. (These texts have 1 to 19 numbers each, all lengths equally often; real lengths vary less.) Every sentence is there once. The order of the batches is
-# drawn at random in every epoch. Otherwise the model would get all short sentences first.
+# Nearly half of the tokens at random, two percent by length. (These texts have 1 to 19 numbers each, all lengths
+# equally often; real lengths vary less.) Every sentence is there once. The order of the batches is drawn at random in
+# every epoch. Otherwise the model would get all short sentences first.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -726,22 +744,26 @@ assert convenient.eos_id in convenient.encode(message)
 assert convenient.decode(convenient.encode(message)) != message
 
 # %% [markdown]
-# The user has typed an end token into the middle of a sentence (decoding leaves special tokens out), and a program that cuts its input at end tokens loses the rest.
-# Where special tokens separate the speakers of a chat, a user can speak in another's name, a form of **prompt injection**. Ordinary tests do not show it,
-# because ordinary texts come back as they were. The check: whatever the text, `encode` must by default return no special token.
+# The user has typed an end token into the middle of a sentence (decoding leaves special tokens out), and a program that
+# cuts its input at end tokens loses the rest. Where special tokens separate the speakers of a chat, a user can speak in
+# another's name, a form of **prompt injection**. Ordinary tests do not show it, because ordinary texts come back as
+# they were. The check: whatever the text, `encode` must by default return no special token.
 #
-# Another mistake hides even better. If the merges are learnt from the *test* text as well, its frequent words become whole tokens, so that its score no longer says
-# how well a model does with held-out text (**data leakage**). Learn merges from the training text only, and keep the tokenizer with its model: with other merges, the same numbers mean something else.
+# Another mistake hides even better. If the merges are learnt from the *test* text as well, its frequent words become
+# whole tokens, so that its score no longer says how well a model does with held-out text (**data leakage**). Learn
+# merges from the training text only, and keep the tokenizer with its model: with other merges, the same numbers mean
+# something else.
 
 # %% [markdown]
 # ## Exercises
 #
 # ### Exercise 1: Print while it writes
 #
-# *Medium, 20 minutes.* A model writes token after token, and each is some bytes. Given the bytes so far that are not printed yet,
-# return the text that can be printed, and the bytes that must wait, because they begin a character of which more is to come. (The bytes of UTF-8 say how
-# long a character is: below 128 it is one byte; a first byte from 192 on announces two, from 224 on three, from 240 on four; the others
-# lie from 128 to 191. You may assume that the bytes are right as far as they go.)
+# *Medium, 20 minutes.* A model writes token after token, and each is some bytes. Given the bytes so far that are not
+# printed yet, return the text that can be printed, and the bytes that must wait, because they begin a character of
+# which more is to come. (The bytes of UTF-8 say how long a character is: below 128 it is one byte; a first byte from
+# 192 on announces two, from 224 on three, from 240 on four; the others lie from 128 to 191. You may assume that the
+# bytes are right as far as they go.)
 
 
 # %% tags=["exercise"]
@@ -890,9 +912,9 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# The solution goes through all merges in order. The tokenizer takes, again and again, the pair of the word that was learnt first, which gives
-# the same, since a merge can only make pairs that were learnt later, and is faster, since a word has few pairs and there are
-# thousands of merges.
+# The solution goes through all merges in order. The tokenizer takes, again and again, the pair of the word that was
+# learnt first, which gives the same, since a merge can only make pairs that were learnt later, and is faster, since a
+# word has few pairs and there are thousands of merges.
 #
 # ### Exercise 3: How much is padding?
 #
@@ -953,8 +975,8 @@ verdict
 # ## In one breath
 #
 # Words are too many and letters too few, so start with bytes and merge the most frequent pair, again and again. What is
-# frequent becomes a token, what is rare falls into parts, nothing is unknown, and what the training text lacked costs more tokens. Sentences of similar length share a
-# batch, so that little of the work is padding.
+# frequent becomes a token, what is rare falls into parts, nothing is unknown, and what the training text lacked costs
+# more tokens. Sentences of similar length share a batch, so that little of the work is padding.
 #
 # **Sources.** Byte-pair encoding for translation: [Sennrich, Haddow and Birch
 # (2016)](https://arxiv.org/abs/1508.07909), after a method of compression by [Gage

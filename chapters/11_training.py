@@ -10,8 +10,8 @@
 #
 # So far every model of this book was trained by a loop of ten lines, and every loop left something out. At the end of
 # this chapter there is a trainer that can be killed at any moment and goes on as if nothing had happened. With it you
-# train a transformer that turns English numbers into German ones, in well under a minute, and it is right on held-out numbers.
-# You also see what each part of the usual recipe does, and a model that overfits.
+# train a transformer that turns English numbers into German ones, in well under a minute, and it is right on held-out
+# numbers. You also see what each part of the usual recipe does, and a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
 # 30 minutes to read, and 25 more for the exercises.
@@ -32,9 +32,10 @@ transformer_map(built=11)
 # *forty two*, a model has to look at the second word first. That is small enough to train here, and hard enough to be a
 # task for attention.
 #
-# A **corpus** comes in three parts. The model learns from the *training set*. With the *validation set* you choose: when to
-# stop, which settings to use. With the *test set* nothing is ever chosen, because it must say how good the result is on new text. If a
-# number were in two parts, the model would be judged by an answer it was trained on, so each is in one only.
+# A **corpus** comes in three parts. The model learns from the *training set*. With the *validation set* you choose:
+# when to stop, which settings to use. With the *test set* nothing is ever chosen, because it must say how good the
+# result is on new text. If a number were in two parts, the model would be judged by an answer it was trained on, so
+# each is in one only.
 #
 # The corpora of this book are imported from `dotformer.data`. This one, `number_words`, spells numbers between 1 and
 # 999,999 in both languages, and gives each part as a list of `Pair`: a `source` text and its `target`.
@@ -84,7 +85,8 @@ print(train_pairs[0])
 
 # %% [markdown]
 # The target stands between the special tokens `<bos>`, 1, and `<eos>`, 2. As in [chapter
-# 9](09_decoder.ipynb#does-training-run-token-by-token), the model gets all of it but the last token, and must predict all of it but the first.
+# 9](09_decoder.ipynb#does-training-run-token-by-token), the model gets all of it but the last token, and must predict
+# all of it but the first.
 #
 # ## What should be small?
 #
@@ -99,15 +101,16 @@ print(train_pairs[0])
 #
 # The **cross-entropy** is the mean over the real targets, $(0.357 + 1.386) / 2 = 0.871$, in *nats* since the logarithm
 # is the natural one. The second row is a model that knows nothing: among $V$ tokens that costs $\ln V$, here $\ln 4$.
-# So the first loss of a fresh model should be near $\ln V$, or a little above. If it is much higher, something is wrong before anything was learnt. $e^{0.871} = 2.39$ is the **perplexity**: the model is as unsure as if it guessed among
+# So the first loss of a fresh model should be near $\ln V$, or a little above. If it is much higher, something is wrong
+# before anything was learnt. $e^{0.871} = 2.39$ is the **perplexity**: the model is as unsure as if it guessed among
 # 2.39 tokens.
 #
-# The mean is over *tokens*, and the divisor is the number of real ones. But several batches may form one step, so the function below
-# returns the sum and the count, and leaves the division to the caller, who knows the divisor.
+# The mean is over *tokens*, and the divisor is the number of real ones. But several batches may form one step, so the
+# function below returns the sum and the count, and leaves the division to the caller, who knows the divisor.
 #
 # **Label smoothing** asks for less than certainty. With $\varepsilon = 0.1$, nine tenths of the target's probability go
-# to the right token, and the last tenth is spread evenly over all $V$ tokens. It is meant against **overconfidence**. In the first row above, the target is then
-# $0.9 + 0.1 / 4 = 0.925$ for *b* and $0.025$ for each other token:
+# to the right token, and the last tenth is spread evenly over all $V$ tokens. It is meant against **overconfidence**.
+# In the first row above, the target is then $0.9 + 0.1 / 4 = 0.925$ for *b* and $0.025$ for each other token:
 #
 # $$-(0.925 \ln 0.7 + 3 \cdot 0.025 \ln 0.1) = 0.330 + 0.173 = 0.503$$
 
@@ -194,15 +197,17 @@ quiz.number(
 # %% [markdown]
 # ## How large a step?
 #
-# Chapter 7 subtracted from every parameter its gradient times a **learning rate**. But gradients differ in size, from one
-# parameter to the next and from one model to the next, often by orders of magnitude, and a learning rate that suits one
-# is too large or too small for another. **Adam** divides the size out. For each parameter it keeps two running means (*exponential moving averages*), $m$
-# of the gradient $g$ and $v$ of its square, its first and second **moment**, and steps by the first over the root of the second:
+# Chapter 7 subtracted from every parameter its gradient times a **learning rate**. But gradients differ in size, from
+# one parameter to the next and from one model to the next, often by orders of magnitude, and a learning rate that suits
+# one is too large or too small for another. **Adam** divides the size out. For each parameter it keeps two running
+# means (*exponential moving averages*), $m$ of the gradient $g$ and $v$ of its square, its first and second **moment**,
+# and steps by the first over the root of the second:
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2, \qquad \text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon}$$
 #
-# Both means start at 0; the divisors, with the number $n$ of the step, make up for that (**bias correction**). With $\beta_1 = 0.9$ the first looks back over some
-# $1 / (1 - \beta_1) = 10$ steps, with the paper's $\beta_2 = 0.98$ the second over 50. The tiny $\epsilon$, $10^{-9}$, guards against dividing by 0.
+# Both means start at 0; the divisors, with the number $n$ of the step, make up for that (**bias correction**). With
+# $\beta_1 = 0.9$ the first looks back over some $1 / (1 - \beta_1) = 10$ steps, with the paper's $\beta_2 = 0.98$ the
+# second over 50. The tiny $\epsilon$, $10^{-9}$, guards against dividing by 0.
 #
 # **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The learning rate is 0.01. How
 # far does each move?
@@ -217,19 +222,20 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 
 # %% [markdown]
 # Equally far, by the whole learning rate. On paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, the divisors are 0.1 and 0.02,
-# and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one gradient, and steps by its sign alone, whether it
-# is signal or noise. Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree the steps are
-# short. At the first step there is nothing to disagree with.
+# and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one gradient, and steps by its sign alone,
+# whether it is signal or noise. Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree the
+# steps are short. At the first step there is nothing to disagree with.
 #
-# So at an equal learning rate the first steps know the least and are typically the longest. Hence **warm-up**: the learning rate begins near 0 and grows.
-# (A post-norm stack, whose gradients near the output start large, needs it most: [chapter 8](08_encoder.ipynb#does-it-need-warm-up).)
-# Later it should shrink, since a model that keeps jumping by the same distance does not settle. The paper's
-# **schedule**, called Noam after one of its authors, does both:
+# So at an equal learning rate the first steps know the least and are typically the longest. Hence **warm-up**: the
+# learning rate begins near 0 and grows. (A post-norm stack, whose gradients near the output start large, needs it most:
+# [chapter 8](08_encoder.ipynb#does-it-need-warm-up).) Later it should shrink, since a model that keeps jumping by the
+# same distance does not settle. The paper's **schedule**, called Noam after one of its authors, does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
 # The two terms meet at $n = \text{warmup}$, where the learning rate is highest. Other schedules go down to 0 in a
-# straight line, or along half a **cosine**, which falls slowly at both ends and fast between. With a warm-up of $w$ steps and the last step $N$ that is
+# straight line, or along half a **cosine**, which falls slowly at both ends and fast between. With a warm-up of $w$
+# steps and the last step $N$ that is
 #
 # $$\eta(n) = \eta_\text{peak} \cdot \tfrac12 \left( 1 + \cos \pi \tfrac{n - w}{N - w} \right) \quad \text{for } n \ge w .$$
 #
@@ -309,25 +315,26 @@ quiz.number(
 
 # %% [markdown]
 # Warm-up guards the beginning. **Gradient clipping** guards the rest. Take all gradients of the model as one long
-# vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$ of norm 5 becomes
-# $(0.6, 0.8)$. The direction stays. Does Adam not divide the size out anyway? Of the typical gradient, yes. But let one
-# batch have a gradient of a hundred times the usual size. It outweighs everything else in $m$, so that for some twenty steps
-# the model follows this one batch. And it stays in $v$, whose root is 14 times the usual at first, and after 200 steps
-# still twice, so that all these steps are too short.
+# vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$
+# of norm 5 becomes $(0.6, 0.8)$. The direction stays. Does Adam not divide the size out anyway? Of the typical
+# gradient, yes. But let one batch have a gradient of a hundred times the usual size. It outweighs everything else in
+# $m$, so that for some twenty steps the model follows this one batch. And it stays in $v$, whose root is 14 times the
+# usual at first, and after 200 steps still twice, so that all these steps are too short.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
-# asking for it. The older way is **L2 regularisation**: add $\frac{\lambda}{2} \lVert \theta \rVert^2$ to the loss, and so $\lambda \theta$ to the
-# gradient. For plain gradient descent the two are the same. In Adam they are not, because Adam would divide $\lambda \theta$ by $\sqrt v$ as
-# well, and parameters with large gradients would hardly decay. **AdamW** therefore takes the decay out of the gradient, and does it separately
-# from Adam's step, $\theta \leftarrow \theta - \eta \lambda \theta$, which
-# is called *decoupled*. Most models of today are trained with AdamW, usually
+# asking for it. The older way is **L2 regularisation**: add $\frac{\lambda}{2} \lVert \theta \rVert^2$ to the loss, and
+# so $\lambda \theta$ to the gradient. For plain gradient descent the two are the same. In Adam they are not, because
+# Adam would divide $\lambda \theta$ by $\sqrt v$ as well, and parameters with large gradients would hardly decay.
+# **AdamW** therefore takes the decay out of the gradient, and does it separately from Adam's step, $\theta \leftarrow
+# \theta - \eta \lambda \theta$, which is called *decoupled*. Most models of today are trained with AdamW, usually
 # without decay of biases and norms. The paper used none, and neither does our trainer.
 #
 # ## One step from several batches
 #
 # The batch you want may not fit into memory. Then send several smaller ones through the model in turn, add up their
-# gradients, and step once. This is **gradient accumulation**, all of them together are the *effective batch*, and it should be *the same step*. Is it? Take two
-# sentences, with 3 and 9 targets (the end token counts), as one batch and as two.
+# gradients, and step once. This is **gradient accumulation**, all of them together are the *effective batch*, and it
+# should be *the same step*. Is it? Take two sentences, with 3 and 9 targets (the end token counts), as one batch and as
+# two.
 
 # %%
 from dotformer.transformer import Transformer, TransformerConfig
@@ -378,10 +385,10 @@ assert length > 2  # of the last one
 #
 # ### Break it: the mean of means
 #
-# Nothing crashes, and models trained like this do learn. In October 2024 it turned out that Hugging Face's `transformers`, among others, [had done
-# so](https://huggingface.co/blog/gradient_accumulation) whenever sentences differed in length. The check that finds
-# it is the one above: several batches must make the same gradient as one. In our trainer, all targets are counted before
-# anything is divided.
+# Nothing crashes, and models trained like this do learn. In October 2024 it turned out that Hugging Face's
+# `transformers`, among others, [had done so](https://huggingface.co/blog/gradient_accumulation) whenever sentences
+# differed in length. The check that finds it is the one above: several batches must make the same gradient as one. In
+# our trainer, all targets are counted before anything is divided.
 
 # %% tags=["export"] module="training"
 from dataclasses import dataclass
@@ -687,8 +694,8 @@ plt.show()
 #
 # ### Where does it look?
 #
-# Take one of the test numbers and record the cross-attention of the last decoder layer, the mean of its four heads. **Predict first**: what does the picture look like where
-# units and tens cross?
+# Take one of the test numbers and record the cross-attention of the last decoder layer, the mean of its four heads.
+# **Predict first**: what does the picture look like where units and tens cross?
 
 # %%
 from dotformer.support.recording import record_weights
@@ -729,22 +736,22 @@ axes.spines[:].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# Each row carries the word that is about to be written there. (Its query is computed at the word before, whose vector has
-# attended to all earlier ones.) Going down, the dark cell moves to the right, and where units and tens meet, it crosses. Nobody
-# told the model that *zwei* is *two*. Only the loss on the words was made small. [Chapter 13](13_alignment.ipynb) counts how often such a picture is right, and
-# says what it does not mean.
+# Each row carries the word that is about to be written there. (Its query is computed at the word before, whose vector
+# has attended to all earlier ones.) Going down, the dark cell moves to the right, and where units and tens meet, it
+# crosses. Nobody told the model that *zwei* is *two*. Only the loss on the words was made small. [Chapter
+# 13](13_alignment.ipynb) counts how often such a picture is right, and says what it does not mean.
 #
 # ## What was needed?
 #
 # Which parts of this recipe matter? We have trained this chapter's model with other recipes, three seeds each, and
-# validated every 25 steps (`python -m benchmarks.recipes`, half an hour). Each row changes what its name says: *the paper's*
-# the peak, the warm-up and the shape of the schedule, **SGD** the optimizer (gradient descent with a momentum of 0.9, that is, along a running mean of
-# the gradients like Adam's $m$, undivided) and its
-# learning rate, here the best of five on the validation numbers. *Test* is the share of test numbers that are right at the end.
-# *Averaged* is the same for the mean of the parameters at the last five validations, which is called **checkpoint
-# averaging**.
+# validated every 25 steps (`python -m benchmarks.recipes`, half an hour). Each row changes what its name says: *the
+# paper's* the peak, the warm-up and the shape of the schedule, **SGD** the optimizer (gradient descent with a momentum
+# of 0.9, that is, along a running mean of the gradients like Adam's $m$, undivided) and its learning rate, here the
+# best of five on the validation numbers. *Test* is the share of test numbers that are right at the end. *Averaged* is
+# the same for the mean of the parameters at the last five validations, which is called **checkpoint averaging**.
 #
-# **Predict first.** Which matters most here: Adam, warm-up, clipping, the way the learning rate falls, or label smoothing?
+# **Predict first.** Which matters most here: Adam, warm-up, clipping, the way the learning rate falls, or label
+# smoothing?
 
 # %%
 import re
@@ -810,20 +817,21 @@ plt.show()
 #
 # **Clipping.** With Adam, clipping makes no difference here. SGD reaches 99 percent a hundred steps later without it.
 #
-# **The schedule.** A line and half a cosine are equally good. The inverse square root gets there as soon, but does not settle,
-# since its last steps are still four tenths of the longest. The paper's own schedule, with its 4,000 steps of warm-up, is
-# at step 600 only 15 percent of the way up. It was made for 100,000 steps. So a schedule must fit the length of the run.
-# And averaging the last checkpoints does what small last steps do: it brings the inverse square root to 100 percent. The paper, with this
-# schedule, averaged the last five checkpoints, and twenty of the large model. (What is averaged are parameters, of one run, and not predictions. In a
-# run that is still improving the mean is worse than the end, because older checkpoints are worse. A running mean of the parameters, *EMA*, is a relative.)
+# **The schedule.** A line and half a cosine are equally good. The inverse square root gets there as soon, but does not
+# settle, since its last steps are still four tenths of the longest. The paper's own schedule, with its 4,000 steps of
+# warm-up, is at step 600 only 15 percent of the way up. It was made for 100,000 steps. So a schedule must fit the
+# length of the run. And averaging the last checkpoints does what small last steps do: it brings the inverse square root
+# to 100 percent. The paper, with this schedule, averaged the last five checkpoints, and twenty of the large model.
+# (What is averaged are parameters, of one run, and not predictions. In a run that is still improving the mean is worse
+# than the end, because older checkpoints are worse. A running mean of the parameters, *EMA*, is a relative.)
 #
 # **Label smoothing.** A model that does what is asked gives the right token $0.9 + 0.1 / 334 = 0.9003$, and then its
 # perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number of right answers is the same with and
 # without it. In the paper it cost perplexity and helped translation. There several words may be right; a number has one
 # name.
 #
-# So here the learning rate (beyond a factor of ten) and its schedule decided how much was right in the end; the rest decided how soon, if anything. That holds for this small model and its easy task, not
-# in general.
+# So here the learning rate (beyond a factor of ten) and its schedule decided how much was right in the end; the rest
+# decided how soon, if anything. That holds for this small model and its easy task, not in general.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a schedule. The linear ones reach the top by step 300 and stay there. One over the root reaches it as soon, but keeps dropping by some percent. With the paper's schedule the curves have only begun to rise at step 400 and end between 66 and 87 percent."}}
 figure, axes = plt.subplots(figsize=(6.4, 3.2))
@@ -905,9 +913,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## When a model overfits
 #
-# With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? We tried that too (`python -m
-# benchmarks.overfitting`, ten minutes, three seeds each). Here are the losses on the training set and on the validation set, with a
-# dot where the latter is lowest.
+# With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? We tried that too
+# (`python -m benchmarks.overfitting`, ten minutes, three seeds each). Here are the losses on the training set and on
+# the validation set, with a dot where the latter is lowest.
 
 # %%
 few = measured("overfitting")["runs"]
@@ -945,22 +953,24 @@ for name in ("none", "weight decay 1"):
     print(f"test numbers right, {name}: {right:.1%}")
 
 # %% [markdown]
-# That is **overfitting**: after some 150 steps the training loss is near 0 and the validation loss turns upwards, because the
-# model memorises these 150 and becomes surer of its mistakes on others. It **generalises** to only 43 percent of the validation
-# numbers (38 to 53 with the three seeds). What helps against it is called **regularisation**:
+# That is **overfitting**: after some 150 steps the training loss is near 0 and the validation loss turns upwards,
+# because the model memorises these 150 and becomes surer of its mistakes on others. It **generalises** to only 43
+# percent of the validation numbers (38 to 53 with the three seeds). What helps against it is called **regularisation**:
 #
-# - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or keep the parameters that had the lowest
-#   loss, as `RunFolder` does below. It limits the damage without removing the cause. And choose the figure that you care about. Here the
-#   two disagree: after the loss has turned, the share of right numbers still rises, from 38 to 43 percent.
-# - **Weight decay**, here with AdamW on all parameters (`trainer.optimizer = optim.AdamW(..., weight_decay=1.0)`), leaves no room for
-#   large parameters that only a few examples ask for. With
-#   0.1 it gains some eight points, with 1 fifty: 93 percent. (With 3 as many are right, at five times the loss. Where models are
-#   large and texts many, 0.01 to 0.1 is usual.)
-# - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85 with 0.2.
+# - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
+#   keep the parameters that had the lowest loss, as `RunFolder` does below. It limits the damage without removing the
+#   cause. And choose the figure that you care about. Here the two disagree: after the loss has turned, the share of
+#   right numbers still rises, from 38 to 43 percent.
+# - **Weight decay**, here with AdamW on all parameters (`trainer.optimizer = optim.AdamW(..., weight_decay=1.0)`),
+#   leaves no room for large parameters that only a few examples ask for. With 0.1 it gains some eight points, with 1
+#   fifty: 93 percent. (With 3 as many are right, at five times the loss. Where models are large and texts many, 0.01 to
+#   0.1 is usual.)
+# - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85
+#   with 0.2.
 # - **Label smoothing** changes little: it gains with two seeds and loses with one.
 #
-# These are choices, so validation numbers decide. The test numbers are used once, at the end: 39 percent right without a remedy, and 93 with
-# weight decay 1. And more data helps most. With 20,000 numbers none of this was needed.
+# These are choices, so validation numbers decide. The test numbers are used once, at the end: 39 percent right without
+# a remedy, and 93 with weight decay 1. And more data helps most. With 20,000 numbers none of this was needed.
 
 # %% tags=["proof"]
 by_seed = {
@@ -1058,12 +1068,12 @@ assert all(torch.equal(one, other) for one, other in both)
 # sentences and the same dropout. (On a GPU some sums are taken in an order that varies, and their last bits with it.)
 # The book's tests do the same at every batch in turn, and with programs that are killed while they save.
 #
-# The five things are in one file, the **checkpoint**. `RunFolder` replaces it only once the new file is
-# complete (it is written beside the old one and then renamed), and writes a checksum into it, so that a file damaged by a faulty disk is refused
-# before anything has changed. Its format is [safetensors](https://huggingface.co/docs/safetensors), which holds tensors by
-# name and a text, and cannot hold a program. (A pickle, which `torch.save` writes, can: load one from the internet only
-# with `weights_only=True`, the default of today's PyTorch.) The model with the lowest validation loss is kept beside it,
-# in `model.safetensors`.
+# The five things are in one file, the **checkpoint**. `RunFolder` replaces it only once the new file is complete (it is
+# written beside the old one and then renamed), and writes a checksum into it, so that a file damaged by a faulty disk
+# is refused before anything has changed. Its format is [safetensors](https://huggingface.co/docs/safetensors), which
+# holds tensors by name and a text, and cannot hold a program. (A pickle, which `torch.save` writes, can: load one from
+# the internet only with `weights_only=True`, the default of today's PyTorch.) The model with the lowest validation loss
+# is kept beside it, in `model.safetensors`.
 #
 # ### Break it: the parameters are enough
 #

@@ -69,14 +69,14 @@ for first, second in [(4, 8), (3, 6), (3, 7), (3, 8)]:
 assert text_of(written) == "a cup"
 
 # %% [markdown]
-# *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$. The first word was the
-# best one, and no good second word came after it. Greedy decoding cannot go back.
+# *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$. The first word
+# was the best one, and no good second word came after it. Greedy decoding cannot go back.
 #
-# A model that writes each token after reading its own earlier ones is called **autoregressive**. For a batch of sentences the loop
-# is the same, and it asks little of a model: a **step**, which reads one token of each sentence and returns logits, and a
-# way to **select** some of the sentences, since one that has ended leaves the batch. `Decoding` is the type of anything that has
-# these two, a length (how many sentences there are), and the numbers of three special tokens. The same loop then serves a transformer, the recurrent networks of chapter 13, and
-# the toy model above.
+# A model that writes each token after reading its own earlier ones is called **autoregressive**. For a batch of
+# sentences the loop is the same, and it asks little of a model: a **step**, which reads one token of each sentence and
+# returns logits, and a way to **select** some of the sentences, since one that has ended leaves the batch. `Decoding`
+# is the type of anything that has these two, a length (how many sentences there are), and the numbers of three special
+# tokens. The same loop then serves a transformer, the recurrent networks of chapter 13, and the toy model above.
 
 # %% tags=["export"] module="generation"
 import math
@@ -123,9 +123,9 @@ def greedy(state: Decoding, max_length: int) -> list[list[int]]:
 
 
 # %% [markdown]
-# (`checked_logits` refuses logits that are not numbers, and `check_possible` refuses a step at which no token is allowed. A sentence
-# in `unfinished` is the same list as in `sentences`, so that a token appended to the one is in the other.) In the loop, `choose` decides. That
-# is the whole difference between greedy decoding and the sampling below.
+# (`checked_logits` refuses logits that are not numbers, and `check_possible` refuses a step at which no token is
+# allowed. A sentence in `unfinished` is the same list as in `sentences`, so that a token appended to the one is in the
+# other.) In the loop, `choose` decides. That is the whole difference between greedy decoding and the sampling below.
 
 
 # %%
@@ -157,27 +157,28 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # *the cup* 0.04. Keep the best two, *the tea* and *a cup*. Both end. The better one is *the tea*: found, although its
 # first word was only the second best.
 #
-# Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. Each
-# further word adds a negative number, so the sum favours hypotheses that end early. [Wu and others
-# (2016)](https://arxiv.org/abs/1609.08144) divide it by a **length penalty**, with $n$ the number of tokens, the end counted:
+# Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. Each further word adds a
+# negative number, so the sum favours hypotheses that end early. [Wu and others
+# (2016)](https://arxiv.org/abs/1609.08144) divide it by a **length penalty**, with $n$ the number of tokens, the end
+# counted:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
 # This is **length normalisation**, and in spite of its name the penalty favours *long* hypotheses: with $\alpha = 0$
-# nothing is divided, and the larger it is, the longer the hypotheses that win. The form and its constants are theirs, and the paper of 2017
-# takes $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided,
-# the short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores
-# are $-1.010$ and $-0.973$, and the long one wins.
+# nothing is divided, and the larger it is, the longer the hypotheses that win. The form and its constants are theirs,
+# and the paper of 2017 takes $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6 tokens
+# and $-1.4$. Undivided, the short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} =
+# 1.439$, so the scores are $-1.010$ and $-0.973$, and the long one wins.
 #
-# The function below keeps the `beam` likeliest hypotheses of each sentence; to a model these are rows like any others, and
-# `select` makes several rows of one. Three details decide whether a search is right:
+# The function below keeps the `beam` likeliest hypotheses of each sentence; to a model these are rows like any others,
+# and `select` makes several rows of one. Three details decide whether a search is right:
 #
 # - For each hypothesis it considers `beam` + 1 continuations, because one may be the end, which does not go on.
-# - An end counts only if it is among the best `beam` continuations. Otherwise every hypothesis could end at every step with
-#   some tiny probability, and after a few steps the list would be full of sentences that end too early.
-# - A sentence is done when `beam` hypotheses have ended and no live one can beat the best of them. What is the most that a
-#   live one could reach? Its further words can at best have probability 1, and add 0. And a negative sum comes closest to 0 under the largest
-#   divisor, the penalty of `max_length` tokens.
+# - An end counts only if it is among the best `beam` continuations. Otherwise every hypothesis could end at every step
+#   with some tiny probability, and after a few steps the list would be full of sentences that end too early.
+# - A sentence is done when `beam` hypotheses have ended and no live one can beat the best of them. What is the most
+#   that a live one could reach? Its further words can at best have probability 1, and add 0. And a negative sum comes
+#   closest to 0 under the largest divisor, the penalty of `max_length` tokens.
 #
 # In the code, `live` has an entry for each row: the number of its sentence, its sum of logarithms, its tokens. After the
 # first word of the example these are $(0, \ln 0.5, [\text{a}])$ and $(0, \ln 0.4, [\text{the}])$. `candidates` holds for
@@ -275,7 +276,8 @@ assert np.allclose(
 # The causal mask answers. An earlier token never sees a later one, so nothing about it changes when more are written.
 # Of the earlier tokens, the new one needs only their keys and values, in each layer. So keep those. The keys and values
 # that cross-attention takes from the memory never change at all. This is the **KV cache**. (Queries are not kept: a
-# query asks once.) In an *encoder* it would not work, because there a new word changes the vectors of all the others, from the output of the first layer on.
+# query asks once.) In an *encoder* it would not work, because there a new word changes the vectors of all the others,
+# from the output of the first layer on.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are pale."}}
 figure, panels = plt.subplots(2, 4, figsize=(7.2, 3.6))
@@ -303,8 +305,9 @@ for column in range(4):
 plt.show()
 
 # %% [markdown]
-# Each square is one head's scores, queries by keys; dark cells are computed at that step, pale ones belong to earlier steps and are not needed again, since all that is kept of those are keys and values. Count
-# both kinds of work, the rows that go through all layers and the scores of a head, for $n$ tokens:
+# Each square is one head's scores, queries by keys; dark cells are computed at that step, pale ones belong to earlier
+# steps and are not needed again, since all that is kept of those are keys and values. Count both kinds of work, the
+# rows that go through all layers and the scores of a head, for $n$ tokens:
 #
 # | | without a cache | with a cache |
 # |---|---|---|
@@ -354,9 +357,9 @@ class KVAttention:
 
 
 # %% [markdown]
-# `KVCache` has two of them for each decoder layer: one starts empty (with `memory[:, :0]`) and grows with the target, and the other
-# holds the memory. (In a beam search several rows are hypotheses of one sentence. Their memories are equal, so as long as rows are only
-# exchanged for others of the same sentence, `select` leaves them alone.)
+# `KVCache` has two of them for each decoder layer: one starts empty (with `memory[:, :0]`) and grows with the target,
+# and the other holds the memory. (In a beam search several rows are hypotheses of one sentence. Their memories are
+# equal, so as long as rows are only exchanged for others of the same sentence, `select` leaves them alone.)
 
 
 # %% tags=["export"] module="generation"
@@ -406,14 +409,15 @@ class KVCache:
 # `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-whole-transformer) for one token: the same layers,
 # with the same residual connections and norms. Only the keys and values come from somewhere else.
 #
-# **Which masks may go?** The causal mask: there is one query, and what is not written yet is not there. The padding mask of the *source* must stay, because
-# padded positions of the memory have keys like any others. (The *target* needs no padding mask here: all rows are equally
-# long, since a sentence that has ended leaves. Prompts of different lengths would need one.)
+# **Which masks may go?** The causal mask: there is one query, and what is not written yet is not there. The padding
+# mask of the *source* must stay, because padded positions of the memory have keys like any others. (The *target* needs
+# no padding mask here: all rows are equally long, since a sentence that has ended leaves. Prompts of different lengths
+# would need one.)
 #
 # Two mistakes would raise no error. The new token must know its *position*, the number of tokens before it. And when
-# sentences are selected, all that is kept must be selected with them. One check finds both. Teacher forcing gives the logits at all positions in one pass ([chapter
-# 11](11_training.ipynb#how-good-is-it)). Step by step the cache must give the same, even when the sentences change
-# places on the way, and one is dropped and another doubled, as in a beam.
+# sentences are selected, all that is kept must be selected with them. One check finds both. Teacher forcing gives the
+# logits at all positions in one pass ([chapter 11](11_training.ipynb#how-good-is-it)). Step by step the cache must give
+# the same, even when the sentences change places on the way, and one is dropped and another doubled, as in a beam.
 
 # %%
 from dotformer.transformer import Transformer, TransformerConfig
@@ -467,13 +471,13 @@ quiz.one_choice(
 # %% [markdown]
 # ### Several tokens at once
 #
-# A chat model has no source, only a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only then does it write, token by token. Before a prefill
-# nothing is kept, and the mask is the usual triangle. But the next question of the chat comes after $k$ kept tokens. With
-# $m$ new ones the mask is $(m, k + m)$, the last $m$ rows of the causal mask of all: each new token attends to all that is
-# kept, to itself and to the new ones before it. So the causal mask, which a single token could do without, is needed again:
-# without it the first new token would see the second, and nothing would crash. (PyTorch's `is_causal=True` is no way out. It puts the
-# triangle at the *left* of such a rectangle, where the first new token would see a single kept one.) Here are two tokens
-# after three, all three ways:
+# A chat model has no source, only a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only
+# then does it write, token by token. Before a prefill nothing is kept, and the mask is the usual triangle. But the next
+# question of the chat comes after $k$ kept tokens. With $m$ new ones the mask is $(m, k + m)$, the last $m$ rows of the
+# causal mask of all: each new token attends to all that is kept, to itself and to the new ones before it. So the causal
+# mask, which a single token could do without, is needed again: without it the first new token would see the second, and
+# nothing would crash. (PyTorch's `is_causal=True` is no way out. It puts the triangle at the *left* of such a
+# rectangle, where the first new token would see a single kept one.) Here are two tokens after three, all three ways:
 
 # %%
 from dotformer.decoder import causal_mask
@@ -507,8 +511,9 @@ with torch.no_grad():
 # %% [markdown]
 # ### Break it: every token is the first
 #
-# The decoder of [Dive into Deep Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not advance the position while it writes. Each new token gets the position of
-# the first of the sentence.
+# The decoder of [Dive into Deep
+# Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not advance the position
+# while it writes. Each new token gets the position of the first of the sentence.
 
 
 # %%
@@ -613,17 +618,21 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# (At 256 tokens it has 128 times fewer rows to compute. The gain in time is smaller, partly because a matrix product with many rows
-# uses a processor better than many products with one.) The price of the cache is memory that grows with every token: two vectors for each layer. (Recomputing keeps only the encoder's memory and the tokens from step to step, but needs the activations of all of them within a step.) Count it for the paper's base model, 6 layers of width 512 with 4 bytes a number:
-# $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each hypothesis of each sentence. A model of 7 billion
-# parameters with 32 layers of width 4,096, at 2 bytes a number, keeps half a megabyte for each token. Eight texts of 4,096
-# tokens need 17 GB, more than its parameters do. ([Pope and others (2023)](https://arxiv.org/abs/2211.05102) serve such models.)
+# (At 256 tokens it has 128 times fewer rows to compute. The gain in time is smaller, partly because a matrix product
+# with many rows uses a processor better than many products with one.) The price of the cache is memory that grows with
+# every token: two vectors for each layer. (Recomputing keeps only the encoder's memory and the tokens from step to
+# step, but needs the activations of all of them within a step.) Count it for the paper's base model, 6 layers of width
+# 512 with 4 bytes a number: $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each
+# hypothesis of each sentence. A model of 7 billion parameters with 32 layers of width 4,096, at 2 bytes a number, keeps
+# half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than its parameters do. ([Pope and others
+# (2023)](https://arxiv.org/abs/2211.05102) serve such models.)
 #
-# So newer models make the cache smaller. In **multi-query attention** ([Shazeer, 2019](https://arxiv.org/abs/1911.02150))
-# all heads share one set of keys and values, in **grouped-query attention** ([Ainslie and others,
-# 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one. Others store it in fewer bits, or keep only the last
-# few thousand tokens, a *sliding window*. (Ours also copies everything at each step, in `torch.cat`. Programs that serve many users
-# give each text room as it grows, in pages of a few tokens: *PagedAttention*, [Kwon and others, 2023](https://arxiv.org/abs/2309.06180).)
+# So newer models make the cache smaller. In **multi-query attention** ([Shazeer,
+# 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
+# ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one. Others store it in fewer
+# bits, or keep only the last few thousand tokens, a *sliding window*. (Ours also copies everything at each step, in
+# `torch.cat`. Programs that serve many users give each text room as it grows, in pages of a few tokens:
+# *PagedAttention*, [Kwon and others, 2023](https://arxiv.org/abs/2309.06180).)
 
 # %% tags=["quiz"]
 quiz.number(
@@ -648,12 +657,13 @@ quiz.number(
 # %% [markdown]
 # ### Why one sentence is slow
 #
-# With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is loaded from memory, 4 bytes, for one multiplication and one addition a
-# sentence: an **arithmetic intensity** of $2B / 4$ FLOPs a byte for $B$ sentences, so half a FLOP per byte for one, where a processor needs several
-# to be busy, and a GPU, at 2 bytes a number, hundreds. So decoding one sentence is **memory-bound** ([chapter
-# 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the memory's bandwidth. More
-# sentences share the parameters. But each has a cache of its own, which nobody shares, and with many or long texts it is the
-# caches that take longest to read. (A prefill has many tokens, and is limited by arithmetic.)
+# With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
+# loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of $2B /
+# 4$ FLOPs a byte for $B$ sentences, so half a FLOP per byte for one, where a processor needs several to be busy, and a
+# GPU, at 2 bytes a number, hundreds. So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws
+# the roofline): the arithmetic waits for the parameters, that is, for the memory's bandwidth. More sentences share the
+# parameters. But each has a cache of its own, which nobody shares, and with many or long texts it is the caches that
+# take longest to read. (A prefill has many tokens, and is limited by arithmetic.)
 
 # %%
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -670,24 +680,27 @@ for rows in (1, 4, 16, 64):
 assert cost[64] < cost[1] / 4
 
 # %% [markdown]
-# For 64 times the work a step takes only a few times as long, so each sentence costs a small part of what it costs alone.
-# (Your milliseconds will differ. And on a CPU the calls themselves take some of the time, so this shows that sentences share a
-# cost, and not yet which.)
+# For 64 times the work a step takes only a few times as long, so each sentence costs a small part of what it costs
+# alone. (Your milliseconds will differ. And on a CPU the calls themselves take some of the time, so this shows that
+# sentences share a cost, and not yet which.)
 #
-# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses this for a single sentence. A small **draft model** writes a few tokens ahead, and the large one checks them all in one pass, with the rectangular mask from above,
-# which for few sentences takes hardly longer than a pass for one token. If the small one drew a token with probability $q$ and the large one
-# gives it $p$, it is accepted with probability $\min(1, p / q)$. At the first that is refused, one is drawn instead, each
-# token with a probability proportional to $\max(0, p - q)$, and what was written after it is discarded, from the cache too. If
-# none is refused, the pass has given the probabilities of one more token, free of charge. Why is this right? A token is drawn and
-# accepted with probability $q \min(1, p / q) = \min(p, q)$. A refusal has the probability $R = \sum (q - \min(p, q)) = \sum \max(0, p - q)$, since $p$
-# and $q$ both sum to 1, and then a token is drawn with probability $\max(0, p - q) / R$. Together that is
-# $\min(p, q) + \max(0, p - q) = p$: the large model's probability, exactly. What it saves
-# depends on how often a token of the draft model is accepted.
+# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses this for a single
+# sentence. A small **draft model** writes a few tokens ahead, and the large one checks them all in one pass, with the
+# rectangular mask from above, which for few sentences takes hardly longer than a pass for one token. If the small one
+# drew a token with probability $q$ and the large one gives it $p$, it is accepted with probability $\min(1, p / q)$. At
+# the first that is refused, one is drawn instead, each token with a probability proportional to $\max(0, p - q)$, and
+# what was written after it is discarded, from the cache too. If none is refused, the pass has given the probabilities
+# of one more token, free of charge. Why is this right? A token is drawn and accepted with probability $q \min(1, p / q)
+# = \min(p, q)$. A refusal has the probability $R = \sum (q - \min(p, q)) = \sum \max(0, p - q)$, since $p$ and $q$ both
+# sum to 1, and then a token is drawn with probability $\max(0, p - q) / R$. Together that is $\min(p, q) + \max(0, p -
+# q) = p$: the large model's probability, exactly. What it saves depends on how often a token of the draft model is
+# accepted.
 #
 # ## Is the search right?
 #
 # Now the check from above. Take a small transformer with four words to choose from, and random parameters. It has 341
-# sentences of at most five tokens, the end counted, and each can be scored by teacher forcing. (The seed is chosen so that greedy decoding misses the best one.)
+# sentences of at most five tokens, the end counted, and each can be scored by teacher forcing. (The seed is chosen so
+# that greedy decoding misses the best one.)
 
 # %%
 from itertools import product
@@ -729,14 +742,15 @@ assert np.allclose(
 
 # %% [markdown]
 # With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: the first ten agree in their order,
-# and all scores agree. A beam of one misses the best sentence, because it goes on with a word where that one ends. For this
-# source and this model two hypotheses are enough.
+# and all scores agree. A beam of one misses the best sentence, because it goes on with a word where that one ends. For
+# this source and this model two hypotheses are enough.
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
-# more than half of the sources it was the *empty* sentence: the model has a **length bias**, and gives short texts more than they deserve. Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**.
-# In such a translator the first hides the second, and a better search can make worse translations, which is known as the
-# *beam search curse*.
+# more than half of the sources it was the *empty* sentence: the model has a **length bias**, and gives short texts more
+# than they deserve. Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a
+# **model error**. In such a translator the first hides the second, and a better search can make worse translations,
+# which is known as the *beam search curse*.
 #
 # ## A model that has learnt a little
 #
@@ -820,15 +834,15 @@ assert np.all(np.array(shares["greedy, not counting"]) < np.array(forced) - 0.05
 assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 
 # %% [markdown]
-# Each column is one seed. Greedy decoding gets as many right as teacher forcing had predicted, because up to its first mistake it
-# has been given only the right words ([chapter 11](11_training.ipynb#how-good-is-it)). A beam of one agrees with it here. (It
-# may differ: where the best token is the end, it can look further for a better score.) Without counting positions the model loses many points, and
-# from outside that looks like a model that has not been trained enough. Four hypotheses instead of one gain a point or two,
-# with every seed, for four times as many rows. (The gain comes from the width: without a length penalty it is about the
-# same.)
+# Each column is one seed. Greedy decoding gets as many right as teacher forcing had predicted, because up to its first
+# mistake it has been given only the right words ([chapter 11](11_training.ipynb#how-good-is-it)). A beam of one agrees
+# with it here. (It may differ: where the best token is the end, it can look further for a better score.) Without
+# counting positions the model loses many points, and from outside that looks like a model that has not been trained
+# enough. Four hypotheses instead of one gain a point or two, with every seed, for four times as many rows. (The gain
+# comes from the width: without a length penalty it is about the same.)
 #
-# Read what the first model writes. Here are two numbers that greedy decoding gets wrong and the beam gets right, and one that it gets right and the beam
-# spoils, with the beam's best hypotheses:
+# Read what the first model writes. Here are two numbers that greedy decoding gets wrong and the beam gets right, and
+# one that it gets right and the beam spoils, with the beam's best hypotheses:
 
 
 # %%
@@ -855,28 +869,29 @@ print(
 )
 
 # %% [markdown]
-# In the first, greedy decoding begins with *vier* and cannot go back. In the second it takes *eighty* from the end
-# of the source where only *tausend* would do, and later writes *zwei hundert* for *acht hundert*. The beam keeps the alternative in
-# both, and in the end it has the higher score, by a small margin. In the third the hypothesis that leaves out *acht hundert* wins over the
-# right one: a model error, which a narrower search had hidden.
+# In the first, greedy decoding begins with *vier* and cannot go back. In the second it takes *eighty* from the end of
+# the source where only *tausend* would do, and later writes *zwei hundert* for *acht hundert*. The beam keeps the
+# alternative in both, and in the end it has the higher score, by a small margin. In the third the hypothesis that
+# leaves out *acht hundert* wins over the right one: a model error, which a narrower search had hidden.
 #
 # ## Sampling
 #
-# In a translation, likely words are what you want. In a story they are not: likely text tends to be dull, and to
-# repeat itself. Then draw each word at random with the model's probabilities, which is called **sampling**. Three options say how freely. The
-# **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it becomes greedy decoding, above 1 the probabilities are flatter
-# than the model's. **Top-k** keeps the $k$ likeliest words. **Top-p**, or nucleus sampling, keeps the fewest whose
-# probabilities sum to at least $p$: one word where the model is sure, and many where it is not. The usual order is
-# temperature, then $k$, then $p$.
+# In a translation, likely words are what you want. In a story they are not: likely text tends to be dull, and to repeat
+# itself. Then draw each word at random with the model's probabilities, which is called **sampling**. Three options say
+# how freely. The **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)):
+# towards 0 it becomes greedy decoding, above 1 the probabilities are flatter than the model's. **Top-k** keeps the $k$
+# likeliest words. **Top-p**, or nucleus sampling, keeps the fewest whose probabilities sum to at least $p$: one word
+# where the model is sure, and many where it is not. The usual order is temperature, then $k$, then $p$.
 #
-# At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them to reach $p$.
-# **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at least a given share of the likeliest
-# one's probability, however many those are. Its authors found its texts better at high temperatures; [Schaeffer and others
-# (2025)](https://arxiv.org/abs/2506.13681) looked at the same data again and did not.
+# At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them to
+# reach $p$. **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at least
+# a given share of the likeliest one's probability, however many those are. Its authors found its texts better at high
+# temperatures; [Schaeffer and others (2025)](https://arxiv.org/abs/2506.13681) looked at the same data again and did
+# not.
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
-# $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$. Min-p with a
-# share of 0.2 keeps all from $0.2 \cdot 0.5 = 0.1$ on, the same three; with 0.1 it keeps four.
+# $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
+# Min-p with a share of 0.2 keeps all from $0.2 \cdot 0.5 = 0.1$ on, the same three; with 0.1 it keeps four.
 
 
 # %% tags=["export"] module="generation"
@@ -965,13 +980,13 @@ for tokens in drawn:
 assert greedy_all[5] == wanted[5] and drawn.count(wanted[5]) == 3
 
 # %% [markdown]
-# A fifth, where greedy decoding gets more than half. Of five draws for one number that greedy decoding gets right, two are wrong: one adds
-# *zehn* and says *neun* for *sieben*, one ends too early. A number is right only if all its tokens are, nine on average, and
-# wherever the model is unsure, a draw may take another word. Taking the unlikely words away helps, and the lower the
-# temperature, the closer to greedy decoding. (After label smoothing even a perfect model gives the right token 0.9003 and
-# spreads the rest over wrong ones ([chapter 11](11_training.ipynb#what-should-be-small)). Nine draws are then all right
-# with probability $0.9003^9 = 0.39$.) Sampling is for tasks with many good answers. Where there is one, a single draw
-# is a poor way to find it.
+# A fifth, where greedy decoding gets more than half. Of five draws for one number that greedy decoding gets right, two
+# are wrong: one adds *zehn* and says *neun* for *sieben*, one ends too early. A number is right only if all its tokens
+# are, nine on average, and wherever the model is unsure, a draw may take another word. Taking the unlikely words away
+# helps, and the lower the temperature, the closer to greedy decoding. (After label smoothing even a perfect model gives
+# the right token 0.9003 and spreads the rest over wrong ones ([chapter 11](11_training.ipynb#what-should-be-small)).
+# Nine draws are then all right with probability $0.9003^9 = 0.39$.) Sampling is for tasks with many good answers. Where
+# there is one, a single draw is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
@@ -1226,8 +1241,9 @@ verdict
 # (2017)](https://arxiv.org/abs/1706.03762), section 6.1. Top-k: [Fan, Lewis and Dauphin
 # (2018)](https://arxiv.org/abs/1805.04833). Top-p, and why likely text is dull: [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751). What keys and values cost in a large model: [Pope and others
-# (2023)](https://arxiv.org/abs/2211.05102). Min-p: [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082). Search errors and model errors: [Stahlberg and Byrne (2019)](https://arxiv.org/abs/1908.10090). Speculative decoding: [Leviathan
-# and others (2023)](https://arxiv.org/abs/2211.17192).
+# (2023)](https://arxiv.org/abs/2211.05102). Min-p: [Nguyen and others (2024)](https://arxiv.org/abs/2407.01082). Search
+# errors and model errors: [Stahlberg and Byrne (2019)](https://arxiv.org/abs/1908.10090). Speculative decoding:
+# [Leviathan and others (2023)](https://arxiv.org/abs/2211.17192).
 #
 # **Next.** Everything on the map is built. Part III puts it to work: chapters 13 and 14 translate whole sentences,
 # measure how well, and compare the transformer with the networks that came before.

@@ -9,9 +9,9 @@
 # # 13. Does attention point at the right word?
 #
 # Pictures of attention in a translator look like dictionaries. Are they? Here is a language in which that can be
-# checked: a small part of German, made by rules, where for each word we know which English words it renders. At the end of
-# this chapter there is a number for how often attention points at the right word, an experiment that shows what is read
-# there, and a race with the networks that came before the transformer.
+# checked: a small part of German, made by rules, where for each word we know which English words it renders. At the end
+# of this chapter there is a number for how often attention points at the right word, an experiment that shows what is
+# read there, and a race with the networks that came before the transformer.
 #
 # You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 25 minutes to read, and
 # 30 more for the exercises. You need no German.
@@ -28,9 +28,9 @@ transformer_map(built=13)
 # %% [markdown]
 # ## German by rules
 #
-# German puts words where English does not expect them. The finite verb, the one that agrees with its subject, is the second
-# part of a main clause (**V2**), whatever part comes first, and the last of a subordinate clause, one that begins with
-# *because* or *that*. Some verbs come apart (**separable verbs**):
+# German puts words where English does not expect them. The finite verb, the one that agrees with its subject, is the
+# second part of a main clause (**V2**), whatever part comes first, and the last of a subordinate clause, one that
+# begins with *because* or *that*. Some verbs come apart (**separable verbs**):
 #
 # | English | German |
 # |---|---|
@@ -39,9 +39,10 @@ transformer_map(built=13)
 #
 # A **synchronous grammar** makes a sentence once, as parts without an order, and puts the parts in order twice. So it
 # knows which word came from which. Ours is imported from `dotformer.data.grammar`; here it works on one clause. A
-# `Phrase` is its English words, and its German words, each with the English words that it renders. `leaf` links them from the
-# right, and the first German word gets what is left: in `leaf("in the evening", "am Abend")`, *Abend* renders *evening*, and
-# *am* renders *in the*. The *prefix* is the part of the verb that comes off. It renders the same English word.
+# `Phrase` is its English words, and its German words, each with the English words that it renders. `leaf` links them
+# from the right, and the first German word gets what is left: in `leaf("in the evening", "am Abend")`, *Abend* renders
+# *evening*, and *am* renders *in the*. The *prefix* is the part of the verb that comes off. It renders the same English
+# word.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -75,11 +76,12 @@ def show(phrase):
 show(in_order("time subject finite object", "time finite subject object prefix"))
 
 # %% [markdown]
-# The last line of the cell puts the parts in two orders. Both begin with the time. Then English goes on with the subject, and
-# German with the finite verb, whose prefix is left for the end: three words stand between *macht* and *auf*.
+# The last line of the cell puts the parts in two orders. Both begin with the time. Then English goes on with the
+# subject, and German with the finite verb, whose prefix is left for the end: three words stand between *macht* and
+# *auf*.
 #
-# **Predict first.** Put *because* in front, *weil*. In which order do the five German parts behind it come? The second picture
-# answers.
+# **Predict first.** Put *because* in front, *weil*. In which order do the five German parts behind it come? The second
+# picture answers.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two sentences, English above and German below, with a line between words that render each other. In the evening she opens the door: the lines of opens lead to macht, the third German word, and to auf, the last. Because she opens the door in the evening: the lines of opens lead to auf and macht, side by side at the end, and cross those of the door and in the evening."}}
 main = in_order("time subject finite object", "time finite subject object prefix")
@@ -113,13 +115,14 @@ plt.show()
 assert [text for text, _ in because.german][-2:] == ["auf", "macht"]
 
 # %% [markdown]
-# With *because* in front the finite verb goes to the end of the German clause, behind its own prefix, while in English nothing
-# has moved. And in German the time comes before the object. (In writing, *auf* and *macht* become one word, *aufmacht*; the
-# package's `linearize` joins them.)
+# With *because* in front the finite verb goes to the end of the German clause, behind its own prefix, while in English
+# nothing has moved. And in German the time comes before the object. (In writing, *auf* and *macht* become one word,
+# *aufmacht*; the package's `linearize` joins them.)
 #
 # `grammar` draws such clauses at random, one or two in a sentence, from a small lexicon. Each noun in it says what may
-# be done with it, so that nobody eats a window, and no noun or verb occurs twice in a sentence. What stands before a German noun
-# agrees with it in gender, number and case: *der Mann*, *die Frau*, *das Kätzchen*, where English has *the* three times.
+# be done with it, so that nobody eats a window, and no noun or verb occurs twice in a sentence. What stands before a
+# German noun agrees with it in gender, number and case: *der Mann*, *die Frau*, *das Kätzchen*, where English has *the*
+# three times.
 #
 # Here is what comes out, and one sentence with its **gold alignment**, the links that the grammar knows.
 
@@ -148,8 +151,8 @@ assert 0.5 < len(two_clauses) / len(everything) < 0.54
 
 # %% [markdown]
 # *macht* and *auf* both render *opens*: the verb has come apart, with *am Morgen* and *die Tür* inside, and these two
-# have changed places. *am* renders two words. Half of all sentences have a second clause, one that a conjunction opens and a
-# verb ends.
+# have changed places. *am* renders two words. Half of all sentences have a second clause, one that a conjunction opens
+# and a verb ends.
 
 # %% tags=["quiz"]
 links = {}
@@ -177,9 +180,9 @@ quiz.number(
 # %% [markdown]
 # ## A translator that knows this language
 #
-# `python -m dotformer train configs/grammar.toml` has trained a transformer on 20,000 such sentences, two minutes on one core:
-# two layers on each side, four heads, width 64, one token for each word. The result comes with the book: a folder with a
-# configuration, two tokenizers and the parameters.
+# `python -m dotformer train configs/grammar.toml` has trained a transformer on 20,000 such sentences, two minutes on
+# one core: two layers on each side, four heads, width 64, one token for each word. The result comes with the book: a
+# folder with a configuration, two tokenizers and the parameters.
 
 # %%
 import json
@@ -218,12 +221,12 @@ assert right == 1
 # %% [markdown]
 # ## Does attention say which word came from which?
 #
-# Which word came from which is the question of **word alignment**, and here we have the answers. So measure, for each German word
-# that has a link: does the largest weight stand on an English word that it renders?
+# Which word came from which is the question of **word alignment**, and here we have the answers. So measure, for each
+# German word that has a link: does the largest weight stand on an English word that it renders?
 #
-# One thing first. The weights that count are those with which a word is *predicted*, and a decoder predicts a word when it has
-# read the one before. So the weights for *macht* are in the row that has read *Mutter*. In the last layer, the mean of its
-# four heads:
+# One thing first. The weights that count are those with which a word is *predicted*, and a decoder predicts a word when
+# it has read the one before. So the weights for *macht* are in the row that has read *Mutter*. In the last layer, the
+# mean of its four heads:
 
 # %%
 from dotformer.support.recording import record_weights
@@ -315,9 +318,9 @@ assert 0.6 < by_layer[0] < 0.66 and by_layer[1] > 0.99
 assert by_head[0].max() < straight < by_head[1].min()
 
 # %% [markdown]
-# The last layer points at a right word 99 times in 100. In the first no head reaches the diagonal, and their mean is ten points
-# above it. (The last line is the mistake of an off-by-one: it makes the same weights look like chance.) Choose layer, head and
-# word yourself:
+# The last layer points at a right word 99 times in 100. In the first no head reaches the diagonal, and their mean is
+# ten points above it. (The last line is the mistake of an off-by-one: it makes the same weights look like chance.)
+# Choose layer, head and word yourself:
 
 # %% tags=["plot"]
 movable.heads(
@@ -332,15 +335,16 @@ movable.heads(
 # %% [markdown]
 # ## What is read at the right word?
 #
-# So the map is a dictionary? Take *the old man can see a kitten*. Its translation begins with *der*, and to write it the last
-# layer looks at *the*. That is right. But English *the* does not know that *man* is masculine; before *woman* it is *die*, before
-# *kitten* *das*. Where does the model read the gender?
+# So the map is a dictionary? Take *the old man can see a kitten*. Its translation begins with *der*, and to write it
+# the last layer looks at *the*. That is right. But English *the* does not know that *man* is masculine; before *woman*
+# it is *die*, before *kitten* *das*. Where does the model read the gender?
 #
-# A weight does not say, but an experiment can. Let the encoder read the sentence, and once more with *woman* for *man*. Then take
-# the memory of the first sentence, replace the vector at *one* position by that of the second sentence, and ask the decoder for
-# the first German word. (This is an **interchange intervention**, or *activation patching*.)
+# A weight does not say, but an experiment can. Let the encoder read the sentence, and once more with *woman* for *man*.
+# Then take the memory of the first sentence, replace the vector at *one* position by that of the second sentence, and
+# ask the decoder for the first German word. (This is an **interchange intervention**, or *activation patching*.)
 #
-# **Predict first.** At which position does the exchange turn *der* into *die*: at *the*, at *old*, at *man*, or only at all three?
+# **Predict first.** At which position does the exchange turn *der* into *die*: at *the*, at *old*, at *man*, or only at
+# all three?
 
 
 # %%
@@ -380,13 +384,13 @@ for place, word in enumerate(text.split()):
     print(f"{word:18}", *(f"{p:.2f}" for p in first_word(mixed)))
 
 # %% [markdown]
-# The columns are *der*, *die* and *das*. The vector at *the* decides alone, and the one at *man* does little. What stands there in
-# the memory is no longer *the*: the encoder has brought it the gender of its noun ([chapter
+# The columns are *der*, *die* and *das*. The vector at *the* decides alone, and the one at *man* does little. What
+# stands there in the memory is no longer *the*: the encoder has brought it the gender of its noun ([chapter
 # 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits).
 #
-# One sentence proves little, and it might be *woman* that was brought, and not a gender. So take all test sentences that begin
-# with *the* and a man, a dog, a woman, a cat or a kitten (and have no pronoun that tells the gender as well), exchange with each of
-# the other four nouns, and see whose article is written.
+# One sentence proves little, and it might be *woman* that was brought, and not a gender. So take all test sentences
+# that begin with *the* and a man, a dog, a woman, a cat or a kitten (and have no pronoun that tells the gender as
+# well), exchange with each of the other four nouns, and see whose article is written.
 
 # %%
 PRONOUNS = set("he him his she her it its".split())
@@ -423,11 +427,12 @@ for (where, gender), (own, theirs, total) in sorted(counts.items(), reverse=True
 
 # %% [markdown]
 # At *the* the donor's article is written every time, and with a donor of the same gender nothing changes: what was
-# brought is the gender, or something that decides it. At the noun itself, and at any other word, the exchange never changes the article. So the map pointed at the right word,
-# and what the decoder read there had come from another one. A map shows *where* the decoder reads, not *what* it finds.
+# brought is the gender, or something that decides it. At the noun itself, and at any other word, the exchange never
+# changes the article. So the map pointed at the right word, and what the decoder read there had come from another one.
+# A map shows *where* the decoder reads, not *what* it finds.
 #
-# How does the gender get to *the*? By the encoder's attention, so forbid it: let the position of *the* attend to every word but
-# its noun, or, to compare, to every word but one of the others.
+# How does the gender get to *the*? By the encoder's attention, so forbid it: let the position of *the* attend to every
+# word but its noun, or, to compare, to every word but one of the others.
 
 # %%
 right = {"its noun": [], "another word": []}
@@ -448,9 +453,9 @@ for where in ("its noun", "another word"):
 assert all(right["another word"]) and sum(right["its noun"]) == 30
 
 # %% [markdown]
-# Without the direct look six of the 36 articles are wrong, and hiding any other word changes nothing. The other thirty get their
-# gender by some other way, which we have not traced: a **knock-out** shows what a link does for the result, and not what it would
-# do if the others were gone.
+# Without the direct look six of the 36 articles are wrong, and hiding any other word changes nothing. The other thirty
+# get their gender by some other way, which we have not traced: a **knock-out** shows what a link does for the result,
+# and not what it would do if the others were gone.
 #
 # Is a layer that does not point useless, then? Throw away what the cross-attention of a layer finds, by setting its last
 # matrix to zero.
@@ -469,8 +474,10 @@ print("right without the cross-attention of layer 1, of layer 2:", without)
 assert 0.95 < without[0] < 0.99 and without[1] < 0.01
 
 # %% [markdown]
-# Without layer 2's cross-attention hardly a sentence is right, without layer 1's nearly all are. In this model the layer that points is the
-# one that is needed; it is also the last. (Such an **ablation** also gives the parts above it an input unlike any in training. [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) has more such trials.)
+# Without layer 2's cross-attention hardly a sentence is right, without layer 1's nearly all are. In this model the
+# layer that points is the one that is needed; it is also the last. (Such an **ablation** also gives the parts above it
+# an input unlike any in training. [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) has more such
+# trials.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -748,9 +755,9 @@ quiz.number(
 # ## The same words, the same steps
 #
 # Five models of a quarter of a million parameters learn this language: a transformer, and LSTM and GRU with and without
-# attention. A program has trained each of them three times, with different seeds, on the same batches, for 900 steps, at the
-# same learning rate, 0.003 (`python -m benchmarks.translators`, three hours of one core). That is the learning rate of chapter 11,
-# which was chosen for a transformer. A sentence counts as right if every word of it is.
+# attention. A program has trained each of them three times, with different seeds, on the same batches, for 900 steps,
+# at the same learning rate, 0.003 (`python -m benchmarks.translators`, three hours of one core). That is the learning
+# rate of chapter 11, which was chosen for a transformer. A sentence counts as right if every word of it is.
 #
 # **Predict first.** How many of 500 held-out sentences does each get wrong: the transformer, a recurrent network with
 # attention, one without?
@@ -786,8 +793,8 @@ assert min(mistakes("gru, attention", "untuned")) == 48
 assert min(mistakes("lstm, attention", "untuned")) > 220
 
 # %% [markdown]
-# The transformer makes at most 5 mistakes. The GRU with attention makes 48 to 142, the LSTM with attention more than 200, and
-# without attention hardly a sentence is right. A clear order, confirmed by three seeds.
+# The transformer makes at most 5 mistakes. The GRU with attention makes 48 to 142, the LSTM with attention more than
+# 200, and without attention hardly a sentence is right. A clear order, confirmed by three seeds.
 #
 # ### Break it: a baseline that nobody tuned
 #
@@ -795,12 +802,14 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 # published: one's own model with its best settings, the others with the same. From outside they look fair. The check is
 # to give each the same *effort*, and that is what the program does, in three steps:
 #
-# 1. *Its own learning rate.* Learning rates are tried in steps of a factor of 2, until the best has a worse one on either side. What
-#    counts is the share of right sentences on the validation set, with one seed.
-# 2. *The same start.* Our embeddings are drawn with a standard deviation of $1/\sqrt{D}$, here about 1/8. The transformer multiplies them
-#    by $\sqrt{D}$ ([chapter 5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)), the recurrent models did not. Now they do, and choose a learning rate again.
-# 3. *All settings.* Learning rate, size of the embeddings, number of layers and dropout, each widened until the best value lies inside. The width follows,
-#    so that the number of parameters stays about the same.
+# 1. *Its own learning rate.* Learning rates are tried in steps of a factor of 2, until the best has a worse one on
+#    either side. What counts is the share of right sentences on the validation set, with one seed.
+# 2. *The same start.* Our embeddings are drawn with a standard deviation of $1/\sqrt{D}$, here about 1/8. The
+#    transformer multiplies them by $\sqrt{D}$ ([chapter
+#    5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)), the recurrent models did not. Now they
+#    do, and choose a learning rate again.
+# 3. *All settings.* Learning rate, size of the embeddings, number of layers and dropout, each widened until the best
+#    value lies inside. The width follows, so that the number of parameters stays about the same.
 #
 # **Predict first.** What happens to the order?
 
@@ -842,15 +851,17 @@ small, scaled = (mistakes("gru, no attention", stage) for stage in stages[1:3])
 assert max(small) < min(scaled)
 
 # %% [markdown]
-# The first column is as before, then come the three steps. Step 1 changes the learning rate alone: at 0.012, four times as high, both models with attention are nearly
-# free of mistakes. Step 2 tells why they needed it: at the old 0.003, scaled embeddings alone lift the GRU from 78 to 99 percent of the
-# validation set and the LSTM from 34 to 98 (one seed). And the LSTM without attention, at the same 0.006 in both columns, goes
-# from nearly all wrong to 187 to 258. So for these it was the start, which a higher learning rate can make up for. (The GRU without attention is better off
+# The first column is as before, then come the three steps. Step 1 changes the learning rate alone: at 0.012, four times
+# as high, both models with attention are nearly free of mistakes. Step 2 tells why they needed it: at the old 0.003,
+# scaled embeddings alone lift the GRU from 78 to 99 percent of the validation set and the LSTM from 34 to 98 (one
+# seed). And the LSTM without attention, at the same 0.006 in both columns, goes from nearly all wrong to 187 to 258. So
+# for these it was the start, which a higher learning rate can make up for. (The GRU without attention is better off
 # with small embeddings and a high learning rate.)
 #
-# And what remained is attention. All three models that have it end with at most two mistakes in three times 500 sentences:
-# **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. Without attention, after as careful a search, 133 to 298 sentences of 500 are
-# still wrong after 900 steps (the LSTM was better before the third step, which chose by one seed), and a larger share of the long ones:
+# And what remained is attention. All three models that have it end with at most two mistakes in three times 500
+# sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. Without
+# attention, after as careful a search, 133 to 298 sentences of 500 are still wrong after 900 steps (the LSTM was better
+# before the third step, which chose by one seed), and a larger share of the long ones:
 
 # %%
 lengths = np.array([len(pair.target.split()) for pair in corpus.test])
@@ -878,17 +889,19 @@ assert (
 )
 
 # %% [markdown]
-# (Some of that would be so for any model: a sentence is right only if *every* word is, so twice the words at the same chance each
-# leave the square of the share, $0.91^2 = 0.83$ for the GRU. It has 52 percent.)
+# (Some of that would be so for any model: a sentence is right only if *every* word is, so twice the words at the same
+# chance each leave the square of the share, $0.91^2 = 0.83$ for the GRU. It has 52 percent.)
 #
-# So why did transformers replace recurrent networks? Not because of a race over equal steps. Even on one core of a CPU its
-# step takes three quarters of the GRU's time and five sixths of the LSTM's, each in its best shape; and the more a processor computes at once, the longer
-# it waits in a loop over words (we have not measured that here). So in the same time a transformer can make more steps, or larger ones.
+# So why did transformers replace recurrent networks? Not because of a race over equal steps. Even on one core of a CPU
+# its step takes three quarters of the GRU's time and five sixths of the LSTM's, each in its best shape; and the more a
+# processor computes at once, the longer it waits in a loop over words (we have not measured that here). So in the same
+# time a transformer can make more steps, or larger ones.
 #
-# How large must a difference be? Count the sentences that one of two models gets wrong and the other right. If neither were
-# better, each such sentence would be a fair coin. For 5 against 0 the chance of so uneven a split, in either direction, is $2 / 2^5 = 6$
-# percent; for 9 against 0 it is 0.4 percent. This is the **sign test**. It asks whether these two *trained models* differ. Whether the two *kinds* do is a question about
-# seeds, and with three seeds on each side, even when all of one side beat all of the other, chance alone does that in 2 of the $\binom{6}{3} = 20$ orders.
+# How large must a difference be? Count the sentences that one of two models gets wrong and the other right. If neither
+# were better, each such sentence would be a fair coin. For 5 against 0 the chance of so uneven a split, in either
+# direction, is $2 / 2^5 = 6$ percent; for 9 against 0 it is 0.4 percent. This is the **sign test**. It asks whether
+# these two *trained models* differ. Whether the two *kinds* do is a question about seeds, and with three seeds on each
+# side, even when all of one side beat all of the other, chance alone does that in 2 of the $\binom{6}{3} = 20$ orders.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -924,17 +937,18 @@ for name in with_attention:
         assert 0.81 < points < 0.99 and len(run["wrong"]) < 2
 
 # %% [markdown]
-# All three attend to a right word on more than four words in five. But to look right is not the same as to
-# write right: the LSTM, with 81 to 90 percent, makes as few mistakes as the others. The encoder has passed every word in both directions, and the states
-# of its neighbours may hold it too.
+# All three attend to a right word on more than four words in five. But to look right is not the same as to write right:
+# the LSTM, with 81 to 90 percent, makes as few mistakes as the others. The encoder has passed every word in both
+# directions, and the states of its neighbours may hold it too.
 #
 # ### Longer than anything it has learnt
 #
-# The number words of chapter 11 are made of few words, and can be long. The program has trained the five models on those
-# of up to nine words in German, the median length, with scaled embeddings and a learning rate of their own, and tested them on all.
+# The number words of chapter 11 are made of few words, and can be long. The program has trained the five models on
+# those of up to nine words in German, the median length, with scaled embeddings and a learning rate of their own, and
+# tested them on all.
 #
-# **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings of
-# positions that it has never met. Which does better on numbers longer than any it was trained on?
+# **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings
+# of positions that it has never met. Which does better on numbers longer than any it was trained on?
 
 # %%
 from dotformer.data.corpora import number_words
@@ -965,10 +979,12 @@ print(f"    wrong  {written[0][0]}\n    right  {written[0][1]}")
 assert shorter == len(written) == 28
 
 # %% [markdown]
-# Both recurrent models with attention make no mistake, nor does the GRU without; the LSTM without makes 3 to 13. The transformer gets 3, 9 and 16 of 120
-# wrong. The sign test calls 9 and 16 against 0 more than chance, so those two trained models are worse; of the kinds it is three seeds against three. What they write is always too short. The positions are sinusoids, and
-# [chapter 5](05_position.ipynb#could-the-encoding-be-learned) found that these can extrapolate and often do not. (So a
-# state of fixed size can hold a number of eleven words. A sentence of the grammar asks more of it.)
+# Both recurrent models with attention make no mistake, nor does the GRU without; the LSTM without makes 3 to 13. The
+# transformer gets 3, 9 and 16 of 120 wrong. The sign test calls 9 and 16 against 0 more than chance, so those two
+# trained models are worse; of the kinds it is three seeds against three. What they write is always too short. The
+# positions are sinusoids, and [chapter 5](05_position.ipynb#could-the-encoding-be-learned) found that these can
+# extrapolate and often do not. (So a state of fixed size can hold a number of eleven words. A sentence of the grammar
+# asks more of it.)
 
 # %% [markdown]
 # ## Exercises
@@ -1097,8 +1113,9 @@ verdict
 #
 # A translator reads one sentence and writes another, word by word, each time looking back at what it has read. Where
 # the truth is known, one can measure how often a layer attends to the words being rendered: the last one nearly always
-# does. Exchanging a single state shows that what it reads there need not be that word alone. And recurrent
-# models with attention are as good here, once their start and their learning rate are chosen for them; models without attention are not, in as many steps.
+# does. Exchanging a single state shows that what it reads there need not be that word alone. And recurrent models with
+# attention are as good here, once their start and their learning rate are chosen for them; models without attention are
+# not, in as many steps.
 #
 # **Sources.** The synchronous grammar: [Lewis and Stearns (1968)](https://doi.org/10.1145/321466.321477). Sequence to
 # sequence: [Sutskever, Vinyals and Le (2014)](https://arxiv.org/abs/1409.3215); additive attention: [Bahdanau, Cho and

@@ -8,10 +8,10 @@
 # %% [markdown]
 # # 14. How well does it translate?
 #
-# A translation is hard to judge. This chapter takes apart the scores that the field uses, shows how one can be raised without
-# better translations and what it does not see, and asks when a difference of two scores means something. Then come real
-# data: captions of pictures, English words and how they sound. At the end you have a translator that one command
-# trains, and scores with their signatures.
+# A translation is hard to judge. This chapter takes apart the scores that the field uses, shows how one can be raised
+# without better translations and what it does not see, and asks when a difference of two scores means something. Then
+# come real data: captions of pictures, English words and how they sound. At the end you have a translator that one
+# command trains, and scores with their signatures.
 #
 # You need [chapter 13](13_alignment.ipynb). It takes about 25 minutes to read, and 25 more for the exercises. You need
 # no German.
@@ -44,18 +44,19 @@ transformer_map(built=14)
 # | 3 words | 3 | *Hund sieht die, sieht die Katze*: 2 | 2/3 |
 # | 4 words | 2 | *Hund sieht die Katze*: 1 | 1/2 |
 #
-# **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$, because longer n-grams are found less often: in an ordinary mean they would hardly count, while in
-# a geometric one the loss of a tenth costs the same at every $n$. **Clipping** means that an n-gram counts
-# at most as often as it is in the reference; otherwise every single word of *die die die* would be found.
+# **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$,
+# because longer n-grams are found less often: in an ordinary mean they would hardly count, while in a geometric one the
+# loss of a tenth costs the same at every $n$. **Clipping** means that an n-gram counts at most as often as it is in the
+# reference; otherwise every single word of *die die die* would be found.
 #
-# So far it has cost nothing that *im Garten* is missing, because precision asks only about what was written. So a text of $c$ words that is shorter than its reference of $r$ words
-# is multiplied by the **brevity penalty** $e^{1 - r/c}$, here $e^{1 - 7/5} = 0.670$. Together that is 0.448; scores
-# are given in hundredths, 44.8.
+# So far it has cost nothing that *im Garten* is missing, because precision asks only about what was written. So a text
+# of $c$ words that is shorter than its reference of $r$ words is multiplied by the **brevity penalty** $e^{1 - r/c}$,
+# here $e^{1 - 7/5} = 0.670$. Together that is 0.448; scores are given in hundredths, 44.8.
 #
-# For a test set the n-grams and the lengths of all sentences are added up before anything is divided (**corpus BLEU**). And what is a word?
-# *Katze.* with its full stop, or without? Each way of tokenizing gives different figures. So do not count BLEU with code of your own:
-# [sacreBLEU](https://github.com/mjpost/sacrebleu) tokenizes by the same rules for everyone who does not
-# ask for others, and says which in a **signature**.
+# For a test set the n-grams and the lengths of all sentences are added up before anything is divided (**corpus BLEU**).
+# And what is a word? *Katze.* with its full stop, or without? Each way of tokenizing gives different figures. So do not
+# count BLEU with code of your own: [sacreBLEU](https://github.com/mjpost/sacrebleu) tokenizes by the same rules for
+# everyone who does not ask for others, and says which in a **signature**.
 
 # %% tags=["export"] module="translation"
 from collections.abc import Sequence
@@ -155,17 +156,18 @@ quiz.number(
 # %% [markdown]
 # ### Letters instead of words
 #
-# For BLEU *Katzen* is as far from *Katze* as *Hund* is. **chrF** counts n-grams of characters, without the spaces, for $n$ from 1 to 6.
+# For BLEU *Katzen* is as far from *Katze* as *Hund* is. **chrF** counts n-grams of characters, without the spaces, for
+# $n$ from 1 to 6.
 #
-# **By hand.** The reference is *die Katze*, the model wrote *die Katzen*: nine letters for eight, of which eight are found.
-# There are eight pairs for seven, of which seven are found, and so on, so the precisions are 8/9, 7/8, 6/7, 5/6, 4/5 and 3/4, with a mean of
-# $P = 0.834$. The **recall**, the share of the reference's n-grams that were written, is $R = 1$ for each $n$. Recall
-# counts twice as much as precision, in the F-score with $\beta = 2$,
+# **By hand.** The reference is *die Katze*, the model wrote *die Katzen*: nine letters for eight, of which eight are
+# found. There are eight pairs for seven, of which seven are found, and so on, so the precisions are 8/9, 7/8, 6/7, 5/6,
+# 4/5 and 3/4, with a mean of $P = 0.834$. The **recall**, the share of the reference's n-grams that were written, is $R
+# = 1$ for each $n$. Recall counts twice as much as precision, in the F-score with $\beta = 2$,
 #
 # $$\text{chrF} = \frac{(1 + \beta^2) \, P R}{\beta^2 P + R} = \frac{5 P R}{4 P + R} = 0.962 .$$
 #
-# Because recall is in the formula, no brevity penalty is needed. And there are no words that must be cut first, which suits languages with
-# many endings, or without spaces.
+# Because recall is in the formula, no brevity penalty is needed. And there are no words that must be cut first, which
+# suits languages with many endings, or without spaces.
 
 
 # %% tags=["export"] module="translation"
@@ -231,14 +233,14 @@ for name, score in scores.items():
 assert [round(score, 1) for score in scores.values()] == [87.7, 86.5, 93.4, 91.3]
 
 # %% [markdown]
-# The translations are the same, and the score goes from 86.5 to 93.4. Letters are easier to hit than words, and a word that
-# both sides have lost counts as found.
+# The translations are the same, and the score goes from 86.5 to 93.4. Letters are easier to hit than words, and a word
+# that both sides have lost counts as found.
 #
-# Seen from outside, nothing looks wrong with any of these. The signature catches the second and the third. It cannot catch the
-# last, which is sacreBLEU with its usual settings. So compare two scores only if the signatures are equal and the
-# references are those that were published, untouched. And no signature says what a model has seen: a vocabulary learnt
-# from the test set too, or a checkpoint chosen by its test score, leaves no trace in it. `python -m dotformer` learns
-# its tokens from the training part alone, and chooses by validation.
+# Seen from outside, nothing looks wrong with any of these. The signature catches the second and the third. It cannot
+# catch the last, which is sacreBLEU with its usual settings. So compare two scores only if the signatures are equal and
+# the references are those that were published, untouched. And no signature says what a model has seen: a vocabulary
+# learnt from the test set too, or a checkpoint chosen by its test score, leaves no trace in it. `python -m dotformer`
+# learns its tokens from the training part alone, and chooses by validation.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -265,8 +267,9 @@ quiz.one_choice(
 # ### What BLEU does not see
 #
 # **Predict first.** The reference is *der Mann gibt dem Hund keinen Apfel*, the man gives the dog no apple. Here are
-# four translations with what they mean. Which does BLEU like best? (Only one of them has a 4-gram in common with the reference. Elsewhere the
-# geometric mean would be 0; sacreBLEU counts such a precision as a small one, the smoothing of its signature. BLEU is made for test sets, not for sentences.)
+# four translations with what they mean. Which does BLEU like best? (Only one of them has a 4-gram in common with the
+# reference. Elsewhere the geometric mean would be 0; sacreBLEU counts such a precision as a small one, the smoothing of
+# its signature. BLEU is made for test sets, not for sentences.)
 
 # %%
 reference = "der Mann gibt dem Hund keinen Apfel ."
@@ -298,26 +301,28 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # | that the same words may stand in another order | *dem Hund* in front is good German, and loses two thirds |
 # | that the same may be said in other words | *bekommt vom Mann*: the lowest score |
 #
-# chrF puts twelve points between *dem Hund gibt der Mann* and *der Hund gibt dem Mann*, but the opposite comes first again, and the
-# paraphrase last. Both count, and neither knows a meaning, so neither can tell whether one sentence is right. Over a thousand sentences
-# such accidents can even out; a habit of a system, such as losing *not*, does not.
+# chrF puts twelve points between *dem Hund gibt der Mann* and *der Hund gibt dem Mann*, but the opposite comes first
+# again, and the paraphrase last. Both count, and neither knows a meaning, so neither can tell whether one sentence is
+# right. Over a thousand sentences such accidents can even out; a habit of a system, such as losing *not*, does not.
 #
-# **Learned metrics** ask a model. [COMET](https://aclanthology.org/2020.emnlp-main.213/) is an encoder like the one in [chapter
-# 15](15_pretrained.ipynb), but multilingual: it reads the source, the translation and the reference, and a small network on top has learnt
-# to give the score that people gave. So it can give credit to *bekommt vom Mann*, which shares
-# hardly an n-gram with its reference. Measured against human judgement, such metrics have
-# been clearly ahead of BLEU for years ([Freitag and others 2022](https://aclanthology.org/2022.wmt-1.2/)), and a paper on translation should report one.
-# What it costs: half a billion parameters to run, scores to trust less the further a language or a kind of text is from those
-# it has learnt from, and no explanation of any of them. This book counts, because you can check a count by hand.
+# **Learned metrics** ask a model. [COMET](https://aclanthology.org/2020.emnlp-main.213/) is an encoder like the one in
+# [chapter 15](15_pretrained.ipynb), but multilingual: it reads the source, the translation and the reference, and a
+# small network on top has learnt to give the score that people gave. So it can give credit to *bekommt vom Mann*, which
+# shares hardly an n-gram with its reference. Measured against human judgement, such metrics have been clearly ahead of
+# BLEU for years ([Freitag and others 2022](https://aclanthology.org/2022.wmt-1.2/)), and a paper on translation should
+# report one. What it costs: half a billion parameters to run, scores to trust less the further a language or a kind of
+# text is from those it has learnt from, and no explanation of any of them. This book counts, because you can check a
+# count by hand.
 #
 # ## Is one better than the other?
 #
-# Chapter 13 has trained that GRU three times. With seed 0 it gets 87.7 BLEU, with seed 2 only 84.5. Is the latter worse, or
-# was it unlucky with these 500 sentences?
+# Chapter 13 has trained that GRU three times. With seed 0 it gets 87.7 BLEU, with seed 2 only 84.5. Is the latter
+# worse, or was it unlucky with these 500 sentences?
 #
 # One would like to have other test sets. The **bootstrap** makes them out of the one there is: draw 500 sentences with
-# replacement, so that some come twice and some not at all, and compute the score again, a thousand times. How much the score varies
-# says how much it owes to the choice of sentences. To be quick, keep for each sentence only what BLEU adds up: n-grams found, n-grams written, and both lengths.
+# replacement, so that some come twice and some not at all, and compute the score again, a thousand times. How much the
+# score varies says how much it owes to the choice of sentences. To be quick, keep for each sentence only what BLEU adds
+# up: n-grams found, n-grams written, and both lengths.
 
 
 # %%
@@ -346,8 +351,8 @@ for system, row in zip(systems, rows, strict=True):
 assert [round(bleu_of(row), 1) for row in rows] == [87.7, 86.1, 84.5]
 
 # %% [markdown]
-# **Predict first.** How much does the difference of seed 0 and seed 2 vary? One can draw test sets for each by itself, or draw one and give it to both.
-# Which of the two makes the difference look more certain?
+# **Predict first.** How much does the difference of seed 0 and seed 2 vary? One can draw test sets for each by itself,
+# or draw one and give it to both. Which of the two makes the difference look more certain?
 
 # %%
 rng = np.random.default_rng(0)
@@ -361,15 +366,18 @@ for name, differences in ("each its own", apart), ("the same for both", paired):
 assert 1.4 < apart.std() / paired.std() < 1.7
 
 # %% [markdown]
-# Each range holds 95 percent of the thousand differences (a **confidence interval**). Drawn together, the difference varies less, because a hard sentence is hard for both: it is then in both
-# scores or in neither, and what they have in common cancels. This is the
-# **paired bootstrap** ([Koehn 2004](https://aclanthology.org/W04-3250/)). Here 0 lies outside either way; around a smaller
-# difference, of 2.5 points, a range as wide as the first would hold it, and one as wide as the second would not.
+# Each range holds 95 percent of the thousand differences (a **confidence interval**). Drawn together, the difference
+# varies less, because a hard sentence is hard for both: it is then in both scores or in neither, and what they have in
+# common cancels. This is the **paired bootstrap** ([Koehn 2004](https://aclanthology.org/W04-3250/)). Here 0 lies
+# outside either way; around a smaller difference, of 2.5 points, a range as wide as the first would hold it, and one as
+# wide as the second would not.
 #
-# The other test asks what chance can do. If the two were equally good (the **null hypothesis**), it would not matter which of them wrote a sentence. So
-# toss a coin for each sentence, exchange the two translations if it shows heads, and see how far apart the scores are now. Do that many times. How often is the gap
-# at least as large as the real one? This share is the **p-value**, and the test is called **approximate randomization** ([Riezler and Maxwell
-# 2005](https://aclanthology.org/W05-0908/)). (The real order is counted as one more, so that p is never 0.) sacreBLEU has both tests.
+# The other test asks what chance can do. If the two were equally good (the **null hypothesis**), it would not matter
+# which of them wrote a sentence. So toss a coin for each sentence, exchange the two translations if it shows heads, and
+# see how far apart the scores are now. Do that many times. How often is the gap at least as large as the real one? This
+# share is the **p-value**, and the test is called **approximate randomization** ([Riezler and Maxwell
+# 2005](https://aclanthology.org/W05-0908/)). (The real order is counted as one more, so that p is never 0.) sacreBLEU
+# has both tests.
 
 # %%
 from sacrebleu.significance import PairedTest
@@ -392,13 +400,16 @@ assert as_far < 10 and 0.0005 < results["BLEU"][2].p_value < 0.003
 assert 0.05 < results["BLEU"][1].p_value < 0.15
 
 # %% [markdown]
-# So for seeds 0 and 2 chance alone makes such a gap in two or three of a thousand exchanges (the two programs draw different ones). For seeds 0 and 1, 1.6 points apart, it does so
-# in 9 of 100. By custom one speaks of a **significant** difference below 5 of 100; above it, nothing has been shown, not even that they are equal. (Whoever compares
-# all pairs of many systems, as we have just taken the best and the worst of three, will find one in twenty by chance, and has to ask for less than 0.05.)
+# So for seeds 0 and 2 chance alone makes such a gap in two or three of a thousand exchanges (the two programs draw
+# different ones). For seeds 0 and 1, 1.6 points apart, it does so in 9 of 100. By custom one speaks of a
+# **significant** difference below 5 of 100; above it, nothing has been shown, not even that they are equal. (Whoever
+# compares all pairs of many systems, as we have just taken the best and the worst of three, will find one in twenty by
+# chance, and has to ask for less than 0.05.)
 #
-# And what has been shown? One *trained model* is worse than the other, on sentences like these. But they are of one kind, with the same settings. Only
-# the seed differs! Such a test knows nothing of seeds. If two *kinds* of model are trained once each, and p is 0.002, that may
-# be all there is. So train several of each, show all their scores, and let the difference between the kinds be large beside that between seeds.
+# And what has been shown? One *trained model* is worse than the other, on sentences like these. But they are of one
+# kind, with the same settings. Only the seed differs! Such a test knows nothing of seeds. If two *kinds* of model are
+# trained once each, and p is 0.002, that may be all there is. So train several of each, show all their scores, and let
+# the difference between the kinds be large beside that between seeds.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -491,7 +502,8 @@ class RecurrentState:
 
 # %% [markdown]
 # And a `Translator` is either kind of model with its two tokenizers: text in, text out. `translate` cuts texts into
-# tokens, searches with a beam, and joins what it finds. (It takes texts of one length together, so there is no padding to be hidden.) The rest checks what comes in.
+# tokens, searches with a beam, and joins what it finds. (It takes texts of one length together, so there is no padding
+# to be hidden.) The rest checks what comes in.
 
 # %% tags=["export"] module="translation"
 from collections import defaultdict
@@ -616,7 +628,8 @@ class Translator:
 #
 # Here is what `configs/multi30k-en-de.toml` has made: English to German, four layers on each side, width 128, 9,000
 # steps on one core of a CPU. `configs/multi30k-de-en.toml` is the other direction, trained by the same command on a
-# GPU. Each was trained once, with one seed. Both were tested on the 1,000 captions of 2016, with beam 4 and $\alpha = 0.6$.
+# GPU. Each was trained once, with one seed. Both were tested on the 1,000 captions of 2016, with beam 4 and $\alpha =
+# 0.6$.
 
 # %%
 run, backwards = measured("multi30k-en-de"), measured("multi30k-de-en")
@@ -688,11 +701,11 @@ for word, looks in zip(sentence["target"], weights[1].argmax(-1).T, strict=False
 assert agreed == [" Mann", " Hut", " starrt", " etwas"]
 
 # %% [markdown]
-# For four of the ten tokens all four heads of the second layer attend most to the same token, and it is the right one (in the fourth layer also four times,
-# in the first and the third less often): *man*
-# for *Mann*, *hat* for *Hut*, *star* for *starrt*, *something* for *etwas*. (In the figure, choose the token *before*:
-# `Hut` shows how *starrt* is written.) For the other tokens they differ, also where there is a counterpart: *in* for
-# *mit*, *an* for *einem*, *at* for *auf*. One sentence shows how to read such a picture, and no more.
+# For four of the ten tokens all four heads of the second layer attend most to the same token, and it is the right one
+# (in the fourth layer also four times, in the first and the third less often): *man* for *Mann*, *hat* for *Hut*,
+# *star* for *starrt*, *something* for *etwas*. (In the figure, choose the token *before*: `Hut` shows how *starrt* is
+# written.) For the other tokens they differ, also where there is a counterpart: *in* for *mit*, *an* for *einem*, *at*
+# for *auf*. One sentence shows how to read such a picture, and no more.
 
 # %% [markdown]
 # ## And how is that said?
@@ -845,13 +858,15 @@ verdict
 # ## In one breath
 #
 # BLEU counts the n-grams of words that a translation shares with one good answer, over a whole test set, and chrF those
-# of characters. Neither sees the meaning, and two scores can be compared only if signature and references are the same. A paired test asks
-# whether two trained models differ on such sentences; for two kinds of model it takes several seeds of each. Trained by one
-# command on 29,000 captions, a transformer of two million parameters gets 38.7 BLEU into German.
+# of characters. Neither sees the meaning, and two scores can be compared only if signature and references are the same.
+# A paired test asks whether two trained models differ on such sentences; for two kinds of model it takes several seeds
+# of each. Trained by one command on 29,000 captions, a transformer of two million parameters gets 38.7 BLEU into
+# German.
 #
 # **Sources.** BLEU: [Papineni and others (2002)](https://aclanthology.org/P02-1040/); why it needs a signature: [Post
-# (2018)](https://arxiv.org/abs/1804.08771); chrF: [Popović (2015)](https://aclanthology.org/W15-3049/); which tests to take, and how often
-# papers take none: [Dror and others (2018)](https://aclanthology.org/P18-1128/). Multi30k: [Elliott and others (2016)](https://arxiv.org/abs/1605.00459).
-# Small transformers on Multi30k: [Wu and others (2021)](https://arxiv.org/abs/2105.14462).
+# (2018)](https://arxiv.org/abs/1804.08771); chrF: [Popović (2015)](https://aclanthology.org/W15-3049/); which tests to
+# take, and how often papers take none: [Dror and others (2018)](https://aclanthology.org/P18-1128/). Multi30k: [Elliott
+# and others (2016)](https://arxiv.org/abs/1605.00459). Small transformers on Multi30k: [Wu and others
+# (2021)](https://arxiv.org/abs/2105.14462).
 #
 # **Next.** [Chapter 15](15_pretrained.ipynb) opens a model that others have trained, with a billion pairs of sentences.

@@ -8,10 +8,10 @@
 # %% [markdown]
 # # 15. What is inside a trained model?
 #
-# The encoder of [chapter 8](08_encoder.ipynb) has been shown to equal PyTorch's, with random numbers in it. Here it runs
-# with the parameters of a published model: you load 22.6 million trained numbers into code that you have read, sentences
-# that mean the same become vectors that point in similar directions, and you search a text by meaning. Then you look at where its heads look,
-# and test by experiment whether that explains anything.
+# The encoder of [chapter 8](08_encoder.ipynb) has been shown to equal PyTorch's, with random numbers in it. Here it
+# runs with the parameters of a published model: you load 22.6 million trained numbers into code that you have read,
+# sentences that mean the same become vectors that point in similar directions, and you search a text by meaning. Then
+# you look at where its heads look, and test by experiment whether that explains anything.
 #
 # You need [chapter 8](08_encoder.ipynb). 30 minutes to read, and 25 more for the exercises.
 
@@ -292,16 +292,18 @@ plt.show()
 #
 # ### How was it trained?
 #
-# In three stages, in which three models take part. In **pre-training**, a model of BERT's size learnt to guess words that were hidden in a text, **masked language modelling**. A narrower one,
-# *MiniLM*, of twelve layers, was trained to imitate it, which is called **distillation**: in its last layer the attention weights should be those of its **teacher**,
-# and so should the softmax of $V V^\top / \sqrt{d_k}$, which says how alike the values of two tokens are ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Of the
-# **student's** twelve layers, every second was kept.
+# In three stages, in which three models take part. In **pre-training**, a model of BERT's size learnt to guess words
+# that were hidden in a text, **masked language modelling**. A narrower one, *MiniLM*, of twelve layers, was trained to
+# imitate it, which is called **distillation**: in its last layer the attention weights should be those of its
+# **teacher**, and so should the softmax of $V V^\top / \sqrt{d_k}$, which says how alike the values of two tokens are
+# ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Of the **student's** twelve layers, every second was kept.
 #
-# The third stage was **fine-tuning** for sentences. 1.17 billion pairs were collected from where people put two texts side by side: a question and
-# its answer, a title and its abstract, two captions of one picture. From a batch of 1,024 pairs, compute all $1{,}024^2$ cosines, divide them by a
-# temperature of $\tau = 0.05$, and ask with softmax and cross-entropy which second text belongs to each first one, and the other way round. This is called **contrastive
-# learning**, and the other 1,023 second texts are the **in-batch negatives**. It is the look-up of [chapter 3](03_softmax.ipynb): a query, keys, a softmax, and
-# a loss that wants all weight on one key. For our three pairs:
+# The third stage was **fine-tuning** for sentences. 1.17 billion pairs were collected from where people put two texts
+# side by side: a question and its answer, a title and its abstract, two captions of one picture. From a batch of 1,024
+# pairs, compute all $1{,}024^2$ cosines, divide them by a temperature of $\tau = 0.05$, and ask with softmax and
+# cross-entropy which second text belongs to each first one, and the other way round. This is called **contrastive
+# learning**, and the other 1,023 second texts are the **in-batch negatives**. It is the look-up of [chapter
+# 3](03_softmax.ipynb): a query, keys, a softmax, and a loss that wants all weight on one key. For our three pairs:
 
 # %%
 cosines = torch.from_numpy(similarity[[0, 2, 4]][:, [1, 3, 5]])
@@ -311,8 +313,8 @@ print(f"loss {loss:.5f}, and ln 3 = {np.log(3):.2f} without knowing anything")
 assert loss < 0.001
 
 # %% [markdown]
-# These are easy, because the other two pairs are about other things. A large batch is more likely to hold a second text that is nearly right, and such **hard
-# negatives** teach most.
+# These are easy, because the other two pairs are about other things. A large batch is more likely to hold a second text
+# that is nearly right, and such **hard negatives** teach most.
 
 # %% tags=["proof"]
 within = similarity[[0, 2, 4], [1, 3, 5]]
@@ -340,8 +342,8 @@ quiz.one_choice(
 # %% [markdown]
 # ### Search by meaning
 #
-# What is that good for? A text has an answer somewhere, in words that you do not know. So encode its sentences, encode the question, and
-# sort by cosine.
+# What is that good for? A text has an answer somewhere, in words that you do not know. So encode its sentences, encode
+# the question, and sort by cosine.
 
 
 # %% tags=["export"] module="pretrained"
@@ -364,10 +366,12 @@ def search(
 
 
 # %% [markdown]
-# A real text is on your disk already: the reference manual of the language comes with Python. Take some sections of it, and for comparison the simplest
-# search by words: which sentence has the most words of the question, if common words do not count?
+# A real text is on your disk already: the reference manual of the language comes with Python. Take some sections of it,
+# and for comparison the simplest search by words: which sentence has the most words of the question, if common words do
+# not count?
 #
-# **Predict first.** *What happens to an object that nobody uses any more?* The manual's answer has none of these words. Which search finds it?
+# **Predict first.** *What happens to an object that nobody uses any more?* The manual's answer has none of these words.
+# Which search finds it?
 
 # %%
 import re
@@ -410,12 +414,13 @@ assert "garbage" in manual[answers[0][0][1]]
 assert any('"finally"' in text for text in manual)
 
 # %% [markdown]
-# The search by meaning answers the first question: *garbage-collected*, for what nobody uses. For the second and the third it finds sentences of the right
-# subject, closing files and leaving loops, and not the best ones. For the fourth it misses the keyword `finally`, which several sentences explain. The search by
-# words is right about none. Four questions are no measurement; they show what it knows: what a
-# sentence is *about*. Question and passage are encoded apart (a **bi-encoder**), so that a million passages can be encoded before anyone asks. A **cross-encoder** reads
-# both together, judges better whether one answers the other, and has to read every passage again for every question. So one often takes the hundred best
-# of the first, and lets the second sort them.
+# The search by meaning answers the first question: *garbage-collected*, for what nobody uses. For the second and the
+# third it finds sentences of the right subject, closing files and leaving loops, and not the best ones. For the fourth
+# it misses the keyword `finally`, which several sentences explain. The search by words is right about none. Four
+# questions are no measurement; they show what it knows: what a sentence is *about*. Question and passage are encoded
+# apart (a **bi-encoder**), so that a million passages can be encoded before anyone asks. A **cross-encoder** reads both
+# together, judges better whether one answers the other, and has to read every passage again for every question. So one
+# often takes the hundred best of the first, and lets the second sort them.
 #
 # One command searches any English text of your own:
 #
@@ -501,8 +506,8 @@ assert habits["the token before"][0, 2] > 0.99 and special[1:5].min() > 0.5
 
 # %% [markdown]
 # A head for the token before, one that prefers the token after, and in the middle layers more than half of all
-# attention on two special tokens, which stand for no word. [Clark and others (2019)](https://arxiv.org/abs/1906.04341) found
-# the same habits in BERT. What do they tell us about the result?
+# attention on two special tokens, which stand for no word. [Clark and others (2019)](https://arxiv.org/abs/1906.04341)
+# found the same habits in BERT. What do they tell us about the result?
 #
 # ### Do attention maps explain predictions?
 #
@@ -586,14 +591,16 @@ assert abs(correlations["clear map, words only"]) < 0.15
 assert 0.35 < within < 0.45
 
 # %% [markdown]
-# In the middle: rank 35 of 72. Most heads change little, so a middle rank still lies low in the figure. Over all heads, the clearer the map, the *smaller*
-# the change. But before you explain a number, try to make it go away: a head that looks at `[SEP]` all the time has a clear map too. Among words alone, how clear a map
-# is tells nothing about the change (−0.09). What goes with it is how much weight a head gives to words at all. Nor is that an effect of the last layer, whose
-# heads change most: ranked layer by layer, the correlation is the same, 0.40. (Others may do the work of a head that is off, and this ablation takes one at a time.)
+# In the middle: rank 35 of 72. Most heads change little, so a middle rank still lies low in the figure. Over all heads,
+# the clearer the map, the *smaller* the change. But before you explain a number, try to make it go away: a head that
+# looks at `[SEP]` all the time has a clear map too. Among words alone, how clear a map is tells nothing about the
+# change (−0.09). What goes with it is how much weight a head gives to words at all. Nor is that an effect of the last
+# layer, whose heads change most: ranked layer by layer, the correlation is the same, 0.40. (Others may do the work of a
+# head that is off, and this ablation takes one at a time.)
 #
 # And the attention on the special tokens? A weight says how much of a *value* is taken. If the value has a small norm,
-# even a large weight contributes little. Measure the norm of what each token hands over, weight times value through $W_O$, next to the
-# weight itself.
+# even a large weight contributes little. Measure the norm of what each token hands over, weight times value through
+# $W_O$, next to the weight itself.
 
 
 # %%
@@ -627,18 +634,20 @@ assert shares[1:5, 1].min() > 0.2 and shares[1:5, 1].max() < 0.28
 assert 0.18 < equal < 0.2
 
 # %% [markdown]
-# In layers 2 to 5 the special tokens get nearly two thirds of the weight. Of the norms they have a quarter, hardly more than two tokens of a
-# dozen would have if all were alike. (Norms are added here, although vectors can cancel.) [Kobayashi and others (2020)](https://arxiv.org/abs/2004.10102)
-# measured this in BERT.
+# In layers 2 to 5 the special tokens get nearly two thirds of the weight. Of the norms they have a quarter, hardly more
+# than two tokens of a dozen would have if all were alike. (Norms are added here, although vectors can cancel.)
+# [Kobayashi and others (2020)](https://arxiv.org/abs/2004.10102) measured this in BERT.
 #
 # ### A sink, or a source?
 #
-# Why would a head attend to tokens that mean nothing? The usual answer: a softmax must spend its 1 on something, and a head that
-# finds nothing to fetch spends it where it does no harm. Such a token is called an **attention sink** ([Xiao and others
-# 2023](https://arxiv.org/abs/2309.17453)). So far that is a hypothesis. It predicts that the *weight* on these tokens is needed, and their *values* are not.
+# Why would a head attend to tokens that mean nothing? The usual answer: a softmax must spend its 1 on something, and a
+# head that finds nothing to fetch spends it where it does no harm. Such a token is called an **attention sink** ([Xiao
+# and others 2023](https://arxiv.org/abs/2309.17453)). So far that is a hypothesis. It predicts that the *weight* on
+# these tokens is needed, and their *values* are not.
 #
-# **Predict first.** Take both apart in layers 2 to 5. Hide the special tokens, so that softmax gives their weight to the words. Or leave them in the softmax, and
-# set their values to 0. Either way, nothing of them is handed over. How far does the sentence's vector turn? (To know what is much, do the same with two words chosen at random.)
+# **Predict first.** Take both apart in layers 2 to 5. Hide the special tokens, so that softmax gives their weight to
+# the words. Or leave them in the softmax, and set their values to 0. Either way, nothing of them is handed over. How
+# far does the sentence's vector turn? (To know what is much, do the same with two words chosen at random.)
 
 
 # %%
@@ -683,11 +692,13 @@ assert 0.45 < np.mean(turns["[CLS] and [SEP]", "hidden"]) < 0.55
 assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.04
 
 # %% [markdown]
-# With their values at 0, the vector hardly turns, less than without two words. With their keys hidden, it is hardly recognisable (a cosine of 0.5). In a layer
-# the two differ in one thing only: where the keys are hidden, each row of weights on words is divided by its sum, to make 1. As words have a third of the weight, on average,
-# what a head hands over grows about threefold, and most in heads that had hardly looked at words. So the prediction holds, in this model: what is needed of the special tokens is that
-# weight can go there, so that a head may hand over *little*. A map of weights alone could not have told us. (The model has never been trained
-# without them; with other training it could do without.)
+# With their values at 0, the vector hardly turns, less than without two words. With their keys hidden, it is hardly
+# recognisable (a cosine of 0.5). In a layer the two differ in one thing only: where the keys are hidden, each row of
+# weights on words is divided by its sum, to make 1. As words have a third of the weight, on average, what a head hands
+# over grows about threefold, and most in heads that had hardly looked at words. So the prediction holds, in this model:
+# what is needed of the special tokens is that weight can go there, so that a head may hand over *little*. A map of
+# weights alone could not have told us. (The model has never been trained without them; with other training it could do
+# without.)
 #
 # That does not make maps worthless. Hide one token from all heads, and the vector changes more for the tokens that
 # receive more attention. The rank correlation is computed for each sentence, without its special tokens.
@@ -714,10 +725,11 @@ assert 0.65 < np.mean(correlations) < 0.85
 #
 # ### Is a token still its word, and still at its position?
 #
-# There is a second reason to read maps with care. A weight of layer 5 points at a *vector*, to which four layers have added something, twice each. Does it
-# still hold the word that once stood there, and its position? Ask a **probe**: a linear map from the vector to the answer, fitted on some
-# sentences and tested on others. If it succeeds, the answer is in the vector and easy to read. (If it fails, the answer may be there in another form. And that
-# it is there does not mean that the model uses it.)
+# There is a second reason to read maps with care. A weight of layer 5 points at a *vector*, to which four layers have
+# added something, twice each. Does it still hold the word that once stood there, and its position? Ask a **probe**: a
+# linear map from the vector to the answer, fitted on some sentences and tested on others. If it succeeds, the answer is
+# in the vector and easy to read. (If it fails, the answer may be there in another form. And that it is there does not
+# mean that the model uses it.)
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, which of the two fades faster?
 
@@ -765,11 +777,12 @@ assert seen_words[1] > 0.95 and 0.5 < seen_words[6] < 0.8
 assert 0.75 < seen_words[5] < 0.87
 
 # %% [markdown]
-# At first both can be read. The position becomes harder to read: after the last layer the probe finds it in a third of the cases, where guessing would find one in
-# fifteen. The word is found in two of three, among all 30,522, and for tokens that the probe has not been fitted on. The two tasks
-# are not equally hard, so compare each with itself, before and after. It suits what the model was
-# trained for: the mean of the vectors should tell what a sentence is about, and hardly needs to know where each word stood. So a map of layer 6, which reads what
-# layer 5 has left, points at vectors that still tell four of five words, but no longer all.
+# At first both can be read. The position becomes harder to read: after the last layer the probe finds it in a third of
+# the cases, where guessing would find one in fifteen. The word is found in two of three, among all 30,522, and for
+# tokens that the probe has not been fitted on. The two tasks are not equally hard, so compare each with itself, before
+# and after. It suits what the model was trained for: the mean of the vectors should tell what a sentence is about, and
+# hardly needs to know where each word stood. So a map of layer 6, which reads what layer 5 has left, points at vectors
+# that still tell four of five words, but no longer all.
 #
 # ### Is the length of the input fixed?
 #
@@ -868,10 +881,10 @@ for name, plant in mistakes.items():
     print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:22.0e}")
 
 # %% [markdown]
-# Nearly every mistake passes. A model with the wrong activation in every layer, one with its heads cut wrongly, one that cannot
-# tell the order of words: each still pairs all six sentences, and a demonstration would go well. Yet one vector of the
-# ReLU model has turned away from the right one to a cosine of 0.43. Six sentences on three subjects are a weak test,
-# and a result that looks sensible is a weak result.
+# Nearly every mistake passes. A model with the wrong activation in every layer, one with its heads cut wrongly, one
+# that cannot tell the order of words: each still pairs all six sentences, and a demonstration would go well. Yet one
+# vector of the ReLU model has turned away from the right one to a cosine of 0.43. Six sentences on three subjects are a
+# weak test, and a result that looks sensible is a weak result.
 #
 # The last column is the strong test. Between our code and the library's, the difference is a few ten-millionths. The
 # smallest of the mistakes stands hundreds of times above that.
@@ -990,8 +1003,8 @@ verdict
 # ## In one breath
 #
 # Loaded with a published model's numbers, our encoder computes what the model computes, to a few millionths, and only
-# such a comparison finds every mistake that we planted in it. Its vectors tell what sentences are about. Its maps show what is mixed,
-# which is not yet why: much of the weight lies on tokens that need not hand anything over.
+# such a comparison finds every mistake that we planted in it. Its vectors tell what sentences are about. Its maps show
+# what is mixed, which is not yet why: much of the weight lies on tokens that need not hand anything over.
 #
 # **Sources.** BERT: [Devlin and others (2018)](https://arxiv.org/abs/1810.04805); MiniLM: [Wang and others
 # (2020)](https://arxiv.org/abs/2002.10957); sentence vectors: [Reimers and Gurevych

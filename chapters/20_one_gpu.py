@@ -317,11 +317,11 @@ assert least < 1.1 * seconds
 # (Activations are what the forward pass leaves for the backward pass.) Dropout is off, because two kernels would drop
 # different entries. The learning rate is 0, so that every step finds the same model.
 #
-# Four rungs are a call or an argument of PyTorch's. Three need a few lines. **Activation checkpointing** wraps a layer: only its
-# input is kept, and the backward pass calls the layer once more. A padded vocabulary is a matter of the output matrix,
-# which gets rows of zeros when the model is set up; so do the embeddings that share it. The logits of those rows are cut
-# off before the softmax. And a loader of PyTorch's prefetches: another process makes up to eight batches while the
-# device computes. For a GPU they are put into *pinned* memory, from which it can copy by itself.
+# Four rungs are a call or an argument of PyTorch's. Three need a few lines. **Activation checkpointing** wraps a layer:
+# only its input is kept, and the backward pass calls the layer once more. A padded vocabulary is a matter of the output
+# matrix, which gets rows of zeros when the model is set up; so do the embeddings that share it. The logits of those
+# rows are cut off before the softmax. And a loader of PyTorch's prefetches: another process makes up to eight batches
+# while the device computes. For a GPU they are put into *pinned* memory, from which it can copy by itself.
 
 # %% tags=["export"] module="devices"
 import os
@@ -745,9 +745,9 @@ quiz.one_choice(
 # them.
 #
 # Now suppose the keys come in blocks, and we keep three things about those we have seen: the best score so far, $b$;
-# the sum $z = \sum_j e^{s_j - b}$; and the blend that has not been divided yet, $o = \sum_j e^{s_j - b}\, v_j$. Then a block
-# brings a better score, $b'$. The old terms were measured from $b$, and now all must be measured from $b'$. Each of them
-# changes by the same factor:
+# the sum $z = \sum_j e^{s_j - b}$; and the blend that has not been divided yet, $o = \sum_j e^{s_j - b}\, v_j$. Then a
+# block brings a better score, $b'$. The old terms were measured from $b$, and now all must be measured from $b'$. Each
+# of them changes by the same factor:
 #
 # $$ e^{s_j - b'} = e^{s_j - b} \cdot e^{b - b'} $$
 #
@@ -892,10 +892,9 @@ assert round(growth["written out"]) == 45 and round(growth["fused"]) == 8
 # %% [markdown]
 # Every query meets every key either way, so the time grows, in the end, with the square. The memory need not. Written
 # out, part of it grows with the square (the weights before and after masking, and their masks) and part in proportion:
-# 45 times, between 8 and 64. Fused, all of it grows in
-# proportion. On a CPU the two curves of time stay close at these lengths: its ridge point is low, and a matrix costs
-# little to move beside what it costs to compute. On a GPU the fused one is reported to be several times as fast ([Dao and others
-# 2022](https://arxiv.org/abs/2205.14135)).
+# 45 times, between 8 and 64. Fused, all of it grows in proportion. On a CPU the two curves of time stay close at these
+# lengths: its ridge point is low, and a matrix costs little to move beside what it costs to compute. On a GPU the fused
+# one is reported to be several times as fast ([Dao and others 2022](https://arxiv.org/abs/2205.14135)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -937,9 +936,9 @@ assert state == 16 * parameters
 
 # %% [markdown]
 # The base model itself takes a gigabyte, and the paper's batch more than 20, most of it for the logits: 37,000 numbers
-# for each target, as logits, as logarithms of probabilities, and as the gradients of both. (The batch that fits leaves a tenth
-# of the memory free for the rest.) So for this model it is usually the batch that is too large. With billions of
-# parameters it can be the model. And if a single pair does not fit, sentences must be shorter. On a GPU `python -m
+# for each target, as logits, as logarithms of probabilities, and as the gradients of both. (The batch that fits leaves
+# a tenth of the memory free for the rest.) So for this model it is usually the batch that is too large. With billions
+# of parameters it can be the model. And if a single pair does not fit, sentences must be shorter. On a GPU `python -m
 # dotformer train` prints such a line when memory runs out.
 #
 # Two ways out cost time instead of memory. Split the batch and add up the gradients ([chapter

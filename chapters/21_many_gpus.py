@@ -243,8 +243,8 @@ for n in (2, 8, 100):
 # %% [markdown]
 # In each of the two phases a process sends $(N - 1) / N$ times the gradient. So all-reduce sends it once for two
 # processes, and never quite twice, however many there are. That is why training with many devices goes so far. What
-# does grow is the number of rounds. Each costs a **latency**, which is the same however small the chunk, beside the bytes over
-# the **bandwidth** of the connection.
+# does grow is the number of rounds. Each costs a **latency**, which is the same however small the chunk, beside the
+# bytes over the **bandwidth** of the connection.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -446,11 +446,11 @@ assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
 #
 # ## What must be kept?
 #
-# The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, epoch and batch, and
-# history, and so it does here, in the same file. To save, the processes gather one parameter after the other, and
-# rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file depends
-# on how many processes have written it, and **any number of them may go on from there**: two may end what one has
-# begun. The random state in it is that of rank 0. The other ranks begin theirs anew whenever the run is saved or
+# The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, epoch and
+# batch, and history, and so it does here, in the same file. To save, the processes gather one parameter after the
+# other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
+# depends on how many processes have written it, and **any number of them may go on from there**: two may end what one
+# has begun. The random state in it is that of rank 0. The other ranks begin theirs anew whenever the run is saved or
 # loaded, from the seed, the step and the rank, so that no two draw the same dropout.
 #
 # Does it hold? Train a model that turns sentences around, for 20 steps: in one process, in two that each have the full
@@ -689,7 +689,8 @@ assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 # gains, none of which has many more than a thousand numbers here, should not be sent one by one. A matrix of 256 rows
 # and 1,024 columns, the third line, is large enough for this machine: its bandwidth is no less than that of the last
 # line. But at the 200 GB/s that the next section takes for GPUs it would need 5 microseconds, and any latency longer
-# than that would be most of its time. That is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
+# than that would be most of its time. That is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one
+# says otherwise.
 #
 # ## What did the paper's run cost?
 #
