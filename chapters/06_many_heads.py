@@ -182,7 +182,7 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # $$\operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
 #
-# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. It speaks of
+# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. The paper speaks of
 # different *representation subspaces*, but nothing forces these apart. The last matrix, the **output projection** $W_O$
 # of shape $(D, D)$, mixes them. Until then the heads know nothing of each other.
 #
