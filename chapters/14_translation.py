@@ -436,28 +436,10 @@ quiz.one_choice(
 # ## Real words, real sentences
 #
 # Now text that was not made by rules, from `dotformer.data.corpora` too. `parallel` takes any two text files whose
-# lines belong together. `cmudict` is the pronouncing dictionary of Carnegie Mellon University, 125,000 English words
-# and names, some with several pronunciations. Spelling to sound is a translation too: what a letter says depends on its
-# neighbours.
-
-# %%
-from dotformer.data.corpora import cmudict
-
-sounds = cmudict()
-for word in ("t h r o u g h", "t h o u g h", "t o u g h"):
-    pair = next(
-        p
-        for part in (sounds.train, sounds.validation, sounds.test)
-        for p in part
-        if p.source == word
-    )
-    print(f"{pair.source:15} {pair.target}")
-print(f"{len(sounds.train):,} pairs to learn from, {len(sounds.test):,} to test")
-
-# %% [markdown]
-# `multi30k` has the captions of 31,000 pictures in English, German and French, by people. It is downloaded at first
+# lines belong together. `multi30k` has the captions of 31,000 pictures in English, German and French, by people. It is downloaded at first
 # use, for research and education only, and its checksum is compared; without a network, `DOTFORMER_DATA` names a folder
-# that has the files.
+# that has the files. (Spelling to sound is a translation too: an [appendix](../pronunciation.md) has the same model
+# pronounce English words.)
 
 # %% [markdown]
 # ## One translator for every model
@@ -708,33 +690,6 @@ assert agreed == [" Mann", " Hut", " starrt", " etwas"]
 # for *auf*. One sentence shows how to read such a picture, and no more.
 
 # %% [markdown]
-# ## And how is that said?
-#
-# `configs/cmudict.toml` learns from 112,000 words of the pronouncing dictionary, with 118,687 pronunciations, letter by
-# letter. Of 12,000 held-out words, how many does it pronounce as the dictionary does?
-
-# %%
-spoken = measured("cmudict")
-wrong = 1 - spoken["measured"]["exact_match"]
-print(
-    f"{spoken['measured']['parameters']:,} parameters, {wrong:.1%} of words wrong"
-)
-listed = {}  # the pronunciations of each word, and what the model wrote
-for example in spoken["examples"]:
-    ways, _ = listed.setdefault(example["source"], ([], example["translation"]))
-    ways.append(example["reference"])
-for word, (ways, wrote) in listed.items():
-    mark = "right" if wrote in ways else "not listed: " + ", ".join(ways)
-    print(f"  {word.replace(' ', ''):14}{wrote:28}{mark}")
-assert 0.26 < wrong < 0.29
-
-# %% [markdown]
-# A word is right if it is *one* of the dictionary's pronunciations. Others report 33.9 percent wrong for a weighted
-# finite-state model and about 31 for a transformer, and with an older dictionary 24.4 and 20.2 for the same two
-# ([g2p-seq2seq](https://github.com/cmusphinx/g2p-seq2seq)): a score belongs to its dictionary, its split and its way of
-# counting. In the list, *horrific* is wrong by the vowel in its middle, where the dictionary has IH (as in *bit*) and
-# the model AH (as in *but*), and the name *Marienbonn* by its vowels, one too many and one wrong.
-#
 # ## Exercises
 #
 # ### Exercise 1: Clipped counts
