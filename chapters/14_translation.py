@@ -449,7 +449,7 @@ quiz.one_choice(
 # past.
 
 
-# %% tags=["export"] module="recurrent"
+# %% tags=["export", "hide-input"] module="recurrent"
 import torch
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from torch import Tensor, nn
@@ -487,7 +487,7 @@ class RecurrentState:
 # tokens, searches with a beam, and joins what it finds. (It takes texts of one length together, so there is no padding
 # to be hidden.) The rest checks what comes in.
 
-# %% tags=["export"] module="translation"
+# %% tags=["export", "hide-input"] module="translation"
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
