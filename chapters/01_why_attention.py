@@ -9,8 +9,8 @@
 # # 1. Why attention?
 #
 # Before attention, most networks read a text the way you listen to a stranger's telephone number: one digit at a time,
-# holding on to what you can. By the end of this chapter you will have run three networks that read like that, before
-# any training, and measured how fast they forget and how much they can hold.
+# holding on to what you can. By the end of this chapter you will have run three untrained networks that read like that,
+# and measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the idea of a derivative. It takes about 20 minutes to
 # read, and 25 for the exercises.
@@ -32,8 +32,8 @@ transformer_map(built=1)
 # *A Lannister always pays his debts.* You may keep a single word of this sentence. Which?
 #
 # *Lannister* is a good choice: it carries most of what is special here. But suppose that somebody asks what it is that
-# gets paid. Now you want *debts*. And how often? *Always*. No word is the most important one in itself. That depends on
-# the question, and the question comes *after* the sentence.
+# gets paid. Now you want *debts*. And how often? *Always*. No word is the most important one in itself. Which one is
+# depends on the question, and the question comes *after* the sentence.
 #
 # People answer such questions by looking back at what they have read. A network can look back only if the words are
 # still there, and in the networks of this chapter they are not: these read a word, change a small memory, and drop the
@@ -109,6 +109,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # reset gate $r$ says how much of the old state the candidate gets to see:
 #
 # $$n = \tanh(x W_x + r \odot (h W_h)), \qquad h' = (1 - z) \odot n + z \odot h .$$
+#
+# Its gates are again $\sigma$ of such sums.
 #
 # Here is the plain cell in code. It has two biases, one for the word and one for the state, because PyTorch's cells have
 # two; one would do.
@@ -223,9 +225,9 @@ def gru_cell(
 # %% [markdown]
 # ## How fast do they forget?
 #
-# Run each cell over 100 random words and ask of the last state what we asked of $h_4$: how far does it move when the
-# word $k$ steps back is nudged? State and word are vectors now, so the answer is a matrix of derivatives, the
-# **Jacobian**. By the chain rule it is a product with a factor for each step,
+# Run each cell over 100 random words, vectors of 8 numbers, and ask of the last state what we asked of $h_4$: how far
+# does it move when the word $k$ steps back is nudged? State and word are vectors now, so the answer is a matrix of
+# derivatives, the **Jacobian**. By the chain rule it is a product with a factor for each step,
 #
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} ,$$
@@ -399,7 +401,9 @@ for name in names:
 # correlations that add up to at most 1, to share among all inputs. So **a linear fit to a state of $H$ numbers recalls
 # at most $H$ of the independent numbers that were read**, whatever the weights: from 24, three words of 8. This is the
 # state's **memory capacity**. As long as the read-out is linear, training can only choose *which* three words' worth to
-# keep. It cannot wait for the question.
+# keep. It cannot wait for the question. (A recurrence without the $\tanh$ can be computed for all words at once, and
+# newer recurrent networks such as Mamba use that: [Gu and Dao, 2023](https://arxiv.org/abs/2312.00752). The bound holds
+# for their states, too.)
 #
 # (A number has many digits, and something other than a linear fit might find more in them: $h' = 0.5 \, h + x$ with $x$
 # either 0 or 1 is a binary fraction that stores every bit it has read. But the slightest noise destroys that, and the
@@ -434,7 +438,8 @@ quiz.number(
 # ## The other way: keep everything, and look
 #
 # Now keep all words. When the question comes, give each word a weight, all weights together 1, and add up the words in
-# these proportions. That is attention:
+# these proportions. That is attention. (Inside a network the question is a vector too, computed from the word that is
+# being read or written; chapter 2 begins with one.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Above, a recurrent network reads A Lannister always pays his debts: an arrow leads from each word to a state below it and from state to state, so that the first word reaches the last state through five others. Below, attention: from each of the six words an arrow leads directly to the answer."}}
 from classroom.diagram import Diagram
@@ -692,7 +697,7 @@ assert not first
 # %% [markdown]
 # ## Exercises
 #
-# Write your answer in the first cell, run it, then run the check below it. The check tells you what it saw.
+# Write your answer in the first notebook cell, run it, then run the check below it. The check tells you what it saw.
 #
 # ### Exercise 1: How long does it last?
 #

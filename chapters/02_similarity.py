@@ -64,7 +64,7 @@ plt.show()
 # *debts*, 0 for the rest. The word that **agrees** with the question is found, because where both have a large number of
 # the same sign the product is large.
 #
-# Why is agreement what a look-up needs? An exact match, as in a dictionary of Python, would find nothing: no word is
+# Why is agreement what a look-up needs? An exact match, as in a Python dictionary, would find nothing: no word is
 # $(0, 2, 0)$. What is not asked for costs nothing, since whatever a word has there is multiplied by 0. And more of what
 # is asked for counts for more. Compare with distance: if *debts* had 9 under *thing* instead of 3, its agreement would
 # grow from 6 to 18, but its distance from the question would grow too, from 1 to 7.
@@ -204,7 +204,8 @@ plt.show()
 # $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$. For the angle $\theta$ between two arrows, look at the
 # third side of the triangle they span, $a - b$. Compute the square of its length twice: by multiplying out, which dot
 # products allow as numbers do, $(a - b) \cdot (a - b) = a \cdot a - 2\, a \cdot b + b \cdot b$; and by the law of
-# cosines, which is Pythagoras corrected for an angle that is not a right one.
+# cosines, which is Pythagoras corrected for an angle that is not a right one. (For vectors of length 1 the squared
+# distance is therefore $2 - 2 \cos\theta$: the nearest is the one with the largest cosine.)
 #
 # $$\|a\|^2 + \|b\|^2 - 2\, a \cdot b \;=\; \|a - b\|^2 \;=\; \|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta .$$
 #
@@ -219,8 +220,8 @@ plt.show()
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
 #
 # In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the dot
-# product. A vector of zeros has no direction, so it is refused. (Dividing by the largest entry first keeps very large
-# and very small numbers from being lost when they are squared.)
+# product. A vector of zeros has no direction, so it is refused. (The idea is one line, the last; dividing by the
+# largest entry first keeps very large and very small numbers from being lost when they are squared.)
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -272,11 +273,11 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # | | depends on | good for |
 # |---|---|---|
-# | dot product | direction and length | attention: a key can matter more, or less, to every query, by its norm, which is learnt too |
+# | dot product | direction and length | attention: a key of large norm has scores further from 0, above or below, so it can insist, and the norm is learnt too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
-# To stretch the query multiplies all its scores alike; to stretch one key can change which key wins. For vectors of
-# length 1 the two are equal.
+# Stretching the query multiplies all its scores alike; stretching one key can change which key wins. For vectors of
+# length 1, dot product and cosine are equal.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -289,11 +290,11 @@ quiz.one_choice(
     quiz.wrong(
         "It joins the two end to end and feeds them to a small network",
         "That is a real design, called additive attention: Bahdanau and colleagues used it in 2015. The transformer "
-        "replaced it by something faster.",
+        "replaced it by the dot product, because a matrix product computes it for all pairs at once.",
     ),
     quiz.right(
         "It multiplies entry by entry and adds up",
-        "Yes: the dot product, as in `multiply_and_add`. Chapter 3 adds a division by a fixed number.",
+        "Yes: the dot product, as in `multiply_and_add`. Chapter 3 adds a division by a number that depends on the width alone.",
     ),
     quiz.wrong(
         "It adds them, entry by entry",
@@ -458,8 +459,9 @@ for row, query in enumerate(x):
         similarities[row, column] = dot(query, key)
 
 # %% [markdown]
-# Two loops, 36 dot products. An entry of a matrix product is a dot product too, of a row with a column. With the queries
-# as the rows of $Q$ and the keys as the rows of $K$, all of them at once are
+# Two loops, 36 dot products; for 1,000 words of width 512 it would be half a billion multiplications. An entry of a
+# matrix product is a dot product too, of a row with a column. With the queries as the rows of $Q$ and the keys as the
+# rows of $K$, all of them at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
@@ -577,7 +579,7 @@ quiz.several_choices(
 # %% [markdown]
 # ## Exercises
 #
-# Write your answer in the first cell, run it, then run the check below it. The check tells you what it saw.
+# Write your answer in the first notebook cell, run it, then run the check below it. The check tells you what it saw.
 #
 # ### Exercise 1: The nearest word
 #

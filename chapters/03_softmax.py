@@ -189,8 +189,9 @@ quiz.number(
 # ## The blend
 #
 # Now use the weights: multiply each value by its weight and add up. A sum whose weights are not negative and sum to 1
-# is a **weighted average**, or convex combination. It always lies between the values, never outside. For $T$ queries at
-# once, with weights $W$ of shape $(T, S)$ and values $V$ of shape $(S, D)$, it is one more matrix product:
+# is a **weighted average**, or convex combination. It always lies between the values, never outside (of vectors, each
+# entry does). For $T$ queries at once, with weights $W$ of shape $(T, S)$ and values $V$ of shape $(S, D)$, it is one
+# more matrix product:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
 
@@ -231,8 +232,8 @@ assert np.allclose(
 #
 # This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
 # And because it is **differentiable**, which a choice is not, its queries and keys can be learned (chapter 7).
-# Attention is this look-up, done for every word of a sentence at once. There the values are vectors of words, and a blend
-# is what one wants (chapter 4).
+# Attention is this look-up, done for every word of a sentence at once. A blended price is of no use to a shopper. But a
+# *python* that receives two thirds of *import* and a quarter of *script* has learnt which python it is (chapter 4).
 #
 # ## Temperature
 #
@@ -322,8 +323,9 @@ assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 #
 # $$-0.665 \cdot 0.090, \quad -0.665 \cdot 0.245, \quad 0.665 \cdot 0.335 \quad=\quad -0.060, \quad -0.163, \quad 0.223 .$$
 #
-# The three sum to 0, as they must: raise all three scores alike, and the weight stays. Each column sums to 0 too: when
-# one score rises, what its key gains the others lose.
+# The three sum to 0, as they must: raise all three scores alike, and the weight stays. That was a row, *one weight* as
+# each score rises. A column is *all weights* as one score rises, and it sums to 0 too: what its key gains the others
+# lose.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -387,10 +389,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## Why divide by the square root of the width?
 #
-# Our vectors had three entries. In the original transformer a query and a key have $d_k = 64$. Their dot product is a sum
-# of 64 products. Take entries that are independent, with mean 0 and variance 1. (The **variance** is the mean squared
-# distance from the mean.) Each product $q_i k_i$ then has mean 0 and variance
-# $\mathbb{E}[q_i^2 k_i^2] = \mathbb{E}[q_i^2] \, \mathbb{E}[k_i^2] = 1$, and the variances of independent terms add up:
+# Our vectors had three entries. In the original transformer a word has 512, and its query and key, shorter vectors made
+# from it, have $d_k = 64$. Their dot product is a sum of 64 products. Take entries that are independent, with mean 0
+# and variance 1. (The **variance** is the mean squared distance from the mean.) Each product $q_i k_i$ then has mean 0
+# and variance $\mathbb{E}[q_i^2 k_i^2] = \mathbb{E}[q_i^2] \, \mathbb{E}[k_i^2] = 1$, and the variances of independent
+# terms add up:
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
@@ -509,12 +512,12 @@ for width in (16, 64, 1024):
 
 # %% [markdown]
 # Divided, nearly every query finds its key, unless the learning rate is too small for a hundred steps: gradient ascent
-# with 0.1, and at width 16 Adam with 0.01. (With these the undivided are ahead, as their slopes are steeper on
-# average.) Undivided, the wider the keys, the fewer get there. At width 64, that of the original transformer, gradient
-# ascent leaves one in nine behind even at a learning rate of a million. Adam does better, and leaves 4 to 12 percent
-# behind; at 1024, about two thirds. Why, if it divides small slopes by their size? Because of $\epsilon$, by default
-# $10^{-8}$: slopes far below it stay small. The last column has $10^{-30}$, and then all arrive at 64, and four of five
-# at
+# with 0.1, and at width 16 Adam with 0.01. (With these the undivided are ahead, because the same movement of a query
+# changes their scores more.) Undivided, the wider the keys, the fewer get there. At width 64, that of the original
+# transformer, gradient ascent leaves one in nine behind even at a learning rate of a million. Adam does better, and
+# leaves 4 to 12 percent behind; at 1024, about two thirds. Why, if it divides small slopes by their size? Because of
+# $\epsilon$, by default $10^{-8}$: slopes far below it stay small. The last column has $10^{-30}$, and then all arrive
+# at 64, and four of five at
 # 1024. So the slopes are there, but too small for the usual optimiser. The paper gives this as a guess: "we suspect
 #       that for large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function into
 #       regions where it has extremely small gradients".
@@ -523,8 +526,11 @@ for width in (16, 64, 1024):
 # width 64 have the variance 7, as those of width 7 would here: between the mild lines for 4 and for 16.
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is the
-# same function, so training can absorb any constant divisor. The division changes where training *begins*: with scores
-# of the same size at every width. And on that depends whether it gets there.
+# same function, so training can absorb any constant divisor. The division changes where training *begins*, with scores
+# of the same size at every width, and how far one step of a query moves them. (That the size is just 1 is a convention,
+# and once trained, queries and keys are no longer independent, so scores may grow as large as a head needs. Nor does
+# the root do anything about the *number* of keys: for half of the weight against 10 keys of score 0 a key needs the
+# score $\ln 10 = 2.3$, against 1,000 it needs 6.9.)
 
 # %% tags=["proof"]
 assert all(dead["divided", width] == 0 for width in widths)
@@ -549,7 +555,7 @@ assert min(*ends["divided", 64][1:], *ends["divided", 1024][1:]) > 0.95
 # | divide by | in the original paper | why one would | but |
 # |---|---|---|---|
 # | $\sqrt{d_k}$ | $\sqrt{64} = 8$ | | this is the one |
-# | $\sqrt{d_\text{model}}$ | $\sqrt{512} \approx 22.6$ | 512 is the width usually quoted | one score sums the 64 entries of one head's key |
+# | $\sqrt{d_\text{model}}$ | $\sqrt{512} \approx 22.6$ | 512, the width of a word, is usually quoted | one score sums the 64 entries of one head's key |
 # | $\sqrt{\text{words}}$ | varies | the matrix of scores is that wide | words are not summed in a score |
 # | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
 #

@@ -200,7 +200,7 @@ numbers = [scores, scores / np.sqrt(2), powers, shares]
 for n, (y, word) in enumerate(zip([1.9, 1.4, 0.9], small_tokens, strict=True)):
     drawing.text(1.5, y, word, color=plots.BLUE, at="right")
     drawing.cells(1.6, y, k[n], "#d3e3ef")
-    for x, column in zip(list(places.values())[1:], numbers, strict=False):
+    for x, column in zip(list(places.values())[1:-1], numbers, strict=True):
         drawing.text(
             x, y, f"{column[n]:.3f}" if column[n] % 1 else f"{column[n]:.0f}"
         )
@@ -218,7 +218,9 @@ plt.show()
 # The verb's output says: something here is alive (0.955), and to a large part human (0.768). And the verb hardly looks
 # at itself: nothing in $W_Q$ and $W_K$ makes an action look for actions. (It cannot tell *who* bites. That takes the
 # order of the words, which is not in these vectors.) At the same time *dog* and *man*, whose query is $(0, 2)$, look
-# for an action.
+# for an action. They find *bites*, but its value is $(0, 0)$, so they learn nothing from it: a weight says how much of
+# a value is taken, and not whether there is anything in it. (Nor can a softmax say *none*. A word that needs nothing
+# must still give away a weight of 1; chapter 15 shows where trained heads put it.)
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -384,8 +386,8 @@ quiz.one_choice(
 #
 # [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) has the argument. A score is a sum of $d_k$
 # products; if these are independent, of mean 0 and variance 1, their sum has variance $d_k$, a standard deviation of
-# $\sqrt{d_k}$. Divided by that, it has variance 1 at every width. Without the division the weights of great width are
-# nearly all on one word before anything has been learnt, and there the softmax has hardly any slope to learn by. The
+# $\sqrt{d_k}$. Divided by that, it has variance 1 at every width. Without the division nearly all the weight of a wide
+# query is on one word before anything has been learnt, and there the softmax has hardly any slope to learn by. The
 # derivative of a weight with respect to its own scaled score is $w (1 - w)$; the column *slopes*, below, adds these up
 # over the nine keys: 8/9 where all weights are equal, and near 0 where there is little to learn by.
 

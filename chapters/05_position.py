@@ -25,7 +25,8 @@ transformer_map(built=5)
 
 # %% [markdown]
 # Positions are added once, before the first layer. (Higher layers still know them, because each adds its result to what
-# it was given; chapter 8.)
+# it was given, chapter 8; how they fade in a published model is measured in [chapter
+# 15](15_pretrained.ipynb#is-a-token-still-its-word-and-still-at-its-position).)
 #
 # ## The same words in another order
 #
@@ -150,9 +151,9 @@ plt.show()
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
 # As in the counter, each pair is slower than the one before by a constant factor, here $10000^{2/D}$ instead of 2. The
-# first turns by $\omega_0 = 1$ a step and comes round after $2\pi \approx 6.3$ words. The last, for a large $D$, turns by
-# nearly 1/10000 a step. Do it on paper for $D = 4$, with angles in radians. There are two pairs, with $\omega_0 = 1$ and
-# $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
+# first, like the hand of a clock, turns by $\omega_0 = 1$ a step and comes round after $2\pi \approx 6.3$ words. The
+# last, for a large $D$, turns by nearly 1/10000 a step. Do it on paper for $D = 4$, with angles in radians. There are
+# two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
 #
 # | position $t$ | $\sin t$ | $\cos t$ | $\sin \frac{t}{100}$ | $\cos \frac{t}{100}$ |
 # |---|---|---|---|---|
@@ -464,7 +465,9 @@ p = sinusoidal_positions(3, 16)  # and the random words from the beginning
 news = verb_after_attention(dog + p[0], bites + p[1], man + p[2])
 joke = verb_after_attention(man + p[0], bites + p[1], dog + p[2])
 apart = np.abs(news - joke).max()
-print(f"random words, random matrices: the verb's outputs differ by {apart:.1f}")
+print(
+    f"random words, random matrices: the verb's outputs differ by up to {apart:.1f}"
+)
 assert apart > 0.1
 
 # %% [markdown]
@@ -541,7 +544,7 @@ quiz.one_choice(
 # practise on positions 0 to 23, and are then tested on 24 to 47 (**extrapolation**). Training is the subject of
 # [chapter 7](07_learning.ipynb). For now it is enough that both versions learn in the same way, at five learning rates,
 # each with three seeds, and that the means at the best and at the worst learning rate are printed. (The best is picked
-# on the tested positions themselves, so it is an upper bound.)
+# on the tested positions themselves, so it is optimistic.)
 #
 # **Predict first.** How often does each attend to the right position beyond 23?
 
@@ -622,10 +625,11 @@ for d_model in (16, 32, 64, 128):
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding first is the case $W_1 = W_2$: it saves the second matrix and the extra width, and gives up some freedom. And
-# concatenation is a special case of adding, too: $(x, 0) + (0, p) = (x, p)$, as with the dog and the man. That takes
-# free dimensions, which the words do not use and the positions do, and at a given $D$ room for positions is room taken
-# from words. But word vectors are learned, and can leave that room wherever it helps.
+# Adding first is the case $W_1 = W_2$: it saves the second matrix and the extra width, and gives up some freedom. (A
+# score $(x_t + p_t) \, M \, (x_s + p_s)^\top$, with $M = W_Q W_K^\top$, then has four terms: word with word, word with
+# position, position with word, position with position.) And concatenation is a special case of adding, too: $(x, 0) +
+# (0, p) = (x, p)$, as with the dog and the man. That takes dimensions that the words leave free, and at a given $D$
+# room for positions is room taken from words. But word vectors are learned, and can leave that room wherever it helps.
 #
 # Can the sum be taken apart when nobody has left any room? Try it: 50 random words, 32 positions, half of all 1,600
 # combinations to fit two linear maps by least squares (the column of ones is their constant), the other half to test
@@ -719,14 +723,14 @@ quiz.several_choices(
 # since turning back by $s$ undoes $s$ of the $t$ steps. The score depends on the two words and on the difference of
 # their positions: it is a **relative** encoding. Sinusoids are **absolute**, since what is added to a word depends on
 # where it stands, although the product of two of them does not. These are **rotary positions** (RoPE). They are applied
-# in every layer, so that no layer has to remember them; the values are not turned; and distance enters every score by
-# itself, where added positions must be picked out by $W_Q$ and $W_K$. Llama ([Touvron and others,
-# 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. They do not extrapolate by
-# themselves, either; for longer texts their angles are rescaled (*position interpolation*, [Chen and others,
-# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others
-# subtract a multiple of the distance from each score ([ALiBi, Press and others,
-# 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order (*NoPE*; [chapter
-# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+# in every layer, so that no layer has to remember them; the values are not turned, because only the scores need the
+# distance; and distance enters every score by itself, where added positions must be picked out by $W_Q$ and $W_K$.
+# Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them.
+# They do not extrapolate by themselves, either; for longer texts their angles are rescaled (*position interpolation*,
+# [Chen and others, 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others,
+# 2023](https://arxiv.org/abs/2309.00071)). Others subtract a multiple of the distance from each score ([ALiBi, Press
+# and others, 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order
+# (*NoPE*; [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %%
 rng = np.random.default_rng(8)
@@ -945,8 +949,8 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Without a mask attention has no sense of order, so a vector for the position is added to each word before the first
-# layer. Sines and cosines of many frequencies make such vectors: bounded, well apart if there are enough of them,
+# Without a causal mask attention has no sense of order, so a vector for the position is added to each word before the
+# first layer. Sines and cosines of many frequencies make such vectors: bounded, well apart if there are enough of them,
 # similar when near, and a step of $k$ words is the same rotation from any position, which a query matrix can hold.
 # Learned positions work too, as far as the texts they were trained on reach.
 #

@@ -29,9 +29,9 @@ transformer_map(built=6)
 #
 # ## Two answers in one average
 #
-# What chapter 4 built is one **head**. It gives each word a single weighted average. Let the verb need two things: the
-# name at the start of its sentence and the name at the end, *in this order*. With the weight $\alpha$ for the first and
-# $1 - \alpha$ for the last, it receives
+# What chapter 4 built is one **head**. It gives each word a single weighted average. Suppose the verb needs two things:
+# the name at the start of its sentence and the name at the end, *in this order*. With the weight $\alpha$ for the first
+# and $1 - \alpha$ for the last, it receives
 #
 # $$\alpha \, a + (1 - \alpha) \, b .$$
 #
@@ -89,10 +89,11 @@ plt.show()
 
 # %% [markdown]
 # Half, whatever $\alpha$ is. (The band is the spread over ten seeds.) The reason: names are independent, with mean 0
-# and the same spread in every direction, so the best guess at either is the average times one number. It misses the
-# share $(1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$ of $a$ and the share $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$ of
-# $b$. The two sum to 1: of two names, one is lost, and to favour one helps it exactly as much as it hurts the other.
-# Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
+# and the same spread in every direction, so the best guess at either is the average times one number, $\alpha /
+# (\alpha^2 + (1 - \alpha)^2)$ for $a$. It misses the share $(1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$ of $a$ and
+# the share $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$ of $b$. The two sum to 1: of two names, one is lost, and to favour
+# one helps it exactly as much as it hurts the other. Projecting to more numbers does not help, because 8 numbers spread
+# over 16 are still 8.
 #
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
 # of $\alpha$ would do: two equations for two unknowns. (The nearer they are to each other, the more a little noise
@@ -113,7 +114,7 @@ assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
 # ## Two heads by hand
 #
 # Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
-# is it a *verb*, and its *position*, 1 for first and −1 for last.
+# is it a *verb*, and its *position*, 1 for first and −1 for last (which will do for three words).
 
 # %%
 words = ["dog", "bites", "man"]
@@ -175,16 +176,17 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # ## The definition
 #
 # There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$, where $d_k = D / H$ is the **head
-# dimension**, so $D$ must be divisible by $H$. (The width of queries and keys limits by what a head can choose, that of
-# the values, $d_v$, what it can hand over. Here the two are the same.)
+# dimension**, so $D$ must be divisible by $H$. (The width of queries and keys limits how finely a head can choose, that
+# of the values, $d_v$, how much it can hand over. Here the two are the same. That $H d_k = D$ is a habit that keeps the
+# cost constant: with $W_O$ of shape $(H d_k, D)$ any $d_k$ would do.)
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
 # $$\operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
 #
-# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. The paper speaks of
-# different *representation subspaces*, but nothing forces these apart. The last matrix, the **output projection** $W_O$
-# of shape $(D, D)$, mixes them. Until then the heads know nothing of each other.
+# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. The paper
+# speaks of different *representation subspaces*, but nothing forces these apart. The last matrix, the **output
+# projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each other.
 #
 # ### Heads are a sum
 #
@@ -484,8 +486,8 @@ for num_heads in (1, 8, 64):
 # d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, with the time for their softmaxes
 # and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each with fewer
 # numbers. (In practice one chooses the head dimension, often 64 or 128, and $H$ follows.) In the paper's table 3, a
-# single head is 0.9 BLEU worse than eight (BLEU is a score for translations, chapter 14; all scores are of the
-# development set, one run each, from 24.9 to 25.8), 16 heads of width 32 are as good as eight of 64, and 32 heads of
+# single head is 0.9 BLEU worse than eight (BLEU is a score for translations, chapter 14; the scores of that comparison,
+# on the development set, range from 24.9 to 25.8), 16 heads of width 32 are as good as eight of 64, and 32 heads of
 # width 16 are 0.4 worse.
 
 # %% tags=["proof"]
@@ -518,8 +520,8 @@ assert (change > 0.01).all()
 # \cdot 512 \cdot 64 = 65{,}536$ numbers, the full matrix 262,144. The price is that the product has **rank** at most
 # $d_k$, so that a head can tell keys apart in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and
 # others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a sentence have that rank at most, too, so
-# where a sentence has more words than a head has numbers, not every pattern of weights can be had. With $d_k = 1$ a
-# query can ask for the largest or for the smallest of one number, and for nothing between. In the paper, eight heads
+# where a sentence has many more words than a head has numbers, not every pattern of weights can be had. With $d_k = 1$
+# a query can ask for the largest or for the smallest of one number, and for nothing between. In the paper, eight heads
 # with keys of width 16 in place of 64 lose 0.7 BLEU (table 3, row B; part of that may be the model's size, 58 million
 # parameters in place of 65). What a head hands over is bounded in the same way, by the width of its values.
 

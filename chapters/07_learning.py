@@ -52,10 +52,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
-# The loss is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$. That vector of derivatives is the **gradient** of the loss with
-# respect to $o$. Read it as an error signal: *the second number is too large by 0.768*. It arrives at the output.
-# Learning means passing it back, from each result to what the result was made of, until it reaches a matrix that can be
-# changed. This is **backpropagation**: the chain rule, used from the end to the beginning.
+# That vector of derivatives is the **gradient** of the loss with respect to $o$. Read it as an error signal: *the
+# second number is too large by 0.768*. (The loss itself is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.) It arrives at the
+# output. Learning means passing it back, from each result to what the result was made of, until it reaches a matrix
+# that can be changed. This is **backpropagation**: the chain rule, used from the end to the beginning.
 #
 # **Predict first.** Three scores went into the softmax. Which of them should rise, which should fall, and which hardly
 # matters?
@@ -417,9 +417,9 @@ def scaled_dot_product_attention(
 
 
 # %% [markdown]
-# And several heads. In the signature, `{self.d_model}` stands for the width that the layer was built with. The mask has
-# one more way to go wrong here: it must fit $(B, H, T, S)$, and a mask of shape $(B, T, S)$ would be read as
-# $(H, T, S)$ whenever $B = H$. A shape cannot tell the two apart, so the first line refuses it.
+# And several heads. In the signature, `{self.d_model}` stands for the width that the layer was built with. A mask of
+# shape $(B, T, S)$ is refused by the first line, for the reason that [chapter
+# 4](04_self_attention.ipynb#two-ways-to-go-wrong) gives.
 
 
 # %% tags=["export"] module="attention"
@@ -690,9 +690,9 @@ for seed in range(3):
     assert 30 < grown[75:85, 0].mean() / grown[:10, 0].mean() < 60
 
 # %% [markdown]
-# Once the values are there, the look-up takes some 30 steps; from the very start it took some 120, most of which the
-# values needed. (With them the output's matrices were trained, too, so it is the whole path from value to answer that
-# was missing, or most of it.)
+# Once the values are there, after 1,000 steps that went to nothing else, the look-up takes some 30; from the very start
+# it took some 120. (With them the output's matrices were trained, too, so it is the whole path from value to answer
+# that was missing, or most of it.)
 #
 # You were also asked how large the weight would be: it ends near two thirds, while all answers are right. A weight is not
 # a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in which
@@ -777,8 +777,8 @@ assert fresh.attention.w_k.weight.grad.abs().max() > 1e-5
 
 # %% [markdown]
 # And nothing was labelled. The loss saw digits; *look at Cleo* was never said. In a translation model it is the same:
-# the matrices learn from the words of the translation, and where to look is found on the way. (The words *attention
-# weights* mislead here. Elsewhere a network's *weights* are the numbers that it learns. This book calls those
+# the matrices learn from the words of the translation, and where to look is found on the way. (The term *attention
+# weights* is misleading here. Elsewhere a network's *weights* are the numbers that it learns. This book calls those
 # *parameters*.)
 
 # %% tags=["quiz"]
@@ -805,7 +805,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## The first number to look at
 #
-# The very first batch by itself had the loss 2.33. That could have been predicted. A model that knows nothing should
+# The very first batch by itself gave a loss of 2.33. That could have been predicted. A model that knows nothing should
 # give each of $V$ answers the probability $1/V$, and minus the logarithm of that is $\ln V$; here $\ln 10 = 2.30$.
 #
 # A language model chooses among more. Take $V = 1000$ tokens, vectors of width 64, and score each token by the dot
@@ -905,9 +905,9 @@ quiz.number(
 # %% [markdown]
 # ## Break it: a cut in the record
 #
-# Somebody wants to plot the weights, gets an error about gradients, and follows its advice to write `.detach()`, one
-# line too early. Or turns them into a new tensor, with `torch.tensor(weights)`. The numbers are the same. But PyTorch's
-# record ends there. Values and output still learn; no gradient reaches the scores.
+# Somebody wants to plot the weights, gets an error about gradients, and follows its advice to write `.detach()`, but on
+# the weights that the model goes on to use. Or turns them into a new tensor, with `torch.tensor(weights)`. The numbers
+# are the same. But PyTorch's record ends there. Values and output still learn; no gradient reaches the scores.
 
 
 # %%
@@ -970,9 +970,9 @@ assert 1.4 < np.mean(cut_losses[-100:]) < 1.8
 assert all(p.grad is not None for p in model.parameters())
 
 # %% [markdown]
-# After one backward pass, every parameter should have a gradient that is not all zeros. (The bias of the keys is an
-# exception: what it has is rounding. So is what stands before a matrix that starts at zero, as above.) The tests of
-# this book ask that of every model.
+# After one backward pass, every parameter should have a gradient that is not all zeros. (Exceptions are the bias of the
+# keys, which has only rounding, the keys where $W_Q$ starts at zero, and whatever comes before a linear map that does.)
+# The tests of this book ask that of every model.
 
 # %% [markdown]
 # ## Exercises

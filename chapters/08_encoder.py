@@ -80,7 +80,8 @@ plt.show()
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
 # which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, on which both write, is its **residual
-# stream**: the vector that entered, plus everything that has been added to it. In code it is the function `layer`:
+# stream**: the vector that entered, plus everything that has been added to it. In code the whole layer is the function
+# `layer`:
 
 
 # %%
@@ -137,8 +138,8 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # 16 random words of width 64. Ask how much of a word's vector is **its own**: subtract the average over the sentence
 # from each vector, and divide the length of all that is left by the length of all there was, $\lVert X - \bar X \rVert
 # / \lVert X \rVert$. The matrices are random, with the variance that [Glorot and Bengio
-# (2010)](https://proceedings.mlr.press/v9/glorot10a.html) recommend, so that one projection keeps the size of a vector
-# on average; chapter 9 starts its model with them.
+# (2010)](https://proceedings.mlr.press/v9/glorot10a.html) recommend (`xavier_uniform_`, after Xavier Glorot), so that
+# one projection keeps the size of a vector on average; chapter 9 starts its model with them.
 #
 # **Predict first.** After how many layers is less than a tenth of each vector its own? (The folded cell measures it.)
 
@@ -506,7 +507,9 @@ print(f"in a layer of the paper's size, {share:.0%} of the parameters are here")
 assert round(share, 2) == 0.67
 
 # %% [markdown]
-# With $d_\text{ff} = 4D$, two thirds of a layer's parameters are in this plain network. Attention has one third.
+# With $d_\text{ff} = 4D$, two thirds of a layer's parameters are in this plain network. Attention has one third. In
+# multiplications per token that is $8 D^2$ against $4 D^2 + 2 T D$, so attention takes more than the network only in
+# texts of more than $2D$ tokens.
 #
 # ## The encoder
 #

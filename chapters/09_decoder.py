@@ -186,7 +186,7 @@ plt.show()
 # takes both: `causal & padding` broadcasts to $(B, 1, T, T)$. (Where padding stands at the end, the causal mask alone
 # hides it from the words before. But some code pads in front.)
 #
-# What if a row may attend to nothing, as a padding token in front does under a causal mask? The softmax of nothing but
+# What if a row has nothing to attend to, like a padding token in front under a causal mask? The softmax of nothing but
 # minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives nothing (except the bias of the last
 # linear map, if there is one). PyTorch's module returns NaN (at least with `need_weights=True`, its default), and one
 # NaN in a batch can turn the loss and all gradients to NaN.
@@ -298,12 +298,13 @@ plt.show()
 #
 # In this model, the *last* one. A picture of two towers side by side suggests that decoder layer 2 asks encoder
 # layer 2. It does not. The encoder runs to its end first, and its final output is the **memory** that every decoder
-# layer asks, each through its own $W_K$ and $W_V$. And the queries come from the decoder: whoever receives the blend
-# is the one who asks.
+# layer asks, each through its own $W_K$ and $W_V$. (With partners the two stacks would have to be equally deep, and
+# the first decoder layers would read words that have hardly seen their neighbours.) And the queries come from the
+# decoder: whoever receives the blend is the one who asks.
 #
-# So a decoder layer has three sublayers, each in the *add and norm* of chapter 8. Self-attention comes first, because
-# the query that goes to the memory should know how far the answer has come. Cross-attention follows, and the
-# feed-forward network is last.
+# So a decoder layer has three sublayers, each in the *add and norm* of chapter 8, and $16 D^2$ parameters in its
+# matrices where an encoder layer has $12 D^2$. Self-attention comes first, because the query that goes to the memory
+# should know how far the answer has come. Cross-attention follows, and the feed-forward network is last.
 
 # %% tags=["export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -395,7 +396,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## The whole transformer
 #
-# Two embeddings, two stacks, and the linear map (the *language-model head*, no relation of attention's heads).
+# Two embeddings, two stacks, and the linear map (the *language-model head*, unrelated to attention's heads).
 # `TransformerConfig` extends the `LayerConfig` of chapter 8, and its defaults are the paper's base model (except that
 # the paper shares one table of embeddings between source and target).
 
@@ -625,11 +626,11 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
 # In training the decoder receives `<bos> I am fine` and must predict `I am fine <eos>`. Both have the same length,
-# position by position: after `<bos>` comes *I*, after *I* comes *am*. In code, the first is all columns of the answers
-# but the last, and the second all but the first: the targets *shifted right*, and **next-token prediction**. The loss
-# skips padding (`ignore_index=0`). This is called **teacher forcing**, because the model goes on from the right words
-# whatever it would have said. It has a price: in use it goes on from its *own* words, and training never showed it a
-# beginning with a mistake in it (**exposure bias**).
+# position by position: after `<bos>` comes *I*, after *I* comes *am*. In code, the second, the targets, is all columns
+# of the answers but the first, and the first is all but the last: the targets *shifted right*. To predict them is
+# **next-token prediction**. The loss skips padding (`ignore_index=0`). This is called **teacher forcing**, because the
+# model goes on from the right words whatever it would have said. It has a price: in use it goes on from its *own*
+# words, and training never showed it a beginning with a mistake in it (**exposure bias**).
 
 
 # %%

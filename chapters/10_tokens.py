@@ -28,8 +28,8 @@ transformer_map(built=10)
 # %% [markdown]
 # ## Words are too many, letters are too few
 #
-# A model needs a number for each token, its **token ID**, and a row of a table for each number. All tokens that have
-# one are its **vocabulary**. There are two obvious answers, and each has its price.
+# A model needs a number for each token, its **token ID**, and a row of a table for each number. All its tokens together
+# are the model's **vocabulary**. There are two obvious answers, and each has its price.
 #
 # **A number for each word.** German writes numbers as single words: 21 is *einundzwanzig*, one-and-twenty. Here are the
 # first 10,000, with a few hundred of them set aside.
@@ -126,8 +126,9 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the smile four. With bytes as the
 # first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and whatever UTF-8 can write comes back from its
-# tokens as it was. A single token, however, may be part of a character. A program that prints tokens as they are
-# generated must wait until a character is complete (exercise 1).
+# tokens as it was. (Not the other way round: a model may write *t* and *ea* where `encode` gives *tea*.) A single
+# token, however, may be part of a character. A program that prints tokens as they are generated must wait until a
+# character is complete (exercise 1).
 #
 # Usually merges do not cross from one word into the next, because frequent phrases such as *of the* would fill the
 # vocabulary. So the text is first cut into words, each with the space before it, so that nothing is lost. This is
@@ -249,9 +250,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # %% [markdown]
 # Both ways learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes:
 # `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These stand for no text:
-# only the program can write them, never a user. (Symbols and tokens are numbered differently: *symbols* count from the
-# bytes, *tokens* from the special tokens, so symbol 256 is token 259.) Its file is JSON, read and checked by
-# `tokenizer_files`, an import.
+# only the program can write them, never a user. (One more would shift all numbers by one, and a trained embedding table
+# would no longer fit.) (Symbols and tokens are numbered differently: *symbols* count from the bytes, *tokens* from the
+# special tokens, so symbol 256 is token 259.) Its file is JSON, read and checked by `tokenizer_files`, an import.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -686,8 +687,8 @@ print(
 
 # %% [markdown]
 # Nearly half of the tokens at random, two percent by length. (These texts have 1 to 19 numbers each, all lengths
-# equally often; real lengths vary less.) Every sentence is there once. The order of the batches is drawn at random in
-# every epoch. Otherwise the model would get all short sentences first.
+# equally often; real lengths vary less.) Every sentence is in exactly one batch. The order of the batches is drawn at
+# random in every epoch. Otherwise the model would get all short sentences first.
 
 # %% tags=["quiz"]
 quiz.one_choice(

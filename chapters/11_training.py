@@ -332,9 +332,9 @@ quiz.number(
 # ## One step from several batches
 #
 # The batch you want may not fit into memory. Then send several smaller ones through the model in turn, add up their
-# gradients, and step once. This is **gradient accumulation**, all of them together are the *effective batch*, and it
-# should be *the same step*. Is it? Take two sentences, with 3 and 9 targets (the end token counts), as one batch and as
-# two.
+# gradients, and step once: it takes the time of all of them, and the memory of one. This is **gradient accumulation**,
+# and together they form the *effective batch*. The step should be *the same* as with one large batch. Is it? Take two
+# sentences, with 3 and 9 targets (the end token counts), as one batch and as two.
 
 # %%
 from dotformer.transformer import Transformer, TransformerConfig
@@ -636,8 +636,8 @@ class Trainer:
 
 
 # %% [markdown]
-# Six hundred steps make three epochs. The model is a small version of the paper's: two layers on each
-# side, four heads, width 64.
+# Six hundred steps make three epochs. The model is a small version of the paper's: two layers on each side, four heads,
+# width 64, so that it is trained in under a minute. Its learning rate is one of those compared below.
 
 
 # %%
@@ -689,8 +689,8 @@ plt.show()
 
 # %% [markdown]
 # The loss began near $\ln 334$, as it should. Tokens come first: at step 100 most are right, but of the whole numbers
-# less than half, since one wrong token spoils one. Then the rest falls into place. In the end all 500 test
-# numbers are right.
+# less than half, since one wrong token makes a whole number wrong. Then the rest falls into place. In the end all 500
+# test numbers are right.
 #
 # ### Where does it look?
 #
@@ -746,9 +746,10 @@ plt.show()
 # Which parts of this recipe matter? We have trained this chapter's model with other recipes, three seeds each, and
 # validated every 25 steps (`python -m benchmarks.recipes`, half an hour). Each row changes what its name says: *the
 # paper's* the peak, the warm-up and the shape of the schedule, **SGD** the optimizer (gradient descent with a momentum
-# of 0.9, that is, along a running mean of the gradients like Adam's $m$, undivided) and its learning rate, here the
-# best of five on the validation numbers. *Test* is the share of test numbers that are right at the end. *Averaged* is
-# the same for the mean of the parameters at the last five validations, which is called **checkpoint averaging**.
+# of 0.9, that is, along a decaying sum of the gradients: Adam's $m$ without its factor $1 - \beta_1$, and not divided)
+# and its learning rate, here the best of five on the validation numbers. *Test* is the share of test numbers that are
+# right at the end. *Averaged* is the same for the mean of the parameters at the last five validations, which is called
+# **checkpoint averaging**.
 #
 # **Predict first.** Which matters most here: Adam, warm-up, clipping, the way the learning rate falls, or label
 # smoothing?
@@ -830,8 +831,8 @@ plt.show()
 # without it. In the paper it cost perplexity and helped translation. There several words may be right; a number has one
 # name.
 #
-# So here the learning rate (beyond a factor of ten) and its schedule decided how much was right in the end; the rest
-# decided how soon, if anything. That holds for this small model and its easy task, not in general.
+# So here a learning rate outside a tenfold range of good ones, or a schedule that does not settle, cost right answers
+# in the end; the rest cost time, if anything. That holds for this small model and its easy task, not in general.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a schedule. The linear ones reach the top by step 300 and stay there. One over the root reaches it as soon, but keeps dropping by some percent. With the paper's schedule the curves have only begun to rise at step 400 and end between 66 and 87 percent."}}
 figure, axes = plt.subplots(figsize=(6.4, 3.2))
@@ -969,8 +970,9 @@ for name in ("none", "weight decay 1"):
 #   with 0.2.
 # - **Label smoothing** changes little: it gains with two seeds and loses with one.
 #
-# These are choices, so validation numbers decide. The test numbers are used once, at the end: 39 percent right without
-# a remedy, and 93 with weight decay 1. And more data helps most. With 20,000 numbers none of this was needed.
+# These are choices, so validation numbers decide. In this trial the test numbers are used once, at the end: 39 percent
+# right without a remedy, and 93 with weight decay 1. And more data helps most. With 20,000 numbers none of this was
+# needed.
 
 # %% tags=["proof"]
 by_seed = {
@@ -1109,7 +1111,8 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 # One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
 # parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
 # parameters move by far less, in directions averaged over many batches. Ten steps later the damage is still there. A
-# long run may repair it. But it is not *as if it had never stopped*.
+# long run may repair it. But it is not *as if it had never stopped*. (To lose the random state or the position in the data
+# leaves the curve smooth. Only the comparison with a run that never stopped shows it.)
 #
 # ## Exercises
 #

@@ -158,9 +158,9 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # first word was only the second best.
 #
 # Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. Each further word adds a
-# negative number, so the sum favours hypotheses that end early. [Wu and others
-# (2016)](https://arxiv.org/abs/1609.08144) divide it by a **length penalty**, with $n$ the number of tokens, the end
-# counted:
+# negative number, while to end costs once, for the end token. So the sum favours hypotheses that end early. [Wu and
+# others (2016)](https://arxiv.org/abs/1609.08144) divide it by a **length penalty**, with $n$ the number of tokens, the
+# end counted:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
@@ -314,7 +314,8 @@ plt.show()
 # | rows | $n(n+1)/2$, so $O(n^2)$ | $n$ |
 # | scores | $n(n+1)(n+2)/6$, so $O(n^3)$ | $n(n+1)/2$, so $O(n^2)$ |
 #
-# For 100 tokens that is 171,700 scores against 5,050.
+# For 100 tokens that is 171,700 scores against 5,050. (Where scores are masked only after the product, a step without a
+# cache computes its whole square, and it is twice as many.)
 #
 # In code, `KVAttention` is the attention of [chapter 7](07_learning.ipynb#let-the-machine-do-it), with its parameters,
 # but its keys and values stay from step to step. `attend` projects a query and attends to what is kept. `extend` first
@@ -412,7 +413,8 @@ class KVCache:
 # **Which masks may go?** The causal mask: there is one query, and what is not written yet is not there. The padding
 # mask of the *source* must stay, because padded positions of the memory have keys like any others. (The *target* needs
 # no padding mask here: all rows are equally long, since a sentence that has ended leaves. Prompts of different lengths
-# would need one.)
+# are padded in front, so that the newest tokens stand in one column; then the mask is needed, and each row's positions
+# count from its first real token.)
 #
 # Two mistakes would raise no error. The new token must know its *position*, the number of tokens before it. And when
 # sentences are selected, all that is kept must be selected with them. One check finds both. Teacher forcing gives the
@@ -731,7 +733,7 @@ for beam in (1, 2, 4, 2000):
     [found] = beam_search(KVCache(tiny, question), 5, beam)
     place = ranked.index(found[0].tokens) + 1
     print(
-        f"beam {beam:4}: {found[0].tokens}, {found[0].score:.3f}, number {place} of {len(every)}"
+        f"beam {beam:4}: {found[0].tokens}, {found[0].score:.3f}, rank {place} of {len(every)}"
     )
 assert [hypothesis.tokens for hypothesis in found[:10]] == ranked[:10]
 assert np.allclose(
@@ -835,11 +837,12 @@ assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 
 # %% [markdown]
 # Each column is one seed. Greedy decoding gets as many right as teacher forcing had predicted, because up to its first
-# mistake it has been given only the right words ([chapter 11](11_training.ipynb#how-good-is-it)). A beam of one agrees
-# with it here. (It may differ: where the best token is the end, it can look further for a better score.) Without
-# counting positions the model loses many points, and from outside that looks like a model that has not been trained
-# enough. Four hypotheses instead of one gain a point or two, with every seed, for four times as many rows. (The gain
-# comes from the width: without a length penalty it is about the same.)
+# mistake it has been given only the right words, and after it the number is wrong anyway ([chapter
+# 11](11_training.ipynb#how-good-is-it)). A beam of one agrees with it here. (It may differ: where the best token is the
+# end, it can look further for a better score.) Without counting positions the model loses many points, and from outside
+# that looks like a model that has not been trained enough. Four hypotheses instead of one gain a point or two, with
+# every seed, for four times as many rows. (The gain comes from the width: without a length penalty it is about the
+# same.)
 #
 # Read what the first model writes. Here are two numbers that greedy decoding gets wrong and the beam gets right, and
 # one that it gets right and the beam spoils, with the beam's best hypotheses:

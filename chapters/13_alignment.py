@@ -453,7 +453,7 @@ for where in ("its noun", "another word"):
 assert all(right["another word"]) and sum(right["its noun"]) == 30
 
 # %% [markdown]
-# Without the direct look six of the 36 articles are wrong, and hiding any other word changes nothing. The other thirty
+# Without the direct look six of the 36 articles are wrong, and hiding any other word makes none wrong. The other thirty
 # get their gender by some other way, which we have not traced: a **knock-out** shows what a link does for the result,
 # and not what it would do if the others were gone.
 #

@@ -233,7 +233,7 @@ for name, score in scores.items():
 assert [round(score, 1) for score in scores.values()] == [87.7, 86.5, 93.4, 91.3]
 
 # %% [markdown]
-# The translations are the same, and the score goes from 86.5 to 93.4. Letters are easier to hit than words, and a word
+# The translations are the same, and the score ranges from 86.5 to 93.4. Letters are easier to hit than words, and a word
 # that both sides have lost counts as found.
 #
 # Seen from outside, nothing looks wrong with any of these. The signature catches the second and the third. It cannot
@@ -369,8 +369,8 @@ assert 1.4 < apart.std() / paired.std() < 1.7
 # Each range holds 95 percent of the thousand differences (a **confidence interval**). Drawn together, the difference
 # varies less, because a hard sentence is hard for both: it is then in both scores or in neither, and what they have in
 # common cancels. This is the **paired bootstrap** ([Koehn 2004](https://aclanthology.org/W04-3250/)). Here 0 lies
-# outside either way; around a smaller difference, of 2.5 points, a range as wide as the first would hold it, and one as
-# wide as the second would not.
+# outside either way; around a difference of 2.5 points, a range as wide as the unpaired one would include it, and the
+# paired one would not.
 #
 # The other test asks what chance can do. If the two were equally good (the **null hypothesis**), it would not matter
 # which of them wrote a sentence. So toss a coin for each sentence, exchange the two translations if it shows heads, and
@@ -403,8 +403,8 @@ assert 0.05 < results["BLEU"][1].p_value < 0.15
 # So for seeds 0 and 2 chance alone makes such a gap in two or three of a thousand exchanges (the two programs draw
 # different ones). For seeds 0 and 1, 1.6 points apart, it does so in 9 of 100. By custom one speaks of a
 # **significant** difference below 5 of 100; above it, nothing has been shown, not even that they are equal. (Whoever
-# compares all pairs of many systems, as we have just taken the best and the worst of three, will find one in twenty by
-# chance, and has to ask for less than 0.05.)
+# compares all pairs of many systems, or, as we just did, the best and the worst of three, has to ask for less than
+# 0.05, because of twenty that do not differ one passes by chance.)
 #
 # And what has been shown? One *trained model* is worse than the other, on sentences like these. But they are of one
 # kind, with the same settings. Only the seed differs! Such a test knows nothing of seeds. If two *kinds* of model are
@@ -436,10 +436,10 @@ quiz.one_choice(
 # ## Real words, real sentences
 #
 # Now text that was not made by rules, from `dotformer.data.corpora` too. `parallel` takes any two text files whose
-# lines belong together. `multi30k` has the captions of 31,000 pictures in English, German and French, by people. It is downloaded at first
-# use, for research and education only, and its checksum is compared; without a network, `DOTFORMER_DATA` names a folder
-# that has the files. (Spelling to sound is a translation too: an [appendix](../pronunciation.md) has the same model
-# pronounce English words.)
+# lines belong together. `multi30k` has the captions of 31,000 pictures in English, German and French, by people. It is
+# downloaded at first use, for research and education only, and its checksum is compared; without a network,
+# `DOTFORMER_DATA` names a folder that has the files. (Spelling to sound is a translation too: an
+# [appendix](../pronunciation.md) has the same model pronounce English words.)
 
 # %% [markdown]
 # ## One translator for every model

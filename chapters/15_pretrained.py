@@ -415,7 +415,7 @@ assert any('"finally"' in text for text in manual)
 
 # %% [markdown]
 # The search by meaning answers the first question: *garbage-collected*, for what nobody uses. For the second and the
-# third it finds sentences of the right subject, closing files and leaving loops, and not the best ones. For the fourth
+# third it finds sentences of the right subject, closing files and leaving loops, but not the best ones. For the fourth
 # it misses the keyword `finally`, which several sentences explain. The search by words is right about none. Four
 # questions are no measurement; they show what it knows: what a sentence is *about*. Question and passage are encoded
 # apart (a **bi-encoder**), so that a million passages can be encoded before anyone asks. A **cross-encoder** reads both
@@ -591,12 +591,12 @@ assert abs(correlations["clear map, words only"]) < 0.15
 assert 0.35 < within < 0.45
 
 # %% [markdown]
-# In the middle: rank 35 of 72. Most heads change little, so a middle rank still lies low in the figure. Over all heads,
-# the clearer the map, the *smaller* the change. But before you explain a number, try to make it go away: a head that
-# looks at `[SEP]` all the time has a clear map too. Among words alone, how clear a map is tells nothing about the
-# change (−0.09). What goes with it is how much weight a head gives to words at all. Nor is that an effect of the last
-# layer, whose heads change most: ranked layer by layer, the correlation is the same, 0.40. (Others may do the work of a
-# head that is off, and this ablation takes one at a time.)
+# In the middle: rank 35 of 72. Switching off most heads changes little, so a middle rank still lies low in the figure.
+# Over all heads, the clearer the map, the *smaller* the change. But before you explain a number, try to make it go
+# away: a head that looks at `[SEP]` all the time has a clear map too. Among words alone, how clear a map is tells
+# nothing about the change (−0.09). What goes with it is how much weight a head gives to words at all. Nor is that an
+# effect of the last layer, where the change is largest: ranked layer by layer, the correlation is the same, 0.40.
+# (Others may do the work of a head that is off, and this ablation takes one at a time.)
 #
 # And the attention on the special tokens? A weight says how much of a *value* is taken. If the value has a small norm,
 # even a large weight contributes little. Measure the norm of what each token hands over, weight times value through
