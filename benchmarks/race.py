@@ -116,9 +116,10 @@ def attention(translator: Translator, pair: Pair) -> torch.Tensor:
     return torch.cat([seen[name] for name in seen if name.endswith("cross_attention")])
 
 
-def run(task: Task, device: str, job: dict[str, Any]) -> dict[str, Any]:
+def run(tasks: Mapping[str, Task], device: str, job: dict[str, Any]) -> dict[str, Any]:
     """Train one model; the job with what its training has logged, and what is kept of its translations."""
     torch.set_num_threads(1)
+    task = tasks[job["corpus"]]
     corpus, *tokenizers = task.learnt()
     torch.manual_seed(job["seed"])
     translator = translator_of(task, job["model"], job["settings"], *tokenizers)
@@ -146,10 +147,13 @@ def run(task: Task, device: str, job: dict[str, Any]) -> dict[str, Any]:
 
 
 class Store:
-    """What has been found, on disk; jobs that are there are not done again, and several are done at a time."""
+    """What has been found, on disk; jobs that are there are not done again, and several are done at a time.
 
-    def __init__(self, name: str, tasks: Mapping[str, Task], jobs: int, device: str) -> None:
-        self.name, self.tasks, self.device = name, tasks, device
+    `work` does a job, in a process of its own; `about` is kept beside what it finds.
+    """
+
+    def __init__(self, name: str, work: Callable[[dict[str, Any]], dict[str, Any]], jobs: int, about: Figures) -> None:
+        self.name, self.work, self.about = name, work, about
         self.chosen: dict[str, dict[str, dict[str, Settings]]] = {}  # by task, model and stage
         self.pool = ProcessPoolExecutor(jobs, get_context("spawn"))
         there = (FOLDER / f"{name}.json").exists()
@@ -164,7 +168,7 @@ class Store:
     def do(self, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """What the jobs find, in their order."""
         new = [job for job in jobs if self.key(job) not in self.rows]
-        at_work = [self.pool.submit(run, self.tasks[job["corpus"]], self.device, job) for job in new]
+        at_work = [self.pool.submit(self.work, job) for job in new]
         for future in at_work:
             row = future.result()
             self.rows[self.key(row)] = row
@@ -175,13 +179,12 @@ class Store:
 
     def save(self) -> None:
         """Keep all that is found."""
-        steps = {name: task.steps for name, task in self.tasks.items()}
-        save(self.name, {"steps": steps, "axes": AXES, "runs": list(self.rows.values()), "chosen": self.chosen})
+        save(self.name, self.about | {"runs": list(self.rows.values()), "chosen": self.chosen})
 
 
-def stages(store: Store, corpus: str, model: str) -> Iterator[tuple[str, Settings]]:
+def stages(store: Store, tasks: Mapping[str, Task], corpus: str, model: str) -> Iterator[tuple[str, Settings]]:
     """Each stage and the settings that a model has in it."""
-    task, transformer = store.tasks[corpus], model == "transformer"
+    task, transformer = tasks[corpus], model == "transformer"
     best = {"learning_rate": 3e-3, "size": 1, "layers": 2 if transformer else 1, "dropout": 0.0}
     if task.begins_with:
         *_, best = store.chosen[task.begins_with][model].values()
@@ -197,15 +200,22 @@ def stages(store: Store, corpus: str, model: str) -> Iterator[tuple[str, Setting
         yield stage, best
 
 
-def race(name: str, tasks: Mapping[str, Task], about: str) -> None:
-    """Do all of it, as the command line says, and keep what is found in book/measurements as soon as it is."""
+def asked_for(about: str) -> tuple[int, str]:
+    """How many to train at a time and on which device, as the command line says."""
     parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=1, help="how many to train at a time")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="cpu")
     args = parser.parse_args()
-    store = Store(name, tasks, args.jobs, device_named(args.device))
+    return args.jobs, device_named(args.device)
+
+
+def race(name: str, tasks: Mapping[str, Task], about: str) -> None:
+    """Do all of it, as the command line says, and keep what is found in book/measurements as soon as it is."""
+    jobs, device = asked_for(about)
+    steps = {corpus: task.steps for corpus, task in tasks.items()}
+    store = Store(name, partial(run, tasks, device), jobs, {"steps": steps, "axes": AXES})
     for corpus, model in ((corpus, model) for corpus, task in tasks.items() for model in task.models):
-        for stage, settings in stages(store, corpus, model):
+        for stage, settings in stages(store, tasks, corpus, model):
             store.chosen.setdefault(corpus, {}).setdefault(model, {})[stage] = settings
             job = {"part": "judge", "corpus": corpus, "model": model, "settings": settings}
             store.do([job | {"seed": seed} for seed in SEEDS])

@@ -50,37 +50,36 @@ def store(tmp_path, monkeypatch):
     """A store of the short captions whose trainings only count: the best settings are the third of each axis."""
     done = []
 
-    def run(task, device, job):
+    def work(job):
         done.append(job)
         away = sum(abs(AXES[name].index(value) - 3) for name, value in job["settings"].items())
         return job | {"validation_loss": 1.0 + away, "validation_bleu": 30.0 - away, "seconds": 1.0}
 
-    monkeypatch.setattr(race, "run", run)
     monkeypatch.setattr(race, "FOLDER", tmp_path)
     monkeypatch.setattr(race, "save", lambda name, found: (tmp_path / f"{name}.json").write_text(json.dumps(found)))
-    store = Store("captions", captions.TASKS, 1, "cpu")
+    store = Store("captions", work, 1, {})
     store.pool, store.done = Now(), done
     return store
 
 
 def test_settings_are_searched_from_scaled_embeddings_and_a_second_race_begins_with_them(store):
     best = {name: values[3] for name, values in AXES.items()}
-    [(stage, found)] = stages(store, "short", "gru, attention")
+    [(stage, found)] = stages(store, captions.TASKS, "short", "gru, attention")
     assert (stage, found) == ("tuned", best)
     assert store.done[0]["settings"]["size"] == 1
     store.chosen["short"] = {"gru, attention": {"tuned": best}}
     before = len(store.done)
-    assert dict(stages(store, "long", "gru, attention")) == {"tuned": best}
+    assert dict(stages(store, captions.TASKS, "long", "gru, attention")) == {"tuned": best}
     rates = {job["settings"]["learning_rate"] for job in store.done[before:]}
     assert rates == set(AXES["learning_rate"][2:5])
 
 
 def test_what_is_kept_is_not_done_again(store, monkeypatch):
-    [(_, best)] = stages(store, "short", "transformer")
+    [(_, best)] = stages(store, captions.TASKS, "short", "transformer")
     monkeypatch.setattr(race, "measured", lambda name: json.loads((race.FOLDER / f"{name}.json").read_text()))
-    again = Store("captions", captions.TASKS, 1, "cpu")
+    again = Store("captions", store.work, 1, {})
     again.pool, before = Now(), len(store.done)
-    assert [settings for _, settings in stages(again, "short", "transformer")] == [best]
+    assert [settings for _, settings in stages(again, captions.TASKS, "short", "transformer")] == [best]
     assert len(store.done) == before
 
 

@@ -1,0 +1,111 @@
+"""The search for a translator from few sentences: what each setting does, at toy size."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from benchmarks import small_data
+from benchmarks.small_data import AXES, START, Pairs, Twice, consistent, cut_at_random, mean, one_at_a_time, steps_for
+from dotformer.data.corpora import number_words
+from dotformer.tokens import BPETokenizer
+from dotformer.training import Trainer, TrainingConfig, cross_entropy
+from dotformer.transformer import Transformer, TransformerConfig
+from dotformer.translation import Translator
+
+SMALL = {"d_model": 16, "num_heads": 4, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1}
+JOB = {"part": "search", "corpus": "en-de", "model": "", "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return number_words(60, 4, 4)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(corpus):
+    return BPETokenizer.train((f" {text}" for pair in corpus.train for text in pair[:2]), 330)
+
+
+def test_words_are_cut_at_random_into_what_gives_the_same_text(tokenizer, corpus):
+    texts = [f" {pair.target}" for pair in corpus.train] + [" Zoë trinkt Tee, 🙂"]
+    whole, torn = (cut_at_random(tokenizer, share) for share in (0.0, 0.5))
+    assert [whole.encode(text).ids for text in texts] == [tokenizer.encode(text) for text in texts]
+    cut = [torn.encode(text).ids for text in texts]
+    assert [tokenizer.decode(row) for row in cut] == texts
+    assert sum(map(len, cut)) > 1.3 * sum(len(tokenizer.encode(text)) for text in texts)
+
+
+def test_each_epoch_cuts_the_pairs_anew_only_if_that_is_asked_for(tokenizer, corpus):
+    translator = Translator(tokenizer, tokenizer, "transformer", SMALL | {"share_embeddings": True})
+    for share in (0.0, 0.3):
+        pairs = Pairs(translator, corpus.train, share, 4096, 0)
+        [(one, target)], [(other, _)] = ([*pairs(epoch)] for epoch in (0, 0))
+        assert torch.equal(one, other) == (share == 0)
+        assert (target[:, 0] == tokenizer.bos_id).all() and ((target == tokenizer.eos_id).sum(dim=1) == 1).all()
+
+
+@pytest.mark.parametrize("weight", [0.0, 3.0])
+def test_two_passes_are_asked_for_the_same_answer(weight):
+    torch.manual_seed(0)
+    logits, targets = torch.randn(4, 3, 5), torch.tensor([[1, 2, 0], [3, 0, 0]] * 2)
+    found, count = consistent(weight, logits, targets, 0, 0.1)
+    plain, real = cross_entropy(logits, targets, 0, 0.1)
+    apart = 0.0
+    for one, other, target in zip(*logits.log_softmax(-1).chunk(2), targets[:2], strict=True):
+        for p, q, token in zip(one, other, target, strict=True):
+            if token:
+                both = (F.kl_div(a, b, log_target=True, reduction="sum") for a, b in ((p, q), (q, p)))
+                apart += sum(both) / 2
+    assert count == real == 6
+    torch.testing.assert_close(found, plain + weight * apart)
+    same = logits[:2].repeat(2, 1, 1)
+    torch.testing.assert_close(consistent(weight, same, targets, 0, 0.1)[0], cross_entropy(same, targets, 0, 0.1)[0])
+
+
+def test_a_batch_shown_twice_without_dropout_is_the_same_step():
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(9, 9, **(SMALL | {"dropout": 0.0}))).double()
+    batch, steps = (torch.randint(3, 9, (3, 4)), torch.randint(3, 9, (3, 5))), []
+    for kind in (Trainer, Twice):
+        trainer = kind(copy.deepcopy(model), TrainingConfig())
+        loss, tokens = trainer.train_step([batch], 0.1)
+        steps.append((loss / tokens, tokens, [p.grad for p in trainer.model.parameters()]))
+    assert steps[1][0] == pytest.approx(steps[0][0]) and steps[1][1] == 2 * steps[0][1]
+    torch.testing.assert_close(steps[1][2], steps[0][2])
+
+
+def test_parameters_are_averaged():
+    states = [{"a": torch.tensor([0.0, 3.0])}, {"a": torch.tensor([4.0, 5.0])}]
+    assert mean(states)["a"].tolist() == [2, 4]
+
+
+def test_the_same_arithmetic_buys_fewer_larger_steps():
+    config, base = TransformerConfig(100, 100), START | {"max_tokens": 1024}
+    steps = steps_for(config, base, 1e15)
+    assert steps_for(config, base | {"max_tokens": 2048}, 1e15) == pytest.approx(steps / 2, rel=0.02)
+    assert steps_for(config, base | {"consistency": 1.0}, 1e15) == pytest.approx(steps / 2, rel=0.02)
+
+
+def test_the_way_to_the_best_changes_one_setting_at_a_time():
+    best = START | {"dropout": 0.3, "averaged": 5}
+    way = dict(one_at_a_time(START, best))
+    assert list(way) == ["today's", "dropout 0.3", "averaged 5"]
+    assert way["today's"] == START and way["averaged 5"] == best
+    assert all(START[name] in values for name, values in AXES.items())
+
+
+@pytest.mark.parametrize("change", [{}, {"consistency": 1.0, "bpe_dropout": 0.1, "averaged": 3}])
+def test_a_job_is_done(monkeypatch, corpus, tokenizer, change):
+    monkeypatch.setattr(small_data, "learnt", lambda direction, size: (corpus, tokenizer))
+    settings = START | {"layers": 1, "d_model": 16, "max_tokens": 512} | change
+    found = small_data.train("cpu", 1.0, JOB | {"part": "judge", "settings": settings})
+    assert found["steps"] == 12 and 0 < found["validation_loss"] < 7 and found["seconds"] > 0
+    assert {"validation_bleu", "test_bleu", "test_chrf"} <= found.keys()
+
+
+def test_what_is_too_large_is_not_trained(monkeypatch, corpus, tokenizer):
+    monkeypatch.setattr(small_data, "learnt", lambda direction, size: (corpus, tokenizer))
+    found = small_data.train("cpu", 1e15, JOB | {"settings": START | {"layers": 8, "d_model": 384}})
+    assert found["parameters"] > 12e6 and found["validation_bleu"] == 0 and "steps" not in found
