@@ -8,7 +8,8 @@ and in both directions, on the test captions.
 What the literature has for small data (Sennrich and Zhang 2019) is among the axes: few tokens, much dropout, label
 smoothing; cutting words at random (BPE-dropout, Provilkov and others 2020), and asking two passes with different
 dropout for the same answer (R-Drop, Liang and others 2021). Whatever is done is kept in
-book/measurements/small_data.json, and not done again. On one core a training takes an hour and a half or more: use --jobs, or --device cuda.
+book/measurements/small_data.json, and not done again. On one core a training takes an hour and a half or more: use
+--jobs, or --device cuda.
 """
 
 import time
