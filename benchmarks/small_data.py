@@ -1,9 +1,10 @@
-"""A translator from few sentences, changed one setting at a time: `python -m benchmarks.small_data --device auto`.
+"""Translators from little data, changed one setting at a time: `python -m benchmarks.small_data --device auto`.
 
-Begins with the recipe of configs/multi30k-en-de.toml and goes along one axis after the other, each wide enough that its
-best value lies inside, by BLEU on the validation captions with one seed. All contenders get the same arithmetic: as
-many steps as `BUDGET` FLOPs buy. Then each change that was kept is judged on top of those before it, with three seeds
-and in both directions, on the test captions.
+Begins with the recipes of configs/multi30k-en-de.toml and configs/cmudict.toml and goes along one axis after the other,
+each wide enough that its best value lies inside, by the score on the validation set with one seed: BLEU of captions,
+and of words the percentage pronounced right. All contenders get the same arithmetic: as many steps as `BUDGET` FLOPs
+buy. Then each change that was kept is judged on top of those before it, with three seeds, on the test set; captions in
+both directions.
 
 What the literature has for small data (Sennrich and Zhang 2019) is among the axes: few tokens, much dropout, label
 smoothing; cutting words at random (BPE-dropout, Provilkov and others 2020), and asking two passes with different
@@ -26,11 +27,11 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from benchmarks.race import SEEDS, Store, asked_for
 from benchmarks.search import Settings, climb
 from benchmarks.tokens import PATTERN
-from dotformer.data.corpora import Corpus, Pair, multi30k
+from dotformer.data.corpora import Corpus, Pair, cmudict, multi30k
 from dotformer.devices import training_flops
 from dotformer.tokens import BPETokenizer
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
-from dotformer.translation import Translator, bleu, chrf
+from dotformer.translation import Translator, bleu, exact_match
 
 BUDGET = (
     2e14  # FLOPs: what the recipe to begin with takes for its 9,000 steps, and some; an hour and a half of one core
@@ -60,15 +61,34 @@ AXES: dict[str, list[Any]] = {
     "d_model": [64, 96, 128, 192, 256, 384],
     "averaged": [None, 1, 3, 5, 10, 20],
 }
-DIRECTIONS = {"en-de": ("en", "de"), "de-en": ("de", "en")}
+SEARCHES: dict[str, tuple[list[str], Settings, list[str]]] = {  # axes, where to begin, and the corpora to judge on
+    "en-de": ([*AXES], START, ["en-de", "de-en"]),
+    "cmudict": (
+        [name for name in AXES if name not in ("vocab_size", "bpe_dropout")],  # letters and sounds are the tokens
+        START | {"dropout": 0.1, "max_tokens": 4096, "layers": 3},
+        ["cmudict"],
+    ),
+}
 
 
 @cache
-def learnt(direction: str, vocab_size: int) -> tuple[Corpus, BPETokenizer]:
-    """The captions, and one tokenizer for both languages."""
-    corpus = multi30k(*DIRECTIONS[direction])
-    texts = (f" {text}" for pair in corpus.train for text in pair[:2])
-    return corpus, BPETokenizer.train(texts, vocab_size)
+def learnt(name: str, vocab_size: int) -> tuple[Corpus, BPETokenizer, BPETokenizer]:
+    """A corpus and two tokenizers, for captions one and the same."""
+    if name == "cmudict":
+        corpus = cmudict()
+        sides = ([f" {pair[side]}" for pair in corpus.train] for side in (0, 1))
+        return corpus, *(BPETokenizer.train(side, vocab_size) for side in sides)
+    corpus = multi30k(*name.split("-"))
+    shared = BPETokenizer.train((f" {text}" for pair in corpus.train for text in pair[:2]), vocab_size)
+    return corpus, shared, shared
+
+
+def score(translator: Translator, pairs: list[Pair], exact: bool) -> float:
+    """BLEU, or the percentage of sources for which one of their targets was written."""
+    sources = list(dict.fromkeys(pair.source for pair in pairs))
+    written = dict(zip(sources, translator.translate(sources), strict=True))
+    texts = [written[pair.source] for pair in pairs]
+    return 100 * exact_match(texts, pairs) if exact else bleu(texts, [pair.target for pair in pairs])[0]
 
 
 def cut_at_random(tokenizer: BPETokenizer, share: float) -> Tokenizer:
@@ -145,18 +165,18 @@ def steps_for(config: Any, settings: Settings, budget: float) -> int:
 def train(device: str, budget: float, job: dict[str, Any]) -> dict[str, Any]:
     """Train a translator; the job with its scores, and with steps, size and seconds."""
     torch.set_num_threads(1)
-    settings, seed = job["settings"], job["seed"]
-    corpus, tokenizer = learnt(job["corpus"], settings["vocab_size"])
+    settings, seed, exact = job["settings"], job["seed"], job["corpus"] == "cmudict"
+    corpus, *tokenizers = learnt(job["corpus"], settings["vocab_size"])
     torch.manual_seed(seed)
     width, depth = settings["d_model"], settings["layers"]
-    shape = {"norm_first": True, "share_embeddings": True, "max_length": 256, "num_heads": 4}
+    shape = {"norm_first": True, "share_embeddings": not exact, "max_length": 256, "num_heads": 4}
     shape |= {"d_model": width, "d_ff": 2 * width, "dropout": settings["dropout"]}
     shape |= {"num_encoder_layers": depth, "num_decoder_layers": depth}
-    translator = Translator(tokenizer, tokenizer, "transformer", shape)
+    translator = Translator(*tokenizers, "transformer", shape)
     size = sum(parameter.numel() for parameter in translator.model.parameters())
     row = job | {"parameters": size}
     if size > LARGEST:
-        return row | {"validation_loss": 1e9, "validation_bleu": 0.0, "seconds": 0.0}
+        return row | {"validation_loss": 1e9, "validation": 0.0, "seconds": 0.0}
     steps = steps_for(translator.model.config, settings, budget)
     config = TrainingConfig(
         steps,
@@ -182,13 +202,11 @@ def train(device: str, budget: float, job: dict[str, Any]) -> dict[str, Any]:
     try:
         history = trainer.train(batches, validate, progress=False)
     except FloatingPointError:  # a learning rate that is too high
-        return row | {"validation_loss": 1e9, "validation_bleu": 0.0, "seconds": clock() - start}
+        return row | {"validation_loss": 1e9, "validation": 0.0, "seconds": clock() - start}
     translator.model.load_state_dict(mean(latest))
     row |= {"steps": steps, "seconds": round(clock() - start, 1), "validation_loss": history[-1]["validation_loss"]}
     for part in ("validation", "test") if job["part"] == "judge" else ("validation",):
-        pairs = getattr(corpus, part)
-        texts, wanted = translator.translate([pair.source for pair in pairs]), [pair.target for pair in pairs]
-        row |= {f"{part}_bleu": round(bleu(texts, wanted)[0], 2), f"{part}_chrf": round(chrf(texts, wanted)[0], 2)}
+        row[part] = round(score(translator, getattr(corpus, part), exact), 2)
     return row
 
 
@@ -208,20 +226,21 @@ def one_at_a_time(start: Settings, best: Settings) -> Iterator[tuple[str, Settin
 
 
 def main() -> None:
-    """Search in one direction, then judge in both."""
+    """Search, then judge."""
     jobs, device = asked_for(__doc__)
     store = Store("small_data", partial(train, device, BUDGET), jobs, {"axes": AXES, "budget": BUDGET})
+    for name, (axes, start, corpora) in SEARCHES.items():
 
-    def losses_of(some: list[Settings]) -> list[float]:
-        asked = [{"part": "search", "corpus": "en-de", "model": "", "seed": 0, "settings": one} for one in some]
-        return [-row["validation_bleu"] for row in store.do(asked)]
+        def losses_of(some: list[Settings], name: str = name) -> list[float]:
+            asked = [{"part": "search", "corpus": name, "model": "", "seed": 0, "settings": one} for one in some]
+            return [-row["validation"] for row in store.do(asked)]
 
-    best = climb(AXES, START, losses_of)
-    for change, settings in one_at_a_time(START, best):
-        store.chosen.setdefault("en-de", {}).setdefault("transformer", {})[change] = settings
-        for corpus in DIRECTIONS:
-            job = {"part": "judge", "corpus": corpus, "model": "", "settings": settings}
-            store.do([job | {"seed": seed} for seed in SEEDS])
+        best = climb({axis: AXES[axis] for axis in axes}, start, losses_of)
+        for change, settings in one_at_a_time(start, best):
+            store.chosen.setdefault(name, {}).setdefault("", {})[change] = settings
+            for corpus in corpora:
+                job = {"part": "judge", "corpus": corpus, "model": "", "settings": settings}
+                store.do([job | {"seed": seed} for seed in SEEDS])
     store.save()
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from benchmarks import small_data
 from benchmarks.small_data import AXES, START, Pairs, Twice, consistent, cut_at_random, mean, one_at_a_time, steps_for
-from dotformer.data.corpora import number_words
+from dotformer.data.corpora import Pair, number_words
 from dotformer.tokens import BPETokenizer
 from dotformer.training import Trainer, TrainingConfig, cross_entropy
 from dotformer.transformer import Transformer, TransformerConfig
@@ -93,19 +93,33 @@ def test_the_way_to_the_best_changes_one_setting_at_a_time():
     way = dict(one_at_a_time(START, best))
     assert list(way) == ["today's", "dropout 0.3", "averaged 5"]
     assert way["today's"] == START and way["averaged 5"] == best
-    assert all(START[name] in values for name, values in AXES.items())
+    for axes, start, _ in small_data.SEARCHES.values():
+        assert all(start[name] in AXES[name] for name in axes)
 
 
+def test_a_word_is_right_if_one_of_its_pronunciations_is_written(monkeypatch):
+    pairs = [Pair("r e a d", "R IY D"), Pair("r e a d", "R EH D"), Pair("b o w", "B AW")]
+    monkeypatch.setattr(Translator, "translate", lambda self, texts: {2: ["R EH D", "B OW"]}[len(texts)])
+    assert small_data.score(Translator.__new__(Translator), pairs, exact=True) == 50
+
+
+@pytest.fixture
+def little(monkeypatch, corpus, tokenizer):
+    """Any corpus is a little one."""
+    monkeypatch.setattr(small_data, "learnt", lambda name, size: (corpus, tokenizer, tokenizer))
+
+
+@pytest.mark.usefixtures("little")
+@pytest.mark.parametrize("name", ["en-de", "cmudict"])
 @pytest.mark.parametrize("change", [{}, {"consistency": 1.0, "bpe_dropout": 0.1, "averaged": 3}])
-def test_a_job_is_done(monkeypatch, corpus, tokenizer, change):
-    monkeypatch.setattr(small_data, "learnt", lambda direction, size: (corpus, tokenizer))
+def test_a_job_is_done(name, change):
     settings = START | {"layers": 1, "d_model": 16, "max_tokens": 512} | change
-    found = small_data.train("cpu", 1.0, JOB | {"part": "judge", "settings": settings})
+    found = small_data.train("cpu", 1.0, JOB | {"corpus": name, "part": "judge", "settings": settings})
     assert found["steps"] == 12 and 0 < found["validation_loss"] < 7 and found["seconds"] > 0
-    assert {"validation_bleu", "test_bleu", "test_chrf"} <= found.keys()
+    assert {"validation", "test"} <= found.keys()
 
 
-def test_what_is_too_large_is_not_trained(monkeypatch, corpus, tokenizer):
-    monkeypatch.setattr(small_data, "learnt", lambda direction, size: (corpus, tokenizer))
+@pytest.mark.usefixtures("little")
+def test_what_is_too_large_is_not_trained():
     found = small_data.train("cpu", 1e15, JOB | {"settings": START | {"layers": 8, "d_model": 384}})
-    assert found["parameters"] > 12e6 and found["validation_bleu"] == 0 and "steps" not in found
+    assert found["parameters"] > 12e6 and found["validation"] == 0 and "steps" not in found
