@@ -743,7 +743,8 @@ verdict
 # ### Exercise 2: Switch a head off
 #
 # *Medium, 15 minutes.* To find out what a head is good for, take it away and see what changes. Given the heads' outputs
-# before merging, $(H, T, d_k)$, and $W_O$, return what the layer would give if the head `off` handed over nothing.
+# before merging, $(H, T, d_k)$, and $W_O$, return what the layer would give if the head `off` handed over nothing. (The
+# text counts heads from 1, code from 0.)
 
 
 # %% tags=["exercise"]

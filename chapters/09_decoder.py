@@ -1058,7 +1058,8 @@ for num_layers in (1, 2):
 # - Does it leak?
 # - Does the correct model, given the same parameters, compute the same?
 #
-# **Predict first.** Which question finds all six?
+# **Predict first.** Which question finds all six? (The next cells make the seven models, which differ in one mask each;
+# you may skip to their table.)
 
 
 # %%
@@ -1196,7 +1197,8 @@ for name, make in variants.items():
 #
 # - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at best.
 # - *Turned around*, which is what you get if you mix up the convention of `nn.MultiheadAttention` with ours: it shows
-#   *only* the future, and while writing the newest word sees nothing.
+#   *only* the future, and while writing the newest word sees nothing. (Ours gives it zeros. PyTorch's module gives NaN
+#   by default, so there you would notice.)
 # - *Scores times mask* leaves the future some weight. With *weights times mask* the future still counts in the
 #   softmax's denominator, and training finds even that.
 # - A mask *in training only* makes writing a lottery. Forced, every word suddenly sees its future, and half the words

@@ -64,7 +64,7 @@ assert not known & set(unseen)
 # ## Merging, by hand
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of
-# neighbours. Make the most frequent pair a new symbol. Repeat.
+# neighbours (overlapping ones too). Make the most frequent pair a new symbol. Repeat.
 #
 # Take four words, with how often each occurs:
 #
@@ -619,7 +619,7 @@ quiz.one_choice(
 # `<pad>`. But padding is computed like any other token. In a batch of mixed lengths much of the work is padding. So
 # sort sentences by length first (a pair by the longer of its two sides; this is called **bucketing**), and close a
 # batch when its tokens, padding included, would exceed a limit. Then short sentences come in large batches and long
-# ones in small batches, and steps cost about the same (but for attention, which grows with the square of the length).
+# ones in small batches, and all steps have about equally many tokens.
 # The price is that a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"

@@ -1111,8 +1111,8 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 # One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
 # parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
 # parameters move by far less, in directions averaged over many batches. Ten steps later the damage is still there. A
-# long run may repair it. But it is not *as if it had never stopped*. (To lose the random state or the position in the data
-# leaves the curve smooth. Only the comparison with a run that never stopped shows it.)
+# long run may repair it. But it is not *as if it had never stopped*. (To lose the random state or the position in the
+# data leaves the curve smooth. Only the comparison with a run that never stopped shows it.)
 #
 # ## Exercises
 #

@@ -416,10 +416,11 @@ class KVCache:
 # are padded in front, so that the newest tokens stand in one column; then the mask is needed, and each row's positions
 # count from its first real token.)
 #
-# Two mistakes would raise no error. The new token must know its *position*, the number of tokens before it. And when
-# sentences are selected, all that is kept must be selected with them. One check finds both. Teacher forcing gives the
-# logits at all positions in one pass ([chapter 11](11_training.ipynb#how-good-is-it)). Step by step the cache must give
-# the same, even when the sentences change places on the way, and one is dropped and another doubled, as in a beam.
+# Two mistakes would raise no error. The new token must know its *position*, the number of tokens before it. (When the
+# `max_length` positions are used up, `step` raises an error; a program must stop, or read a shorter text again.) And
+# when sentences are selected, all that is kept must be selected with them. One check finds both. Teacher forcing gives
+# the logits at all positions in one pass ([chapter 11](11_training.ipynb#how-good-is-it)). Step by step the cache must
+# give the same, even when the sentences change places on the way, and one is dropped and another doubled, as in a beam.
 
 # %%
 from dotformer.transformer import Transformer, TransformerConfig
@@ -749,10 +750,10 @@ assert np.allclose(
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
-# more than half of the sources it was the *empty* sentence: the model has a **length bias**, and gives short texts more
-# than they deserve. Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a
-# **model error**. In such a translator the first hides the second, and a better search can make worse translations,
-# which is known as the *beam search curse*.
+# more than half of the sources it was the *empty* sentence (with plain sums; a length penalty works against it): the
+# model has a **length bias**, and gives short texts more than they deserve. Missing the likeliest sentence is a
+# **search error**, and giving a bad one the highest score is a **model error**. In such a translator the first hides
+# the second, and a better search can make worse translations, which is known as the *beam search curse*.
 #
 # ## A model that has learnt a little
 #
