@@ -1059,7 +1059,7 @@ for num_layers in (1, 2):
 # - Does the correct model, given the same parameters, compute the same?
 #
 # **Predict first.** Which question finds all six? (The next cells make the seven models, which differ in one mask each;
-# you may skip to their table.)
+# you may skip to what they print.)
 
 
 # %%
