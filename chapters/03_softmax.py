@@ -527,8 +527,7 @@ for width in (16, 64, 1024):
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is the
 # same function, so training can absorb any constant divisor. The division changes where training *begins*, with scores
-# of the same size at every width, and how far one step of a query moves them. (That the size is just 1 is a convention,
-# and once trained, queries and keys are no longer independent, so scores may grow as large as a head needs. Nor does
+# of the same size at every width, and how far one step of a query moves them. (That the size is 1 is a convention, and once trained, queries and keys are no longer independent, so scores may grow as large as a head needs. Nor does
 # the root do anything about the *number* of keys: for half of the weight against 10 keys of score 0 a key needs the
 # score $\ln 10 = 2.3$, against 1,000 it needs 6.9.)
 

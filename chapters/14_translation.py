@@ -403,7 +403,7 @@ assert 0.05 < results["BLEU"][1].p_value < 0.15
 # So for seeds 0 and 2 chance alone makes such a gap in two or three of a thousand exchanges (the two programs draw
 # different ones). For seeds 0 and 1, 1.6 points apart, it does so in 9 of 100. By custom one speaks of a
 # **significant** difference below 5 of 100; above it, nothing has been shown, not even that they are equal. (Whoever
-# compares all pairs of many systems, or, as we just did, the best and the worst of three, has to ask for less than
+# compares all pairs of many systems, or, as here, the best and the worst of three, has to ask for less than
 # 0.05, because of twenty that do not differ one passes by chance.)
 #
 # And what has been shown? One *trained model* is worse than the other, on sentences like these. But they are of one

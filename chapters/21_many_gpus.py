@@ -450,7 +450,7 @@ assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
 # batch, and history, and so it does here, in the same file. To save, the processes gather one parameter after the
 # other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
 # depends on how many processes have written it, and **any number of them may go on from there**: two may end what one
-# has begun. The random state in it is that of rank 0. The other ranks begin theirs anew whenever the run is saved or
+# has begun. The random state in it is that of rank 0. The other ranks draw a fresh one whenever the run is saved or
 # loaded, from the seed, the step and the rank, so that no two draw the same dropout.
 #
 # Does it hold? Train a model that turns sentences around, for 20 steps: in one process, in two that each have the full
@@ -557,7 +557,7 @@ for name in ("1 process", "2, one of them killed"):
 # ```
 #
 # `HOST` is one of them; the port and the name `dot` are free choices. All must see the same folder `runs`. `3:4` lets
-# three go on when one is lost, unless it is `HOST`. (The first line makes them find each other anew after a restart.
+# three go on when one is lost, unless it is `HOST`. (The first line makes them find each other again after a restart.
 # Without it they would try to reach processes that have ended, so with restarts on several machines `train` insists on
 # it.)
 #
