@@ -312,7 +312,7 @@ for name in names:
 # $W_h$ lie between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it sums
 # $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$
 # is $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step.
-# (Measured, from 5 back to 20: 0.52.) The gates of the LSTM and the GRU help only a little yet. With biases near 0 a
+# Measured from 5 back to 20 it is 0.52. The gates of the LSTM and the GRU help only a little yet. With biases near 0 a
 # gate stands half open, at $\sigma(0) = \frac12$, and lets through about half at every step.
 
 # %%
@@ -401,9 +401,9 @@ for name in names:
 # correlations that add up to at most 1, to share among all inputs. So **a linear fit to a state of $H$ numbers recalls
 # at most $H$ of the independent numbers that were read**, whatever the weights: from 24, three words of 8. This is the
 # state's **memory capacity**. As long as the read-out is linear, training can only choose *which* three words' worth to
-# keep. It cannot wait for the question. (A recurrence without the $\tanh$ can be computed for all words at once, and
+# keep. It cannot wait for the question. A recurrence without the $\tanh$ can be computed for all words at once, and
 # newer recurrent networks such as Mamba use that: [Gu and Dao, 2023](https://arxiv.org/abs/2312.00752). The bound holds
-# for their states, too.)
+# for their states, too.
 #
 # (A number has many digits, and something other than a linear fit might find more in them: $h' = 0.5 \, h + x$ with $x$
 # either 0 or 1 is a binary fraction that stores every bit it has read. But the slightest noise destroys that, and the
@@ -438,8 +438,8 @@ quiz.number(
 # ## The other way: keep everything, and look
 #
 # Now keep all words. When the question comes, give each word a weight, all weights together 1, and add up the words in
-# these proportions. That is attention. (Inside a network the question is a vector too, computed from the word that is
-# being read or written; chapter 2 begins with one.)
+# these proportions. That is attention. Inside a network the question is a vector too, computed from the word that is
+# being read or written; chapter 2 begins with one.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Above, a recurrent network reads A Lannister always pays his debts: an arrow leads from each word to a state below it and from state to state, so that the first word reaches the last state through five others. Below, attention: from each of the six words an arrow leads directly to the answer."}}
 from classroom.diagram import Diagram
@@ -483,8 +483,8 @@ for back in (1, 10, 40):
 # %% [markdown]
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
 # recurrent networks had 24 or 48. And the derivative of the answer with respect to a word is that word's weight: one
-# factor, at any distance, and no product over the steps in between. (When the weights are computed from the words, as
-# in chapter 4, there is a second path, through the weights; its length does not depend on the distance either.)
+# factor, at any distance, and no product over the steps in between. When the weights are computed from the words, as
+# in chapter 4, there is a second path, through the weights; its length does not depend on the distance either.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain, GRU and LSTM fall straight, below a ten-thousandth at 20 back; the rotation falls half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all five curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -597,7 +597,7 @@ for n in (50, 512, 5000):
 # For a sentence of 50 words attention by itself costs twice a plain cell and half an LSTM. As the text grows the square
 # takes over: at $n = 2d$, a thousand words, it is even with the LSTM, at ten thousand it costs five times as much. What
 # attention saves in training is the *waiting*: it computes all words at once, where a recurrent network must take them
-# in a row. (When it *writes* a text it takes them in a row, too; chapter 12.)
+# in a row. When it *writes* a text it takes them in a row, too ([chapter 12](12_generation.ipynb)).
 #
 # The paper trained its largest model in 3.5 days on eight GPUs, and reports better translations from English to German
 # and to French than any earlier single model.

@@ -78,8 +78,8 @@ with np.errstate(all="ignore"):
 # changes how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ nearly 1
 # to 1. So demand a little more: **the ratio of two shares depends on the difference of these two scores, and on
 # nothing else.** A function that turns differences into ratios is the exponential, $e^{a - b} = e^a / e^b$, and up to
-# the base it is the only smooth one. So raise $e$ to each score, and divide by the sum. ($e$ is the base with the
-# simplest derivative; temperature, below, stands for all others.) For the scores 0, 1, 2:
+# the base it is the only smooth one. So raise $e$, the base with the simplest derivative, to each score, and divide
+# by the sum. For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -357,9 +357,9 @@ for j in range(3):
 
 # %% [markdown]
 # $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. **A softmax that is sure of itself has stopped
-# listening**: nudge its scores, and hardly anything moves. It is **saturated**. (At the *output* of a model, training
-# takes the logarithm of the softmax, whose slope does not vanish where the model is wrong; chapter 11. Inside attention
-# there is no logarithm.)
+# listening**: nudge its scores, and hardly anything moves. It is **saturated**. At the *output* of a model, training
+# takes the logarithm of the softmax, whose slope does not vanish where the model is wrong ([chapter
+# 11](11_training.ipynb)). Inside attention there is no logarithm.
 #
 # Temperature enters twice. With $w = \operatorname{softmax}(s / \tau)$ the derivative with respect to $s$ is, by the
 # chain rule, $J / \tau$: a high temperature keeps $J$ away from 0 and divides it at the same time. A low one multiplies
@@ -391,9 +391,8 @@ quiz.one_choice(
 #
 # Our vectors had three entries. In the original transformer a word has 512, and its query and key, shorter vectors made
 # from it, have $d_k = 64$. Their dot product is a sum of 64 products. Take entries that are independent, with mean 0
-# and variance 1. (The **variance** is the mean squared distance from the mean.) Each product $q_i k_i$ then has mean 0
-# and variance $\mathbb{E}[q_i^2 k_i^2] = \mathbb{E}[q_i^2] \, \mathbb{E}[k_i^2] = 1$, and the variances of independent
-# terms add up:
+# and **variance** 1 (the mean squared distance from the mean). Each product $q_i k_i$ then has mean 0 and variance
+# $\mathbb{E}[q_i^2 k_i^2] = \mathbb{E}[q_i^2] \, \mathbb{E}[k_i^2] = 1$, and the variances of independent terms add up:
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
@@ -432,7 +431,7 @@ assert all(0.25 < divided < 0.33 for _, divided in luckiest.values())
 # Read the line for 64: the scores have a variance near 64, and on average over 2000 trials the luckiest stranger takes
 # 87 percent of the weight (± is the standard error of that average). At 1024 it takes 97. For the last column the
 # scores were divided by $\sqrt{d_k}$, so their variance is 1 at every width, and the luckiest key has about 0.3 at any
-# width from 4 to 1024. (The luckiest of ten always has more than a tenth.)
+# width from 4 to 1024. The luckiest of ten always has more than a tenth.
 #
 # ### What does saturation cost?
 #
@@ -470,8 +469,8 @@ for width in widths:
 # **vanishing gradient**.
 #
 # Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of
-# that key's weight uphill for 100 steps (**gradient ascent**). (This is a simplification. In a transformer all queries
-# share the matrix that makes them, so others can move a query that is stuck; here each is alone.) How far a step goes
+# that key's weight uphill for 100 steps (**gradient ascent**). This is a simplification. In a transformer all queries
+# share the matrix that makes them, so others can move a query that is stuck; here each is alone. How far a step goes
 # for a given slope is the **learning rate**; take four, over a factor of ten million. And take Adam, the optimiser with
 # which transformers are trained (chapter 11). It divides each slope by its usual size plus a small $\epsilon$, so that
 # small slopes are not slow.
@@ -512,8 +511,8 @@ for width in (16, 64, 1024):
 
 # %% [markdown]
 # Divided, nearly every query finds its key, unless the learning rate is too small for a hundred steps: gradient ascent
-# with 0.1, and at width 16 Adam with 0.01. (With these the undivided are ahead, because the same movement of a query
-# changes their scores more.) Undivided, the wider the keys, the fewer get there. At width 64, that of the original
+# with 0.1, and at width 16 Adam with 0.01. With these the undivided are ahead, because the same movement of a query
+# changes their scores more. Undivided, the wider the keys, the fewer get there. At width 64, that of the original
 # transformer, gradient ascent leaves one in nine behind even at a learning rate of a million. Adam does better, and
 # leaves 4 to 12 percent behind; at 1024, about two thirds. Why, if it divides small slopes by their size? Because of
 # $\epsilon$, by default $10^{-8}$: slopes far below it stay small. The last column has $10^{-30}$, and then all arrive
@@ -527,9 +526,10 @@ for width in (16, 64, 1024):
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is the
 # same function, so training can absorb any constant divisor. The division changes where training *begins*, with scores
-# of the same size at every width, and how far one step of a query moves them. (That the size is 1 is a convention, and once trained, queries and keys are no longer independent, so scores may grow as large as a head needs. Nor does
-# the root do anything about the *number* of keys: for half of the weight against 10 keys of score 0 a key needs the
-# score $\ln 10 = 2.3$, against 1,000 it needs 6.9.)
+# of the same size at every width, and how far one step of a query moves them. That the size is 1 is a convention, and
+# once trained, queries and keys are no longer independent, so scores may grow as large as a head needs. Nor does the
+# root do anything about the *number* of keys: for half of the weight against 10 keys of score 0 a key needs the score
+# $\ln 10 = 2.3$, against 1,000 it needs 6.9.
 
 # %% tags=["proof"]
 assert all(dead["divided", width] == 0 for width in widths)
@@ -620,8 +620,8 @@ except ValueError as error:
 
 # %% [markdown]
 # The middle query hands out 1.15 of attention, the last 0.86. `weighted_average` insists on sums of 1, and catches it.
-# (In a square matrix of equal scores both axes give the same weights, and no check can tell. So test with scores that
-# differ, and with more keys than queries.)
+# In a square matrix of equal scores both axes give the same weights, and no check can tell. So test with scores that
+# differ, and with more keys than queries.
 
 # %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)

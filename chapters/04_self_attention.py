@@ -136,8 +136,8 @@ assert weights[-1].round(2) == 0.88
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to
 # *snake* and *serpent* in the other. It received a blend of the other words. But their presence alone does not do it:
-# their plain average, the grey line below each, is near to *with* and *the*. The attention weights choose. (The lists
-# leave out tokens of one or two letters.) That is attention, and the rest of this chapter makes it better.
+# their plain average, the grey line below each, is near to *with* and *the*. The attention weights choose. That is
+# attention, and the rest of this chapter makes it better.
 #
 # Better, because leaving the word itself out is only a patch. A word may well need itself, and it should not always ask
 # for what is most like it: a verb looks for somebody who acts, and *dog* is not like *bites*.
@@ -216,11 +216,11 @@ plt.show()
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
 # The verb's output says: something here is alive (0.955), and to a large part human (0.768). And the verb hardly looks
-# at itself: nothing in $W_Q$ and $W_K$ makes an action look for actions. (It cannot tell *who* bites. That takes the
-# order of the words, which is not in these vectors.) At the same time *dog* and *man*, whose query is $(0, 2)$, look
-# for an action. They find *bites*, but its value is $(0, 0)$, so they learn nothing from it: a weight says how much of
-# a value is taken, and not whether there is anything in it. (Nor can a softmax say *none*. A word that needs nothing
-# must still give away a weight of 1; chapter 15 shows where trained heads put it.)
+# at itself: nothing in $W_Q$ and $W_K$ makes an action look for actions. What it cannot tell is *who* bites, because
+# that takes the order of the words, which is not in these vectors. At the same time *dog* and *man*, whose query is
+# $(0, 2)$, look for an action. They find *bites*, but its value is $(0, 0)$, so they learn nothing from it: a weight
+# says how much of a value is taken, and not whether there is anything in it. Nor can a softmax say *none*. A word that
+# needs nothing must still give away a weight of 1; chapter 15 shows where trained heads put it.
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -299,7 +299,7 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 #
 # There are $T \times S$ weights. For a sentence of 1,000 words that is a million, and a text twice as long has four
 # times as many: time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are **quadratic** in the
-# length. (Kernels that never store all the weights avoid the memory, and not the time; chapter 20.)
+# length. Kernels that never store all the weights avoid the memory, and not the time ([chapter 20](20_one_gpu.ipynb)).
 #
 # The folded cell has the same function as the rest of the book imports it, `scaled_dot_product_attention`, with its
 # shapes in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
@@ -482,7 +482,7 @@ print(padded_weights[1].round(3))
 
 # %% [markdown]
 # The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers the
-# padding holds, its column of weights is 0. (Its *row* is computed like any other; nobody reads it.) To hide both the
+# padding holds, its column of weights is 0. Its *row* is computed like any other; nobody reads it. To hide both the
 # future and the padding, combine the two masks with `&`.
 #
 # Beware of two other conventions. In `nn.MultiheadAttention` and its `key_padding_mask`, True means: hidden. And a mask
@@ -597,8 +597,8 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # %% [markdown]
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
 # model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
-# (chapter 20). (What it returns is $d_k$ wide. Chapter 6 brings it back to the width $D$ of a word. And `nn.Linear`
-# stores its matrix transposed, hence the `.T`.)
+# (chapter 20). What it returns is $d_k$ wide. Chapter 6 brings it back to the width $D$ of a word. And `nn.Linear`
+# stores its matrix transposed, hence the `.T`.
 #
 
 # %% [markdown]
@@ -646,7 +646,7 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # At the start, one shared matrix hardly helps, because then every query *is* the word's own key. The scores $X W (X
 # W)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0. With two random
 # matrices a word's query has no more to do with its own key than with any other, which is a start that favours nobody.
-# (A head that always picks its own word fetches nothing new.) Sharing limits what a head can ask; it need not hurt a
+# A head that always picks its own word fetches nothing new. Sharing limits what a head can ask; it need not hurt a
 # whole model: the Reformer shares the matrix, lets a word attend to itself only where there is nothing else, and
 # reports no loss.
 #
@@ -682,7 +682,7 @@ for used in (8, 16):
 # Without $W_V$ half of the two words' squared length is lost, because no linear map can tell the terms of a sum apart
 # where both may point in the same directions. A matrix, even a random one, turns what was found into other directions
 # than those that the word itself uses, and nothing is lost, provided there is room: 8 and 8 numbers fit in 16, two full
-# words do not, and then it gains nothing. (This is the extreme case of one word found with certainty.) The matrix also
+# words do not, and then it gains nothing. This is the extreme case of one word found with certainty. The matrix also
 # sets the width of what is handed over, and lets a word hand over something other than what it is found by: *man* was
 # found as *alive* and handed over *human* as well.
 #
@@ -827,8 +827,8 @@ for name, version in versions.items():
 # Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too, and a
 # scale that depends on the number of queries. No division at all passes every check but the last: its weights are
 # positive, sum to 1 and follow the words around. It takes known numbers or an independent reference to see it, which is
-# why the tests of this book compare every function with one. (Test with a $d_k$ that differs from the number of words:
-# where both are 9, the two roots agree.)
+# why the tests of this book compare every function with one. Test with a $d_k$ that differs from the number of words:
+# where both are 9, the two roots agree.
 
 # %% [markdown]
 # ## Exercises

@@ -24,9 +24,9 @@ plots.book_style()
 transformer_map(built=5)
 
 # %% [markdown]
-# Positions are added once, before the first layer. (Higher layers still know them, because each adds its result to what
-# it was given, chapter 8; how they fade in a published model is measured in [chapter
-# 15](15_pretrained.ipynb#is-a-token-still-its-word-and-still-at-its-position).)
+# Positions are added once, before the first layer. Higher layers still know them, because each adds its result to what
+# it was given; how they fade in a published model is measured in [chapter
+# 15](15_pretrained.ipynb#is-a-token-still-its-word-and-still-at-its-position).
 #
 # ## The same words in another order
 #
@@ -138,8 +138,8 @@ plt.show()
 
 # %% [markdown]
 # Above, each digit jumps. Below, a wave has the same period and does not jump. A wave is a smooth digit, and smooth is
-# what we need, because neighbouring positions should be similar. (The fastest wave here has period 2, and at whole
-# positions it is as jumpy as the digit. The encoding below starts with a slower one.)
+# what we need, because neighbouring positions should be similar. The fastest wave here has period 2, and at whole
+# positions it is as jumpy as the digit, so the encoding below starts with a slower one.
 #
 # ## Sines and cosines
 #
@@ -275,9 +275,9 @@ for d_model in (4, 8, 16, 32):
 # Tick off the list; that near positions are similar, and that a step is the same everywhere, follows below. Bounded:
 # between −1 and 1. No last position: the formula takes any $t$. Every row has the same length, $\sqrt{D/2}$, because
 # each pair contributes $\sin^2 + \cos^2 = 1$. Different: at every width, but how well *apart* depends on it. With $D =
-# 4$, position 1885 is nearly position 0, because both pairs are back where they began (1885 is three hundred turns of
-# the one and three of the other). With $D = 16$ or 32, of the first ten thousand positions none is nearer than the
-# neighbour. (By the rotation of the next section, what holds for distances from position 0 holds for all.)
+# 4$, position 1885 is nearly position 0, because both pairs are back where they began, the one after three hundred
+# turns and the other after three. With $D = 16$ or 32, of the first ten thousand positions none is nearer than the
+# neighbour.
 #
 # ### Why 10,000?
 #
@@ -471,8 +471,8 @@ print(
 assert apart > 0.1
 
 # %% [markdown]
-# *Dog* in the one, *man* in the other. (Words and positions need not keep apart so neatly; further down we separate
-# sums in which they overlap.) The subject of a verb is not always the word before it. But heads that attend to the word
+# *Dog* in the one, *man* in the other. Words and positions need not keep apart so neatly; further down we separate sums
+# in which they overlap. And the subject of a verb is not always the word before it. But heads that attend to the word
 # before, or after, are among the first that one finds in trained models ([Voita and others,
 # 2019](https://aclanthology.org/P19-1580/), call them positional heads), and chapter 6 shows one.
 
@@ -543,8 +543,8 @@ quiz.one_choice(
 # to be found. In one version $P$ holds sinusoids; in the other it starts at random and is trained along with $A$. Both
 # practise on positions 0 to 23, and are then tested on 24 to 47 (**extrapolation**). Training is the subject of
 # [chapter 7](07_learning.ipynb). For now it is enough that both versions learn in the same way, at five learning rates,
-# each with three seeds, and that the means at the best and at the worst learning rate are printed. (The best is picked
-# on the tested positions themselves, so it is optimistic.)
+# each with three seeds, and that the means at the best and at the worst learning rate are printed. The best is picked
+# on the tested positions themselves, so it is optimistic.
 #
 # **Predict first.** How often does each attend to the right position beyond 23?
 
@@ -625,9 +625,9 @@ for d_model in (16, 32, 64, 128):
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding first is the case $W_1 = W_2$: it saves the second matrix and the extra width, and gives up some freedom. (A
+# Adding first is the case $W_1 = W_2$: it saves the second matrix and the extra width, and gives up some freedom. A
 # score $(x_t + p_t) \, M \, (x_s + p_s)^\top$, with $M = W_Q W_K^\top$, then has four terms: word with word, word with
-# position, position with word, position with position.) And concatenation is a special case of adding, too: $(x, 0) +
+# position, position with word, position with position. And concatenation is a special case of adding, too: $(x, 0) +
 # (0, p) = (x, p)$, as with the dog and the man. That takes dimensions that the words leave free, and at a given $D$
 # room for positions is room taken from words. But word vectors are learned, and can leave that room wherever it helps.
 #
@@ -715,8 +715,8 @@ quiz.several_choices(
 # ## Turning instead of adding
 #
 # A step is a rotation, so distance can enter the scores in another way. Do not add anything to the words. Instead, turn
-# each pair of entries of a *query* by its angle at the query's position, and those of a *key* by theirs. (A head has
-# $d_k$ entries, so $d_k$ takes the place of $D$ in the frequencies.) With $R_t$ for the rotation by $t$ steps,
+# each pair of entries of a *query* by its angle at the query's position, and those of a *key* by theirs. A head has
+# $d_k$ entries, so $d_k$ takes the place of $D$ in the frequencies. With $R_t$ for the rotation by $t$ steps,
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #

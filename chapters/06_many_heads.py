@@ -88,7 +88,7 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is. (The band is the spread over ten seeds.) The reason: names are independent, with mean 0
+# Half, whatever $\alpha$ is. The band is the spread over ten seeds. The reason: names are independent, with mean 0
 # and the same spread in every direction, so the best guess at either is the average times one number, $\alpha /
 # (\alpha^2 + (1 - \alpha)^2)$ for $a$. It misses the share $(1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$ of $a$ and
 # the share $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$ of $b$. The two sum to 1: of two names, one is lost, and to favour
@@ -96,8 +96,8 @@ plt.show()
 # over 16 are still 8.
 #
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
-# of $\alpha$ would do: two equations for two unknowns. (The nearer they are to each other, the more a little noise
-# hurts.) Each head must be as wide as what it hands over. Here that is a whole name; in a real model a word has 512
+# of $\alpha$ would do: two equations for two unknowns. The nearer they are to each other, the more a little noise
+# hurts. Each head must be as wide as what it hands over. Here that is a whole name; in a real model a word has 512
 # numbers and a head 64, so it hands over what its $W_V$ has picked.
 #
 # Note what this does and does not show. It is about a *matrix*, and about two things that fill the same 8 dimensions.
@@ -114,7 +114,7 @@ assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
 # ## Two heads by hand
 #
 # Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
-# is it a *verb*, and its *position*, 1 for first and −1 for last (which will do for three words).
+# is it a *verb*, and its *position*, 1 for first and −1 for last.
 
 # %%
 words = ["dog", "bites", "man"]
@@ -166,7 +166,7 @@ print(
 
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs.
-# (*Dog* and *man* have queries of zeros here, attend equally to all three words, and receive plain averages.)
+# *Dog* and *man* have queries of zeros here, attend equally to all three words, and receive plain averages.
 
 # %% tags=["proof"]
 assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
@@ -176,9 +176,9 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # ## The definition
 #
 # There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$, where $d_k = D / H$ is the **head
-# dimension**, so $D$ must be divisible by $H$. (The width of queries and keys limits how finely a head can choose, that
-# of the values, $d_v$, how much it can hand over. Here the two are the same. That $H d_k = D$ is a habit that keeps the
-# cost constant: with $W_O$ of shape $(H d_k, D)$ any $d_k$ would do.)
+# dimension**, so $D$ must be divisible by $H$. The width of queries and keys limits how finely a head can choose, that
+# of the values, $d_v$, how much it can hand over; here the two are the same. That $H d_k = D$ is a habit that keeps the
+# cost constant: with $W_O$ of shape $(H d_k, D)$ any $d_k$ would do.
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
@@ -195,10 +195,9 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
 #
 # The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. A head's rows say where in
-# the word's vector it writes. (Without biases its $W_V$ and its rows of $W_O$ matter only through their product, the
-# head's **OV circuit**, and so do its $W_Q$ and $W_K$, the **QK circuit**: [Elhage and others,
-# 2021](https://transformer-circuits.pub/2021/framework/index.html). In an `nn.Linear`, which stores its matrix
-# transposed, a head's rows of $W_O$ are *columns*.)
+# the word's vector it writes. Without biases its $W_V$ and its rows of $W_O$ matter only through their product, the
+# head's **OV circuit**, and so do its $W_Q$ and $W_K$, the **QK circuit** ([Elhage and others,
+# 2021](https://transformer-circuits.pub/2021/framework/index.html)).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -485,10 +484,9 @@ for num_heads in (1, 8, 64):
 # The same number of parameters, and the same number of multiplications. More heads are narrower heads, and $H \cdot
 # d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, with the time for their softmaxes
 # and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each with fewer
-# numbers. (In practice one chooses the head dimension, often 64 or 128, and $H$ follows.) In the paper's table 3, a
-# single head is 0.9 BLEU worse than eight (BLEU is a score for translations, chapter 14; the scores of that comparison,
-# on the development set, range from 24.9 to 25.8), 16 heads of width 32 are as good as eight of 64, and 32 heads of
-# width 16 are 0.4 worse.
+# numbers. In practice one chooses the head dimension, often 64 or 128, and $H$ follows. In the paper's table 3, whose
+# scores for translations range from 24.9 to 25.8 BLEU, a single head is 0.9 worse than eight, 16 heads of width 32 are
+# as good as eight of 64, and 32 heads of width 16 are 0.4 worse.
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -555,12 +553,11 @@ quiz.one_choice(
 #
 # What does training find? all-MiniLM-L6-v2, whose vectors served in chapter 4, has twelve heads in each layer, and here
 # are the attention weights of its first. Two things come before them that you have not built yet: its positions are
-# learned, and the sum of word and position (and of a vector that is the same for all) is **normalised** ([chapter
+# learned, and the sum of word and position is **normalised** ([chapter
 # 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head take the average weight that words give to the word
 # before.
 #
-# **Predict first.** How large is that weight in the head where it is largest? (The folded cell reads the file and
-# computes the attention weights of the first layer.)
+# **Predict first.** How large is that weight in the head where it is largest?
 
 # %% tags=["hide-input"]
 from dotformer.support.published import minilm_files
@@ -665,10 +662,10 @@ for name, merge in [
 # %% [markdown]
 # The shuffle sees it. Before $W_O$, row 0 of the wrong result is filled with the first head's output for *four
 # different words*, so a word's output now depends on who stands where. That test needs no reference: without positions,
-# shuffled words must give shuffled outputs. It does not see everything (a merge that sets the first columns of all
-# heads side by side, then the second ones, passes it), and the loop does. Under a causal mask the wrong merge would do
-# worse: it hands the first word numbers that were computed from later words. The shape and the sums of the weights
-# detect nothing.
+# shuffled words must give shuffled outputs. It does not see everything: a merge that sets the first columns of all
+# heads side by side, then the second ones, passes it, and the comparison with the loop does not. Under a causal mask
+# the wrong merge would do worse: it hands the first word numbers that were computed from later words. The shape and the
+# sums of the weights detect nothing.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))
@@ -743,8 +740,8 @@ verdict
 # ### Exercise 2: Switch a head off
 #
 # *Medium, 15 minutes.* To find out what a head is good for, take it away and see what changes. Given the heads' outputs
-# before merging, $(H, T, d_k)$, and $W_O$, return what the layer would give if the head `off` handed over nothing. (The
-# text counts heads from 1, code from 0.)
+# before merging, $(H, T, d_k)$, and $W_O$, return what the layer would give if the head `off`, counted from 0, handed
+# over nothing.
 
 
 # %% tags=["exercise"]
@@ -893,6 +890,6 @@ verdict
 # [Voita and others (2019)](https://arxiv.org/abs/1905.09418), [Michel, Levy and Neubig
 # (2019)](https://arxiv.org/abs/1905.10650).
 #
-# **Next.** Part I ends here: attention, positions, heads, by hand and with matrices that we chose. Part II lets
-# them learn. (What people often get wrong about all this, and the chapter that measures it, are in a [list of
-# misconceptions](../misconceptions.md).)
+# **Next.** Part I ends here: attention, positions, heads, by hand and with matrices that we chose. Part II lets them
+# learn. What people often get wrong about all this, and the chapter that measures it, are in a [list of
+# misconceptions](../misconceptions.md).

@@ -53,8 +53,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
 # That vector of derivatives is the **gradient** of the loss with respect to $o$. Read it as an error signal: *the
-# second number is too large by 0.768*. (The loss itself is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$.) It arrives at the
-# output. Learning means passing it back, from each result to what the result was made of, until it reaches a matrix
+# second number is too large by 0.768*. The loss itself is $\tfrac12 (0.045^2 + 0.768^2) = 0.296$. The signal arrives at
+# the output. Learning means passing it back, from each result to what the result was made of, until it reaches a matrix
 # that can be changed. This is **backpropagation**: the chain rule, used from the end to the beginning.
 #
 # **Predict first.** Three scores went into the softmax. Which of them should rise, which should fall, and which hardly
@@ -92,7 +92,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | minus the average, 0.546 | −0.592 | −0.546 | 0.176 |
 # | times the weight: gradient of the score | −0.110 | −0.025 | 0.135 |
 #
-# (All from unrounded numbers.) A negative gradient asks for more. *Dog* should score higher, *man* lower. And *bites*
+# A negative gradient asks for more. *Dog* should score higher, *man* lower. And *bites*
 # should score a little higher too, although its value is useless: anything is better than what the man did. The three
 # sum to 0, since the same number added to all scores would change nothing.
 #
@@ -126,8 +126,8 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} ,$$
 #
-# the product of every entry of $x$ with every entry of the query's gradient. (Several words have queries, and their
-# products add up.) The vector of *bites* is $(0, 1, 0)$, so only row 2 of $W_Q$, the one for actions, gets a gradient,
+# the product of every entry of $x$ with every entry of the query's gradient. Where several words have queries, their
+# products add up. The vector of *bites* is $(0, 1, 0)$, so only row 2 of $W_Q$, the one for actions, gets a gradient,
 # and it is $(0.113, -0.018)$. To learn is to subtract a little of the gradient, that is, the gradient times a
 # **learning rate**; take 1:
 #
@@ -135,8 +135,8 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.013 and 2.669 (they were 1.414, 0
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is $\tfrac12
-# (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. ($W_K$ and $W_V$ stay as they are in this one;
-# their turn comes below.)
+# (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. In this one $W_K$ and $W_V$ stay as they are;
+# their turn comes below.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same."}}
 from classroom.diagram import Diagram
@@ -351,8 +351,7 @@ assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
 # it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**). A
 # tensor made with `requires_grad=True` is one whose gradient you want; after `backward()` its gradient has been *added*
-# to its `.grad`, so that this must be cleared before the next step. (Called without arguments, `backward` starts from a
-# single number, the loss: only a single number can be minimised.)
+# to its `.grad`, so that this must be cleared before the next step.
 
 # %%
 import torch
@@ -480,7 +479,7 @@ class MultiHeadAttention(nn.Module):
 # %% [markdown]
 # When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. In
 # the PyTorch of this book it computes the same, and on most devices as one fused kernel that never writes the matrix of
-# weights to memory (chapter 20; on a CPU only when nothing is dropped). The folded cell feeds the same numbers to four
+# weights to memory ([chapter 20](20_one_gpu.ipynb)). The folded cell feeds the same numbers to four
 # implementations: chapter 6's `multi_head_attention`, this layer with its weights and without them, and
 # `nn.MultiheadAttention`.
 
@@ -691,18 +690,18 @@ for seed in range(3):
 
 # %% [markdown]
 # Once the values are there, after 1,000 steps that went to nothing else, the look-up takes some 30; from the very start
-# it took some 120. (With them the output's matrices were trained, too, so it is the whole path from value to answer
-# that was missing, or most of it.)
+# it took some 120. With them the output's matrices were trained, too, so it is the whole path from value to answer that
+# was missing, or most of it.
 #
 # You were also asked how large the weight would be: it ends near two thirds, while all answers are right. A weight is not
 # a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in which
 # one digit is the strongest, and once the loss is nearly 0, little pushes the weight any higher: from here it creeps.
 #
-# Was this run a fluke? Train five models from five starts, and ask each about 2,000 new notes.
+# Was this run a fluke? Train three models from three starts, and ask each about 2,000 new notes.
 
 # %%
 right, looked, weight = [], [], []
-for seed in range(5):
+for seed in range(3):
     trained = new_model(seed)
     train(trained, 1000, seed=seed)
     who, digits = draw(2000, torch.Generator().manual_seed(100 + seed))
@@ -755,10 +754,10 @@ for name, parameter in model.named_parameters():
     print(f"{name:22} {tuple(parameter.shape)}")
 
 # %% [markdown]
-# Matrices and biases, and not one attention weight. (One of them cannot even learn: the bias of the keys adds the same
-# number to all scores of a query, and that changes no weight.) Attention weights are computed for each note, like
-# the scores and the blend. Shuffle the note, so that Ada stands second, and the same parameters give the first question
-# its row in another order:
+# Matrices and biases, and not one attention weight. One of them cannot even learn: the bias of the keys adds the same
+# number to all scores of a query, and that changes no weight. Attention weights are computed for each note, like the
+# scores and the blend. Shuffle the note, so that Ada stands second, and the same parameters give the first question its
+# row in another order:
 
 # %%
 order = torch.tensor([3, 0, 4, 1, 2])
@@ -777,9 +776,9 @@ assert fresh.attention.w_k.weight.grad.abs().max() > 1e-5
 
 # %% [markdown]
 # And nothing was labelled. The loss saw digits; *look at Cleo* was never said. In a translation model it is the same:
-# the matrices learn from the words of the translation, and where to look is found on the way. (The term *attention
+# the matrices learn from the words of the translation, and where to look is found on the way. The term *attention
 # weights* is misleading here. Elsewhere a network's *weights* are the numbers that it learns. This book calls those
-# *parameters*.)
+# *parameters*.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -836,9 +835,9 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 # itself and wrong. Training will spend its first steps on taking that back. With deviation $1/8$ the logits have size
 # 1, and the loss is half a unit above $\ln 1000$.
 #
-# (Why half: the loss is the logarithm of $\sum e^s$, less the target's own logit. For normal logits of mean 0 and
+# Why half? The loss is the logarithm of $\sum e^s$, less the target's own logit. For normal logits of mean 0 and
 # variance 1 the average of $e^s$ is $e^{1/2}$, so the sum is near $1000 \, e^{1/2}$. With variance 64 a few large terms
-# decide, and 1,000 are too few for that average.)
+# decide, and 1,000 are too few for that average.
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. The output's
 # bias may have been set to the logarithms of the tokens' frequencies, which is a fair start. The sum may have been
@@ -856,7 +855,7 @@ print(f"asked for what it was given: {leaking:.2f}, before any training")
 assert leaking < 1
 
 # %% [markdown]
-# (Here the state *is* the target's embedding, undiluted. After a few layers such a leak looks weaker.) So before you
+# Here the state *is* the target's embedding, undiluted. After a few layers such a leak looks weaker. So before you
 # train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large. Below, by
 # more than the chance of one batch: the model was given something, or the divisor is wrong.
 #
@@ -864,11 +863,10 @@ assert leaking < 1
 #
 # Zeros look like an even start. The formulas say what happens: $dQ = dS \, K$ and $dK = dS^\top Q$. If $W_Q$ is zero
 # and $W_K$ is not, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both do; the other way round it is the same. If
-# both are zero, both gradients are, and they stay zero for ever. (That is with their biases at zero, too. A bias of the
-# query alone lets the keys learn.) Nor may two heads start equal, with equal rows of $W_O$: without dropout they get
-# equal gradients and stay equal for ever, one head for the price of two. A random start is there to **break the
-# symmetry**. The folded cell trains both kinds of zeros. With both matrices at zero the loss ends at 1.62, about the
-# best that can be had without looking, as *Break it*, below, works out.
+# both are zero, both gradients are, and they stay zero for ever. Nor may two heads start equal, with equal rows of
+# $W_O$: without dropout they get equal gradients and stay equal for ever, one head for the price of two. A random start
+# is there to **break the symmetry**. The folded cell trains both kinds of zeros. With both matrices at zero the loss
+# ends at 1.62, about the best that can be had without looking, as *Break it*, below, works out.
 
 # %% tags=["hide-input"]
 for zeroed in (["w_q"], ["w_q", "w_k"]):
@@ -942,10 +940,10 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 2.6))
 plt.show()
 
 # %% [markdown]
-# Before training, both models give the same answers. Then both losses fall, and no error is raised (`torch.tensor`
-# would have given a warning). The cut model's stays near 1.6, below $\ln 10$: it bets on the digits that are in the
-# note, and never learns which. An even blend of all five, and linear maps after it, can do no better than 1.58, so it
-# has learnt nearly all that its parts allow. From outside it is a model that learns badly. One check finds the reason:
+# Before training, both models give the same answers. Then both losses fall, and no error is raised. The cut model's
+# stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns which. An even blend of
+# all five, and linear maps after it, can do no better than 1.58, so it has learnt nearly all that its parts allow. From
+# outside it is a model that learns badly. One check finds the reason:
 
 # %%
 _, digits = draw(5000, torch.Generator().manual_seed(0))
@@ -970,9 +968,9 @@ assert 1.4 < np.mean(cut_losses[-100:]) < 1.8
 assert all(p.grad is not None for p in model.parameters())
 
 # %% [markdown]
-# After one backward pass, every parameter should have a gradient that is not all zeros. (Exceptions are the bias of the
-# keys, which has only rounding, the keys where $W_Q$ starts at zero, and whatever comes before a linear map that does.)
-# The tests of this book ask that of every model.
+# After one backward pass, every parameter should have a gradient that is not all zeros. Exceptions are the bias of the
+# keys, which has only rounding, and whatever comes before a matrix that starts at zero. The tests of this book ask that
+# of every model.
 
 # %% [markdown]
 # ## Exercises

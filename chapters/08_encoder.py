@@ -141,7 +141,7 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # (2010)](https://proceedings.mlr.press/v9/glorot10a.html) recommend (`xavier_uniform_`, after Xavier Glorot), so that
 # one projection keeps the size of a vector on average; chapter 9 starts its model with them.
 #
-# **Predict first.** After how many layers is less than a tenth of each vector its own? (The folded cell measures it.)
+# **Predict first.** After how many layers is less than a tenth of each vector its own?
 
 # %% tags=["hide-input"]
 from dotformer.attention import MultiHeadAttention
@@ -194,12 +194,11 @@ for n, depth in enumerate(DEPTHS):
     print(f"{depth:6}" + "".join(f"{share:17.4f}" for share in shares))
 
 # %% [markdown]
-# (At the start it is 97 percent, since even random words have an average that is not 0.) After two layers 3 percent is
-# left, after four nothing: all sixteen words have become one vector. The reason is that each layer replaces words by
-# weighted averages of all words, and such averages are more alike than the words were; and the more alike the words,
-# the more even the weights. Dong and others (2021) call this **rank collapse**, and prove that in a stack of nothing
-# but attention it is faster than exponential. (Feed-forward networks, which these stacks lack, slow it down.) No later
-# layer can tell the words apart again.
+# At the start 97 percent of each vector is its own. After two layers it is 3 percent, after four nothing: all sixteen
+# words have become one vector. The reason is that each layer replaces words by weighted averages of all words, and such
+# averages are more alike than the words were; and the more alike the words, the more even the weights. Dong and others
+# (2021) call this **rank collapse**, and prove that in a stack of nothing but attention it is faster than exponential.
+# Feed-forward networks, which these stacks lack, slow it down. No later layer can tell the words apart again.
 #
 # The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word
 # itself on, and a layer only contributes something:
@@ -239,8 +238,8 @@ assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shr
 # Mean $\mu$ and variance $\sigma^2$ are those of the one vector, over its $D$ entries. A small $\epsilon$ guards
 # against dividing by 0. The vectors $\gamma$ and $\beta$, of width $D$, are trained and start at 1 and 0. They let one
 # entry matter more than the others. But they are the same for all tokens, so they cannot restore the vector's length.
-# (Many newer models skip the mean and $\beta$, and divide by the root of the mean square alone: **RMSNorm**, [Zhang and
-# Sennrich, 2019](https://arxiv.org/abs/1910.07467).)
+# Many newer models skip the mean and $\beta$, and divide by the root of the mean square alone: **RMSNorm** ([Zhang and
+# Sennrich, 2019](https://arxiv.org/abs/1910.07467)).
 
 
 # %%
@@ -294,8 +293,8 @@ quiz.number(
 #
 # $$\text{post-norm:}\quad x \leftarrow \operatorname{LN}\bigl(x + f(x)\bigr), \qquad \text{pre-norm:}\quad x \leftarrow x + f\bigl(\operatorname{LN}(x)\bigr) .$$
 #
-# (Only in the second is the stream a plain sum, of the embedding and of all that was added. After the last layer it
-# gets a norm once.)
+# Only with pre-norm is the stream a plain sum, of the embedding and of all that was added. After the last layer it gets
+# a norm once.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two drawings of one layer from left to right. Post-norm: x goes along a line; a branch passes through attention and is added; then the sum itself passes through a norm; the same again with feed-forward. Pre-norm: on each branch a norm stands before attention and before feed-forward, and the line itself passes through nothing but two additions."}}
 drawing = Diagram(7.6, 3.3)
@@ -420,9 +419,9 @@ quiz.one_choice(
 #
 # $W_1$ goes up from $D$ to $d_\text{ff}$ *hidden* entries, by habit $4D$, and $W_2$ comes down again. The **activation
 # function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z) = \max(0, z)$, or
-# the smoother GELU. Two hidden entries gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$. (Many newer
-# models replace the first map by the product of two, of which one passes through an activation function: **SwiGLU**,
-# [Shazeer, 2020](https://arxiv.org/abs/2002.05202).)
+# the smoother GELU. Two hidden entries gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$. Many newer models
+# replace the first map by the product of two, of which one passes through an activation function: **SwiGLU** ([Shazeer,
+# 2020](https://arxiv.org/abs/2002.05202)).
 #
 # Written entry by entry, it looks familiar. Let $k_i$ be the columns of $W_1$ and $v_i$ the rows of $W_2$. Without
 # the biases,
@@ -543,9 +542,9 @@ class AddAndNorm(nn.Module):
 
 # %% [markdown]
 # **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges the others to make up for it, so
-# that no sublayer can rely on a single number. Outside training it does nothing. (The paper drops entries of the
+# that no sublayer can rely on a single number. Outside training it does nothing. The paper drops entries of the
 # embeddings and of what each sublayer returns; PyTorch, and this book with it, also of the attention weights and the
-# hidden entries.) With that, a layer takes two lines: attend, add and normalise; feed forward, add and normalise:
+# hidden entries. With that, a layer takes two lines: attend, add and normalise; feed forward, add and normalise:
 
 # %% tags=["export"] module="encoder"
 from dotformer.attention import MultiHeadAttention
@@ -622,13 +621,13 @@ class Encoder(Stack):
 
 
 # %% [markdown]
-# Only pre-norm needs a final norm. Its stream was never normalised and has grown from layer to layer, and whatever comes
-# after the encoder wants numbers of a known size. (With `final_norm` one can have it either way: `nn.TransformerEncoder`
-# has none unless asked, `nn.Transformer` always has one.)
+# Only pre-norm needs a final norm. Its stream was never normalised and has grown from layer to layer, and whatever
+# comes after the encoder wants numbers of a known size. PyTorch is of two minds: `nn.TransformerEncoder` has no final
+# norm unless asked, `nn.Transformer` always has one. Ours asks, with `final_norm`.
 #
-# PyTorch has an encoder too. Draw all its parameters at random (its layers start as equal copies, with gains of 1 and
-# many biases of 0, which would hide mistakes), give them to ours (`our_state_dict` finds their names), and both must
-# return the same vectors, in either order of norm, with some tokens masked out.
+# PyTorch has an encoder too. Draw all its parameters at random, since its own start, with equal layers, gains of 1 and
+# biases of 0, would hide mistakes. Give them to ours, under the names that `our_state_dict` finds, and both must return
+# the same vectors, in either order of norm, with some tokens masked out.
 
 
 # %%
@@ -864,8 +863,8 @@ for without in (None, *PARTS):
 # around the feed-forward network alone can be spared here, perhaps because it mixes no words. So can the norms, in
 # three layers. And without the feed-forward networks even *add* is learnt, presumably because the softmax is a
 # non-linearity too, and so are the norms. It is slower, though: at the lowest learning rate, 600 steps bring it to 35
-# to 38 percent, where the whole model has 100. (What these two tasks can spare others may need: for one thing, these
-# need no stored facts.)
+# to 38 percent, where the whole model has 100. Other tasks may need what these two can spare: these need no stored
+# facts, for one thing.
 
 # %% tags=["proof"]
 best = {
@@ -890,7 +889,7 @@ assert min(slow[None]) == 1
 #
 # *Reverse* lets you look inside. Train it once and ask of every layer's output, with a linear map fitted on some
 # sequences and tested on others: can the position's *own* digit be read from the vector, and can the digit that the
-# model should *output* there, the mirrored one? (Such a reading device is called a **linear probe**.)
+# model should *output* there, the mirrored one? Such a map is called a **linear probe**.
 
 # %%
 model, _, _ = learn("reverse")
@@ -920,8 +919,8 @@ for depth, stream in enumerate(streams):
 # At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. After the
 # second layer both can be read, from one vector of 32 numbers. Where did the mirrored digit come from? Look for a head
 # that attends mostly to the mirrored position. While `record_weights` is open, each attention inside a model keeps its
-# weights, under the name that the module has there. (It uses PyTorch's
-# [hooks](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook).)
+# weights, under the name that the module has there, by means of PyTorch's
+# [hooks](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook).
 
 # %%
 from dotformer.support.recording import record_weights
@@ -955,8 +954,8 @@ assert min(others) > 0.17 and max(others) < 0.23
 # In the second layer some head gives the mirrored position 0.97 of its weight, and in the first no head more than 0.16
 # (1/12 would be chance). Looking proves nothing, so we also threw away what each layer's attention finds. Without the
 # second's, fewer than two thirds of the digits are right, which suggests that it fetches many of them. Without the
-# third's, which looks at the same position, nothing is lost: by then the digit is there. (Of the 30 percent after the
-# first layer a good part means little: the digits of other positions can be read from there, too, to some 20 percent.)
+# third's, which looks at the same position, nothing is lost: by then the digit is there. The 30 percent after the first
+# layer mean less than it seems, since the digits of other positions can be read from there, too, to some 20 percent.
 #
 # So a position of layer 3 is **no longer its word alone**. It is a vector in the residual stream that began as one
 # digit and by now holds two. In a language model such vectors are called **contextual**: the same word has the same row
@@ -1022,7 +1021,7 @@ assert min(ends[False, False, 0.015]) > 2
 #
 # The layer norm of the [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) divides by the
 # *sample* standard deviation, for which the sum of squares is divided by $D - 1$, and adds $\epsilon$ outside the root.
-# (Where $\epsilon$ stands makes no difference for vectors of ordinary size.) How far is that from PyTorch's?
+# The latter makes no difference for vectors of ordinary size. How far is that from PyTorch's?
 
 
 # %%
@@ -1181,5 +1180,5 @@ verdict
 # [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html).
 #
 # **Next.** An encoder reads. [Chapter 9](09_decoder.ipynb) adds the part that writes: it must not see its own future,
-# and it may look at what the encoder read. (If you would rather see first what a trained encoder knows,
-# [chapter 15](15_pretrained.ipynb) loads a published one into this code.)
+# and it may look at what the encoder read. If you would rather see first what a trained encoder knows, [chapter
+# 15](15_pretrained.ipynb) loads a published one into this code.

@@ -175,21 +175,20 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. (In the
-# decoder `<bos>` comes before *I*; the picture leaves it out.) The last row belongs to the padding token. No word may
+# Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. In the
+# decoder `<bos>` comes before *I*; the picture leaves it out. The last row belongs to the padding token. No word may
 # attend to it; its own row is still computed, and the loss leaves it out.
 #
 # ### Are causal and padding masks interchangeable?
 #
 # No. One is a matrix of queries by keys and knows nothing of sentences; the other has one row per sentence and knows
 # nothing of order. An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder
-# takes both: `causal & padding` broadcasts to $(B, 1, T, T)$. (Where padding stands at the end, the causal mask alone
-# hides it from the words before. But some code pads in front.)
+# takes both: `causal & padding` broadcasts to $(B, 1, T, T)$. Where padding stands at the end, the causal mask alone
+# hides it from the words before, but some code pads in front.
 #
 # What if a row has nothing to attend to, like a padding token in front under a causal mask? The softmax of nothing but
-# minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives nothing (except the bias of the last
-# linear map, if there is one). PyTorch's module returns NaN (at least with `need_weights=True`, its default), and one
-# NaN in a batch can turn the loss and all gradients to NaN.
+# minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives nothing but the bias of the last
+# linear map. PyTorch's module returns NaN, and one NaN in a batch can turn the loss and all gradients to NaN.
 
 # %%
 from dotformer.attention import MultiHeadAttention
@@ -298,8 +297,8 @@ plt.show()
 #
 # In this model, the *last* one. A picture of two towers side by side suggests that decoder layer 2 asks encoder
 # layer 2. It does not. The encoder runs to its end first, and its final output is the **memory** that every decoder
-# layer asks, each through its own $W_K$ and $W_V$. (With partners the two stacks would have to be equally deep, and
-# the first decoder layers would read words that have hardly seen their neighbours.) And the queries come from the
+# layer asks, each through its own $W_K$ and $W_V$. With partners the two stacks would have to be equally deep, and
+# the first decoder layers would read words that have hardly seen their neighbours. And the queries come from the
 # decoder: whoever receives the blend is the one who asks.
 #
 # So a decoder layer has three sublayers, each in the *add and norm* of chapter 8, and $16 D^2$ parameters in its
@@ -528,8 +527,8 @@ for name, x in shapes_seen.items():
 
 # %% [markdown]
 # Does it equal PyTorch's? `nn.Transformer` has the two stacks. Draw all its parameters at random, give them to ours and
-# compare, in both orders of norm, with padding on both sides. (It always has a final norm, so ours gets one for the
-# comparison.)
+# compare, in both orders of norm, with padding on both sides. It always has a final norm, so ours gets one for the
+# comparison.
 
 # %%
 from dotformer.support.torch_modules import our_state_dict
@@ -725,10 +724,10 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # %% [markdown]
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
 # greeting, so it is enough to remember the rest: test data that the training data contain, or nearly, are called
-# **contaminated**. Hold out whole *topics* instead: a person with a state, under every greeting, and with
-# *why*. If *you* and *tired* never stood in one question, what does the model say to *why are you tired*? (To
-# combine what was seen in different examples is called **compositional generalisation**. *Are you tired* is easier: the
-# answer, *yes, I am*, does not name the state.)
+# **contaminated**. Hold out whole *topics* instead: a person with a state, under every greeting, and with *why*. If
+# *you* and *tired* never stood in one question, what does the model say to *why are you tired*? To combine what was
+# seen in different examples is called **compositional generalisation**. *Are you tired* is easier: the answer, *yes, I
+# am*, does not name the state.
 #
 # **Predict first.** What share of such answers is right? A program has trained models with nine seeds and nine splits
 # (`python -m benchmarks.answers`, a minute; the folded cell holds what it runs).
@@ -880,8 +879,8 @@ so_far = ["<bos>", "I", "am", "fine"]
 movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
-# Above, choose a layer and a head, and see what each word of the answer attends to in the question. (Each asks for the
-# *next* word, so look at `<bos>` to see how *I* is found.) The vector that leaves the last layer is compared with the
+# Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
+# *next* word, so look at `<bos>` to see how *I* is found. The vector that leaves the last layer is compared with the
 # embeddings of all 32 words; the dot products are the logits, and their softmax says what comes next.
 
 # %%
@@ -901,7 +900,7 @@ assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"
 #
 # Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take one for the reason of the other.
 # Hide one position of the memory at a time from the decoder, and see what becomes of the probability of *I*, in this
-# model and in the nine of the program. (That is an **ablation**. *Look* is the last layer's cross-attention from
+# model and in the nine of the program. That is an **ablation**. (*Look* is the last layer's cross-attention from
 # `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
 
 # %%
@@ -926,8 +925,8 @@ print("*I* falls below 0.5 without:", *("/".join(n) or "-" for n in needs))
 # than its own word ([chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers)). In two models *I*
 # stays above 0.5 whichever word is hidden, and one of these fails when *how* is hidden together with *are* or *you*. In
 # all, the word attended to most is one that is needed in six models of nine. A map shows where a model looked. Whether
-# that mattered, only an intervention can tell, and hiding one word at a time misses what is stored twice. (Whether maps
-# are **faithful** explanations is much discussed; chapter 15 goes on with it.)
+# that mattered, only an intervention can tell, and hiding one word at a time misses what is stored twice. Whether maps
+# are **faithful** explanations is much discussed; chapter 15 goes on with it.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
@@ -971,8 +970,8 @@ with torch.no_grad():
 # thousand steps for either.
 #
 # It rests on one property: *no position sees its future*. So it is worth a test of its own. Change the last words of
-# the answer, and nothing before them may move, in training mode and out of it. (Dropout must be 0 for that, since it
-# moves everything at random.) The function below changes the targets after the third. This **leak test** sees only rows
+# the answer, and nothing before them may move, in training mode and out of it. Dropout must be 0 for that, since it
+# moves everything at random. The function below changes the targets after the third. This **leak test** sees only rows
 # that see too much of the target's future. It cannot see a mask that hides too much, a wrong mask on the
 # cross-attention, nor a target that was not shifted: a model asked to predict the very word it is given copies it, and
 # its loss falls to 0 without any look at the future.
@@ -1022,7 +1021,7 @@ quiz.one_choice(
 # ### Does a causal mask carry order?
 #
 # Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
-# in the first layer equal words receive different averages (as soon as an earlier word differs, and `<bos>` does), and
+# in the first layer equal words receive different averages, since the words before them differ, and
 # the second layer can use that. In the folded cell a random decoder without positions reads five words, and then with
 # the first two exchanged: with one layer what the last word receives stays the same, with two it changes.
 
@@ -1050,7 +1049,7 @@ for num_layers in (1, 2):
 # ## Break it: six ways to get a mask wrong
 #
 # Forget the causal mask, turn it around, multiply the scores by it, multiply the weights by it, drop it outside training,
-# or put it on the cross-attention too. Train a model with each (padding stays hidden in all), and ask:
+# or put it on the cross-attention too. Train a model with each, padding hidden in all, and ask:
 #
 # - Does the loss fall?
 # - *Forced*: what share of held-out words is right when the decoder is given the right words so far?
@@ -1058,8 +1057,8 @@ for num_layers in (1, 2):
 # - Does it leak?
 # - Does the correct model, given the same parameters, compute the same?
 #
-# **Predict first.** Which question finds all six? (The next cells make the seven models, which differ in one mask each;
-# you may skip to what they print.)
+# **Predict first.** Which question finds all six? The next cells make the seven models, which differ in one mask each;
+# you may skip to what they print.
 
 
 # %%
@@ -1193,12 +1192,12 @@ for name, make in variants.items():
 # %% [markdown]
 # *Loss* is the highest of nine seeds, in the last batch. All seven end below 0.05, where guessing costs more than 3, so
 # each loss, seen alone, looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to the
-# best. (Questions are held out, not topics.)
+# best. Questions are held out, not topics.
 #
 # - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at best.
 # - *Turned around*, which is what you get if you mix up the convention of `nn.MultiheadAttention` with ours: it shows
-#   *only* the future, and while writing the newest word sees nothing. (Ours gives it zeros. PyTorch's module gives NaN
-#   by default, so there you would notice.)
+#   *only* the future, and while writing the newest word sees nothing. Ours gives it zeros. PyTorch's module gives NaN
+#   by default, so there you would notice.
 # - *Scores times mask* leaves the future some weight. With *weights times mask* the future still counts in the
 #   softmax's denominator, and training finds even that.
 # - A mask *in training only* makes writing a lottery. Forced, every word suddenly sees its future, and half the words
@@ -1241,8 +1240,7 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # ## All of it on one screen
 #
 # Here is the whole model once more, post-norm as in the paper and without configuration or checks, as you would write
-# it in an afternoon. (`fit`, which trains it, and `generate`, which lets it write, stand
-# [above](#a-model-that-has-learnt-to-answer).)
+# it in an afternoon. The functions that train it and let it write stand [above](#a-model-that-has-learnt-to-answer).
 
 
 # %%
@@ -1261,17 +1259,14 @@ def sinusoids(T, D):
 class Attention(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
-        self.num_heads = num_heads
-        self.w_q = nn.Linear(d_model, d_model)
-        self.w_k = nn.Linear(d_model, d_model)
-        self.w_v = nn.Linear(d_model, d_model)
-        self.w_o = nn.Linear(d_model, d_model)
+        self.heads = num_heads, d_model // num_heads
+        matrices = (nn.Linear(d_model, d_model) for _ in range(4))
+        self.w_q, self.w_k, self.w_v, self.w_o = matrices
 
     def forward(self, x, context, mask):
-        q, k, v = self.w_q(x), self.w_k(context), self.w_v(context)
-        q, k, v = (  # (B, H, T or S, d_k)
-            y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for y in (q, k, v)
-        )
+        q = self.w_q(x).unflatten(-1, self.heads).transpose(1, 2)  # (B, H, T, d_k)
+        k = self.w_k(context).unflatten(-1, self.heads).transpose(1, 2)
+        v = self.w_v(context).unflatten(-1, self.heads).transpose(1, 2)
         scores = q @ k.mT / math.sqrt(q.shape[-1])  # (B, H, T, S)
         weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
         return self.w_o((weights @ v).transpose(1, 2).flatten(2))
@@ -1285,8 +1280,7 @@ class Layer(nn.Module):
         if cross:
             self.cross_attention = Attention(d_model, num_heads)
             self.norm2 = nn.LayerNorm(d_model)
-        self.up = nn.Linear(d_model, d_ff)
-        self.down = nn.Linear(d_ff, d_model)
+        self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
         self.norm3 = nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(dropout)
 
@@ -1304,36 +1298,32 @@ class OneScreen(nn.Module):
         self.source = nn.Embedding(vocab_size, d_model)
         self.target = nn.Embedding(vocab_size, d_model)
         sizes = d_model, heads, d_ff, dropout
-        encoder = (Layer(*sizes, cross=False) for _ in range(layers))
-        decoder = (Layer(*sizes, cross=True) for _ in range(layers))
-        self.encoder = nn.ModuleList(encoder)
-        self.decoder = nn.ModuleList(decoder)
+        encoder = [Layer(*sizes, cross=False) for _ in range(layers)]
+        decoder = [Layer(*sizes, cross=True) for _ in range(layers)]
+        self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         self.dropout = nn.Dropout(dropout)
-        for matrix in self.parameters():
-            if matrix.ndim == 2:
-                nn.init.xavier_uniform_(matrix)
+        for matrix in (p for p in self.parameters() if p.ndim == 2):
+            nn.init.xavier_uniform_(matrix)
         for table in (self.source, self.target):
             nn.init.normal_(table.weight, std=d_model**-0.5)
 
-    def embed(self, table, tokens):
+    def stack(self, table, layers, tokens, *masks_and_memory):
         T, D = tokens.shape[1], table.embedding_dim
         x = table(tokens) * math.sqrt(D) + sinusoids(T, D).to(tokens.device)
-        return self.dropout(x)
+        x = self.dropout(x)
+        for layer in layers:
+            x = layer(x, *masks_and_memory)
+        return x  # (B, T, D)
 
     def encode(self, source):
         mask = (source != 0)[:, None, None]  # (B, 1, 1, S); 0 is padding
-        x = self.embed(self.source, source)
-        for layer in self.encoder:
-            x = layer(x, mask)
-        return x, mask
+        return self.stack(self.source, self.encoder, source, mask), mask
 
     def decode(self, target, memory, memory_mask):
         T = target.shape[1]
         causal = torch.ones(T, T, dtype=torch.bool, device=target.device).tril()
         mask = causal & (target != 0)[:, None, None]  # (B, 1, T, T)
-        x = self.embed(self.target, target)
-        for layer in self.decoder:
-            x = layer(x, mask, memory, memory_mask)
+        x = self.stack(self.target, self.decoder, target, mask, memory, memory_mask)
         return x @ self.target.weight.T  # logits (B, T, V)
 
     def forward(self, source, target):
@@ -1345,9 +1335,8 @@ class OneScreen(nn.Module):
 # at the paper's width and depth its first loss is half a unit above $\ln V$, as [chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at) expects, here for 1,000 tokens. The reason is the lines in
 # `__init__` that draw its embeddings: with PyTorch's own start for `nn.Embedding` the tied logits have size $\sqrt{512}
-# \approx 23$ in place of 1, and the first loss is ten times as large. (What it lacks besides checks: zeros for the
-# biases, dropout of attention weights and hidden entries, and zeros for a row with nothing to attend to, which here
-# gives NaN.)
+# \approx 23$ in place of 1, and the first loss is ten times as large. Besides checks it lacks zeros for the biases,
+# dropout of attention weights and hidden entries, and zeros for a row with nothing to attend to, which here gives NaN.
 
 # %%
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()

@@ -126,7 +126,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the smile four. With bytes as the
 # first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and whatever UTF-8 can write comes back from its
-# tokens as it was. (Not the other way round: a model may write *t* and *ea* where `encode` gives *tea*.) A single
+# tokens as it was. The other way round it need not: a model may write *t* and *ea* where `encode` gives *tea*. A single
 # token, however, may be part of a character. A program that prints tokens as they are generated must wait until a
 # character is complete (exercise 1).
 #
@@ -250,9 +250,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # %% [markdown]
 # Both ways learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes:
 # `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These stand for no text:
-# only the program can write them, never a user. (One more would shift all numbers by one, and a trained embedding table
-# would no longer fit.) (Symbols and tokens are numbered differently: *symbols* count from the bytes, *tokens* from the
-# special tokens, so symbol 256 is token 259.) Its file is JSON, read and checked by `tokenizer_files`, an import.
+# only the program can write them, never a user. Symbols and tokens are numbered differently: *symbols* count from the
+# bytes, *tokens* from the special tokens, so symbol 256 is token 259. Its file is JSON, read and checked by
+# `tokenizer_files`, an import.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -407,8 +407,8 @@ plt.show()
 # ### How many merges?
 #
 # Each merge makes texts shorter, and the embedding table longer by one row that must be learnt. Count a token as *rare*
-# if the training text uses it fewer than 100 times, so that it is read fewer than 100 times an epoch. (A merge that was
-# frequent when it was made may end as a rare token, since later merges swallow it.) A token that is hardly ever read
+# if the training text uses it fewer than 100 times, so that it is read fewer than 100 times an epoch. A merge that was
+# frequent when it was made may end as a rare token, since later merges swallow it. A token that is hardly ever read
 # stays **undertrained**; in large models such tokens are called *glitch tokens*, and a prompt with one can get an odd
 # answer. The average number of tokens per word is called **fertility**. It is counted here on captions that were not
 # used to learn the merges.
@@ -429,8 +429,8 @@ for row in captions["sizes"]:
 # while tokens still occur often enough to be learnt. For this corpus that is somewhere from 2,000, with 15 percent
 # rare, to 4,000, with 65 percent. But the limit of 100 is ours, and only a trained model could tell. A larger
 # vocabulary also costs at the other end, where the output layer computes a logit for every token. [Sennrich and Zhang
-# (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. (To compare models with
-# different tokenizers, take the loss per byte, in *bits per byte*: tokens are of different length.) The original
+# (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. To compare models with
+# different tokenizers, take the loss per byte, in *bits per byte*, since tokens are of different length. The original
 # transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and German together; models of today, with
 # terabytes of text, have 100,000 and more.
 #
@@ -519,8 +519,7 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # ## Is it the same as the library's?
 #
 # The library `tokenizers`, written in Rust, stands behind Hugging Face's `transformers`. Give it our merges and our
-# pattern, and both must cut every text in the same way, strange texts included. (It writes each byte as a visible
-# character; a folded cell translates.)
+# pattern, and both must cut every text in the same way, strange texts included.
 
 # %% tags=["hide-input"]
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
@@ -585,9 +584,9 @@ assert 1.5 < slower < 3.5
 assert captions["encoding"]["ours, from nothing"] < captions["encoding"]["library"]
 
 # %% [markdown]
-# Learning takes about twice as long as in Rust here (and up to three times in other runs). Encoding takes about equally
-# long, probably because both remember the words that they have cut. (The library does more for each text, since it also
-# reports where each token begins and ends.)
+# Learning takes about twice as long as in Rust here, and up to three times in other runs. Encoding takes about equally
+# long, probably because both remember the words that they have cut. The library does more for each text, since it also
+# reports where each token begins and ends.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -617,10 +616,10 @@ quiz.one_choice(
 # mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of chapter
 # 11 leaves it out. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as
 # `<pad>`. But padding is computed like any other token. In a batch of mixed lengths much of the work is padding. So
-# sort sentences by length first (a pair by the longer of its two sides; this is called **bucketing**), and close a
+# sort sentences by length first, a pair by the longer of its two sides, which is called **bucketing**, and close a
 # batch when its tokens, padding included, would exceed a limit. Then short sentences come in large batches and long
-# ones in small batches, and all steps have about equally many tokens.
-# The price is that a batch is no longer a random sample of all lengths.
+# ones in small batches, and all steps have about equally many tokens. The price is that a batch is no longer a random
+# sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -686,9 +685,9 @@ print(
 )
 
 # %% [markdown]
-# Nearly half of the tokens at random, two percent by length. (These texts have 1 to 19 numbers each, all lengths
-# equally often; real lengths vary less.) Every sentence is in exactly one batch. The order of the batches is drawn at
-# random in every epoch. Otherwise the model would get all short sentences first.
+# Nearly half of the tokens at random, two percent by length. These texts have 1 to 19 numbers each, all lengths equally
+# often; real lengths vary less. Every sentence is in exactly one batch. The order of the batches is drawn at random in
+# every epoch. Otherwise the model would get all short sentences first.
 
 # %% tags=["quiz"]
 quiz.one_choice(

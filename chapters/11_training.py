@@ -57,8 +57,8 @@ assert len({pair.source for pair in everything}) == len(everything) == 21_000
 # can see later where the model looks for each.
 #
 # Both sides get a tokenizer of their own ([chapter 10](10_tokens.ipynb#the-definition)). There are so few different
-# words that merging until no pair is left makes every word one token, with the space before it. (Most of the tokens are
-# single bytes; the rest are words, and parts that were merged on the way.)
+# words that merging until no pair is left makes every word one token, with the space before it. Most of the tokens are
+# single bytes; the rest are words, and parts that were merged on the way.
 
 # %% tags=["nbval-check-output"]
 from dotformer.tokens import BPETokenizer
@@ -227,8 +227,8 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # steps are short. At the first step there is nothing to disagree with.
 #
 # So at an equal learning rate the first steps know the least and are typically the longest. Hence **warm-up**: the
-# learning rate begins near 0 and grows. (A post-norm stack, whose gradients near the output start large, needs it most:
-# [chapter 8](08_encoder.ipynb#does-it-need-warm-up).) Later it should shrink, since a model that keeps jumping by the
+# learning rate begins near 0 and grows. A post-norm stack, whose gradients near the output start large, needs it most:
+# [chapter 8](08_encoder.ipynb#does-it-need-warm-up). Later it should shrink, since a model that keeps jumping by the
 # same distance does not settle. The paper's **schedule**, called Noam after one of its authors, does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
@@ -499,8 +499,8 @@ def evaluate(model: nn.Module, batches: Iterable[Batch], pad_id: int = 0) -> Row
 # It does not. Suppose that, given the true words, the model puts the right token first at every position. Then writing
 # by itself it begins with the right token. So what it sees next is the true beginning, and it goes on correctly, to the
 # end. If it is wrong somewhere, it leaves the path at the first such position. So one pass with teacher forcing tells
-# whether greedy decoding would have written the sentence. (If the mask leaks, the pass proves nothing: [chapter
-# 9](09_decoder.ipynb#break-it-six-ways-to-get-a-mask-wrong).)
+# whether greedy decoding would have written the sentence. If the mask leaks, the pass proves nothing: [chapter
+# 9](09_decoder.ipynb#break-it-six-ways-to-get-a-mask-wrong).
 #
 # ## The loop
 #
@@ -544,7 +544,7 @@ def pair_batches(
 #
 # Of the helpers, `stream` gives the batches of one epoch after another, starting at a given `place` and grouped into
 # steps, and `Meter` adds up losses and looks at the clock. What `RunFolder` keeps, and how a run goes on from there, is
-# the last part of this chapter. ([Chapter 20](20_one_gpu.ipynb) replaces `precision`, to compute with fewer bits.)
+# the last part of this chapter. [Chapter 20](20_one_gpu.ipynb) replaces `precision`, to compute with fewer bits.
 
 # %% tags=["export"] module="training"
 from contextlib import nullcontext
@@ -736,8 +736,8 @@ axes.spines[:].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# Each row carries the word that is about to be written there. (Its query is computed at the word before, whose vector
-# has attended to all earlier ones.) Going down, the dark cell moves to the right, and where units and tens meet, it
+# Each row carries the word that is about to be written there. Its query is computed at the word before, whose vector
+# has attended to all earlier ones. Going down, the dark cell moves to the right, and where units and tens meet, it
 # crosses. Nobody told the model that *zwei* is *two*. Only the loss on the words was made small. [Chapter
 # 13](13_alignment.ipynb) counts how often such a picture is right, and says what it does not mean.
 #
@@ -823,8 +823,8 @@ plt.show()
 # warm-up, is at step 600 only 15 percent of the way up. It was made for 100,000 steps. So a schedule must fit the
 # length of the run. And averaging the last checkpoints does what small last steps do: it brings the inverse square root
 # to 100 percent. The paper, with this schedule, averaged the last five checkpoints, and twenty of the large model.
-# (What is averaged are parameters, of one run, and not predictions. In a run that is still improving the mean is worse
-# than the end, because older checkpoints are worse. A running mean of the parameters, *EMA*, is a relative.)
+# What is averaged are parameters, of one run, and not predictions. In a run that is still improving the mean is worse
+# than the end, because older checkpoints are worse. A running mean of the parameters, *EMA*, is a relative.
 #
 # **Label smoothing.** A model that does what is asked gives the right token $0.9 + 0.1 / 334 = 0.9003$, and then its
 # perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number of right answers is the same with and
@@ -964,8 +964,8 @@ for name in ("none", "weight decay 1"):
 #   right numbers still rises, from 38 to 43 percent.
 # - **Weight decay**, here with AdamW on all parameters (`trainer.optimizer = optim.AdamW(..., weight_decay=1.0)`),
 #   leaves no room for large parameters that only a few examples ask for. With 0.1 it gains some eight points, with 1
-#   fifty: 93 percent. (With 3 as many are right, at five times the loss. Where models are large and texts many, 0.01 to
-#   0.1 is usual.)
+#   fifty: 93 percent. With 3 as many are right, at five times the loss. Where models are large and texts many, 0.01 to
+#   0.1 is usual.
 # - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85
 #   with 0.2.
 # - **Label smoothing** changes little: it gains with two seeds and loses with one.
@@ -1047,34 +1047,35 @@ def failing(epoch):
 config = TrainingConfig(
     steps=40, learning_rate=3e-3, warmup_steps=20, validate_every=10
 )
+some = partial(evaluate, batches=list(pair_batches(validation_pairs[:50])))
 never_stopped = fresh(dropout=0.1)
-Trainer(never_stopped, config).train(batches, validate, progress=False)
+Trainer(never_stopped, config).train(batches, some, progress=False)
 
 folder = Path(tempfile.mkdtemp())
 try:
     trainer = Trainer(fresh(dropout=0.1), config)
-    trainer.train(failing, validate, folder, progress=False)
+    trainer.train(failing, some, folder, progress=False)
 except PowerCut:
     print(
         "stopped. Kept:", ", ".join(sorted(path.name for path in folder.iterdir()))
     )
 resumed = fresh(seed=99, dropout=0.1)  # its parameters will be replaced
 trainer = Trainer(resumed, config)
-rows = trainer.train(batches, validate, folder, progress=False)
+rows = trainer.train(batches, some, folder, progress=False)
 print("validated at steps", [row["step"] for row in rows])
 both = zip(resumed.parameters(), never_stopped.parameters(), strict=True)
 assert all(torch.equal(one, other) for one, other in both)
 
 # %% [markdown]
 # Every parameter is equal to the last bit. The five steps after step 20 were lost and made again, with the same
-# sentences and the same dropout. (On a GPU some sums are taken in an order that varies, and their last bits with it.)
+# sentences and the same dropout. On a GPU some sums are taken in an order that varies, and their last bits with it.
 # The book's tests do the same at every batch in turn, and with programs that are killed while they save.
 #
 # The five things are in one file, the **checkpoint**. `RunFolder` replaces it only once the new file is complete (it is
 # written beside the old one and then renamed), and writes a checksum into it, so that a file damaged by a faulty disk
 # is refused before anything has changed. Its format is [safetensors](https://huggingface.co/docs/safetensors), which
-# holds tensors by name and a text, and cannot hold a program. (A pickle, which `torch.save` writes, can: load one from
-# the internet only with `weights_only=True`, the default of today's PyTorch.) The model with the lowest validation loss
+# holds tensors by name and a text, and cannot hold a program. A pickle, which `torch.save` writes, can: load one from
+# the internet only with `weights_only=True`, the default of today's PyTorch. The model with the lowest validation loss
 # is kept beside it, in `model.safetensors`.
 #
 # ### Break it: the parameters are enough
@@ -1111,8 +1112,8 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 # One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
 # parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
 # parameters move by far less, in directions averaged over many batches. Ten steps later the damage is still there. A
-# long run may repair it. But it is not *as if it had never stopped*. (To lose the random state or the position in the
-# data leaves the curve smooth. Only the comparison with a run that never stopped shows it.)
+# long run may repair it. But it is not *as if it had never stopped*. To lose the random state or the position in the
+# data leaves the curve smooth. Only the comparison with a run that never stopped shows it.
 #
 # ## Exercises
 #

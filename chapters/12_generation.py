@@ -123,9 +123,8 @@ def greedy(state: Decoding, max_length: int) -> list[list[int]]:
 
 
 # %% [markdown]
-# (`checked_logits` refuses logits that are not numbers, and `check_possible` refuses a step at which no token is
-# allowed. A sentence in `unfinished` is the same list as in `sentences`, so that a token appended to the one is in the
-# other.) In the loop, `choose` decides. That is the whole difference between greedy decoding and the sampling below.
+# A sentence in `unfinished` is the same list as in `sentences`, so a token appended to the one is in the other. In the
+# loop, `choose` decides. That is the whole difference between greedy decoding and the sampling below.
 
 
 # %%
@@ -275,8 +274,8 @@ assert np.allclose(
 #
 # The causal mask answers. An earlier token never sees a later one, so nothing about it changes when more are written.
 # Of the earlier tokens, the new one needs only their keys and values, in each layer. So keep those. The keys and values
-# that cross-attention takes from the memory never change at all. This is the **KV cache**. (Queries are not kept: a
-# query asks once.) In an *encoder* it would not work, because there a new word changes the vectors of all the others,
+# that cross-attention takes from the memory never change at all. This is the **KV cache**. Queries are not kept: a
+# query asks once. In an *encoder* it would not work, because there a new word changes the vectors of all the others,
 # from the output of the first layer on.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are pale."}}
@@ -314,8 +313,7 @@ plt.show()
 # | rows | $n(n+1)/2$, so $O(n^2)$ | $n$ |
 # | scores | $n(n+1)(n+2)/6$, so $O(n^3)$ | $n(n+1)/2$, so $O(n^2)$ |
 #
-# For 100 tokens that is 171,700 scores against 5,050. (Where scores are masked only after the product, a step without a
-# cache computes its whole square, and it is twice as many.)
+# For 100 tokens that is 171,700 scores against 5,050.
 #
 # In code, `KVAttention` is the attention of [chapter 7](07_learning.ipynb#let-the-machine-do-it), with its parameters,
 # but its keys and values stay from step to step. `attend` projects a query and attends to what is kept. `extend` first
@@ -359,8 +357,8 @@ class KVAttention:
 
 # %% [markdown]
 # `KVCache` has two of them for each decoder layer: one starts empty (with `memory[:, :0]`) and grows with the target,
-# and the other holds the memory. (In a beam search several rows are hypotheses of one sentence. Their memories are
-# equal, so as long as rows are only exchanged for others of the same sentence, `select` leaves them alone.)
+# and the other holds the memory. In a beam search several rows are hypotheses of one sentence, and their memories are
+# equal, so where rows are exchanged for others of the same sentence `select` leaves the memory alone.
 
 
 # %% tags=["export"] module="generation"
@@ -411,16 +409,15 @@ class KVCache:
 # with the same residual connections and norms. Only the keys and values come from somewhere else.
 #
 # **Which masks may go?** The causal mask: there is one query, and what is not written yet is not there. The padding
-# mask of the *source* must stay, because padded positions of the memory have keys like any others. (The *target* needs
-# no padding mask here: all rows are equally long, since a sentence that has ended leaves. Prompts of different lengths
-# are padded in front, so that the newest tokens stand in one column; then the mask is needed, and each row's positions
-# count from its first real token.)
+# mask of the *source* must stay, because padded positions of the memory have keys like any others. The *target* needs
+# none here: all rows are equally long, since a sentence that has ended leaves. Prompts of different lengths are padded
+# in front, and need one.
 #
-# Two mistakes would raise no error. The new token must know its *position*, the number of tokens before it. (When the
-# `max_length` positions are used up, `step` raises an error; a program must stop, or read a shorter text again.) And
-# when sentences are selected, all that is kept must be selected with them. One check finds both. Teacher forcing gives
-# the logits at all positions in one pass ([chapter 11](11_training.ipynb#how-good-is-it)). Step by step the cache must
-# give the same, even when the sentences change places on the way, and one is dropped and another doubled, as in a beam.
+# Two mistakes would raise no error. The new token must know its *position*, the number of tokens before it; when the
+# `max_length` positions are used up, `step` raises an error. And when sentences are selected, all that is kept must be
+# selected with them. One check finds both. Teacher forcing gives the logits at all positions in one pass ([chapter
+# 11](11_training.ipynb#how-good-is-it)). Step by step the cache must give the same, even when the sentences change
+# places on the way, and one is dropped and another doubled, as in a beam.
 
 # %%
 from dotformer.transformer import Transformer, TransformerConfig
@@ -479,8 +476,8 @@ quiz.one_choice(
 # question of the chat comes after $k$ kept tokens. With $m$ new ones the mask is $(m, k + m)$, the last $m$ rows of the
 # causal mask of all: each new token attends to all that is kept, to itself and to the new ones before it. So the causal
 # mask, which a single token could do without, is needed again: without it the first new token would see the second, and
-# nothing would crash. (PyTorch's `is_causal=True` is no way out. It puts the triangle at the *left* of such a
-# rectangle, where the first new token would see a single kept one.) Here are two tokens after three, all three ways:
+# nothing would crash. PyTorch's `is_causal=True` is no way out: it puts the triangle at the *left* of such a rectangle,
+# where the first new token would see a single kept one. Here are two tokens after three, all three ways:
 
 # %%
 from dotformer.decoder import causal_mask
@@ -621,21 +618,20 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# (At 256 tokens it has 128 times fewer rows to compute. The gain in time is smaller, partly because a matrix product
-# with many rows uses a processor better than many products with one.) The price of the cache is memory that grows with
-# every token: two vectors for each layer. (Recomputing keeps only the encoder's memory and the tokens from step to
-# step, but needs the activations of all of them within a step.) Count it for the paper's base model, 6 layers of width
-# 512 with 4 bytes a number: $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each
-# hypothesis of each sentence. A model of 7 billion parameters with 32 layers of width 4,096, at 2 bytes a number, keeps
-# half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than its parameters do. ([Pope and others
+# At 256 tokens it has 128 times fewer rows to compute. The gain in time is smaller, partly because a matrix product
+# with many rows uses a processor better than many products with one. The price of the cache is memory that grows with
+# every token: two vectors for each layer. Count it for the paper's base model, 6 layers of width 512 with 4 bytes a
+# number: $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each hypothesis of each
+# sentence. A model of 7 billion parameters with 32 layers of width 4,096, at 2 bytes a number, keeps half a megabyte
+# for each token. Eight texts of 4,096 tokens need 17 GB, more than its parameters do. ([Pope and others
 # (2023)](https://arxiv.org/abs/2211.05102) serve such models.)
 #
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
 # ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one. Others store it in fewer
-# bits, or keep only the last few thousand tokens, a *sliding window*. (Ours also copies everything at each step, in
+# bits, or keep only the last few thousand tokens, a *sliding window*. Ours also copies everything at each step, in
 # `torch.cat`. Programs that serve many users give each text room as it grows, in pages of a few tokens:
-# *PagedAttention*, [Kwon and others, 2023](https://arxiv.org/abs/2309.06180).)
+# *PagedAttention* ([Kwon and others, 2023](https://arxiv.org/abs/2309.06180)).
 
 # %% tags=["quiz"]
 quiz.number(
@@ -666,7 +662,7 @@ quiz.number(
 # GPU, at 2 bytes a number, hundreds. So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws
 # the roofline): the arithmetic waits for the parameters, that is, for the memory's bandwidth. More sentences share the
 # parameters. But each has a cache of its own, which nobody shares, and with many or long texts it is the caches that
-# take longest to read. (A prefill has many tokens, and is limited by arithmetic.)
+# take longest to read. A prefill has many tokens, and is limited by arithmetic.
 
 # %%
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -684,8 +680,8 @@ assert cost[64] < cost[1] / 4
 
 # %% [markdown]
 # For 64 times the work a step takes only a few times as long, so each sentence costs a small part of what it costs
-# alone. (Your milliseconds will differ. And on a CPU the calls themselves take some of the time, so this shows that
-# sentences share a cost, and not yet which.)
+# alone. On a CPU the calls themselves take some of the time, so this shows that sentences share a cost, and not yet
+# which.
 #
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses this for a single
 # sentence. A small **draft model** writes a few tokens ahead, and the large one checks them all in one pass, with the
@@ -702,8 +698,8 @@ assert cost[64] < cost[1] / 4
 # ## Is the search right?
 #
 # Now the check from above. Take a small transformer with four words to choose from, and random parameters. It has 341
-# sentences of at most five tokens, the end counted, and each can be scored by teacher forcing. (The seed is chosen so
-# that greedy decoding misses the best one.)
+# sentences of at most five tokens, the end counted, and each can be scored by teacher forcing. We chose the seed such
+# that greedy decoding misses the best one.
 
 # %%
 from itertools import product
@@ -750,10 +746,10 @@ assert np.allclose(
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
-# more than half of the sources it was the *empty* sentence (with plain sums; a length penalty works against it): the
-# model has a **length bias**, and gives short texts more than they deserve. Missing the likeliest sentence is a
-# **search error**, and giving a bad one the highest score is a **model error**. In such a translator the first hides
-# the second, and a better search can make worse translations, which is known as the *beam search curse*.
+# more than half of the sources it was, by plain sums, the *empty* sentence: the model has a **length bias**, and gives
+# short texts more than they deserve. Missing the likeliest sentence is a **search error**, and giving a bad one the
+# highest score is a **model error**. In such a translator the first hides the second, and a better search can make
+# worse translations, which is known as the *beam search curse*.
 #
 # ## A model that has learnt a little
 #
@@ -839,11 +835,11 @@ assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 # %% [markdown]
 # Each column is one seed. Greedy decoding gets as many right as teacher forcing had predicted, because up to its first
 # mistake it has been given only the right words, and after it the number is wrong anyway ([chapter
-# 11](11_training.ipynb#how-good-is-it)). A beam of one agrees with it here. (It may differ: where the best token is the
-# end, it can look further for a better score.) Without counting positions the model loses many points, and from outside
-# that looks like a model that has not been trained enough. Four hypotheses instead of one gain a point or two, with
-# every seed, for four times as many rows. (The gain comes from the width: without a length penalty it is about the
-# same.)
+# 11](11_training.ipynb#how-good-is-it)). A beam of one agrees with it here, though it need not: where the best token is
+# the end, it can look further for a better score. Without counting positions the model loses many points, and from
+# outside that looks like a model that has not been trained enough. Four hypotheses instead of one gain a point or two,
+# with every seed, for four times as many rows. The gain comes from the width: without a length penalty it is about the
+# same.
 #
 # Read what the first model writes. Here are two numbers that greedy decoding gets wrong and the beam gets right, and
 # one that it gets right and the beam spoils, with the beam's best hypotheses:

@@ -296,16 +296,18 @@ def chance(pair):
     return gold[gold.any(dim=1)].mean(dim=1)
 
 
-def points_right(weights_of):
+def points_right(maps):
     """The share of all aligned words of the test set that look at a right word."""
-    hits = [on_target(weights_of(pair), pair.alignment) for pair in corpus.test]
+    both = zip(maps, corpus.test, strict=True)
+    hits = [on_target(weights, pair.alignment) for weights, pair in both]
     return torch.cat(hits, dim=-1).double().mean(dim=-1)
 
 
-by_head = points_right(lambda pair: attention(pair)[:, :, :-1])  # without the end
-by_layer = points_right(lambda pair: attention(pair)[:, :, :-1].mean(dim=1))
-straight = points_right(diagonal).item()
-too_late = points_right(lambda pair: attention(pair)[1, :, 1:].mean(dim=0)).item()
+maps = [attention(pair) for pair in corpus.test]
+by_head = points_right(weights[:, :, :-1] for weights in maps)  # without the end
+by_layer = points_right(weights[:, :, :-1].mean(dim=1) for weights in maps)
+straight = points_right(diagonal(pair) for pair in corpus.test).item()
+too_late = points_right(weights[1, :, 1:].mean(dim=0) for weights in maps).item()
 by_chance = torch.cat([chance(pair) for pair in corpus.test]).mean().item()
 print(f"chance {by_chance:.0%}   diagonal {straight:.0%}")
 for n in range(2):

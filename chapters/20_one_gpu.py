@@ -925,14 +925,12 @@ quiz.one_choice(
 # backward pass. From the sum it says what has to shrink.
 
 # %%
-from dotformer.support.memory import memory_advice, training_memory
+from dotformer.support.memory import memory_advice
 
 large = Transformer(base)
 for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e9)):
     rows = torch.randint(3, 37_000, (pairs, length))
     print(memory_advice(large, cross_entropy, rows, rows, int(available)))
-state, _ = training_memory(large, cross_entropy, rows, rows)
-assert state == 16 * parameters
 
 # %% [markdown]
 # The base model itself takes a gigabyte, and the paper's batch more than 20, most of it for the logits: 37,000 numbers
