@@ -48,7 +48,8 @@ transformer_map(built=1)
 #
 # $$h_t = 0.5 \, h_{t-1} + x_t .$$
 #
-# **Predict first.** After four words, how much of the first is left in $h_4$? Put in $x_1$ to $x_4$ on paper:
+# **Predict first.** After four words, how much of the first is left in $h_4$? Start from $h_0 = 0$ and put in $x_1$ to
+# $x_4$ on paper:
 #
 # $$h_4 = x_4 + 0.5 \, x_3 + 0.25 \, x_2 + 0.125 \, x_1 .$$
 #
@@ -112,8 +113,7 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Its gates are again $\sigma$ of such sums.
 #
-# Here is the plain cell in code. It has two biases, one for the word and one for the state, because PyTorch's cells have
-# two; one would do.
+# Here is the plain cell in code, with two biases as in PyTorch's.
 
 
 # %% tags=["export"] module="by_hand.recurrence"
@@ -162,7 +162,7 @@ except TypeError as error:
 
 # %% [markdown]
 # The error names the argument, the shape it has and the axes that its annotation asks for. The last lines list the sizes
-# known by then: `x` came first, so $D$ is 7. All functions of part I check their arguments like this.
+# known by then: `x` came first, so $D$ is 7.
 #
 # Next the two cells with gates. `4*H` is the width of $i$, $f$, $g$ and $o$ side by side, which one product computes
 # together.
@@ -197,7 +197,7 @@ def lstm_cell(
 
 
 # %% [markdown]
-# The GRU has one state. Its new content is blended with the old one by the same gate $z$.
+# The GRU has one state. One gate, $z$, decides both how much of it is kept and how much is let in.
 
 
 # %% tags=["export"] module="by_hand.recurrence"
@@ -312,7 +312,7 @@ for name in names:
 # $W_h$ lie between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it sums
 # $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$
 # is $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step.
-# Measured from 5 back to 20 it is 0.52. The gates of the LSTM and the GRU help only a little yet. With biases near 0 a
+# Measured from 5 back to 20 it is 0.52. The gates of the LSTM and the GRU help only a little so far. With biases near 0 a
 # gate stands half open, at $\sigma(0) = \frac12$, and lets through about half at every step.
 
 # %%
@@ -333,11 +333,11 @@ assert abs(a_step - 0.52) < 0.01
 # %% [markdown]
 # Much of the fault, then, lies in the *initial* weights, and these can be chosen. Row 4 is the plain cell with an
 # **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: its factor is
-# exactly 1. Only the slope of $\tanh$ is left, some 0.8 a step (probably less than 0.86 because the entries of the
-# state are larger now), and at 20 back the influence is thousands of times what it was. But no slope is above 1, so
-# each step can only shrink the influence, and even this cell fades. Row 5 is an LSTM whose forget gate starts nearly
-# open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Measured
-# against the latest word, a third is left; the rest must come on the path through $h$. Gates can hold on.
+# exactly 1. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is thousands of times
+# what it was. But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row 5
+# is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$
+# a step, some 0.14 after 40 steps; measured against the latest word a third is left, since there is a path through
+# $h$ as well. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that have
 # no influence. This is the **vanishing gradient**. It made plain networks hard to train, and the LSTM was invented
@@ -352,12 +352,12 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # %% [markdown]
 # ## How much do they hold?
 #
-# The other question was *what* a memory lets go of. Read 4,000 random texts, each word 8 independent numbers, and try to
-# recall the word $k$ steps back from the last state: fit one matrix by least squares. The
-# score is $R^2$, the share of the word's variance that the fit explains: 1 is perfect recall, 0 is none.
+# The other question was *what* a memory lets go of. Read 4,000 random texts, whose words are 8 independent numbers
+# each, and try to recall the word $k$ steps back from the last state: fit one matrix by least squares. The score is
+# $R^2$, the share of the word's variance that the fit explains: 1 is perfect recall, 0 is none.
 #
-# **Predict first.** A state of 24 numbers, words of 8. Add up the $R^2$ of every number that was read. Which network
-# has the largest sum: the one that forgets slowest?
+# **Predict first.** A state of 24 numbers, words of 8. A word has 8 numbers, each with an $R^2$; add them up over all
+# words. Has the network that forgets slowest the largest sum?
 
 
 # %%
@@ -388,26 +388,24 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# No: the slowest, the open gate, has 20.5. To forget slowly is not to hold much more. The orthogonal cell, whose
-# gradient comes through so much better, recalls hardly more than the plain one: 21 numbers against 19. It spreads its
-# memory over more words, each less sharp, and the open gate spreads it thinnest: 2 % of the word 40 back. (Opening the
-# gate raises the LSTM from 14 to 20.5 of its 48 numbers, $h$ and $c$ together: about what the plain cells hold in 24.)
+# No: the slowest, the open gate, has 20.5, though its state, $h$ and $c$ together, has 48 numbers where a plain cell
+# has 24. To forget slowly is not to hold much more. The orthogonal cell, whose gradient comes through so much better,
+# recalls hardly more than the plain one: 21 numbers against 19. It spreads its memory over more words, each less sharp,
+# and the open gate spreads it thinnest: 2 % of the word 40 back.
 #
 # There is a bound. Take a state of one number that has read two, $h = x_1 + x_2$. Its correlation with each is $1 /
 # \sqrt 2 = 0.71$, and a linear fit explains the square of that, half of $x_1$ and half of $x_2$: together 1. With other
-# shares, $h = a x_1 + b x_2$, one gains what the other loses. In general, rewrite the state as $H$ combinations of its
-# entries that are uncorrelated with one another. An input's $R^2$ is the sum of its squared correlations with these.
-# And since the inputs are independent, like axes at right angles, each combination has by Pythagoras squared
-# correlations that add up to at most 1, to share among all inputs. So **a linear fit to a state of $H$ numbers recalls
-# at most $H$ of the independent numbers that were read**, whatever the weights: from 24, three words of 8. This is the
-# state's **memory capacity**. As long as the read-out is linear, training can only choose *which* three words' worth to
-# keep. It cannot wait for the question. A recurrence without the $\tanh$ can be computed for all words at once, and
-# newer recurrent networks such as Mamba use that: [Gu and Dao, 2023](https://arxiv.org/abs/2312.00752). The bound holds
-# for their states, too.
+# shares, $h = a x_1 + b x_2$, one gains what the other loses. In general, replace the state's entries by $H$
+# uncorrelated combinations of them, which hold the same. An input's $R^2$ is then the sum of its squared correlations
+# with these. And since the inputs are independent, like axes at right angles, each combination has by Pythagoras
+# squared correlations that add up to at most 1, to share among all inputs. So **a linear fit to a state of $H$ numbers
+# recalls at most $H$ of the independent numbers that were read**, whatever the weights: from 24, three words of 8. This
+# is the state's **memory capacity**. As long as the read-out is linear, training can only choose *which* three words'
+# worth to keep. It cannot wait for the question. A recurrence without the $\tanh$ can be computed for all words at
+# once, and newer recurrent networks such as Mamba use that: [Gu and Dao, 2023](https://arxiv.org/abs/2312.00752). The
+# bound holds for their states, too.
 #
-# (A number has many digits, and something other than a linear fit might find more in them: $h' = 0.5 \, h + x$ with $x$
-# either 0 or 1 is a binary fraction that stores every bit it has read. But the slightest noise destroys that, and the
-# next layer of a network begins with a matrix. Real words are also not independent: each helps to predict the others.)
+# Something other than a linear fit might find more, but the next layer of a network begins with a matrix.
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -437,9 +435,9 @@ quiz.number(
 # %% [markdown]
 # ## The other way: keep everything, and look
 #
-# Now keep all words. When the question comes, give each word a weight, all weights together 1, and add up the words in
-# these proportions. That is attention. Inside a network the question is a vector too, computed from the word that is
-# being read or written; chapter 2 begins with one.
+# Now keep all words. When the question comes, give each word a weight, so that the weights sum to 1, and add up the
+# words in these proportions. That is attention. Inside a network the question is a vector too, computed from the word
+# that is being read or written; chapter 2 begins with one.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Above, a recurrent network reads A Lannister always pays his debts: an arrow leads from each word to a state below it and from state to state, so that the first word reaches the last state through five others. Below, attention: from each of the six words an arrow leads directly to the answer."}}
 from classroom.diagram import Diagram
@@ -483,8 +481,7 @@ for back in (1, 10, 40):
 # %% [markdown]
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
 # recurrent networks had 24 or 48. And the derivative of the answer with respect to a word is that word's weight: one
-# factor, at any distance, and no product over the steps in between. When the weights are computed from the words, as
-# in chapter 4, there is a second path, through the weights; its length does not depend on the distance either.
+# factor, at any distance, and no product over the steps in between.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain, GRU and LSTM fall straight, below a ten-thousandth at 20 back; the rotation falls half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all five curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -548,9 +545,9 @@ quiz.one_choice(
 # | convolution over $k$ words | $k \, n \, d^2$ | 1 | of the order of $n / k$, or $\log_k n$ if dilated |
 # | attention | $n^2 \, d$ | 1 | 1 |
 #
-# A **convolution** mixes each word with the $k - 1$ before it, so news travels a few words a layer; a **dilated** one
-# skips words, more in each layer. We can count the layers: connect words as each layer does, and see after how many the
-# first word has reached the last.
+# A **convolution** mixes each word with the $k - 1$ before it, so information travels a few words a layer; a
+# **dilated** one skips words, more in each layer. We can count the layers: connect words as each layer does, and see
+# after how many the first word has reached the last.
 
 
 # %%
@@ -579,7 +576,7 @@ assert (neighbours, dilated, everybody) == (40, 4, 1)
 # %% [markdown]
 # So much for the paths: each layer of the convolution reaches 2 words further, so 80 words take 40 layers.
 #
-# The work is more than the first column says, because it leaves out constants and attention's own matrices. Per word, a
+# The work is more than its column says, because it leaves out constants and attention's own matrices. Per word, a
 # plain cell multiplies by two matrices of $d \times d$, an LSTM by eight, and attention by four (chapters 4 and 6 say
 # which), besides $2 n d$ multiplications for comparing and adding up $n$ words. For the width of the original
 # transformer, $d = 512$:
@@ -598,9 +595,6 @@ for n in (50, 512, 5000):
 # takes over: at $n = 2d$, a thousand words, it is even with the LSTM, at ten thousand it costs five times as much. What
 # attention saves in training is the *waiting*: it computes all words at once, where a recurrent network must take them
 # in a row. When it *writes* a text it takes them in a row, too ([chapter 12](12_generation.ipynb)).
-#
-# The paper trained its largest model in 3.5 days on eight GPUs, and reports better translations from English to German
-# and to French than any earlier single model.
 #
 # ### Is attention an infinite memory?
 #

@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 2. How alike are two words?
 #
-# To look back at the right word, a network must compare: what is asked for, with what each word has to offer. At the end
-# of this chapter there is a function that compares all words of a sentence with all others, in one line, and you will
-# have asked a published model which words are most like *tea*, *debts* and *python*.
+# To look back at the right word, a network must compare what is asked for with what each word has to offer. By the end
+# of this chapter you will have a function that compares all words of a sentence with all others, in one line, and will
+# have asked the vectors of a published model which words are most like *tea*, *debts* and *python*.
 #
 # You need a little Python and the product of two matrices. It takes about 20 minutes to read, and 30 more for the
 # exercises.
@@ -25,8 +25,6 @@ plots.book_style()
 transformer_map(built=2)
 
 # %% [markdown]
-# The box marked *this chapter* is what you build now.
-#
 # ## A question is a vector too
 #
 # *A Lannister always pays his debts.* What gets paid? To find *debts* without understanding anything, describe the
@@ -74,7 +72,7 @@ plt.show()
 #
 # ## A word as a row of numbers
 #
-# First a simpler case: the query is itself a word, and to agree means to be alike. *Tea* is more like *coffee*
+# Now a simpler case: the query is itself a word, and to agree means to be alike. *Tea* is more like *coffee*
 # than like *train*. You know that; how would a program know? Give each word a few numbers. Here are three properties, and
 # our own rough answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
 
@@ -105,7 +103,7 @@ tea, coffee, ice, train = vectors
 # $$2 \cdot 3 \;+\; 3 \cdot 3 \;+\; 0 \cdot 0 \;=\; 15 .$$
 #
 # A zero adds nothing. Tea and ice disagree about warmth, and a product of opposite signs is negative:
-# $2 \cdot (-3) + 3 \cdot 1 + 0 \cdot 0 = -3$. The same by a loop:
+# $2 \cdot (-3) + 3 \cdot 1 + 0 \cdot 0 = -3$. The same in a loop:
 
 
 # %% tags=["nbval-check-output"]
@@ -120,7 +118,7 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
     print(f"tea and {word:7}{multiply_and_add(tea, vector):3}")
 
 # %% [markdown]
-# 15 for coffee, 2 for the train, $-3$ for the ice, which is on the other side in warmth. This sum of products is
+# This sum of products is
 # the **dot product**, or inner product:
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
@@ -273,7 +271,7 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # | | depends on | good for |
 # |---|---|---|
-# | dot product | direction and length | attention: a key of large norm has scores further from 0, above or below, so it can insist, and the norm is learnt too |
+# | dot product | direction and length | attention: a key of large norm has scores further from 0, above or below, so it can pull harder, and the norm is learnt too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
 # Stretching the query multiplies all its scores alike; stretching one key can change which key wins. For vectors of
@@ -361,10 +359,10 @@ print(f"2000 vectors of width 512: the closest pair has a cosine of {closest:.2f
 # %% [markdown]
 # They gather around 0, and the last two columns say how closely: a typical cosine is $1/\sqrt{D}$. (Typical means the
 # root of the mean square over 500 pairs, and ± is the standard deviation over 20 seeds.) The reason: scale both vectors
-# to length 1 and turn them together, which keeps the angle, until the first lies along the first axis. Their cosine is
-# then the first entry of the second. The second is still a random direction, since a normal distribution favours none
-# and the two are independent. Its $D$ squared entries add up to 1, so each is $1/D$ on average, and the root of that is
-# $1/\sqrt{D}$.
+# to length 1. Turning both together does not change their angle, so turn them until the first lies along the first
+# axis; the cosine is then the first entry of the second. The second is still a random direction, since a normal
+# distribution favours none and the two are independent. Its $D$ squared entries add up to 1, so each is $1/D$ on
+# average, and the root of that is $1/\sqrt{D}$.
 #
 # At width 512 that is 0.044, an angle of 87 degrees. **In a wide space, random vectors are almost at right angles**, or
 # nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2 and practically never happens at
@@ -402,7 +400,7 @@ rows = table[[row_of[word] for word in known]]
 
 
 def nearest(word, count=6):
-    """The words of the largest cosine with `word`, and these cosines."""
+    """The words with the largest cosines to `word`, and these cosines."""
     cosines = rows @ table[row_of[word]]
     return [(known[n], cosines[n]) for n in np.argsort(-cosines)[1 : count + 1]]
 
@@ -425,15 +423,13 @@ print(
 # Of 21,000 words, *coffee*. Nobody gave the model a list of drinks. Is a cosine of 0.44 high? Two words drawn at random
 # have 0.07, somewhat more than the 0.05 of random vectors of this width, and the *nearest* of all words to a random
 # direction has 0.20, because it is the luckiest of many. So 0.44 is hardly an accident. Before you call two words
-# alike, compare with strangers from the same model. (In some models all vectors lean to one side, which is called
-# *anisotropy*, and strangers have cosines well above 0: [Ethayarajh 2019](https://aclanthology.org/D19-1006/).)
+# alike, compare with strangers from the same model.
 #
 # Two rows deserve a second look. *Debts* finds *creditors* and *owed*, words that go together with debts without being
 # like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which it has found. And
-# the neighbours of *python* are animals as well as *import* and *pip* (and *panda* may be either, since a library is
-# called pandas). These are **static** embeddings: one vector for each word, whatever the sentence. To find out which
-# python is meant, a model has to look at the other words. That is what attention is for, and with these very vectors
-# chapter 4 does it.
+# the neighbours of *python* are animals as well as *import* and *pip*. These are **static** embeddings: one vector for
+# each word, whatever the sentence. To find out which python is meant, a model has to look at the other words. That is
+# what attention is for, and with these very vectors chapter 4 does it.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -466,8 +462,9 @@ for row, query in enumerate(x):
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
 # The $^\top$ is needed because the keys lie in rows, and a matrix product combines rows with columns. Shapes: $(T, D)$
-# times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. There may be further axes in front,
-# one for the sentences of a batch, say; the `#` in `*#batch` says that they broadcast, as NumPy's do.
+# times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. `*#batch` stands for any further axes in
+# front, one for the sentences of a batch, say; with the `#`, an axis of size 1 is stretched to fit, as NumPy does when
+# it *broadcasts*.
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -492,10 +489,10 @@ plt.show()
 
 # %% [markdown]
 # Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about what strangers have, although tea is
-# often hot. *They* and *or* have little to do with any of them. Now read the last column: the same numbers as the last
-# row. The matrix is **symmetric**, because $a \cdot b = b \cdot a$. For likeness that is right. For a look-up it is
-# not: if *tea* needs *drink* to be understood, must *drink* need *tea* as much? Chapter 4 gives each word a query and a
-# key that differ.
+# often hot. *They* and *or* have little to do with any of these, and a little with each other, as both are function
+# words. Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b
+# \cdot a$. For likeness that is right. For a look-up it is not: if *tea* needs *drink* to be understood, must *drink*
+# need *tea* as much? Chapter 4 gives each word a query and a key that differ.
 
 # %% tags=["proof"]
 assert np.allclose(similarity_matrix(x, x), similarity_matrix(x, x).T)
@@ -544,8 +541,8 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 # you know what to look for: the last, tea's likeness to itself, which is not 1.
 #
 # A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones. Where
-# queries and keys differ, neither helps. Then swap two keys: the same two columns of the matrix must be swapped, and
-# nothing else may change.
+# queries and keys differ, neither helps. There, swap two keys: the result must be the old matrix with these two columns
+# swapped.
 
 # %% tags=["proof"]
 assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
@@ -583,8 +580,8 @@ quiz.several_choices(
 #
 # ### Exercise 1: The nearest word
 #
-# *Easy, 5 minutes.* Given the similarity matrix of a sentence with itself and the number of a word (counting from 0),
-# return the number of the *other* word that is most like it.
+# *Easy, 5 minutes.* Given the similarity matrix of a sentence with itself and the position of a word (counting from 0),
+# return the position of the *other* word that is most like it.
 
 
 # %% tags=["exercise"]

@@ -8,12 +8,12 @@
 # %% [markdown]
 # # 3. How do you look something up without choosing?
 #
-# A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. This chapter builds a
-# look-up that answers with a *blend* of all values, most of it from the best match, and shows why transformers divide
-# their scores by a square root: without it, many wide queries hardly learn.
+# A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. This chapter builds
+# a look-up that answers with a *blend* of all values, most of it from the best match, and shows why transformers divide
+# their scores by a square root: without it, many wide queries with entries of size 1 hardly learn.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$ and the quotient rule. It takes about 25 minutes to
-# read, and as long again for the exercises.
+# read, and 35 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
 from functools import partial
@@ -106,7 +106,7 @@ assert np.allclose(shares_by_loop([10, 11, 12]), shares_by_loop([0, 1, 2]))
 assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 
 # %% [markdown]
-# This is the **softmax**; what goes into it is also called **logits**. For a row of scores $s_1, \dots, s_S$,
+# This is the **softmax**; the scores that go into it are also called **logits**. For a row of scores $s_1, \dots, s_S$,
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
@@ -150,7 +150,7 @@ quiz.one_choice(
     ),
     quiz.right(
         "Subtracting 10 from every score",
-        "Yes. The common factor $e^{-10}$ stands above and below the line and cancels.",
+        "Yes. The common factor $e^{-10}$ appears in numerator and denominator and cancels.",
     ),
     quiz.wrong(
         "Replacing every negative score by 0",
@@ -232,8 +232,7 @@ assert np.allclose(
 #
 # This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
 # And because it is **differentiable**, which a choice is not, its queries and keys can be learned (chapter 7).
-# Attention is this look-up, done for every word of a sentence at once. A blended price is of no use to a shopper. But a
-# *python* that receives two thirds of *import* and a quarter of *script* has learnt which python it is (chapter 4).
+# Attention is this look-up, done for every word of a sentence at once.
 #
 # ## Temperature
 #
@@ -357,9 +356,7 @@ for j in range(3):
 
 # %% [markdown]
 # $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. **A softmax that is sure of itself has stopped
-# listening**: nudge its scores, and hardly anything moves. It is **saturated**. At the *output* of a model, training
-# takes the logarithm of the softmax, whose slope does not vanish where the model is wrong ([chapter
-# 11](11_training.ipynb)). Inside attention there is no logarithm.
+# listening**: nudge its scores, and hardly anything moves. It is **saturated**.
 #
 # Temperature enters twice. With $w = \operatorname{softmax}(s / \tau)$ the derivative with respect to $s$ is, by the
 # chain rule, $J / \tau$: a high temperature keeps $J$ away from 0 and divides it at the same time. A low one multiplies
@@ -374,7 +371,7 @@ quiz.one_choice(
     ),
     quiz.right(
         "Because changing the scores a little hardly changes the weights",
-        "Yes. The slope of the second weight with its own score is 0.0005 · 0.9995, a five-hundredth of the slope at a weight of 0.5.",
+        "Yes. The slope of the second weight with respect to its own score is 0.0005 · 0.9995, a five-hundredth of the slope at a weight of 0.5.",
     ),
     quiz.wrong(
         "Because the weights must sum to 1, so the second cannot grow",
@@ -398,10 +395,8 @@ quiz.one_choice(
 #
 # So a typical score has the size $\sqrt{d_k}$: scores grow with the width, although no query agrees with any key more
 # than before. If the entries of $q$ and $k$ have the variance $v$ instead, the scores have $v^2 d_k$: entries twice as
-# large make scores four times as large. How large they are depends on how a layer's matrices are initialised. For
-# inputs of variance 1 and a square matrix, $v$ is 1 after Glorot and Bengio, and a third in PyTorch's `nn.Linear`.
-# Either way scores grow with the width, and dividing by $\sqrt{d_k}$ cancels that growth. What is left is the variance
-# $v^2$, for `nn.Linear` a ninth.
+# large make scores four times as large. Either way scores grow with the width, and dividing by $\sqrt{d_k}$ cancels
+# that growth.
 #
 # **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight
 # does the luckiest of the ten get at width 64? At width 1024?
@@ -431,15 +426,15 @@ assert all(0.25 < divided < 0.33 for _, divided in luckiest.values())
 # Read the line for 64: the scores have a variance near 64, and on average over 2000 trials the luckiest stranger takes
 # 87 percent of the weight (± is the standard error of that average). At 1024 it takes 97. For the last column the
 # scores were divided by $\sqrt{d_k}$, so their variance is 1 at every width, and the luckiest key has about 0.3 at any
-# width from 4 to 1024. The luckiest of ten always has more than a tenth.
+# width from 4 to 1024.
 #
 # ### What does saturation cost?
 #
 # Training moves the query (through the matrix that makes it). So ask how far the weights move when the query does. The
 # score of key $j$ is $q \cdot k_j / \tau$ with $\tau = \sqrt{d_k}$ or 1, so by the chain rule the derivative of the
 # weights with respect to the query is $J K / \tau$, with the keys as the rows of $K$. Its size, the root of the sum of
-# its squares (the *Frobenius norm*), limits how far the weights can move. Which is larger is not obvious: the division
-# keeps $J$ away from 0, and divides by $\tau$.
+# its squares (the *Frobenius norm*), limits how far the weights can move. Whether they move further with the division
+# or without is not obvious, because it keeps $J$ away from 0 and divides by $\tau$.
 
 # %%
 dead = {}
@@ -463,17 +458,16 @@ for width in widths:
 
 # %% [markdown]
 # Read the means first: undivided, the weights move *further* on average from width 4 on, 1.5 against 0.35 at 1024. But
-# the mean is carried by a few queries whose best two keys happen to be nearly even. The median describes the typical
-# query: if at 1024 it moves by a tiny step, its weights move by at most 0.0002 of the step. At 64 about a sixth of all
-# queries are below 0.01, at 1024 nearly two thirds. Divided, none is, at any width. Inside attention this is the
-# **vanishing gradient**.
+# at large widths the mean is carried by a few queries whose best two keys happen to be nearly even. The median
+# describes the typical query. At 64 its weights still move further undivided; at 1024, if it moves by a tiny step, they
+# move by at most 0.0002 of the step. At 64 about a sixth of all queries are below 0.01, at 1024 nearly two thirds.
+# Divided, none is, at any width. Inside attention this is the **vanishing gradient**.
 #
 # Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of
-# that key's weight uphill for 100 steps (**gradient ascent**). This is a simplification. In a transformer all queries
-# share the matrix that makes them, so others can move a query that is stuck; here each is alone. How far a step goes
-# for a given slope is the **learning rate**; take four, over a factor of ten million. And take Adam, the optimiser with
-# which transformers are trained (chapter 11). It divides each slope by its usual size plus a small $\epsilon$, so that
-# small slopes are not slow.
+# that key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning
+# rate**; we try four, from 0.1 to a million, and Adam, the optimiser with which transformers are trained (chapter 11).
+# It divides each slope by its usual size plus a small $\epsilon$, $10^{-8}$ by default and $10^{-30}$ in the last
+# column, so that small slopes are not slow.
 
 
 # %%
@@ -511,25 +505,23 @@ for width in (16, 64, 1024):
 
 # %% [markdown]
 # Divided, nearly every query finds its key, unless the learning rate is too small for a hundred steps: gradient ascent
-# with 0.1, and at width 16 Adam with 0.01. With these the undivided are ahead, because the same movement of a query
-# changes their scores more. Undivided, the wider the keys, the fewer get there. At width 64, that of the original
-# transformer, gradient ascent leaves one in nine behind even at a learning rate of a million. Adam does better, and
-# leaves 4 to 12 percent behind; at 1024, about two thirds. Why, if it divides small slopes by their size? Because of
-# $\epsilon$, by default $10^{-8}$: slopes far below it stay small. The last column has $10^{-30}$, and then all arrive
-# at 64, and four of five at
+# with 0.1, and at width 16 Adam with 0.01. At these small learning rates the undivided are ahead, because the same
+# movement of a query changes their scores more. Undivided, the wider the keys, the fewer get there. At width 64, that
+# of the original transformer, gradient ascent leaves one in nine behind even at a learning rate of a million. Adam does
+# better, and leaves 4 to 12 percent behind; at 1024, about two thirds. Why does it leave any, although it divides
+# slopes by their size? Because of $\epsilon$: slopes far below it stay small. With $10^{-30}$ all arrive at 64, and
+# four of five at
 # 1024. So the slopes are there, but too small for the usual optimiser. The paper gives this as a guess: "we suspect
 #       that for large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function into
 #       regions where it has extremely small gradients".
 #
-# What counts is the variance of the scores, $v^2 d_k$. With $v = \tfrac13$, as in `nn.Linear`, undivided scores at
-# width 64 have the variance 7, as those of width 7 would here: between the mild lines for 4 and for 16.
+# What counts is the variance of the scores, $v^2 d_k$. With $v = \tfrac13$, as PyTorch's `nn.Linear` starts, undivided
+# scores at width 64 have the variance 7, as those of width 7 would here: too small to do much harm at the start.
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is the
 # same function, so training can absorb any constant divisor. The division changes where training *begins*, with scores
 # of the same size at every width, and how far one step of a query moves them. That the size is 1 is a convention, and
-# once trained, queries and keys are no longer independent, so scores may grow as large as a head needs. Nor does the
-# root do anything about the *number* of keys: for half of the weight against 10 keys of score 0 a key needs the score
-# $\ln 10 = 2.3$, against 1,000 it needs 6.9.
+# once trained, queries and keys are no longer independent, so scores may grow as large as a head needs.
 
 # %% tags=["proof"]
 assert all(dead["divided", width] == 0 for width in widths)
@@ -619,9 +611,9 @@ except ValueError as error:
     print("weighted_average says:", error)
 
 # %% [markdown]
-# The middle query hands out 1.15 of attention, the last 0.86. `weighted_average` insists on sums of 1, and catches it.
-# In a square matrix of equal scores both axes give the same weights, and no check can tell. So test with scores that
-# differ, and with more keys than queries.
+# The middle query hands out weights that sum to 1.15, the last 0.86. `weighted_average` insists on sums of 1, and
+# catches it. In a square matrix of equal scores both axes give the same weights, and no check can tell. So test with
+# scores that differ, and with more keys than queries.
 
 # %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)

@@ -26,8 +26,7 @@ plots.book_style()
 transformer_map(built=4)
 
 # %% [markdown]
-# The boxes marked *built* are the look-up of chapter 3. Those of *this chapter* make the sentence look things up in
-# itself.
+# The boxes of *this chapter* let a sentence look things up in itself.
 #
 # ## One look-up, with its numbers
 #
@@ -135,12 +134,12 @@ assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to
-# *snake* and *serpent* in the other. It received a blend of the other words. But their presence alone does not do it:
+# *snake* and *serpent* in the other. It received a blend of the other words. But their mere presence is not enough:
 # their plain average, the grey line below each, is near to *with* and *the*. The attention weights choose. That is
 # attention, and the rest of this chapter makes it better.
 #
-# Better, because leaving the word itself out is only a patch. A word may well need itself, and it should not always ask
-# for what is most like it: a verb looks for somebody who acts, and *dog* is not like *bites*.
+# It needs to be better, because leaving the word itself out is only a patch. A word may well need itself, and it should
+# not always ask for what is most like it: a verb looks for somebody who acts, and *dog* is not like *bites*.
 #
 # ## Three roles
 #
@@ -219,8 +218,8 @@ plt.show()
 # at itself: nothing in $W_Q$ and $W_K$ makes an action look for actions. What it cannot tell is *who* bites, because
 # that takes the order of the words, which is not in these vectors. At the same time *dog* and *man*, whose query is
 # $(0, 2)$, look for an action. They find *bites*, but its value is $(0, 0)$, so they learn nothing from it: a weight
-# says how much of a value is taken, and not whether there is anything in it. Nor can a softmax say *none*. A word that
-# needs nothing must still give away a weight of 1; chapter 15 shows where trained heads put it.
+# says how much of a value is taken, and not whether there is anything in it. Nor can a softmax say *none*: a word that
+# needs nothing must still give away a weight of 1.
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -258,8 +257,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## The definition
 #
-# Let there be $T$ queries, and $S$ keys with a value each; within one sentence both are the number of its words. As the
-# rows of three matrices they give
+# Take $T$ queries, and $S$ keys with one value each; within one sentence $T = S$. As rows of matrices they give
 #
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 #
@@ -298,11 +296,11 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # sentences goes through at once.
 #
 # There are $T \times S$ weights. For a sentence of 1,000 words that is a million, and a text twice as long has four
-# times as many: time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are **quadratic** in the
-# length. Kernels that never store all the weights avoid the memory, and not the time ([chapter 20](20_one_gpu.ipynb)).
+# times as many. Both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are **quadratic** in the
+# length.
 #
-# The folded cell has the same function as the rest of the book imports it, `scaled_dot_product_attention`, with its
-# shapes in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
+# The folded cell holds the version that the rest of the book imports, `scaled_dot_product_attention`, with its shapes
+# in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.attention"
@@ -411,7 +409,7 @@ for d_k in (4, 64, 512):
 slide_scores = np.array([89, 12, 32, 45, 73, 34])
 assert softmax(slide_scores / np.sqrt(6))[0] > 0.99
 quiz.number(
-    "Slides about attention give *Hi*, in *Hi , how are you ?*, the scores 89, 12, 32, 45, 73, 34, and divide by $\\sqrt 6$, where 6 is the number of *tokens*. Follow them: how many times as much weight does *Hi* give to itself, 89, as to *you*, 73?",
+    "In some slides about attention *Hi* has, with the six tokens *Hi* / *,* / *how* / *are* / *you* / *?*, the scores 89, 12, 32, 45, 73, 34, and each is divided by $\\sqrt 6$, the root of the number of *tokens*. Follow them: how many times as much weight does *Hi* give to itself, 89, as to *you*, 73?",
     np.exp(16 / np.sqrt(6)),
     tolerance=10,
     feedback="Yes, $e^{16 / 2.449}$, nearly 690 times. Scores of that size make a softmax that has stopped listening. (And the root should be that of the key's width.) If a model that has learnt nothing gives weights of 1.00, suspect the scale.",
@@ -505,19 +503,19 @@ print("times the mask, after       ", zeroed.round(3), "sum", zeroed.sum().round
 print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 
 # %% [markdown]
-# To multiply the scores by the mask is wrong, because a score of 0 is not a weight of 0: the hidden word still gets 0.09.
-# To multiply the weights is half right, because they no longer sum to 1. Divided by their sum they agree with the first
+# Multiplying the scores by the mask is wrong, because a score of 0 is not a weight of 0: the hidden word still gets 0.09.
+# Multiplying the weights is half right, because they no longer sum to 1. Divided by their sum they agree with the first
 # line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others.
 # Minus infinity does it in one step. And it is safe where the hidden score is a thousand larger than the rest. After a
-# softmax over all of them the weights of the others would have rounded to 0, and their sum with them.
+# softmax over all of them the weights of the others would have rounded to 0, and dividing by their sum would be 0/0.
 #
 # ### Two ways to go wrong
 #
 # **A row with nothing to attend to.** If every key is hidden, every score is minus infinity, the largest one too, and
 # their difference is NaN, which spreads to everything it touches. It happens where padding stands before a text: under
-# a causal mask the first of the padding tokens sees itself only, and that is hidden. The book's function refuses.
-# PyTorch's own give NaN or zeros, depending on which is called, and how. In a model you want the weights of such a row
-# to be 0, as those of chapter 7's module are.
+# a causal mask the first of the padding tokens sees itself only, and that is hidden. `attention` above gives NaN; the
+# folded function, which the book uses, refuses. PyTorch's own give NaN or zeros, depending on which is called, and how.
+# In a model you want the weights of such a row to be 0, as those of chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -643,12 +641,10 @@ assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# At the start, one shared matrix hardly helps, because then every query *is* the word's own key. The scores $X W (X
+# One shared matrix hardly helps, because then every query *is* the word's own key. The scores $X W (X
 # W)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0. With two random
 # matrices a word's query has no more to do with its own key than with any other, which is a start that favours nobody.
-# A head that always picks its own word fetches nothing new. Sharing limits what a head can ask; it need not hurt a
-# whole model: the Reformer shares the matrix, lets a word attend to itself only where there is nothing else, and
-# reports no loss.
+# An attention that always picks its own word fetches nothing new.
 #
 # ### What is the third matrix for?
 #
@@ -681,16 +677,15 @@ for used in (8, 16):
 # %% [markdown]
 # Without $W_V$ half of the two words' squared length is lost, because no linear map can tell the terms of a sum apart
 # where both may point in the same directions. A matrix, even a random one, turns what was found into other directions
-# than those that the word itself uses, and nothing is lost, provided there is room: 8 and 8 numbers fit in 16, two full
-# words do not, and then it gains nothing. This is the extreme case of one word found with certainty. The matrix also
+# than those the word itself uses, and nothing is lost, provided there is room: 8 and 8 numbers fit in 16, two full
+# words do not, and then it gains nothing. The matrix also
 # sets the width of what is handed over, and lets a word hand over something other than what it is found by: *man* was
 # found as *alive* and handed over *human* as well.
 #
 # ### Are Q, K and V the word vectors?
 #
-# No. They are three projections of them. In self-attention they have the same *source*, and slides that draw "three
-# copies" of the input mean that. But *bites* entered as $(0, 1, 0)$; its query was $(2, 0)$, its key $(0, 1)$, its
-# value $(0, 0)$.
+# No. They are three projections of them. In self-attention they have the same *source*, but *bites* entered as $(0, 1,
+# 0)$; its query was $(2, 0)$, its key $(0, 1)$, its value $(0, 0)$.
 
 # %% [markdown]
 # ## Are the weights based on position?
@@ -766,10 +761,11 @@ quiz.several_choices(
 # plus their positions, the second from the outputs of the first, with matrices of its own, and so on upwards. Higher
 # layers therefore compare words that have already been mixed with others, *contextual* vectors.
 #
-# A model that translates has two stacks: an **encoder** reads, and a **decoder** writes. Beside self-attention each
-# decoder layer has a second attention, whose queries come from the decoder, and whose keys and values come from the
-# output of the *last* encoder layer: **cross-attention** (in the paper, *encoder-decoder attention*). The function is
-# the same, because it never asks where its inputs come from. Exercise 1 builds it, and chapter 9 puts it in its place.
+# The model of 2017, built to translate, has two stacks: an **encoder** reads, and a **decoder** writes. Beside
+# self-attention each decoder layer has a second attention, whose queries come from the decoder, and whose keys and
+# values come from the output of the *last* encoder layer: **cross-attention** (in the paper, *encoder-decoder
+# attention*). The function is the same, because it never asks where its inputs come from. Exercise 1 builds it, and
+# chapter 9 puts it in its place.
 
 # %% [markdown]
 # ## Break it: four versions, one correct

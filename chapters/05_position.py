@@ -24,9 +24,7 @@ plots.book_style()
 transformer_map(built=5)
 
 # %% [markdown]
-# Positions are added once, before the first layer. Higher layers still know them, because each adds its result to what
-# it was given; how they fade in a published model is measured in [chapter
-# 15](15_pretrained.ipynb#is-a-token-still-its-word-and-still-at-its-position).
+# Positions are added once, before the first layer.
 #
 # ## The same words in another order
 #
@@ -282,10 +280,10 @@ for d_model in (4, 8, 16, 32):
 # ### Why 10,000?
 #
 # The base sets how slow the slowest pair is. The product $p_0 \cdot p_k$, as a share of $p_0 \cdot p_0$ (their cosine,
-# since all are equally long), says how similar two positions at distance $k$ are. Compare three bases, at width $D =
-# 64$.
+# since all are equally long), says how similar position $k$ is to position 0, and, as we shall see
+# [below](#neighbouring-positions-are-similar), any two positions $k$ apart. Compare three bases, at width $D = 64$.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels for width 64 and the bases 100, ten thousand and a million. Left, the period of each pair on a logarithmic axis: straight lines that all start at 6.3 words and end near 540, 47 thousand and 4 million. Right, the share of likeness left against distance 1 to 100 thousand on a logarithmic axis: with base 100 it has fallen to 0 by about 100 words and then swings around 0, with ten thousand by about ten thousand, with a million it is still one third at ten thousand."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels for width 64 and the bases 100, ten thousand and a million. Left, the period of each pair on a logarithmic axis: straight lines that all start at 6.3 words and end near 540, 47 thousand and 4 million. Right, the share of likeness left against distance 1 to 100 thousand on a logarithmic axis: with base 100 it has fallen to 0 by about 100 words and then swings around 0, with ten thousand by about ten thousand, with a million it is still about a quarter at ten thousand."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.3))
 distances = np.unique(np.geomspace(1, 100_000, 400).round())
 for base, color, at in [
@@ -308,10 +306,10 @@ plt.show()
 # With base 100 the slowest pair comes round after 540 words, the similarity has fallen to zero at a distance of about a
 # hundred, and beyond that it swings up and down. With 10,000 it falls, in ripples, over a few thousand words, since the
 # slowest pair comes round only after 47,000, far longer than any sentence. With a million it falls more slowly still,
-# also at first: at a distance of 10 the similarity is 0.76 rather than 0.66. Fast pairs tell near positions apart and
-# slow pairs far ones, and a larger base trades the former for the latter. The paper does not say how it came by 10,000;
-# models for long texts that turn their vectors ([below](#turning-instead-of-adding)) use larger bases, Llama 3 500,000
-# ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783)).
+# even at first: at a distance of 10 the similarity is 0.76 rather than 0.66. Fast pairs tell near positions apart and
+# slow pairs far ones, and a larger base trades the former for the latter. Models for long texts that turn their vectors
+# ([below](#turning-instead-of-adding)) use larger bases, Llama 3 500,000 ([Grattafiori and others,
+# 2024](https://arxiv.org/abs/2407.21783)).
 
 # %%
 left_at = {}
@@ -411,7 +409,7 @@ for shift in range(-49, 50):
     assert np.allclose(rotation @ rotation.T, np.eye(32))  # lengths and angles stay
 
 # %% [markdown]
-# This is what makes the encoding useful to attention, because a query matrix can *be* a rotation. If $W_Q$ is $R_{-1}$
+# This can make the encoding useful to attention, because a query matrix can *be* a rotation. If $W_Q$ is $R_{-1}$
 # and $W_K$ the identity (so that $d_k = D$), the query of position $t$ points exactly at the encoding of position $t -
 # 1$: "one word back", with the same matrix at every position. Here it is for the positions alone, without words.
 
@@ -427,8 +425,7 @@ plots.attention_map(weights, names, names)
 plt.show()
 
 # %% [markdown]
-# Every position from 1 on attends mostly to the one before it, here at $D = 32$. One matrix does it at all positions at
-# once.
+# One matrix does it at all positions at once, here at $D = 32$.
 #
 # ### The dog and the man
 #
@@ -471,9 +468,9 @@ print(
 assert apart > 0.1
 
 # %% [markdown]
-# *Dog* in the one, *man* in the other. Words and positions need not keep apart so neatly; further down we separate sums
-# in which they overlap. And the subject of a verb is not always the word before it. But heads that attend to the word
-# before, or after, are among the first that one finds in trained models ([Voita and others,
+# It is *dog* in the one and *man* in the other. Words and positions need not keep apart so neatly; further down we
+# separate sums in which they overlap. And the subject of a verb is not always the word before it. But heads that attend
+# to the word before, or after, are among the first that one finds in trained models ([Voita and others,
 # 2019](https://aclanthology.org/P19-1580/), call them positional heads), and chapter 6 shows one.
 
 # %% tags=["proof"]
@@ -487,7 +484,7 @@ assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
 # $$p_t \cdot p_{t+k} = \sum_i \sin \omega_i t \, \sin \omega_i (t + k) + \cos \omega_i t \, \cos \omega_i (t + k) = \sum_i \cos \omega_i k .$$
 #
 # The dot product of two positions depends on their *distance* alone. Move the position below: the curve of dot products
-# keeps its shape, and only its ends move.
+# slides along with it and keeps its shape.
 
 # %% tags=["plot"]
 movable.position(sinusoidal_positions(48, 16), position=12)
@@ -543,8 +540,8 @@ quiz.one_choice(
 # to be found. In one version $P$ holds sinusoids; in the other it starts at random and is trained along with $A$. Both
 # practise on positions 0 to 23, and are then tested on 24 to 47 (**extrapolation**). Training is the subject of
 # [chapter 7](07_learning.ipynb). For now it is enough that both versions learn in the same way, at five learning rates,
-# each with three seeds, and that the means at the best and at the worst learning rate are printed. The best is picked
-# on the tested positions themselves, so it is optimistic.
+# each with three seeds, and that the means at the best and at the worst learning rate are printed. The best learning
+# rate is chosen by its result beyond 23, which flatters both.
 #
 # **Predict first.** How often does each attend to the right position beyond 23?
 
@@ -609,7 +606,7 @@ for d_model in (16, 32, 64, 128):
 # it must: its rows there are still the random numbers they started as, because no gradient ever reached them. A learned
 # table ends where training ended.
 #
-# The sinusoids can go on, and often do not. At widths 16 and 32 nearly every position beyond is right with a good
+# Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right with a good
 # learning rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at
 # any width. The wider $A$ is, the more matrices fit the 24 positions that were practised, and nothing in training asks
 # for the rotation among them; that is probably why. So the formula makes going further *possible*, and does not force a
@@ -625,7 +622,7 @@ for d_model in (16, 32, 64, 128):
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding first is the case $W_1 = W_2$: it saves the second matrix and the extra width, and gives up some freedom. A
+# Adding first is the case $W_1 = W_2$: this saves the second matrix and the extra width, but gives up some freedom. A
 # score $(x_t + p_t) \, M \, (x_s + p_s)^\top$, with $M = W_Q W_K^\top$, then has four terms: word with word, word with
 # position, position with word, position with position. And concatenation is a special case of adding, too: $(x, 0) +
 # (0, p) = (x, p)$, as with the dog and the man. That takes dimensions that the words leave free, and at a given $D$
@@ -663,10 +660,10 @@ assert (directions > directions[0] / 100).sum() == 12  # a dozen
 #
 # ### Why multiply the embedding by the root of the width?
 #
-# In the paper (section 3.4) the word vectors are multiplied by $\sqrt{D}$ before the positions are added. It is not the
-# $\sqrt{d_k}$ of chapter 3. The paper shares the word vectors with its output layer, which wants them small (chapter
-# 9), and says no more about the factor. What it does is to settle which of the two has the larger norm at the start,
-# and that depends on how the word vectors start.
+# In the paper (section 3.4) the word vectors are multiplied by $\sqrt{D}$ before the positions are added. The paper
+# shares the word vectors with its output layer, which wants them small (chapter 9), and says no more about the factor.
+# The factor decides whether the word or the position has the larger norm at the start, and that depends on how the word
+# vectors start.
 
 # %%
 D = 512
@@ -688,7 +685,7 @@ assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 # size: a third is position. Started small and *not* multiplied, nearly everything is position. With PyTorch's default
 # start it is the other way round: leave the factor out and the two are balanced; put it in, and the position is a tenth
 # of a percent: the word's vector is some 30 times as long. Training can still find it there, but beside the word it
-# starts out as next to nothing. Code that copies the factor and not the start makes that mistake.
+# starts out as next to nothing.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -721,16 +718,16 @@ quiz.several_choices(
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
 # since turning back by $s$ undoes $s$ of the $t$ steps. The score depends on the two words and on the difference of
-# their positions: it is a **relative** encoding. Sinusoids are **absolute**, since what is added to a word depends on
-# where it stands, although the product of two of them does not. These are **rotary positions** (RoPE). They are applied
-# in every layer, so that no layer has to remember them; the values are not turned, because only the scores need the
-# distance; and distance enters every score by itself, where added positions must be picked out by $W_Q$ and $W_K$.
-# Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them.
-# They do not extrapolate by themselves, either; for longer texts their angles are rescaled (*position interpolation*,
-# [Chen and others, 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others,
-# 2023](https://arxiv.org/abs/2309.00071)). Others subtract a multiple of the distance from each score ([ALiBi, Press
-# and others, 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order
-# (*NoPE*; [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+# their positions: it is a **relative** encoding. Sinusoids are **absolute**: what is added to a word depends on where
+# it stands, even though the dot product of two encodings depends on their distance only. These are **rotary positions**
+# (RoPE). They are applied in every layer, so that no layer has to remember them; the values are not turned, because
+# only the scores need the distance; and distance enters every score by itself, where added positions must be picked out
+# by $W_Q$ and $W_K$. Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) and many open language models
+# since use them. For longer texts their angles are rescaled (*position interpolation*, [Chen and others,
+# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others
+# subtract a multiple of the distance from each score ([ALiBi, Press and others,
+# 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order (*NoPE*; [chapter
+# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %%
 rng = np.random.default_rng(8)
@@ -949,10 +946,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Without a causal mask attention has no sense of order, so a vector for the position is added to each word before the
+# By itself attention has no sense of order, so a vector for the position is added to each word before the
 # first layer. Sines and cosines of many frequencies make such vectors: bounded, well apart if there are enough of them,
 # similar when near, and a step of $k$ words is the same rotation from any position, which a query matrix can hold.
-# Learned positions work too, as far as the texts they were trained on reach.
+# Learned positions work too, up to the longest text seen in training.
 #
 # **Sources.** Sinusoids: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.5. Learned positions
 # in a convolutional model, before that: [Gehring and others (2017)](https://arxiv.org/abs/1705.03122). Rotary

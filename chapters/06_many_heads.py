@@ -25,7 +25,7 @@ plots.book_style()
 transformer_map(built=6)
 
 # %% [markdown]
-# What you built in chapter 4 becomes one head of several, and the box marked *this chapter* joins their outputs.
+# The box marked *this chapter* joins the outputs of several heads.
 #
 # ## Two answers in one average
 #
@@ -44,9 +44,9 @@ transformer_map(built=6)
 # 3. Half, whatever $\alpha$ is.
 #
 # Try it with many names: two thousand pairs, each name a random vector of 8 numbers. One head of width 16 hands over
-# its average, projected to 16 numbers. Two heads of width 8 hand over 8 each. On the first thousand pairs, find the
-# matrix that recovers the names with the least squared error (**least squares**); on the others, measure what share of
-# the names' squared length it misses.
+# its average, projected to 16 numbers. Two heads of width 8 hand over 8 each: one reads only the first name, the other
+# only the last. On the first thousand pairs, find the matrix that recovers the names with the least squared error
+# (**least squares**); on the others, measure what share of the names' squared length it misses.
 
 # %%
 import numpy as np
@@ -88,17 +88,17 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is. The band is the spread over ten seeds. The reason: names are independent, with mean 0
-# and the same spread in every direction, so the best guess at either is the average times one number, $\alpha /
-# (\alpha^2 + (1 - \alpha)^2)$ for $a$. It misses the share $(1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$ of $a$ and
-# the share $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$ of $b$. The two sum to 1: of two names, one is lost, and to favour
-# one helps it exactly as much as it hurts the other. Projecting to more numbers does not help, because 8 numbers spread
-# over 16 are still 8.
+# Half, whatever $\alpha$ is. The band is the spread over ten seeds. The reason: names are independent, with mean 0 and
+# the same spread in every direction, so the best guess at either is the average times one number. For $a$ it is the
+# covariance with the average, $\alpha$, over the average's variance, $\alpha^2 + (1 - \alpha)^2$. The guess misses the
+# share $(1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$ of $a$ and the share $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$ of
+# $b$. The two sum to 1: of two names, one is lost, and to favour one helps it exactly as much as it hurts the other.
+# Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
 #
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
 # of $\alpha$ would do: two equations for two unknowns. The nearer they are to each other, the more a little noise
-# hurts. Each head must be as wide as what it hands over. Here that is a whole name; in a real model a word has 512
-# numbers and a head 64, so it hands over what its $W_V$ has picked.
+# hurts. To hand over a whole name, a head must be as wide as a name. In a real model a word has 512 numbers and a head
+# 64, so it hands over what its $W_V$ has picked.
 #
 # Note what this does and does not show. It is about a *matrix*, and about two things that fill the same 8 dimensions.
 # In chapter 5 word and position could be taken apart, because there was room for both. A later part that is not linear
@@ -195,8 +195,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
 #
 # The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. A head's rows say where in
-# the word's vector it writes. Without biases its $W_V$ and its rows of $W_O$ matter only through their product, the
-# head's **OV circuit**, and so do its $W_Q$ and $W_K$, the **QK circuit** ([Elhage and others,
+# the word's vector it writes. Its $W_V$ and its rows of $W_O$ matter only through their product, the head's **OV
+# circuit**, and so do its $W_Q$ and $W_K$, the **QK circuit** ([Elhage and others,
 # 2021](https://transformer-circuits.pub/2021/framework/index.html)).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
@@ -418,9 +418,7 @@ theirs, _ = pytorchs(x, memory, memory)
 assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
-# With the same matrices it agrees with `nn.MultiheadAttention`, causal or across. From chapter 7 on the book has a
-# version of this module that can also return its weights and has dropout, which chapter 8 introduces; what it computes
-# is this.
+# With the same matrices it agrees with `nn.MultiheadAttention`, causal or across.
 
 # %% tags=["proof"]
 per_head, _ = heads_by_loop(sequence, w_q, w_k, w_v, 4)
@@ -433,10 +431,9 @@ assert np.allclose(sum(terms), mixed)
 # %% [markdown]
 # ### What $W_O$ joins
 #
-# It is $W_O$ that decides where each head writes, and whether two heads write into the same numbers, which lets them work
-# together. In the example, let
-# $W_O$ compute one number, *dog bites* minus *dog is bitten*: the first entry of head 1 minus the first of head 2.
-# It is about +1 in *dog bites man*, and about −1 in *man bites dog*.
+# $W_O$ decides where each head writes, and whether two heads write into the same numbers, which lets them work
+# together. Take the dog and the man again, and let $W_O$ compute one number, *dog bites* minus *dog is bitten*: the
+# first entry of head 1 minus the first of head 2. It is about +1 in *dog bites man*, and about −1 in *man bites dog*.
 
 # %%
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -484,9 +481,9 @@ for num_heads in (1, 8, 64):
 # The same number of parameters, and the same number of multiplications. More heads are narrower heads, and $H \cdot
 # d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, with the time for their softmaxes
 # and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each with fewer
-# numbers. In practice one chooses the head dimension, often 64 or 128, and $H$ follows. In the paper's table 3, whose
-# scores for translations range from 24.9 to 25.8 BLEU, a single head is 0.9 worse than eight, 16 heads of width 32 are
-# as good as eight of 64, and 32 heads of width 16 are 0.4 worse.
+# numbers. In practice one chooses the head dimension, often 64 or 128, and $H$ follows. In row A of the paper's table
+# 3, where the translations score between 24.9 and 25.8 BLEU, a single head is 0.9 worse than eight, 16 heads of width
+# 32 are as good as eight of 64, and 32 heads of width 16 are 0.4 worse.
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -508,20 +505,19 @@ print("largest change, head by head:", change.round(2))
 assert (change > 0.01).all()
 
 # %% [markdown]
-# Every head does. Nor are heads an ensemble whose votes are averaged: their outputs are laid side by side, and $W_O$
-# may add them, subtract them or leave one out.
+# Every head does. ($W_O$ is the identity here, so that each head's output stays in columns of its own.)
 #
 # ### What if a head is too narrow?
 #
 # A head's scores are $X W_Q W_K^\top X^\top$ (without biases), so only the product $W_Q W_K^\top$ counts, one matrix of
-# shape $(D, D)$. Are two one too many? They are kept because they are narrow: for $D = 512$ and $d_k = 64$ they hold $2
-# \cdot 512 \cdot 64 = 65{,}536$ numbers, the full matrix 262,144. The price is that the product has **rank** at most
-# $d_k$, so that a head can tell keys apart in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and
+# shape $(D, D)$. Why keep two matrices, then? They are kept because they are narrow: for $D = 512$ and $d_k = 64$ they
+# hold $2 \cdot 512 \cdot 64 = 65{,}536$ numbers, the full matrix 262,144. The price is that the product has **rank** at
+# most $d_k$, so that a head can tell keys apart in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and
 # others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a sentence have that rank at most, too, so
-# where a sentence has many more words than a head has numbers, not every pattern of weights can be had. With $d_k = 1$
+# where a sentence has many more words than a head has numbers, not every pattern of weights is possible. With $d_k = 1$
 # a query can ask for the largest or for the smallest of one number, and for nothing between. In the paper, eight heads
-# with keys of width 16 in place of 64 lose 0.7 BLEU (table 3, row B; part of that may be the model's size, 58 million
-# parameters in place of 65). What a head hands over is bounded in the same way, by the width of its values.
+# with keys of width 16 in place of 64 lose 0.7 BLEU, part of which may be due to the smaller model. What a head hands
+# over is bounded in the same way, by the width of its values.
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -551,9 +547,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Heads at work
 #
-# What does training find? all-MiniLM-L6-v2, whose vectors served in chapter 4, has twelve heads in each layer, and here
-# are the attention weights of its first. Two things come before them that you have not built yet: its positions are
-# learned, and the sum of word and position is **normalised** ([chapter
+# What does training find? all-MiniLM-L6-v2, which gave us the vectors of chapter 4, has six layers of twelve heads;
+# below are the attention weights of its first layer. Two things come before them that you have not built yet: its
+# positions are learned, and the sum of word and position is **normalised** ([chapter
 # 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head take the average weight that words give to the word
 # before.
 #
@@ -618,7 +614,7 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no
 # other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation, and
 # training found it. Look through the others. Some attend to the special token at the end, `[SEP]`, which [Clark and
-# others (2019)](https://aclanthology.org/W19-4828/) take for what a head falls back on when it finds nothing. And many
+# others (2019)](https://aclanthology.org/W19-4828/) read as where a head rests that finds nothing. And many
 # heads can go: Voita and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and
 # lost 0.15 BLEU; Michel and others found layers that manage with a single one. That several heads *can* do in one layer
 # what one cannot does not mean that each trained head does something of use. Chapter 15 builds the whole model and
@@ -660,11 +656,11 @@ for name, merge in [
     print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# The shuffle sees it. Before $W_O$, row 0 of the wrong result is filled with the first head's output for *four
+# Shuffling catches it. Before $W_O$, row 0 of the wrong result is filled with the first head's output for *four
 # different words*, so a word's output now depends on who stands where. That test needs no reference: without positions,
-# shuffled words must give shuffled outputs. It does not see everything: a merge that sets the first columns of all
-# heads side by side, then the second ones, passes it, and the comparison with the loop does not. Under a causal mask
-# the wrong merge would do worse: it hands the first word numbers that were computed from later words. The shape and the
+# shuffled words must give shuffled outputs. It does not catch everything: a merge that takes the first column of every
+# head, then the second of every head, passes, and only the comparison with the loop finds it. Under a causal mask the
+# wrong merge would do worse: it hands the first word numbers that were computed from later words. The shape and the
 # sums of the weights detect nothing.
 
 # %% tags=["proof"]

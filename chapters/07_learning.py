@@ -70,13 +70,12 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # For *dog* that is $-0.045 \cdot 1 + 0.768 \cdot 0 = -0.045$, for *bites* 0, and for *man* $-0.045 + 0.768 = 0.723$.
 # More weight on *man* makes things worse.
 #
-# The second formula: each value receives the output's gradient in proportion to its weight.
-#
 # ### Back through the softmax
 #
 # One scaled score $s_i$ moves all three weights. Chapter 3 found by how much: $\partial w_j / \partial s_i = w_j
 # (\delta_{ij} - w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and 0 otherwise. Add up the three ways in which $s_i$
-# reaches the loss:
+# reaches the loss, $\sum_j \frac{\partial L}{\partial w_j} w_j (\delta_{ij} - w_i)$. Of the first term only $j = i$ is
+# left, and the second is $w_i$ times a weighted average:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
@@ -92,9 +91,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | minus the average, 0.546 | −0.592 | −0.546 | 0.176 |
 # | times the weight: gradient of the score | −0.110 | −0.025 | 0.135 |
 #
-# A negative gradient asks for more. *Dog* should score higher, *man* lower. And *bites*
-# should score a little higher too, although its value is useless: anything is better than what the man did. The three
-# sum to 0, since the same number added to all scores would change nothing.
+# All is computed before rounding. A negative gradient asks for more. *Dog* should score higher, *man* lower. And
+# *bites* should score a little higher too, although its value is useless: even nothing beats what *man* handed over.
+# The three sum to 0, since the same number added to all scores would change nothing.
 #
 # ### Back to query and keys
 #
@@ -167,7 +166,7 @@ for place, what in ((1, "keys"), (3, "values")):
 plt.show()
 
 # %% [markdown]
-# That is the whole way: forwards in blue, and the gradients backwards in red.
+# Forwards in blue, the gradients backwards in red.
 
 # %%
 w_q = np.array([[0, 2.0], [2, 0], [0, 0]])
@@ -206,7 +205,8 @@ quiz.one_choice(
 # ## The definition
 #
 # The same steps for a whole matrix of queries. Write $dX$ for the gradient of the loss with respect to $X$; it has the
-# shape of $X$. From $dO$ of shape $(T, d_v)$:
+# shape of $X$. $A$ are the attention weights ($w$ above), $S = Q K^\top$ the scores before the division (the $s$ above
+# were scaled), and $\circ$ multiplies entry by entry. From $dO$ of shape $(T, d_v)$:
 #
 # $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
 #
@@ -216,9 +216,8 @@ quiz.one_choice(
 #
 # and from $dQ$ to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. What is left
 # goes back to the words, and so to the layer below. In self-attention they receive it on three paths, which add up: $dX
-# = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. Here $\circ$ multiplies entry by entry, $A$ are the attention
-# weights, and $S = Q K^\top$ the scores before the division, hence the factor $1 / \sqrt{d_k}$. (The $s$ above were
-# scaled scores, after it.)
+# = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. The factor $1 / \sqrt{d_k}$ is there because $S$ are the scores
+# before the division.
 
 # %% tags=["export"] module="by_hand.gradients"
 import numpy as np
@@ -332,10 +331,10 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 0.31))
 plt.show()
 
 # %% [markdown]
-# Each further matrix that may learn makes it easier. With $W_Q$ alone it is slow: the keys stay where they are, and the
-# query that picks out the dog is far away (it must score both actions and what is very alive low). With $W_K$ the dog
-# may become easier to find, and with $W_V$ the words learn to hand over what is wanted. Training changes all of them at
-# once.
+# Each further matrix that may learn makes the loss fall faster. With $W_Q$ alone it is slow: the keys stay where they
+# are, and the query that picks out the dog is far away: it must score low both actions and what is very alive. With
+# $W_K$ the dog may become easier to find. With $W_V$ even a word that is found by mistake learns to hand over what is
+# wanted. Training changes all of them at once.
 
 # %%
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
@@ -477,7 +476,7 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# When nobody wants to see the weights, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. In
+# When the weights are not asked for, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. In
 # the PyTorch of this book it computes the same, and on most devices as one fused kernel that never writes the matrix of
 # weights to memory ([chapter 20](20_one_gpu.ipynb)). The folded cell feeds the same numbers to four
 # implementations: chapter 6's `multi_head_attention`, this layer with its weights and without them, and
@@ -523,7 +522,7 @@ with torch.no_grad():
 
 # %% [markdown]
 # Their outputs agree to twelve digits. One trap on the way: in `nn.MultiheadAttention` a true entry of the mask means
-# *may not attend*, in `F.scaled_dot_product_attention` it means *may*. Both are PyTorch. Code that mixes them up runs.
+# *may not attend*, in `F.scaled_dot_product_attention` it means *may*. Both are PyTorch. Mixing them up raises no error.
 #
 # ## Learning to look things up
 #
@@ -810,8 +809,9 @@ quiz.one_choice(
 # A language model chooses among more. Take $V = 1000$ tokens, vectors of width 64, and score each token by the dot
 # product with its embedding, as many models do (the output is **tied** to the embeddings).
 #
-# **Predict first.** $\ln 1000$ is 6.9. What is the loss before training, if the embeddings are what `nn.Embedding`
-# starts with: random numbers of mean 0 and standard deviation 1? And if they are divided by $\sqrt{64}$?
+# **Predict first.** $\ln 1000$ is 6.9. Let random vectors, with entries of size 1, stand for what an untrained model
+# hands to its output. What is the loss, if the embeddings are what `nn.Embedding` starts with: random numbers of mean 0
+# and standard deviation 1? And if they are divided by $\sqrt{64}$?
 
 
 # %%
@@ -857,7 +857,7 @@ assert leaking < 1
 # %% [markdown]
 # Here the state *is* the target's embedding, undiluted. After a few layers such a leak looks weaker. So before you
 # train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large. Below, by
-# more than the chance of one batch: the model was given something, or the divisor is wrong.
+# more than one batch's scatter: the model was given something, or the divisor is wrong.
 #
 # ### What if matrices start at zero?
 #
@@ -942,8 +942,8 @@ plt.show()
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. The cut model's
 # stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns which. An even blend of
-# all five, and linear maps after it, can do no better than 1.58, so it has learnt nearly all that its parts allow. From
-# outside it is a model that learns badly. One check finds the reason:
+# all five, and linear maps after it, can do no better than 1.58, and its blend is nearly even, so it has learnt nearly
+# all that its parts allow. From outside it is a model that learns badly. One check finds the reason:
 
 # %%
 _, digits = draw(5000, torch.Generator().manual_seed(0))
@@ -969,8 +969,7 @@ assert all(p.grad is not None for p in model.parameters())
 
 # %% [markdown]
 # After one backward pass, every parameter should have a gradient that is not all zeros. Exceptions are the bias of the
-# keys, which has only rounding, and whatever comes before a matrix that starts at zero. The tests of this book ask that
-# of every model.
+# keys, whose gradient is only rounding error, and whatever comes before a matrix that starts at zero.
 
 # %% [markdown]
 # ## Exercises

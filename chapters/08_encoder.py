@@ -11,7 +11,7 @@
 # One layer of attention mixes words once. The transformer of 2017 has six layers on each side, later ones many more,
 # and around each attention stand other parts: a residual connection, a norm, and a small network that works on one word
 # at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and you have left out each part of its
-# layers to see which of them two small tasks need.
+# layers, to see which parts two small tasks need.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 25 minutes to read, and 40 more for the exercises.
 
@@ -120,9 +120,8 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # %% [markdown]
 # Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's.
 # Then polarity and *affirmed*, now in one vector, are to be multiplied: for 1 and −1 the formula above is their
-# product. No matrix multiplies two of its inputs together. (Attention multiplies, queries with keys and weights with
-# values, and could be wired for it. The task is the classic XOR, which is not **linearly separable**: over the four
-# cases, the best linear map from (polarity, affirmed, 1) to the tone predicts 0 each time.)
+# product. No matrix multiplies two of its inputs together. (The task is the classic XOR, which is not **linearly
+# separable**: over the four cases, the best linear map from (polarity, affirmed, 1) to the tone predicts 0 each time.)
 
 # %%
 cases = torch.tensor([[1.0, 1, 1], [-1, 1, 1], [1, -1, 1], [-1, -1, 1]])
@@ -135,11 +134,11 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # ## Attention alone makes all words alike
 #
 # Why add, and not replace each word by what attention returns? Stack attention without adding and see. A sentence has
-# 16 random words of width 64. Ask how much of a word's vector is **its own**: subtract the average over the sentence
-# from each vector, and divide the length of all that is left by the length of all there was, $\lVert X - \bar X \rVert
-# / \lVert X \rVert$. The matrices are random, with the variance that [Glorot and Bengio
+# 16 random words of width 64. Ask how much of a word's vector is **its own**: write the vectors as rows of $X$,
+# subtract their average $\bar X$ from each, and compare the roots of the sums of squares, $\lVert X - \bar X \rVert /
+# \lVert X \rVert$. The matrices are random, with the variance that [Glorot and Bengio
 # (2010)](https://proceedings.mlr.press/v9/glorot10a.html) recommend (`xavier_uniform_`, after Xavier Glorot), so that
-# one projection keeps the size of a vector on average; chapter 9 starts its model with them.
+# one projection keeps the size of a vector on average.
 #
 # **Predict first.** After how many layers is less than a tenth of each vector its own?
 
@@ -194,11 +193,12 @@ for n, depth in enumerate(DEPTHS):
     print(f"{depth:6}" + "".join(f"{share:17.4f}" for share in shares))
 
 # %% [markdown]
-# At the start 97 percent of each vector is its own. After two layers it is 3 percent, after four nothing: all sixteen
-# words have become one vector. The reason is that each layer replaces words by weighted averages of all words, and such
-# averages are more alike than the words were; and the more alike the words, the more even the weights. Dong and others
-# (2021) call this **rank collapse**, and prove that in a stack of nothing but attention it is faster than exponential.
-# Feed-forward networks, which these stacks lack, slow it down. No later layer can tell the words apart again.
+# At the start it is 97 percent, $\sqrt{15/16}$, since the average of 16 random words is not 0. After two layers it is 3
+# percent, after four nothing: all sixteen words have become one vector. The reason is that each layer replaces words by
+# weighted averages of all words, and such averages are more alike than the words were; and the more alike the words,
+# the more even the weights. Dong and others (2021) call this **rank collapse**, and prove that in a stack of nothing
+# but attention it is faster than exponential. Feed-forward networks, which these stacks lack, slow it down. No later
+# layer can tell the words apart again.
 #
 # The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word
 # itself on, and a layer only contributes something:
@@ -206,7 +206,7 @@ for n, depth in enumerate(DEPTHS):
 # $$x \leftarrow x + \operatorname{Attention}(x) .$$
 #
 # On the way back, a change of $x$ changes this sum in two ways, and the derivative is $I + \operatorname{Attention}'(x)$.
-# Through the $I$ the gradient has a way to the layer below on which no attention lies. [He and others
+# Through the $I$ the gradient reaches the layer below without passing through attention. [He and others
 # (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them deeper networks
 # had trained worse than shallow ones (the **degradation problem**).
 #
@@ -371,12 +371,12 @@ plt.show()
 # After 24 layers an entry has size 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, as much as at the
 # start.
 #
-# So much for stacks before training. It favours pre-norm (also **Pre-LN**; the other is **Post-LN**), as will the
+# So much for stacks before training. This favours pre-norm (also **Pre-LN**; the other is **Post-LN**), as will the
 # learning rates at the end of this chapter, a little; most deep models of today are pre-norm. The price: the larger the
 # stream, the less a late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and
 # others, 2020](https://arxiv.org/abs/2004.08249)). It helps in either order to begin training with sublayers that add
-# little. GPT-2 divides what they add by the root of the number of sublayers; here, with 24, a word's own share is then
-# still 92 percent, in both orders.
+# little. GPT-2 starts the matrices that write into the stream smaller, by the root of the number of sublayers; here,
+# with 24, a word's own share is then still 92 percent, in both orders.
 
 # %% tags=["proof"]
 own = {name: np.mean(run, axis=0)[:, 0] for name, run in runs.items()}
@@ -621,9 +621,8 @@ class Encoder(Stack):
 
 
 # %% [markdown]
-# Only pre-norm needs a final norm. Its stream was never normalised and has grown from layer to layer, and whatever
-# comes after the encoder wants numbers of a known size. PyTorch is of two minds: `nn.TransformerEncoder` has no final
-# norm unless asked, `nn.Transformer` always has one. Ours asks, with `final_norm`.
+# Only pre-norm needs a final norm, and gets one, unless `final_norm` says otherwise: its stream has grown from layer to
+# layer, and whatever comes after the encoder wants numbers of a known size.
 #
 # PyTorch has an encoder too. Draw all its parameters at random, since its own start, with equal layers, gains of 1 and
 # biases of 0, would hide mistakes. Give them to ours, under the names that `our_state_dict` finds, and both must return
@@ -678,8 +677,9 @@ quiz.one_choice(
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
 # vectors, the **embeddings**. The rows are drawn small, of length about 1: the same embeddings may later serve as the
 # output matrix ([chapter 9](09_decoder.ipynb)), and then the first logits have size 1, as they should ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). So they are multiplied by $\sqrt D$, and words and positions begin
-# about equally large. Then come the positions of [chapter 5](05_position.ipynb), now as a module:
+# 7](07_learning.ipynb#the-first-number-to-look-at)). But beside positions, of length $\sqrt{D/2}$, they would be next
+# to nothing. So they are multiplied by $\sqrt D$, and words and positions begin about equally large. Then come the
+# positions of [chapter 5](05_position.ipynb), now as a module:
 
 # %% tags=["export"] module="encoder"
 import math
@@ -860,11 +860,10 @@ for without in (None, *PARTS):
 # %% [markdown]
 # Without attention both stay at chance, because no digit reaches another position. Without the residual connection
 # around attention, *add* stays at chance and *reverse* gets stuck at a quarter to a third. The residual connection
-# around the feed-forward network alone can be spared here, perhaps because it mixes no words. So can the norms, in
-# three layers. And without the feed-forward networks even *add* is learnt, presumably because the softmax is a
-# non-linearity too, and so are the norms. It is slower, though: at the lowest learning rate, 600 steps bring it to 35
-# to 38 percent, where the whole model has 100. Other tasks may need what these two can spare: these need no stored
-# facts, for one thing.
+# around the feed-forward network alone can be spared here, perhaps because this network sees one word alone, and can
+# pass it on itself. So can the norms, in three layers. And without the feed-forward networks even *add* is learnt,
+# presumably because attention multiplies, and softmax and norms are not linear either. It is slower, though: at the
+# lowest learning rate, 600 steps bring it to 35 to 38 percent, where the whole model has 100.
 
 # %% tags=["proof"]
 best = {
@@ -953,9 +952,10 @@ assert min(others) > 0.17 and max(others) < 0.23
 # %% [markdown]
 # In the second layer some head gives the mirrored position 0.97 of its weight, and in the first no head more than 0.16
 # (1/12 would be chance). Looking proves nothing, so we also threw away what each layer's attention finds. Without the
-# second's, fewer than two thirds of the digits are right, which suggests that it fetches many of them. Without the
-# third's, which looks at the same position, nothing is lost: by then the digit is there. The 30 percent after the first
-# layer mean less than it seems, since the digits of other positions can be read from there, too, to some 20 percent.
+# second's, fewer than two thirds of the digits are right, so it fetches many of them, and the third's, which looks at
+# the same position, perhaps the rest. Without the third's nothing is lost: by then the digit is there. The 30 percent
+# after the first layer mean less than it seems, since the digits of other positions can be read from there, too, to
+# some 20 percent.
 #
 # So a position of layer 3 is **no longer its word alone**. It is a vector in the residual stream that began as one
 # digit and by now holds two. In a language model such vectors are called **contextual**: the same word has the same row
@@ -1169,7 +1169,7 @@ verdict
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
 # network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
 # few layers. Norms keep the stream from exploding. Where they stand matters for how much of a word is left in a deep
-# stack before training, and for how high a learning rate it tolerates.
+# stack before training, and for how high a learning rate the stack tolerates.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton

@@ -96,7 +96,7 @@ plt.show()
 #
 # ## Who may see whom
 #
-# At every word, a model that writes answers the same question: *what comes next?* In training the whole answer is
+# At every word the decoder must settle one question: *what comes next?* In training the whole answer is
 # there, and all positions are asked at once. Then the third word must not see the fourth, because it would copy it
 # instead of predicting it. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed,
 # and why they set scores to minus infinity; here they become functions for a batch. In this book, **True means: may
@@ -105,8 +105,8 @@ plt.show()
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence.
 # - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that
-#   means nothing. Its shape is $(B, 1, 1, S)$, where $S$ counts the keys: one row for each sentence, the same for all
-#   heads and all queries.
+#   means nothing. Its shape is $(B, 1, 1, S)$ for the question and $(B, 1, 1, T)$ for the answer: one row for each
+#   sentence, the same for all heads and all queries.
 
 # %% tags=["export"] module="decoder"
 import torch
@@ -177,14 +177,13 @@ plt.show()
 # %% [markdown]
 # Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. In the
 # decoder `<bos>` comes before *I*; the picture leaves it out. The last row belongs to the padding token. No word may
-# attend to it; its own row is still computed, and the loss leaves it out.
+# attend to padding; its own row is still computed, and the loss leaves it out.
 #
 # ### Are causal and padding masks interchangeable?
 #
-# No. One is a matrix of queries by keys and knows nothing of sentences; the other has one row per sentence and knows
-# nothing of order. An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder
-# takes both: `causal & padding` broadcasts to $(B, 1, T, T)$. Where padding stands at the end, the causal mask alone
-# hides it from the words before, but some code pads in front.
+# No. An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both:
+# `causal & padding` broadcasts to $(B, 1, T, T)$. With padding at the end the causal mask alone already hides it from
+# the words; the padding mask matters where padding stands in front.
 #
 # What if a row has nothing to attend to, like a padding token in front under a causal mask? The softmax of nothing but
 # minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives nothing but the bias of the last
@@ -298,8 +297,7 @@ plt.show()
 # In this model, the *last* one. A picture of two towers side by side suggests that decoder layer 2 asks encoder
 # layer 2. It does not. The encoder runs to its end first, and its final output is the **memory** that every decoder
 # layer asks, each through its own $W_K$ and $W_V$. With partners the two stacks would have to be equally deep, and
-# the first decoder layers would read words that have hardly seen their neighbours. And the queries come from the
-# decoder: whoever receives the blend is the one who asks.
+# the first decoder layers would read words that have hardly seen their neighbours.
 #
 # So a decoder layer has three sublayers, each in the *add and norm* of chapter 8, and $16 D^2$ parameters in its
 # matrices where an encoder layer has $12 D^2$. Self-attention comes first, because the query that goes to the memory
@@ -395,9 +393,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## The whole transformer
 #
-# Two embeddings, two stacks, and the linear map (the *language-model head*, unrelated to attention's heads).
-# `TransformerConfig` extends the `LayerConfig` of chapter 8, and its defaults are the paper's base model (except that
-# the paper shares one table of embeddings between source and target).
+# Two embeddings, two stacks, and the linear map. `TransformerConfig` extends the `LayerConfig` of chapter 8, and its
+# defaults are the paper's base model, but for one table of embeddings that the paper shares, and for where PyTorch
+# drops more.
 
 # %% tags=["export"] module="transformer"
 from dataclasses import dataclass
@@ -625,11 +623,12 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
 # In training the decoder receives `<bos> I am fine` and must predict `I am fine <eos>`. Both have the same length,
-# position by position: after `<bos>` comes *I*, after *I* comes *am*. In code, the second, the targets, is all columns
-# of the answers but the first, and the first is all but the last: the targets *shifted right*. To predict them is
-# **next-token prediction**. The loss skips padding (`ignore_index=0`). This is called **teacher forcing**, because the
-# model goes on from the right words whatever it would have said. It has a price: in use it goes on from its *own*
-# words, and training never showed it a beginning with a mistake in it (**exposure bias**).
+# position by position: after `<bos>` comes *I*, after *I* comes *am*. In code, the targets are `answers[:, 1:]`, and
+# the decoder receives `answers[:, :-1]`, the targets *shifted right*. (A shorter answer of a batch also feeds its
+# `<eos>`, which is harmless: what should follow is padding.) This is **next-token prediction**. The loss skips padding
+# (`ignore_index=0`). This is called **teacher forcing**, because the model goes on from the right words whatever it
+# would have said. It has a price: in use it goes on from its *own* words, and training never showed it a beginning with
+# a mistake in it (**exposure bias**).
 
 
 # %%
@@ -680,8 +679,7 @@ config = TransformerConfig(
 # %% [markdown]
 # To use it, the encoder runs once, and the decoder once for each word: each new word is appended and goes in with the
 # rest, until every sentence has its `<eos>`. Writing like this, each word after all before it, is called
-# **autoregressive**, and always taking the best next word is **greedy** decoding. Chapter 12 does both better and
-# faster.
+# **autoregressive**, and always taking the best next word is **greedy** decoding. Chapter 12 has better and faster ways.
 
 
 # %%
@@ -791,9 +789,9 @@ for kind in ("yes", "why", "how"):
 # %% [markdown]
 # All nine models answer every new question. Of the new topics they answer nearly all that want *yes*, for which the
 # person is enough, and 93 percent of those that ask *why*, whose answer repeats person and state: a model that has seen
-# *you cold* and *Ada tired* can mostly say *who says I am tired*. With *how* they get one in four. There are only nine
-# such topics, one a person, perhaps too few to learn from. Which of the four numbers is the model's score? A test set
-# measures what its split makes it measure.
+# *you cold* and *Ada tired* can mostly say *who says I am tired*. Of those that ask *how* they get one in four right.
+# There are only nine such topics, one a person, perhaps too few to learn from. Which of the four numbers is *the* score
+# of the model? A test set measures what its split makes it measure.
 
 # %% tags=["proof"]
 twins = {about for question, _, about in (pairs[n] for n in for_training)}
@@ -925,8 +923,8 @@ print("*I* falls below 0.5 without:", *("/".join(n) or "-" for n in needs))
 # than its own word ([chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers)). In two models *I*
 # stays above 0.5 whichever word is hidden, and one of these fails when *how* is hidden together with *are* or *you*. In
 # all, the word attended to most is one that is needed in six models of nine. A map shows where a model looked. Whether
-# that mattered, only an intervention can tell, and hiding one word at a time misses what is stored twice. Whether maps
-# are **faithful** explanations is much discussed; chapter 15 goes on with it.
+# that mattered, only an intervention can tell, and hiding one word at a time misses what is stored twice. Chapter 15
+# goes on with the question whether maps are **faithful** explanations.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
@@ -971,9 +969,9 @@ with torch.no_grad():
 #
 # It rests on one property: *no position sees its future*. So it is worth a test of its own. Change the last words of
 # the answer, and nothing before them may move, in training mode and out of it. Dropout must be 0 for that, since it
-# moves everything at random. The function below changes the targets after the third. This **leak test** sees only rows
-# that see too much of the target's future. It cannot see a mask that hides too much, a wrong mask on the
-# cross-attention, nor a target that was not shifted: a model asked to predict the very word it is given copies it, and
+# moves everything at random. The function below changes the targets after the third. This **leak test** finds only
+# masks that show too much of the target's future. It cannot find a mask that hides too much, a wrong mask on the
+# cross-attention, or a target that was not shifted: a model asked to predict the very word it is given copies it, and
 # its loss falls to 0 without any look at the future.
 
 
@@ -1057,8 +1055,8 @@ for num_layers in (1, 2):
 # - Does it leak?
 # - Does the correct model, given the same parameters, compute the same?
 #
-# **Predict first.** Which question finds all six? The next cells make the seven models, which differ in one mask each;
-# you may skip to what they print.
+# **Predict first.** Which question finds each of the six? The next cells make the seven models, which differ in one
+# mask each; you may skip to what they print.
 
 
 # %%
@@ -1335,8 +1333,8 @@ class OneScreen(nn.Module):
 # at the paper's width and depth its first loss is half a unit above $\ln V$, as [chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at) expects, here for 1,000 tokens. The reason is the lines in
 # `__init__` that draw its embeddings: with PyTorch's own start for `nn.Embedding` the tied logits have size $\sqrt{512}
-# \approx 23$ in place of 1, and the first loss is ten times as large. Besides checks it lacks zeros for the biases,
-# dropout of attention weights and hidden entries, and zeros for a row with nothing to attend to, which here gives NaN.
+# \approx 23$ in place of 1, and the first loss is ten times as large. Besides leaving out checks it does not start its
+# biases at 0, drops no attention weights or hidden entries, and returns NaN for a row with nothing to attend to.
 
 # %%
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()
@@ -1633,10 +1631,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A decoder layer attends to what is written, attends to what was read, and processes the result. A mask, by setting
-# scores to minus infinity, keeps each word from its future, so that all words can be learnt in one pass, though they
-# are written one by one. In every layer, cross-attention takes its queries from the answer, and its keys and values
-# from what the encoder's last layer has made of the question.
+# A decoder layer attends to what is written, attends to what was read, and passes the result through a feed-forward
+# network. A mask, by setting scores to minus infinity, keeps each word from its future, so that all words can be learnt
+# in one pass, though they are written one by one. In every layer, cross-attention takes its queries from the answer,
+# and its keys and values from what the encoder's last layer has made of the question.
 #
 # **Sources.** The model: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), sections 3.1 and 3.2.3.
 # Attention from writer to reader: [Bahdanau, Cho and Bengio (2014)](https://arxiv.org/abs/1409.0473). Teacher forcing:

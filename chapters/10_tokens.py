@@ -64,7 +64,7 @@ assert not known & set(unseen)
 # ## Merging, by hand
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of
-# neighbours (overlapping ones too). Make the most frequent pair a new symbol. Repeat.
+# neighbours. Make the most frequent pair a new symbol. Repeat.
 #
 # Take four words, with how often each occurs:
 #
@@ -111,8 +111,8 @@ for step in range(1, 5):
 # To encode a *new* word, apply the merges in the order in which they were learnt. *Seat* begins as *s e a t*; *e a*
 # merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*. A word that was not in the text, in two
 # subwords that were. The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t*
-# in the middle. *T ea* was learnt first, so the word becomes *s ea team*; whoever took the longest subword first, from
-# the left, would get *s eat ea m*. The model is trained on text cut like this, so new text must be cut in the same way.
+# in the middle. *T ea* was learnt first, so the word becomes *s ea team*; taking the longest subword from the left
+# would give *s eat ea m*. The model is trained on text cut like this, so new text must be cut in the same way.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -126,7 +126,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the smile four. With bytes as the
 # first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and whatever UTF-8 can write comes back from its
-# tokens as it was. The other way round it need not: a model may write *t* and *ea* where `encode` gives *tea*. A single
+# tokens as it was. The reverse does not hold: a model may write *t* and *ea* where `encode` gives *tea*. A single
 # token, however, may be part of a character. A program that prints tokens as they are generated must wait until a
 # character is complete (exercise 1).
 #
@@ -154,10 +154,8 @@ assert (
 
 # %% [markdown]
 # One consequence: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different
-# embeddings. (In Chinese, which has no spaces, a *word* of this pattern can be a whole sentence, and in Hindi a word is
-# cut within its syllables, because Unicode does not count all of its vowels as letters. And *ë* can be one character or
-# two, *e* and the dots, which look alike and have different bytes; programs that compare texts bring them to one form
-# first, by **Unicode normalisation**.)
+# embeddings. And *ë* can be one character or two, *e* and the dots, which look alike and have different bytes; programs
+# that compare texts bring them to one form first, by **Unicode normalisation**.
 #
 # ## The definition
 #
@@ -251,8 +249,8 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # Both ways learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes:
 # `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These stand for no text:
 # only the program can write them, never a user. Symbols and tokens are numbered differently: *symbols* count from the
-# bytes, *tokens* from the special tokens, so symbol 256 is token 259. Its file is JSON, read and checked by
-# `tokenizer_files`, an import.
+# bytes, *tokens* from the special tokens, so symbol 256 is token 259. A tokenizer is saved as JSON, which the imported
+# `tokenizer_files` reads and checks.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -355,7 +353,7 @@ assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 # It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig*, and stepping stones such as
 # *ertausend*, because these strings are frequent. It does not know that *und* means *and*. A token like `\xbcnf` is the
 # second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into letters and bytes (`\xc3` is how Python
-# writes byte 195), and are still there.
+# writes byte 195), but nothing is lost.
 #
 # ## A real sentence, at 300 tokens and at 8,000
 #
@@ -408,10 +406,10 @@ plt.show()
 #
 # Each merge makes texts shorter, and the embedding table longer by one row that must be learnt. Count a token as *rare*
 # if the training text uses it fewer than 100 times, so that it is read fewer than 100 times an epoch. A merge that was
-# frequent when it was made may end as a rare token, since later merges swallow it. A token that is hardly ever read
-# stays **undertrained**; in large models such tokens are called *glitch tokens*, and a prompt with one can get an odd
-# answer. The average number of tokens per word is called **fertility**. It is counted here on captions that were not
-# used to learn the merges.
+# frequent when it was made may end as a rare token, since later merges swallow it: *tea* was made 9 times above, and
+# once *tea m* is merged, only 4 are left. A token that is hardly ever read stays **undertrained**; in large models such
+# tokens are called *glitch tokens*, and a prompt with one can get an odd answer. The average number of tokens per word
+# is called **fertility**. It is counted here on captions that were not used to learn the merges.
 
 # %%
 print(
@@ -425,10 +423,10 @@ for row in captions["sizes"]:
 
 # %% [markdown]
 # From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
-# another 7 percent, and 98 of 100 learnt tokens are then rare. So there is a trade-off: stop where the curve flattens,
-# while tokens still occur often enough to be learnt. For this corpus that is somewhere from 2,000, with 15 percent
-# rare, to 4,000, with 65 percent. But the limit of 100 is ours, and only a trained model could tell. A larger
-# vocabulary also costs at the other end, where the output layer computes a logit for every token. [Sennrich and Zhang
+# another 6 percent, and 98 of 100 learnt tokens are then rare. So there is a trade-off: stop where the curve flattens,
+# while tokens still occur often enough to be learnt. For this corpus that is near 2,000, where 15 percent are rare; at
+# 4,000 it is 65 percent. But the limit of 100 is ours, and only a trained model could tell. A larger vocabulary also
+# costs at the other end, where the output layer computes a logit for every token. [Sennrich and Zhang
 # (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. To compare models with
 # different tokenizers, take the loss per byte, in *bits per byte*, since tokens are of different length. The original
 # transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and German together; models of today, with
@@ -436,8 +434,8 @@ for row in captions["sizes"]:
 #
 # The third column is French, in which there was no training text at all. The tokenizer encodes it all the same. But it
 # needs more tokens per word than for English, a quarter more with 300 and about twice as many from 2,000 on, because
-# few merges fit: twice the computation or more, half as much text in the same context, and, where a service charges by
-# the token, twice the price.
+# few merges fit. That means twice the computation or more, half as much text in the same context, and, where a service
+# charges by the token, twice the price.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -505,16 +503,16 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # *Spelling*: the model gets one number for *Straßenbahn* and never sees its letters, so it must have memorised how many
 # *a* are in it. *Arithmetic*: 12345 begins with *12*, because that is frequent, while other numbers are cut elsewhere,
 # so units, tens and hundreds do not line up. Many newer tokenizers therefore cut numbers into single digits, or into
-# groups of three. *Case and spaces*: *␣tea*, *tea* and *TEA* share no token, and their likeness must be learnt.
+# groups of three. *Case and spaces*: *␣tea*, *tea* and *TEA* share no token, and their similarity must be learnt.
 #
 # Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges the pair whose count is highest *when divided by
 # the counts of its two parts*, and cuts a new word by taking the longest known subword first. How different is that way
-# of cutting? Of the 1,741 words of the test text that 8,000 tokens cut into several, 36 percent are cut differently:
-# *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug* with the
-# longest first. **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too
-# many subwords and drops those whose removal lowers the likelihood of the training text least; a new word gets its most
-# probable segmentation. It can also draw one of several at random while a model is trained (**subword
-# regularisation**); *BPE-dropout* does that with merges. The library SentencePiece has BPE and Unigram.
+# of cutting, with our own 8,000 tokens? Of the 1,741 words of the test text that are cut at all, 36 percent come out
+# differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug*
+# with the longest first. **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts
+# with far too many subwords and drops those whose removal lowers the likelihood of the training text least; a new word
+# gets its most probable segmentation. It can also draw one of several at random while a model is trained (**subword
+# regularisation**); *BPE-dropout* does that with merges.
 #
 # ## Is it the same as the library's?
 #
@@ -584,9 +582,8 @@ assert 1.5 < slower < 3.5
 assert captions["encoding"]["ours, from nothing"] < captions["encoding"]["library"]
 
 # %% [markdown]
-# Learning takes about twice as long as in Rust here, and up to three times in other runs. Encoding takes about equally
-# long, probably because both remember the words that they have cut. The library does more for each text, since it also
-# reports where each token begins and ends.
+# Learning takes about twice as long as in Rust here, and up to three times in other runs. Encoding takes about as long,
+# probably because both remember the words that they have cut.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -618,8 +615,8 @@ quiz.one_choice(
 # `<pad>`. But padding is computed like any other token. In a batch of mixed lengths much of the work is padding. So
 # sort sentences by length first, a pair by the longer of its two sides, which is called **bucketing**, and close a
 # batch when its tokens, padding included, would exceed a limit. Then short sentences come in large batches and long
-# ones in small batches, and all steps have about equally many tokens. The price is that a batch is no longer a random
-# sample of all lengths.
+# ones in small batches, and all steps have about the same number of tokens. The price is that a batch is no longer a
+# random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -979,7 +976,7 @@ verdict
 # more tokens. Sentences of similar length share a batch, so that little of the work is padding.
 #
 # **Sources.** Byte-pair encoding for translation: [Sennrich, Haddow and Birch
-# (2016)](https://arxiv.org/abs/1508.07909), after a method of compression by [Gage
+# (2016)](https://arxiv.org/abs/1508.07909), after a compression method by [Gage
 # (1994)](http://www.pennelynn.com/Documents/CUJ/HTML/94HTML/19940045.HTM). Bytes as the first symbols: [Radford and
 # others (2019)](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf).
 # Batches by tokens: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 5.1.

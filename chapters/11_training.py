@@ -239,7 +239,7 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 #
 # $$\eta(n) = \eta_\text{peak} \cdot \tfrac12 \left( 1 + \cos \pi \tfrac{n - w}{N - w} \right) \quad \text{for } n \ge w .$$
 #
-# Both must know the last step in advance.
+# Line and cosine must know the last step in advance; the inverse square root need not.
 
 
 # %% tags=["export"] module="training"
@@ -319,7 +319,7 @@ quiz.number(
 # of norm 5 becomes $(0.6, 0.8)$. The direction stays. Does Adam not divide the size out anyway? Of the typical
 # gradient, yes. But let one batch have a gradient of a hundred times the usual size. It outweighs everything else in
 # $m$, so that for some twenty steps the model follows this one batch. And it stays in $v$, whose root is 14 times the
-# usual at first, and after 200 steps still twice, so that all these steps are too short.
+# usual at first, and after 200 steps still twice, so that once $m$ has forgotten it, steps are too short for long.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
 # asking for it. The older way is **L2 regularisation**: add $\frac{\lambda}{2} \lVert \theta \rVert^2$ to the loss, and
@@ -379,7 +379,7 @@ for name, scale in [
 assert length > 2  # of the last one
 
 # %% [markdown]
-# Divided by 12, all targets together, the two gradients add up to the one of the whole batch. A mean of means is
+# Divided by 12, the number of all targets, the two gradients add up to the one of the whole batch. A mean of means is
 # another direction, because a word of the short sentence counts three times as much as one of the long. A plain sum of
 # means is also more than twice as long.
 #
@@ -387,7 +387,7 @@ assert length > 2  # of the last one
 #
 # Nothing crashes, and models trained like this do learn. In October 2024 it turned out that Hugging Face's
 # `transformers`, among others, [had done so](https://huggingface.co/blog/gradient_accumulation) whenever sentences
-# differed in length. The check that finds it is the one above: several batches must make the same gradient as one. In
+# differed in length. The check that finds it is the one above: several batches must give the same gradient as one. In
 # our trainer, all targets are counted before anything is divided.
 
 # %% tags=["export"] module="training"
@@ -542,9 +542,9 @@ def pair_batches(
 # computes the norm of all gradients. If one entry is infinite, or *not a number*, so is the norm, and every gradient is
 # spoiled. So that is an error, raised before parameters and Adam have changed.
 #
-# Of the helpers, `stream` gives the batches of one epoch after another, starting at a given `place` and grouped into
-# steps, and `Meter` adds up losses and looks at the clock. What `RunFolder` keeps, and how a run goes on from there, is
-# the last part of this chapter. [Chapter 20](20_one_gpu.ipynb) replaces `precision`, to compute with fewer bits.
+# Of the helpers, `stream` gives the batches of one epoch after another, grouped into steps, from a given `place` on,
+# which is an epoch and how many of its batches are done, and `Meter` adds up losses and looks at the clock. What
+# `RunFolder` keeps, and how a run goes on from there, is the last part of this chapter.
 
 # %% tags=["export"] module="training"
 from contextlib import nullcontext
@@ -736,20 +736,19 @@ axes.spines[:].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# Each row carries the word that is about to be written there. Its query is computed at the word before, whose vector
-# has attended to all earlier ones. Going down, the dark cell moves to the right, and where units and tens meet, it
-# crosses. Nobody told the model that *zwei* is *two*. Only the loss on the words was made small. [Chapter
-# 13](13_alignment.ipynb) counts how often such a picture is right, and says what it does not mean.
+# Each row is labelled with the word to be written next; its query belongs to the word before. Going down, the dark cell
+# moves to the right, and where units and tens meet, it crosses. Nobody told the model that *zwei* is *two*. Only the
+# loss on the words was made small. [Chapter 13](13_alignment.ipynb) counts how often such a picture is right, and says
+# what it does not mean.
 #
 # ## What was needed?
 #
 # Which parts of this recipe matter? We have trained this chapter's model with other recipes, three seeds each, and
-# validated every 25 steps (`python -m benchmarks.recipes`, half an hour). Each row changes what its name says: *the
-# paper's* the peak, the warm-up and the shape of the schedule, **SGD** the optimizer (gradient descent with a momentum
-# of 0.9, that is, along a decaying sum of the gradients: Adam's $m$ without its factor $1 - \beta_1$, and not divided)
-# and its learning rate, here the best of five on the validation numbers. *Test* is the share of test numbers that are
-# right at the end. *Averaged* is the same for the mean of the parameters at the last five validations, which is called
-# **checkpoint averaging**.
+# validated every 25 steps (`python -m benchmarks.recipes`, half an hour). Each row changes what its name says. *The
+# paper's* changes the peak, the warm-up and the shape of the schedule. **SGD** is gradient descent with a momentum of
+# 0.9: it steps along a decaying sum of the gradients, without Adam's division, and its learning rate is the best of
+# five on the validation numbers. *Test* is the share of test numbers that are right at the end. *Averaged* is the same
+# for the mean of the parameters at the last five validations, which is called **checkpoint averaging**.
 #
 # **Predict first.** Which matters most here: Adam, warm-up, clipping, the way the learning rate falls, or label
 # smoothing?
@@ -806,11 +805,10 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# **Adam.** Both optimizers get everything right at some learning rate, SGD at one thirty times as high. Over a factor of
-# ten Adam gets more than 99 percent, SGD more than 96; at their highest both get nothing right. So this small model does
-# not need Adam. Large transformers do. Why is debated: [Zhang and others (2020)](https://arxiv.org/abs/1912.03194) blame
-# the noise in their gradients, [Kunstner and others (2023)](https://arxiv.org/abs/2304.13960) find the gap without noise
-# too.
+# **Adam.** Both optimizers get everything right at some learning rate, SGD at one thirty times as high. Over a factor
+# of ten Adam gets more than 99 percent, SGD more than 96; at their highest both get nothing right. So this small model
+# does not need Adam. Large transformers do. Why is debated ([Zhang and others, 2020](https://arxiv.org/abs/1912.03194);
+# [Kunstner and others, 2023](https://arxiv.org/abs/2304.13960)).
 #
 # **Warm-up.** At the chapter's learning rate it makes no difference. At the double one it saves steps: 99 percent are
 # reached at 275 to 400 with it, at 425 to 525 without, and in the end all are right or nearly. ([Chapter
@@ -818,13 +816,12 @@ plt.show()
 #
 # **Clipping.** With Adam, clipping makes no difference here. SGD reaches 99 percent a hundred steps later without it.
 #
-# **The schedule.** A line and half a cosine are equally good. The inverse square root gets there as soon, but does not
-# settle, since its last steps are still four tenths of the longest. The paper's own schedule, with its 4,000 steps of
-# warm-up, is at step 600 only 15 percent of the way up. It was made for 100,000 steps. So a schedule must fit the
+# **The schedule.** A line and half a cosine are equally good. The inverse square root gets there just as soon, but does
+# not settle, since its last steps are still four tenths of the longest. The paper's own schedule, with its 4,000 steps
+# of warm-up, is at step 600 only 15 percent of the way up. It was made for 100,000 steps. So a schedule must fit the
 # length of the run. And averaging the last checkpoints does what small last steps do: it brings the inverse square root
-# to 100 percent. The paper, with this schedule, averaged the last five checkpoints, and twenty of the large model.
-# What is averaged are parameters, of one run, and not predictions. In a run that is still improving the mean is worse
-# than the end, because older checkpoints are worse. A running mean of the parameters, *EMA*, is a relative.
+# to 100 percent. The paper did the same. What is averaged are parameters, of one run, and not predictions. In a run
+# that is still improving the mean is worse than the end, because older checkpoints are worse.
 #
 # **Label smoothing.** A model that does what is asked gives the right token $0.9 + 0.1 / 334 = 0.9003$, and then its
 # perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number of right answers is the same with and
@@ -832,7 +829,7 @@ plt.show()
 # name.
 #
 # So here a learning rate outside a tenfold range of good ones, or a schedule that does not settle, cost right answers
-# in the end; the rest cost time, if anything. That holds for this small model and its easy task, not in general.
+# in the end; the rest cost time, or nothing. That holds for this small model and its easy task, not in general.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a schedule. The linear ones reach the top by step 300 and stay there. One over the root reaches it as soon, but keeps dropping by some percent. With the paper's schedule the curves have only begun to rise at step 400 and end between 66 and 87 percent."}}
 figure, axes = plt.subplots(figsize=(6.4, 3.2))
@@ -846,9 +843,6 @@ for name, color, text, (x, y, side) in [
     axes.text(x, y, text, color=color, ha=side)
 axes.set(xlabel="step", ylabel="whole numbers right", xlim=(0, 600), ylim=(0, 1.03))
 plt.show()
-
-# %% [markdown]
-# The three curves of the inverse square root drop by a few points again and again; the line stays at the top.
 
 # %% tags=["proof"]
 adam = [runs[f"Adam, {rate}"] for rate in (0.001, 0.01)] + [runs["the chapter's"]]
@@ -963,9 +957,9 @@ for name in ("none", "weight decay 1"):
 #   cause. And choose the figure that you care about. Here the two disagree: after the loss has turned, the share of
 #   right numbers still rises, from 38 to 43 percent.
 # - **Weight decay**, here with AdamW on all parameters (`trainer.optimizer = optim.AdamW(..., weight_decay=1.0)`),
-#   leaves no room for large parameters that only a few examples ask for. With 0.1 it gains some eight points, with 1
-#   fifty: 93 percent. With 3 as many are right, at five times the loss. Where models are large and texts many, 0.01 to
-#   0.1 is usual.
+#   leaves no room for large parameters that only a few examples ask for. With 0.1 it gains some eight points, with 1 it
+#   gains fifty: 93 percent. With 3 as many are right, at five times the loss. Where models are large and texts many,
+#   0.01 to 0.1 is usual.
 # - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85
 #   with 0.2.
 # - **Label smoothing** changes little: it gains with two seeds and loses with one.
@@ -1021,7 +1015,7 @@ assert max(run["loss"][-1] for run in few["none"]) < 0.001
 # 2. The optimiser state: Adam's two means for every parameter, and the number of the step.
 # 3. The state of the random numbers, since dropout draws from them.
 # 4. How far it is in the data: which epoch, and how many of its batches are done.
-# 5. The history, or the best model so far would be forgotten.
+# 5. The history: without it the run would not know its lowest validation loss, and could overwrite the best model.
 #
 # The schedule is not on the list, as it is a function of the step. Nor is the order of the sentences, which follows
 # from seed and epoch. What can be computed again need not be kept.
@@ -1074,8 +1068,7 @@ assert all(torch.equal(one, other) for one, other in both)
 # The five things are in one file, the **checkpoint**. `RunFolder` replaces it only once the new file is complete (it is
 # written beside the old one and then renamed), and writes a checksum into it, so that a file damaged by a faulty disk
 # is refused before anything has changed. Its format is [safetensors](https://huggingface.co/docs/safetensors), which
-# holds tensors by name and a text, and cannot hold a program. A pickle, which `torch.save` writes, can: load one from
-# the internet only with `weights_only=True`, the default of today's PyTorch. The model with the lowest validation loss
+# holds named tensors and a text, and cannot hold a program, as a pickle can. The model with the lowest validation loss
 # is kept beside it, in `model.safetensors`.
 #
 # ### Break it: the parameters are enough
@@ -1112,8 +1105,8 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 # One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
 # parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
 # parameters move by far less, in directions averaged over many batches. Ten steps later the damage is still there. A
-# long run may repair it. But it is not *as if it had never stopped*. To lose the random state or the position in the
-# data leaves the curve smooth. Only the comparison with a run that never stopped shows it.
+# long run may repair it. But it is not *as if it had never stopped*. Losing the random state or the position in the
+# data does not even show in the curve; only the comparison with a run that never stopped finds it.
 #
 # ## Exercises
 #
