@@ -106,7 +106,7 @@ def attention(translator: Translator, pair: Pair) -> torch.Tensor:
 
     Row t has the weights with which target t is predicted, the last row those for the end.
     """
-    [(source, target)] = translator.numbered([pair])
+    [(source, target)] = translator.encode_pairs([pair])
     model = translator.model.eval()
     rows = [torch.tensor([row], device=model.output.weight.device) for row in (source, target[:-1])]
     if translator.kind == "recurrent":
@@ -123,7 +123,7 @@ def run(tasks: Mapping[str, Task], device: str, job: dict[str, Any]) -> dict[str
     corpus, *tokenizers = task.learnt()
     torch.manual_seed(job["seed"])
     translator = translator_of(task, job["model"], job["settings"], *tokenizers)
-    learn, held_out = translator.numbered(corpus.train), translator.numbered(corpus.validation)
+    learn, held_out = translator.encode_pairs(corpus.train), translator.encode_pairs(corpus.validation)
     rate = job["settings"]["learning_rate"]
     config = TrainingConfig(task.steps, rate, warmup_steps=100, validate_every=task.steps // 12, seed=job["seed"])
     batches = partial(pair_batches, learn, max_tokens=task.max_tokens, seed=job["seed"])

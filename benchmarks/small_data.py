@@ -111,11 +111,11 @@ class Pairs:
     def __init__(self, translator: Translator, pairs: list[Pair], share: float, max_tokens: int, seed: int) -> None:
         self.translator, self.pairs, self.max_tokens, self.seed = translator, pairs, max_tokens, seed
         self.library = cut_at_random(translator.source, share) if share else None
-        self.numbered = translator.numbered(pairs)
+        self.encoded = translator.encode_pairs(pairs)
 
     def __call__(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch."""
-        rows = self.numbered
+        rows = self.encoded
         if self.library:
             sides = ([f" {text}" for text in side] for side in list(zip(*self.pairs, strict=True))[:2])
             source, target = ([found.ids for found in self.library.encode_batch(side)] for side in sides)
@@ -123,7 +123,7 @@ class Pairs:
             rows = [(one, [begin, *other, end]) for one, other in zip(source, target, strict=True)]
             longest = self.translator.longest
             rows = [
-                row if max(map(len, row)) <= longest else whole for row, whole in zip(rows, self.numbered, strict=True)
+                row if max(map(len, row)) <= longest else whole for row, whole in zip(rows, self.encoded, strict=True)
             ]
         return pair_batches(rows, epoch, self.max_tokens, seed=self.seed)
 
@@ -181,7 +181,7 @@ def train(device: str, budget: float, job: dict[str, Any]) -> dict[str, Any]:
         seed=seed,
     )
     batches = Pairs(translator, corpus.train, settings["bpe_dropout"], settings["max_tokens"], seed)
-    held_out = list(pair_batches(translator.numbered(corpus.validation)))
+    held_out = list(pair_batches(translator.encode_pairs(corpus.validation)))
     trainer = (Twice if settings["consistency"] else Trainer)(translator.model, config, device)
     trainer.criterion = partial(consistent, settings["consistency"])
     latest: list[dict[str, Tensor]] = []

@@ -65,7 +65,7 @@ def write(translator: Translator, pairs: list[Pair]) -> list[str]:
     """What greedy decoding writes for each source."""
     texts = []
     for start in range(0, len(pairs), 100):
-        source = pad_batch([row for row, _ in translator.numbered(pairs[start : start + 100])], 0)
+        source = pad_batch([row for row, _ in translator.encode_pairs(pairs[start : start + 100])], 0)
         state = translator.state(translator.model.eval(), source)
         texts += [translator.target.decode(tokens).strip() for tokens in greedy(state, 60)]
     return texts

@@ -566,7 +566,7 @@ def practise(table, train_table, length=24, steps=500, learning_rate=0.5, seed=0
     return table, matrix
 
 
-def found(table, matrix, first, last):
+def share_right(table, matrix, first, last):
     """Share of the positions that give most weight to the position before them."""
     scores = table[:last] @ matrix @ table[:last].T
     asked = np.arange(max(first, 1), last)
@@ -579,13 +579,13 @@ def score(d_model, learned, learning_rate, seed):
     ) / np.sqrt(2)
     given = start if learned else sinusoidal_positions(48, d_model)
     result = practise(given, learned, learning_rate=learning_rate, seed=seed)
-    return found(*result, 0, 24), found(*result, 24, 48)
+    return share_right(*result, 0, 24), share_right(*result, 24, 48)
 
 
 # %%
 for d_model in (16, 32, 64, 128):
     rotation = sinusoidal_positions(48, d_model), rotation_matrix(-1, d_model)
-    assert found(*rotation, 24, 48) == 1  # right everywhere
+    assert share_right(*rotation, 24, 48) == 1  # right everywhere
     for learned in (False, True):
         runs = np.array(
             [

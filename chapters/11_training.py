@@ -68,7 +68,7 @@ german = BPETokenizer.train((" " + pair.target for pair in corpus.train), 10_000
 print(len(english), len(german), german.tokenize(" zwei und vierzig"))
 
 
-def numbered(pairs):
+def encode_pairs(pairs):
     return [
         (
             english.encode(" " + p.source),
@@ -79,7 +79,7 @@ def numbered(pairs):
 
 
 train_pairs, validation_pairs, test_pairs = map(
-    numbered, (corpus.train, corpus.validation, corpus.test)
+    encode_pairs, (corpus.train, corpus.validation, corpus.test)
 )
 print(train_pairs[0])
 
@@ -705,7 +705,7 @@ model.eval()
 
 def looked_at(pair):
     """The last cross-attention's weights (T, S), heads averaged."""
-    [(source, target)] = numbered([pair])
+    [(source, target)] = encode_pairs([pair])
     with record_weights(model) as weights, torch.no_grad():
         model(torch.tensor([source]), torch.tensor([target]))
     return weights["decoder.layers.1.cross_attention"][0].mean(dim=0)

@@ -765,7 +765,7 @@ english = BPETokenizer.train((" " + p.source for p in corpus.train), 10_000)
 german = BPETokenizer.train((" " + p.target for p in corpus.train), 10_000)
 
 
-def numbered(pairs):
+def encode_pairs(pairs):
     return [
         (
             english.encode(" " + p.source),
@@ -775,8 +775,8 @@ def numbered(pairs):
     ]
 
 
-validation = numbered(corpus.validation)
-batches = partial(pair_batches, numbered(corpus.train), max_tokens=1024)
+validation = encode_pairs(corpus.validation)
+batches = partial(pair_batches, encode_pairs(corpus.train), max_tokens=1024)
 validate = partial(evaluate, batches=list(pair_batches(validation)))
 sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
 

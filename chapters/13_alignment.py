@@ -206,7 +206,7 @@ transformer = Transformer(
 load_model(transformer, folder / "model.safetensors")
 
 
-def numbered(pairs):
+def encode_pairs(pairs):
     """Source tokens, and target tokens between begin and end, of each pair."""
     return [
         (english.encode(" " + pair.source), german.encode(" " + pair.target, True))
@@ -214,7 +214,7 @@ def numbered(pairs):
     ]
 
 
-right = evaluate(transformer, pair_batches(numbered(corpus.test)))["exact"]
+right = evaluate(transformer, pair_batches(encode_pairs(corpus.test)))["exact"]
 print(f"{right:.1%} of {len(corpus.test)} held-out sentences are translated right")
 assert right == 1
 
@@ -234,7 +234,7 @@ from dotformer.support.recording import record_weights
 
 def attention(pair):
     """Cross-attention given the target, (layers, H, T, S): row t predicts target t."""
-    source, target = (torch.tensor([row]) for row in numbered([pair])[0])
+    source, target = (torch.tensor([row]) for row in encode_pairs([pair])[0])
     with record_weights(transformer) as weights, torch.no_grad():
         transformer(source, target[:, :-1])
     return torch.cat([weights[name] for name in weights if "cross" in name])
@@ -275,7 +275,7 @@ def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
 
 
 # %% [markdown]
-# Two baselines: any word of the source, by **chance**, and the **diagonal**, from the first word to the last.
+# Two baselines: a random source word (**chance**), and the **diagonal**, from the first word to the last.
 #
 # **Predict first.** The decoder has two layers with four heads each. Which layer points better?
 
@@ -387,12 +387,12 @@ for place, word in enumerate(text.split()):
 
 # %% [markdown]
 # The columns are *der*, *die* and *das*. The vector at *the* decides alone, and the one at *man* does little. What
-# stands there in the memory is no longer *the*: the encoder has brought it the gender of its noun ([chapter
+# stands there in the memory is no longer *the* alone: the encoder has brought it the gender of its noun ([chapter
 # 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits).
 #
 # One sentence proves little, and it might be *woman* that was brought, and not a gender. So take all test sentences
 # that begin with *the* and a man, a dog, a woman, a cat or a kitten (and have no pronoun that tells the gender as
-# well), exchange with each of the other four nouns, and see whose article is written.
+# well), exchange with each of the other nouns that are not in the sentence, and see whose article is written.
 
 # %%
 PRONOUNS = set("he him his she her it its".split())
@@ -456,8 +456,8 @@ assert all(right["another word"]) and sum(right["its noun"]) == 30
 
 # %% [markdown]
 # Without the direct look six of the 36 articles are wrong, and hiding any other word makes none wrong. The other thirty
-# get their gender by some other way, which we have not traced: a **knock-out** shows what a link does for the result,
-# and not what it would do if the others were gone.
+# get their gender by some other way, which we have not traced: a **knock-out** shows whether a link is needed while the
+# others remain, and not what it would carry alone.
 #
 # Is a layer that does not point useless, then? Throw away what the cross-attention of a layer finds, by setting its last
 # matrix to zero.
@@ -469,7 +469,7 @@ for layer in transformer.decoder.layers:
     kept = w_o.clone()
     w_o.zero_()
     without.append(
-        evaluate(transformer, pair_batches(numbered(corpus.test)))["exact"]
+        evaluate(transformer, pair_batches(encode_pairs(corpus.test)))["exact"]
     )
     w_o.copy_(kept)
 print("right without the cross-attention of layer 1, of layer 2:", without)
@@ -477,9 +477,7 @@ assert 0.95 < without[0] < 0.99 and without[1] < 0.01
 
 # %% [markdown]
 # Without layer 2's cross-attention hardly a sentence is right, without layer 1's nearly all are. In this model the
-# layer that points is the one that is needed; it is also the last. (Such an **ablation** also gives the parts above it
-# an input unlike any in training. [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) has more such
-# trials.)
+# layer that points is the one that is needed; it is also the last.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -510,7 +508,8 @@ quiz.one_choice(
 # wrote. In 2014 attention was invented to help the writer: before each word, it looks back at *all* states of the
 # reader.
 #
-# Its scores are not dot products. The **additive** score of one of those states, a *memory*, is
+# Its scores are not dot products. The **additive** score compares the writer's state with one of those of the reader,
+# called a *memory*:
 #
 # $$ v_a \cdot \tanh(W_s \, \text{state} + W_h \, \text{memory}) $$
 #
@@ -524,7 +523,7 @@ quiz.one_choice(
 # | 1.5 | $\tanh 2 = 0.964$ | 1.928 | 0.552 |
 #
 # The softmax is the one you know. The decoder receives $0.080 \cdot (-0.5) + 0.368 \cdot 0.5 + 0.552 \cdot 1.5 = 0.97$.
-# Since tanh stays below 1, no score here can exceed 2, whatever the memory holds.
+#
 
 # %% tags=["export"] module="recurrent"
 import math
@@ -757,7 +756,7 @@ quiz.number(
 # ## The same words, the same steps
 #
 # Five models of a quarter of a million parameters learn this language: a transformer, and LSTM and GRU with and without
-# attention. A program has trained each of them three times, with different seeds, on the same batches, for 900 steps,
+# attention. A program trained each of them three times, with different seeds, on the same batches, for 900 steps,
 # at the same learning rate, 0.003 (`python -m benchmarks.translators`, three hours of one core). That is the learning
 # rate of chapter 11, which was chosen for a transformer. A sentence counts as right if every word of it is.
 #
@@ -800,7 +799,7 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 #
 # ### Break it: a baseline that nobody tuned
 #
-# Do you believe that table? Every model got a learning rate that was found for one of them. Comparisons like this are
+# Do you believe that table? Every model got a learning rate that was found for a transformer. Comparisons like this are
 # published: one's own model with its best settings, the others with the same. From outside they look fair. The check is
 # to give each the same *effort*, and that is what the program does, in three steps:
 #
@@ -857,8 +856,7 @@ assert max(small) < min(scaled)
 # as high, both models with attention are nearly free of mistakes. Step 2 tells why they needed it: at the old 0.003,
 # scaled embeddings alone lift the GRU from 78 to 99 percent of the validation set and the LSTM from 34 to 98 (one
 # seed). And the LSTM without attention, at the same 0.006 in both columns, goes from nearly all wrong to 187 to 258. So
-# for these it was the start, which a higher learning rate can make up for. (The GRU without attention is better off
-# with small embeddings and a high learning rate.)
+# small embeddings held these three back, and for the two with attention a higher learning rate makes up for it.
 #
 # And what remained is attention. All three models that have it end with at most two mistakes in three times 500
 # sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. Without
@@ -891,19 +889,15 @@ assert (
 )
 
 # %% [markdown]
-# (Some of that would be so for any model: a sentence is right only if *every* word is, so twice the words at the same
-# chance each leave the square of the share, $0.91^2 = 0.83$ for the GRU. It has 52 percent.)
-#
 # So why did transformers replace recurrent networks? Not because of a race over equal steps. Even on one core of a CPU
-# its step takes three quarters of the GRU's time and five sixths of the LSTM's, each in its best shape; and the more a
-# processor computes at once, the longer it waits in a loop over words (we have not measured that here). So in the same
-# time a transformer can make more steps, or larger ones.
+# its step takes three quarters of the GRU's time and five sixths of the LSTM's, each with its best settings. So in the
+# same time a transformer can make more steps, or larger ones.
 #
 # How large must a difference be? Count the sentences that one of two models gets wrong and the other right. If neither
 # were better, each such sentence would be a fair coin. For 5 against 0 the chance of so uneven a split, in either
 # direction, is $2 / 2^5 = 6$ percent; for 9 against 0 it is 0.4 percent. This is the **sign test**. It asks whether
-# these two *trained models* differ. Whether the two *kinds* do is a question about seeds, and with three seeds on each
-# side, even when all of one side beat all of the other, chance alone does that in 2 of the $\binom{6}{3} = 20$ orders.
+# these two *trained models* differ. Whether the two *kinds* do is a question about seeds, and suppose that all three of
+# one side beat all three of the other: chance alone does that in 2 of the $\binom{6}{3} = 20$ orders.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -939,7 +933,7 @@ for name in with_attention:
         assert 0.81 < points < 0.99 and len(run["wrong"]) < 2
 
 # %% [markdown]
-# All three attend to a right word on more than four words in five. But to look right is not the same as to write right:
+# All three attend to a right word for more than four words in five. But to look right is not the same as to write right:
 # the LSTM, with 81 to 90 percent, makes as few mistakes as the others. The encoder has passed every word in both
 # directions, and the states of its neighbours may hold it too.
 #
@@ -983,10 +977,9 @@ assert shorter == len(written) == 28
 # %% [markdown]
 # Both recurrent models with attention make no mistake, nor does the GRU without; the LSTM without makes 3 to 13. The
 # transformer gets 3, 9 and 16 of 120 wrong. The sign test calls 9 and 16 against 0 more than chance, so those two
-# trained models are worse; of the kinds it is three seeds against three. What they write is always too short. The
+# trained models are worse; about the kinds, three seeds each say little. What they write is always too short. The
 # positions are sinusoids, and [chapter 5](05_position.ipynb#could-the-encoding-be-learned) found that these can
-# extrapolate and often do not. (So a state of fixed size can hold a number of eleven words. A sentence of the grammar
-# asks more of it.)
+# extrapolate and often do not.
 
 # %% [markdown]
 # ## Exercises

@@ -10,8 +10,8 @@
 #
 # A translation is hard to judge. This chapter takes apart the scores that the field uses, shows how one can be raised
 # without better translations and what it does not see, and asks when a difference of two scores means something. Then
-# come real data: captions of pictures, English words and how they sound. At the end you have a translator that one
-# command trains, and scores with their signatures.
+# come real data, captions of pictures. At the end you have a translator that one command trains, and scores with their
+# signatures.
 #
 # You need [chapter 13](13_alignment.ipynb). It takes about 25 minutes to read, and 25 more for the exercises. You need
 # no German.
@@ -45,9 +45,10 @@ transformer_map(built=14)
 # | 4 words | 2 | *Hund sieht die Katze*: 1 | 1/2 |
 #
 # **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$,
-# because longer n-grams are found less often: in an ordinary mean they would hardly count, while in a geometric one the
-# loss of a tenth costs the same at every $n$. **Clipping** means that an n-gram counts at most as often as it is in the
-# reference; otherwise every single word of *die die die* would be found.
+# because longer n-grams are found less often. In an ordinary mean the large precisions of the short ones would
+# dominate; in a geometric one, any precision that falls by a tenth of itself lowers the score equally. **Clipping**
+# means that an n-gram counts at most as often as it is in the reference; otherwise every single word of *die die die*
+# would be found.
 #
 # So far it has cost nothing that *im Garten* is missing, because precision asks only about what was written. So a text
 # of $c$ words that is shorter than its reference of $r$ words is multiplied by the **brevity penalty** $e^{1 - r/c}$,
@@ -162,7 +163,7 @@ quiz.number(
 # **By hand.** The reference is *die Katze*, the model wrote *die Katzen*: nine letters for eight, of which eight are
 # found. There are eight pairs for seven, of which seven are found, and so on, so the precisions are 8/9, 7/8, 6/7, 5/6,
 # 4/5 and 3/4, with a mean of $P = 0.834$. The **recall**, the share of the reference's n-grams that were written, is $R
-# = 1$ for each $n$. Recall counts twice as much as precision, in the F-score with $\beta = 2$,
+# = 1$ for each $n$. Recall counts for more than precision, in the F-score with $\beta = 2$, which enters squared:
 #
 # $$\text{chrF} = \frac{(1 + \beta^2) \, P R}{\beta^2 P + R} = \frac{5 P R}{4 P + R} = 0.962 .$$
 #
@@ -189,7 +190,7 @@ print(f"{chrf(['die Hunde'], ['die Katze'])[0]:.1f}  for die Hunde")
 # Here is one output, 500 sentences of the grammar by the GRU without attention of
 # [chapter 13](13_alignment.ipynb#break-it-a-baseline-that-nobody-tuned), scored in four ways
 # that all print a number called BLEU. In the last one, every German word that is not among the 60 commonest is replaced
-# by UNK on both sides, as happens when references come out of a model's own vocabulary.
+# by UNK on both sides, as happens when references are turned into a model's tokens and back before scoring.
 
 # %%
 from collections import Counter
@@ -298,7 +299,7 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # |---|---|
 # | a small word that turns the meaning around | *einen* for *keinen*: by far the best score |
 # | who does what | man and dog exchanged: two points less than the good sentence listed before it |
-# | that the same words may stand in another order | *dem Hund* in front is good German, and loses two thirds |
+# | that the same words may stand in another order | *dem Hund* in front is good German, and costs two thirds of the score |
 # | that the same may be said in other words | *bekommt vom Mann*: the lowest score |
 #
 # chrF puts twelve points between *dem Hund gibt der Mann* and *der Hund gibt dem Mann*, but the opposite comes first
@@ -308,15 +309,15 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # **Learned metrics** ask a model. [COMET](https://aclanthology.org/2020.emnlp-main.213/) is an encoder like the one in
 # [chapter 15](15_pretrained.ipynb), but multilingual: it reads the source, the translation and the reference, and a
 # small network on top has learnt to give the score that people gave. So it can give credit to *bekommt vom Mann*, which
-# shares hardly an n-gram with its reference. Measured against human judgement, such metrics have been clearly ahead of
-# BLEU for years ([Freitag and others 2022](https://aclanthology.org/2022.wmt-1.2/)), and a paper on translation should
-# report one. What it costs: half a billion parameters to run, scores to trust less the further a language or a kind of
-# text is from those it has learnt from, and no explanation of any of them. This book counts, because you can check a
-# count by hand.
+# shares few of its longer n-grams with its reference. Measured against human judgement, such metrics have been clearly
+# ahead of BLEU for years ([Freitag and others 2022](https://aclanthology.org/2022.wmt-1.2/)), and a paper on
+# translation should report one. It costs half a billion parameters to run, its scores are less to be trusted the
+# further a text is from those it has learnt from, and it explains none of them. This book counts, because you can check
+# a count by hand.
 #
 # ## Is one better than the other?
 #
-# Chapter 13 has trained that GRU three times. With seed 0 it gets 87.7 BLEU, with seed 2 only 84.5. Is the latter
+# Chapter 13 trained that GRU three times. With seed 0 it gets 87.7 BLEU, with seed 2 only 84.5. Is the latter
 # worse, or was it unlucky with these 500 sentences?
 #
 # One would like to have other test sets. The **bootstrap** makes them out of the one there is: draw 500 sentences with
@@ -366,17 +367,17 @@ for name, differences in ("each its own", apart), ("the same for both", paired):
 assert 1.4 < apart.std() / paired.std() < 1.7
 
 # %% [markdown]
-# Each range holds 95 percent of the thousand differences (a **confidence interval**). Drawn together, the difference
-# varies less, because a hard sentence is hard for both: it is then in both scores or in neither, and what they have in
-# common cancels. This is the **paired bootstrap** ([Koehn 2004](https://aclanthology.org/W04-3250/)). Here 0 lies
-# outside either way; around a difference of 2.5 points, a range as wide as the unpaired one would include it, and the
-# paired one would not.
+# Each range holds 95 percent of the thousand differences (a **confidence interval**). With the same draws for both, the
+# difference varies less, because a hard sentence is hard for both: it is then in both scores or in neither, and what
+# they have in common cancels. This is the **paired bootstrap** ([Koehn 2004](https://aclanthology.org/W04-3250/)). Here
+# 0 lies outside either way. Had the difference been 2.5 points, the unpaired range would include 0, and the paired one
+# would not.
 #
 # The other test asks what chance can do. If the two were equally good (the **null hypothesis**), it would not matter
 # which of them wrote a sentence. So toss a coin for each sentence, exchange the two translations if it shows heads, and
 # see how far apart the scores are now. Do that many times. How often is the gap at least as large as the real one? This
 # share is the **p-value**, and the test is called **approximate randomization** ([Riezler and Maxwell
-# 2005](https://aclanthology.org/W05-0908/)). (The real order is counted as one more, so that p is never 0.) sacreBLEU
+# 2005](https://aclanthology.org/W05-0908/)). sacreBLEU
 # has both tests.
 
 # %%
@@ -402,9 +403,9 @@ assert 0.05 < results["BLEU"][1].p_value < 0.15
 # %% [markdown]
 # So for seeds 0 and 2 chance alone makes such a gap in two or three of a thousand exchanges (the two programs draw
 # different ones). For seeds 0 and 1, 1.6 points apart, it does so in 9 of 100. By custom one speaks of a
-# **significant** difference below 5 of 100; above it, nothing has been shown, not even that they are equal. (Whoever
-# compares all pairs of many systems, or, as here, the best and the worst of three, has to ask for less than
-# 0.05, because of twenty that do not differ one passes by chance.)
+# **significant** difference below 5 of 100; above it, nothing has been shown, not even that they are equal. Of twenty
+# comparisons between equal systems, one falls below 0.05 on average. So whoever makes many, or picks the largest gap,
+# needs a smaller limit.
 #
 # And what has been shown? One *trained model* is worse than the other, on sentences like these. But they are of one
 # kind, with the same settings. Only the seed differs! Such a test knows nothing of seeds. If two *kinds* of model are
@@ -435,18 +436,16 @@ quiz.one_choice(
 # %% [markdown]
 # ## Real words, real sentences
 #
-# Now text that was not made by rules, from `dotformer.data.corpora` too. `parallel` takes any two text files whose
-# lines belong together. `multi30k` has the captions of 31,000 pictures in English, German and French, by people. It is
-# downloaded at first use, for research and education only, and its checksum is compared; without a network,
-# `DOTFORMER_DATA` names a folder that has the files. (Spelling to sound is a translation too: an
-# [appendix](../pronunciation.md) has the same model pronounce English words.)
+# Now text that was not made by rules, from `dotformer.data.corpora` too. `multi30k` has the captions of 31,000 pictures
+# in English, German and French, by people. It is downloaded at first use, for research and education only, and its
+# checksum is compared; without a network, `DOTFORMER_DATA` names a folder that has the files. (Spelling to sound is a
+# translation too: an [appendix](../pronunciation.md) has the same model pronounce English words.)
 
 # %% [markdown]
 # ## One translator for every model
 #
-# To generate, [chapter 12](12_generation.ipynb#one-word-at-a-time) asks for something that can `step`, `select` and be
-# counted. With these three, a recurrent state is ready for beam search. Nothing is cached here: the state *is* the
-# past.
+# To generate, [chapter 12](12_generation.ipynb#one-word-at-a-time) asks for something with `step`, `select` and a
+# length, the number of rows. With these three, a recurrent state is ready for beam search.
 
 
 # %% tags=["export", "hide-input"] module="recurrent"
@@ -484,8 +483,7 @@ class RecurrentState:
 
 # %% [markdown]
 # And a `Translator` is either kind of model with its two tokenizers: text in, text out. `translate` cuts texts into
-# tokens, searches with a beam, and joins what it finds. (It takes texts of one length together, so there is no padding
-# to be hidden.) The rest checks what comes in.
+# tokens, searches with a beam, and joins what it finds. The rest checks what comes in.
 
 # %% tags=["export", "hide-input"] module="translation"
 from collections import defaultdict
@@ -501,7 +499,7 @@ from dotformer.transformer import Transformer, TransformerConfig
 from torch import Tensor, nn
 
 
-def kinds() -> dict[str, tuple[type, type, type]]:
+def model_classes() -> dict[str, tuple[type, type, type]]:
     """For each kind of model: its configuration, itself, and its state in use."""
     return {
         "transformer": (TransformerConfig, Transformer, KVCache),
@@ -520,11 +518,11 @@ class Translator:
     def __init__(
         self, source: BPETokenizer, target: BPETokenizer, kind: str, shape: dict
     ) -> None:
-        if kind not in kinds():
+        if kind not in model_classes():
             raise ValueError(
-                f"kind must be one of {', '.join(kinds())}, not {kind!r}"
+                f"kind must be one of {', '.join(model_classes())}, not {kind!r}"
             )
-        config, model, self.state = kinds()[kind]
+        config, model, self.state = model_classes()[kind]
         # what the tokenizers fix
         ours = {"source_vocab_size", "target_vocab_size", "pad_id"}
         unknown = shape.keys() - (config.__dataclass_fields__.keys() - ours)
@@ -534,7 +532,9 @@ class Translator:
         self.kind, self.shape = kind, shape
         self.model: nn.Module = model(config(len(source), len(target), **shape))
 
-    def numbered(self, pairs: Iterable[Pair]) -> list[tuple[list[int], list[int]]]:
+    def encode_pairs(
+        self, pairs: Iterable[Pair]
+    ) -> list[tuple[list[int], list[int]]]:
         """Source tokens, and target tokens between special ones, of each pair."""
         return [
             (
@@ -592,7 +592,7 @@ class Translator:
 # %% [markdown]
 # ## Train your own
 #
-# What the chapter has done in cells, three commands do with files. A configuration says what to train, and everything
+# Three commands train a translator, use it and score it. A configuration says what to train, and everything
 # else has a default:
 #
 # ```bash
@@ -608,7 +608,7 @@ class Translator:
 #
 # ## How well, then?
 #
-# Here is what `configs/multi30k-en-de.toml` has made: English to German, four layers on each side, width 128, 9,000
+# Here is what `configs/multi30k-en-de.toml` produced: English to German, four layers on each side, width 128, 9,000
 # steps on one core of a CPU. `configs/multi30k-de-en.toml` is the other direction, trained by the same command on a
 # GPU. Each was trained once, with one seed. Both were tested on the 1,000 captions of 2016, with beam 4 and $\alpha =
 # 0.6$.
@@ -683,11 +683,10 @@ for word, looks in zip(sentence["target"], weights[1].argmax(-1).T, strict=False
 assert agreed == [" Mann", " Hut", " starrt", " etwas"]
 
 # %% [markdown]
-# For four of the ten tokens all four heads of the second layer attend most to the same token, and it is the right one
-# (in the fourth layer also four times, in the first and the third less often): *man* for *Mann*, *hat* for *Hut*,
-# *star* for *starrt*, *something* for *etwas*. (In the figure, choose the token *before*: `Hut` shows how *starrt* is
-# written.) For the other tokens they differ, also where there is a counterpart: *in* for *mit*, *an* for *einem*, *at*
-# for *auf*. One sentence shows how to read such a picture, and no more.
+# For four of the ten tokens all four heads of the second layer attend most to the same token, and it is the right one:
+# *man* for *Mann*, *hat* for *Hut*, *star* for *starrt*, *something* for *etwas*. (In the figure, choose the token
+# *before*: `Hut` shows how *starrt* is written.) For the other tokens they differ, even where there is a counterpart:
+# *in* for *mit*, *an* for *einem*, *at* for *auf*. One sentence shows how to read such a picture, and no more.
 
 # %% [markdown]
 # ## Exercises

@@ -292,11 +292,10 @@ plt.show()
 #
 # ### How was it trained?
 #
-# In three stages, in which three models take part. In **pre-training**, a model of BERT's size learnt to guess words
-# that were hidden in a text, **masked language modelling**. A narrower one, *MiniLM*, of twelve layers, was trained to
-# imitate it, which is called **distillation**: in its last layer the attention weights should be those of its
-# **teacher**, and so should the softmax of $V V^\top / \sqrt{d_k}$, which says how alike the values of two tokens are
-# ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Of the **student's** twelve layers, every second was kept.
+# In three stages. In **pre-training**, a large model, of BERT's size, learnt to guess words that were hidden in a text,
+# **masked language modelling**. A narrower one, *MiniLM*, of twelve layers, was trained to imitate it, which is called
+# **distillation**: in its last layer the attention weights should be those of its **teacher** ([Wang and others
+# 2020](https://arxiv.org/abs/2002.10957)). Of the **student's** twelve layers, every second was kept.
 #
 # The third stage was **fine-tuning** for sentences. 1.17 billion pairs were collected from where people put two texts
 # side by side: a question and its answer, a title and its abstract, two captions of one picture. From a batch of 1,024
@@ -370,8 +369,8 @@ def search(
 # and for comparison the simplest search by words: which sentence has the most words of the question, if common words do
 # not count?
 #
-# **Predict first.** *What happens to an object that nobody uses any more?* The manual's answer has none of these words.
-# Which search finds it?
+# **Predict first.** *What happens to an object that nobody uses any more?* The manual's answer shares only *object*
+# with the question, in the plural. Which search finds it?
 
 # %%
 import re
@@ -515,8 +514,8 @@ assert habits["the token before"][0, 2] > 0.99 and special[1:5].min() > 0.5
 # away and see what changes. This is called **ablation**. The result of this model is a sentence's vector, so measure
 # how far that turns (1 minus the cosine).
 #
-# **Predict first.** Layer 1, head 3 has the clearest map of all 72. Switch one head at a time off. Where does that head
-# come in the ranking?
+# **Predict first.** Call a map *clear* if the largest weight of its rows is large, on average. Layer 1, head 3 has the
+# clearest map of all 72. Switch one head at a time off. Where does that head rank?
 
 # %%
 tokens, mask = minilm.batch(texts)
@@ -596,11 +595,11 @@ assert 0.35 < within < 0.45
 
 # %% [markdown]
 # In the middle: rank 35 of 72. Switching off most heads changes little, so a middle rank still lies low in the figure.
-# Over all heads, the clearer the map, the *smaller* the change. But before you explain a number, try to make it go
-# away: a head that looks at `[SEP]` all the time has a clear map too. Among words alone, how clear a map is tells
-# nothing about the change (−0.09). What goes with it is how much weight a head gives to words at all. Nor is that an
-# effect of the last layer, where the change is largest: ranked layer by layer, the correlation is the same, 0.40.
-# (Others may do the work of a head that is off, and this ablation takes one at a time.)
+# Over all heads, the clearer the map, the *smaller* the change. But the number may have another cause: a map is also
+# clear when all weight goes to `[SEP]`. So measure how clear it is among words alone, and nothing is left of the
+# correlation (−0.09). What goes with it is how much weight a head gives to words at all. Nor is that an effect of the
+# last layer, where the change is largest: ranked layer by layer, the correlation is the same, 0.40. (Others may do the
+# work of a head that is off, and this ablation takes one at a time.)
 #
 # And the attention on the special tokens? A weight says how much of a *value* is taken. If the value has a small norm,
 # even a large weight contributes little. Measure the norm of what each token hands over, weight times value through
@@ -638,9 +637,8 @@ assert shares[1:5, 1].min() > 0.2 and shares[1:5, 1].max() < 0.28
 assert 0.18 < equal < 0.2
 
 # %% [markdown]
-# In layers 2 to 5 the special tokens get nearly two thirds of the weight. Of the norms they have a quarter, hardly more
-# than two tokens of a dozen would have if all were alike. (Norms are added here, although vectors can cancel.)
-# [Kobayashi and others (2020)](https://arxiv.org/abs/2004.10102) measured this in BERT.
+# In layers 2 to 5 the special tokens get nearly two thirds of the weight. Of the summed norms they account for 21 to 26
+# percent, hardly more than two tokens of a dozen would if all were alike.
 #
 # ### A sink, or a source?
 #
@@ -696,13 +694,11 @@ assert 0.45 < np.mean(turns["[CLS] and [SEP]", "hidden"]) < 0.55
 assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.04
 
 # %% [markdown]
-# With their values at 0, the vector hardly turns, less than without two words. With their keys hidden, it is hardly
-# recognisable (a cosine of 0.5). In a layer the two differ in one thing only: where the keys are hidden, each row of
-# weights on words is divided by its sum, to make 1. As words have a third of the weight, on average, what a head hands
-# over grows about threefold, and most in heads that had hardly looked at words. So the prediction holds, in this model:
-# what is needed of the special tokens is that weight can go there, so that a head may hand over *little*. A map of
-# weights alone could not have told us. (The model has never been trained without them; with other training it could do
-# without.)
+# With their values at 0, the vector hardly turns, less than when two words lose theirs. With their keys hidden, it is
+# hardly recognisable (a cosine of 0.5). The two differ in one thing: with the keys hidden, each row of weights on words
+# is scaled up to sum to 1, most in heads that had hardly looked at words; with the values at 0 the weights stay small.
+# So the prediction holds, in this model: what is needed of the special tokens is that weight can go there, so that a
+# head may hand over *little*. A map of weights alone could not have told us.
 #
 # That does not make maps worthless. Hide one token from all heads, and the vector changes more for the tokens that
 # receive more attention. The rank correlation is computed for each sentence, without its special tokens.
@@ -736,7 +732,8 @@ assert 0.65 < np.mean(correlations) < 0.85
 # in the vector and easy to read. (If it fails, the answer may be there in another form. And that it is there does not
 # mean that the model uses it.)
 #
-# **Predict first.** The embeddings are a sum of word and position. Through six layers, which of the two fades faster?
+# **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
+# fade faster?
 
 
 # %%
@@ -786,9 +783,8 @@ assert 0.75 < seen_words[5] < 0.87
 # At first both can be read. The position becomes harder to read: after the last layer the probe finds it in a third of
 # the cases, where guessing would find one in fifteen. The word is found in two of three, among all 30,522, and for
 # tokens that the probe has not been fitted on. The two tasks are not equally hard, so compare each with itself, before
-# and after. It suits what the model was trained for: the mean of the vectors should tell what a sentence is about, and
-# hardly needs to know where each word stood. So a map of layer 6, which reads what layer 5 has left, points at vectors
-# that still tell four of five words, but no longer all.
+# and after. So a map of layer 6, which reads what layer 5 has left, points at vectors from which four words in five can
+# still be read, but no longer all.
 #
 # ### Is the length of the input fixed?
 #
@@ -888,9 +884,11 @@ for name, plant in mistakes.items():
 
 # %% [markdown]
 # Nearly every mistake passes. A model with the wrong activation in every layer, one with its heads cut wrongly, one
-# that cannot tell the order of words: each still pairs all six sentences, and a demonstration would go well. Yet one
-# vector of the ReLU model has turned away from the right one to a cosine of 0.43. Six sentences on three subjects are a
-# weak test, and a result that looks sensible is a weak result.
+# that cannot tell the order of words: each still pairs all six sentences, and a demonstration would go well. The
+# segment vector, the same for every token, looks harmless, and its loss is noticed more than that of all positions,
+# perhaps because without it every input differs from those in training. Yet one vector of the ReLU model has a cosine
+# of only 0.43 with the right one. Six sentences on three subjects are a weak test, and a result that looks sensible is
+# a weak result.
 #
 # The last column is the strong test. Between our code and the library's, the difference is a few ten-millionths. The
 # smallest of the mistakes stands hundreds of times above that.

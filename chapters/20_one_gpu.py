@@ -8,8 +8,8 @@
 # %% [markdown]
 # # 20. Where does the time go?
 #
-# Training is one step, made a hundred thousand times. At the end of this chapter you know how much work is in that step,
-# how fast your machine could do it, where the rest of the time goes, and which changes win it back. You try
+# Training is one step, repeated a hundred thousand times. By the end of this chapter you will know how much work is in
+# that step, how fast your machine could do it, where the rest of the time goes, and which changes win it back. You try
 # them one on top of the other, like the rungs of a ladder, and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
@@ -202,10 +202,9 @@ print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 # single FLOP: a twelfth of a FLOP per byte, far below. A product of two matrices of $n$ rows and $n$ columns reads and
 # writes $12 n^2$ bytes for $2 n^3$ FLOPs: $n / 6$ per byte. So small products are memory-bound, and large ones
 # compute-bound. On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits,
-# and 3.35 TB/s: 295 FLOPs per byte. (With 16 bits a product has $n / 3$.)
+# and 3.35 TB/s: 295 FLOPs per byte.
 #
-# **Predict first.** Draw speed over arithmetic intensity. Which two lines can no work get above, if all its bytes come
-# from memory?
+# **Predict first.** Draw FLOP/s over arithmetic intensity. Which two lines bound all work whose data comes from memory?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "FLOP/s over FLOPs per byte, both logarithmic. A grey line rises straight and then is flat. The sum of two matrices lies on the rising part, at its left end. Products of small matrices lie below the rising part or on it, products of large ones near the flat part."}}
 sizes = (8, 16, 32, 64, 128, 256, 512)
@@ -226,12 +225,11 @@ axes.set(xlabel="arithmetic intensity (FLOPs per byte)", ylabel="FLOP/s")
 plt.show()
 
 # %% [markdown]
-# The picture is called a **roofline**. The grey line is the limit: on the left as many FLOPs as the bandwidth allows, on
-# the right as many as the arithmetic can do. (What fits into a cache, a small memory next to the arithmetic, can rise
-# above its left part.) The red dot is the sum, the blue ones are products, with their size beside them. The smallest
-# lie far below even this line: to start any work at all takes a microsecond or more, its **launch overhead**, and in
-# that time a matrix of 8 rows is long finished. So there are three ways to be slow: to compute much, to move much, or to
-# do very little very often.
+# The picture is called a **roofline**. The grey line is the limit: on the left as many FLOPs as the bandwidth allows,
+# on the right as many as the arithmetic can do. The red dot is the sum, the blue ones are products, with their size
+# beside them. The smallest lie far below even this line: to start any work at all takes a microsecond or more, its
+# **launch overhead**, and in that time a matrix of 8 rows is long finished. So there are three ways to be slow: to
+# compute much, to move much, or to do very little very often.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -283,12 +281,12 @@ assert least < 1.1 * seconds
 
 # %% [markdown]
 # At full speed the products would take a part of the step. The share of the peak that the products of a model reach is
-# its **model FLOPs utilisation** (MFU): here the second time divided by the first. The products do take more than that,
-# as `mm` and `addmm`, products without and with a bias: they are smaller than the one that was measured, and reach less
-# of the speed, as in the figure. Attention's products are inside its own fused operator. The others move many bytes for
-# little arithmetic: the softmax over 6,001 logits, its gradient, sums, zeros to begin a gradient with (`fill_`). We have
-# counted none of that, and yet it takes time. Much more is too small to be listed, and adds up. Most of the optimiser is
-# among that; its line is what Python takes to go through the parameters.
+# its **model FLOPs utilisation** (MFU): here the second time divided by the first. In the list the products are `mm`
+# and `addmm`, without and with a bias: they are smaller than the one that was measured, and may reach less of the
+# speed, as in the figure. Attention's products are inside its own fused operator. The others move many bytes for little
+# arithmetic: the softmax over 6,001 logits and its gradient, for example. We have counted none of that, and yet it
+# takes time. Much more is too small to be listed, and adds up. Most of the optimiser is among that; its line is what
+# Python takes to go through the parameters.
 #
 # A step also stops to wait. Whenever Python asks for a number, the device must have finished all before it, which is a
 # **host-device synchronisation**. `train_step` asks four times: twice for the number of targets, for the loss, and for
@@ -308,7 +306,7 @@ assert least < 1.1 * seconds
 # | fused attention | the weights are never written out | fewer bytes |
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
 # | fused AdamW | one kernel updates all parameters | fewer kernel launches |
-# | padded vocabulary | 6,001 rows become 6,016 = 94 · 64 | rows that tensor cores can divide evenly |
+# | padded vocabulary | 6,001 rows become 6,016 = 94 · 64 | a number of rows that suits tensor cores |
 # | larger batch | 4 times as many pairs | larger products |
 # | batches made between steps | pairs are cut and padded on the way | slower, but real: so far all steps had one batch, made before |
 # | batches prefetched | another process **prefetches** them | the device need not wait |
@@ -429,7 +427,7 @@ def rungs() -> dict[str, dict[str, Any]]:
 # 7](07_learning.ipynb#let-the-machine-do-it)), and layers are compiled one by one, so that those of one kind share a
 # program. The rest belongs to the step. It is `train_step` of [chapter 11](11_training.ipynb), whose optimiser,
 # precision and loss are replaced where the setup says so. `autocast` rounds the factors of products to bfloat16, and
-# leaves the parameters in float32; why, the next section tells.
+# leaves the parameters in float32; the next section explains why.
 
 # %% tags=["export"] module="devices"
 from functools import partial
@@ -515,7 +513,7 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
     assert row["loss_error"] < 1e-3 and row["gradient_error"] < 0.05
 
 # %% [markdown]
-# All eleven take a minute or two, and want a machine that does nothing else. So a program has climbed them, with twice as
+# All eleven take a minute or two, and need an otherwise idle machine. So a program has climbed them, with twice as
 # many pairs (`python -m benchmarks.gpu --device cpu --sections ladder`). It did so with an earlier version of two parts:
 # attention written out kept one copy of its weights and not two, and *padded vocabulary* padded the matrix in every
 # forward pass and not once.
@@ -548,17 +546,16 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # The times are medians, with quartiles in brackets. Tokens are those of both sides. Memory is what the model and the
 # optimiser keep, and the activations.
 #
-# Read the last column first: the distance of a rung's gradient from that of the first. tf32 changes nothing on this
-# machine. With numbers of 16 bits the column shows 3 percent, on every rung from there on. It has one digit, and whether
-# 3 percent harm a training it does not show. It shows that no later rung adds an error of that size, as a mistake would.
+# Read the last column first: the distance of a rung's gradient from that of the first, as a share of its norm. tf32
+# changes nothing on this machine. With numbers of 16 bits the column shows 3 percent, on every rung from there on. It
+# has one digit, and whether 3 percent harm a training it does not show. It shows that no later rung adds an error of
+# that size, as a mistake would.
 #
 # Then the speeds. They belong to one core of one CPU; yours will differ. Where a median lies between the quartiles of
 # the rung before, the difference may be chance. tf32 belongs to certain GPUs, so what its line shows is chance. bf16
-# gains four tenths. (It saves little memory: most of that is the float32 parameters with their gradients and Adam's
-# moments, and the logits, which become float32 again for the loss.) Fused attention loses a quarter, and compiling
-# gains a seventh on top of the rung that lost it, and costs seconds before its first step. So bf16, with attention
-# written out, is the fastest rung on this CPU. In practice one leaves out a rung that loses. What bf16 and compiling
-# give together, without fused attention, has not been measured.
+# gains four tenths. Fused attention loses a quarter, and compiling gains a seventh on top of the rung that lost it, and
+# costs seconds before its first step. So bf16, with attention written out, is the fastest rung on this CPU. In practice
+# one leaves out a rung that loses.
 #
 # Fused AdamW is a loss by that rule, of 9 percent: its median is 149 ms, and the quartiles before are 133 and 144. The
 # four after it change by 3 percent or less, which may be chance. (A step of the larger batch takes four times as long
@@ -610,11 +607,11 @@ difference = alone[torch.bfloat16, "fused"] - alone[torch.bfloat16, "written out
 print(f"6 attentions, twice the pairs: {1000 * 6 * 2 * difference:+.0f} ms a step")
 
 # %% [markdown]
-# With 16 bits PyTorch's fused kernel for CPUs takes about twice as long as attention written out. A step of the ladder
-# has six attentions and twice as many pairs, so the difference counts twelve times: the last line, which is of the size
-# of the 39 ms that the rung has lost. Written out, attention of this size does not gain from 16 bits (the first line and
-# the third): what bf16 gained in the ladder comes from elsewhere. Such things change from one version to the next, so
-# measure before you believe a list of what is fast, this one too.
+# With 16 bits a layer with PyTorch's fused kernel for CPUs takes about twice as long as with attention written out. A
+# step of the ladder has six attentions and twice as many pairs, so the difference counts twelve times: the last line,
+# which is of the size of the 39 ms that the rung has lost. Written out, attention of this size does not gain from 16
+# bits (the first line and the third): what bf16 gained in the ladder comes from elsewhere. Such things change from one
+# version to the next, so measure before you believe a list of what is fast, this one too.
 #
 # ## Fewer bits
 #
@@ -633,10 +630,9 @@ for name, (exponent, mantissa) in bits.items():
     assert 1 + exponent + mantissa == dtype.bits and dtype.eps == 2.0**-mantissa
 
 # %% [markdown]
-# (The smallest are *subnormal*: below the smallest exponent, mantissas begin with zeros. tf32 is a way to multiply, not
-# to keep: numbers stay float32, and the tensor core reads 8 bits of exponent and 10 of mantissa.) *bfloat16* reaches
-# about as far as float32, with two or three decimal digits. *float16* has three or four, and reaches from 0.00000006 to
-# 65,504. Which one would you train with?
+# tf32 is a way to multiply, not to keep: numbers stay float32, and the tensor core reads 8 bits of exponent and 10 of
+# mantissa. *bfloat16* reaches about as far as float32, with two or three decimal digits. *float16* has three or four,
+# and reaches from 0.00000006 to 65,504. Which one would you train with?
 #
 # **Predict first.** Two vectors of 64 numbers, all of them 40. What is their dot product in each kind?
 
@@ -827,8 +823,8 @@ for block in (1, 7, 128, 300):
 # queries, the keys, and one number kept for each query, $b + \ln z$.
 #
 # The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
-# *memory-efficient* one and cuDNN's. FlashAttention takes no mask, and our model always passes one, so there one of the
-# others runs. Only where none of them can does PyTorch write the scores out.
+# *memory-efficient* one and cuDNN's. On CUDA, FlashAttention takes no mask such as our model always passes, so there
+# one of the others runs. Only where none of them can does PyTorch write the scores out.
 #
 # ### Is fused attention an approximation?
 #
@@ -934,17 +930,15 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
 
 # %% [markdown]
 # The base model itself takes a gigabyte, and the paper's batch more than 20, most of it for the logits: 37,000 numbers
-# for each target, as logits, as logarithms of probabilities, and as the gradients of both. (The batch that fits leaves
-# a tenth of the memory free for the rest.) So for this model it is usually the batch that is too large. With billions
-# of parameters it can be the model. And if a single pair does not fit, sentences must be shorter. On a GPU `python -m
-# dotformer train` prints such a line when memory runs out.
+# for each target, as logits, as logarithms of probabilities, and as the gradients of both. So for this model it is
+# usually the batch that is too large. With billions of parameters it can be the model. And if a single pair does not
+# fit, sentences must be shorter. On a GPU `python -m dotformer train` prints such a line when memory runs out.
 #
 # Two ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
 # 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: activation checkpointing keeps only what goes into
 # each layer, and computes the layer again when the backward pass needs its activations. That is one more forward pass
 # through the layers: a third more work for them, and none for the output product. The last rung of the ladder does it:
-# less memory, fewer tokens a second, the same gradient. Here it is once more with 32 bits and nothing compiled. (A
-# *checkpoint* of [chapter 11](11_training.ipynb#stop-halfway) is another thing: a file.)
+# less memory, fewer tokens a second, the same gradient. Here it is once more with 32 bits and nothing compiled.
 
 # %%
 setup = Setup(fused_attention=True, batch=4)
@@ -1086,7 +1080,7 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# That is the flat line of the figure, seen from the side of time.
+# That is the grey line of the figure, seen from the side of time.
 #
 # ## In one breath
 #

@@ -79,16 +79,15 @@ def shard_batch(
 
 # %% [markdown]
 # A process's rows are its **shard** of the batch. They are dealt out like cards: every sentence is with one process, and
-# with one only. Since each batch is dealt out by itself, two processes see the same batches as one. (A process that gets
-# no row still takes part: the others wait for its gradient.)
+# with one only. The batches are formed first and dealt out afterwards, so two processes see the same batches as one.
 #
 # ## What do they communicate?
 #
 # One operation is enough. **All-reduce** takes a tensor from each process, adds them up entry by entry, and gives the
 # sum to all. Here are three processes. `launch`, one of the book's helpers, starts a function several times at once.
 # The processes find each other and form a **process group**, in which each has a number, its **rank**, from 0 on; how
-# many they are is the group's **world size**. (On several machines a process also has a **local rank**, its number on
-# its own machine. It says which GPU to take.)
+# many they are is the group's **world size**. On several machines a process also has a **local rank**, its number on
+# its own machine, which says which GPU to take.
 
 # %%
 import torch.distributed as dist
@@ -157,14 +156,14 @@ for dtype, gradients in first.items():
         ((g - whole).abs().max() / whole.abs().max()).item() for g in gradients
     )
     print(
-        f"{dtype}: added {added:.0e}, averaged {averaged:.0e} of the largest entry apart"
+        f"{dtype}: off by {added:.0e} added, {averaged:.0e} averaged (of the largest entry)"
     )
     assert torch.equal(gradients[0], second[dtype][0])
     assert added < (1e-6 if dtype == torch.float32 else 1e-14) and averaged > 1e-2
 
 # %% [markdown]
 # Added up, the two are one process with the whole batch, to rounding. Averaged, they are something else. From outside
-# nothing is wrong with the second way: such a model trains, and there is no other run to compare it with. The check is
+# nothing is wrong with the second way: such a model trains, and nobody runs the correct version beside it. The check is
 # the one above: once, on one batch, without dropout, against one process.
 
 # %% tags=["quiz"]
@@ -192,7 +191,7 @@ quiz.one_choice(
 # ## How is a sum made?
 #
 # If each of $N$ processes sent its whole gradient to all others, each would receive $N - 1$ of them. For the paper's
-# base model (63 million numbers of 4 bytes as we count them; the paper says 65) and 8 devices that is 1.8 gigabytes a
+# base model (63 million numbers of 4 bytes) and 8 devices that is 1.8 gigabytes a
 # step. It can be done with less.
 #
 # Put the processes into a ring, and cut the gradient into $N$ chunks. In each round everyone sends *one* chunk to its
@@ -242,9 +241,9 @@ for n in (2, 8, 100):
 
 # %% [markdown]
 # In each of the two phases a process sends $(N - 1) / N$ times the gradient. So all-reduce sends it once for two
-# processes, and never quite twice, however many there are. That is why training with many devices goes so far. What
-# does grow is the number of rounds. Each costs a **latency**, which is the same however small the chunk, beside the
-# bytes over the **bandwidth** of the connection.
+# processes, and never quite twice, however many there are. That is why training scales so far. What does grow is the
+# number of rounds. Each takes a fixed **latency**, however small the chunk, plus its bytes divided by the **bandwidth**
+# of the connection.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -453,7 +452,7 @@ assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
 # has begun. The random state in it is that of rank 0. The other ranks draw a fresh one whenever the run is saved or
 # loaded, from the seed, the step and the rank, so that no two draw the same dropout.
 #
-# Does it hold? Train a model that turns sentences around, for 20 steps: in one process, in two that each have the full
+# Does it hold? Train a model that reverses sentences, for 20 steps: in one process, in two that each have the full
 # model, and in three that each have a shard. (The accident is for later.)
 
 # %%
@@ -557,9 +556,7 @@ for name in ("1 process", "2, one of them killed"):
 # ```
 #
 # `HOST` is one of them; the port and the name `dot` are free choices. All must see the same folder `runs`. `3:4` lets
-# three go on when one is lost, unless it is `HOST`. (The first line makes them find each other again after a restart.
-# Without it they would try to reach processes that have ended, so with restarts on several machines `train` insists on
-# it.)
+# three go on when one is lost, unless it is `HOST`. The first line makes them find each other again after a restart.
 #
 # `max_tokens` stays the size of the *whole* batch. So the result does not depend on the number of processes, except for
 # rounding and dropout.
@@ -576,8 +573,8 @@ quiz.one_choice(
         "Yes, so the run computes the same. But each device has less to compute between two rounds of communication.",
     ),
     quiz.wrong(
-        "It has 24,000 tokens, and every GPU divides its loss by half as many targets",
-        "All divide by the targets of all, which are as many as before.",
+        "It has 24,000 tokens, and the gradient is half as large",
+        "The gradients of all are added, and divided by the targets of all, which are as many as before.",
     ),
 )
 
@@ -619,8 +616,7 @@ def race(sentences, rounds=24):
 
 
 # %% [markdown]
-# (For the way without communication the model inside a DDP wrapper is called. The wrapper's hooks are still on its
-# parameters, but they send only what follows a forward pass of the wrapper itself.) That takes minutes, so a program
+# That takes minutes, so a program
 # runs it (`python -m benchmarks.two_processes`), on a machine with nothing else to do.
 
 # %%
@@ -649,10 +645,8 @@ assert (
 # communication they are a little *more* than twice as fast. Half of a batch may fit better into a core's caches, or it
 # may be chance: the quartiles of one process, 326 to 362 ms, are wider than what is to be explained. We have not
 # measured which. With 4 sentences two that communicate are *slower* than one. An all-reduce of the gradients takes as
-# long as before, for they have as many numbers as before, but there is less work between two of them. (With 4 they need
-# more than half of the time even without communication. They share the machine's memory, they wait for each other
-# before and after, and small products use a core less well; which of these it is we have not measured.) And all wait
-# for the slowest: one machine that is busy otherwise holds up the rest.
+# long as before, for they have as many numbers as before, but there is less work between two of them. And all wait for
+# the slowest: one machine that is busy with other work holds up the rest.
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here. Overlap of communication and
 # computation needs free hardware, and this machine has two cores, which both compute. GPUs have hardware of their own
@@ -686,11 +680,8 @@ assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 
 # %% [markdown]
 # A thousand times as many numbers as ten take a few times as long at most: most of that time is latency. So biases and
-# gains, none of which has many more than a thousand numbers here, should not be sent one by one. A matrix of 256 rows
-# and 1,024 columns, the third line, is large enough for this machine: its bandwidth is no less than that of the last
-# line. But at the 200 GB/s that the next section takes for GPUs it would need 5 microseconds, and any latency longer
-# than that would be most of its time. That is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one
-# says otherwise.
+# gains, none of which has many more than a thousand numbers here, should not be sent one by one. That is why gradients
+# travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
 #
 # ## What did the paper's run cost?
 #
@@ -725,7 +716,7 @@ for name, (config, steps, hours) in models.items():
 assert [round(100 * share) for share in shares.values()] == [29, 42]
 
 # %% [markdown]
-# Counted, it is less than half. What do 29 and 42 percent say? FLOPs divided by time are a speed, so the quotient is
+# Counted, it is less than half. What do 29 and 42 percent say? Both counts are of the same hours, so their quotient is
 # the **model FLOPs utilisation** (MFU): of what the eight could do, that much went into the products of the model. (We
 # have not counted products with padding, which are work too. And the 9.5 is itself an estimate, the paper's, of what a
 # P100 sustains with 32 bits.) Where the rest went nobody has measured. [Chapter 20](20_one_gpu.ipynb#where-does-it-go)
@@ -743,8 +734,8 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # - Communication overlaps with the backward pass, two thirds of the computation, as far as it fits.
 # - The batch stays the paper's, divided among the devices.
 #
-# The first, the third and the fourth are kind to many devices. The other two are not: 2 bytes would do, and the batch
-# may grow.
+# Constant MFU, no latency and overlap flatter many devices. The other two do not: 2 bytes would do, and the batch may
+# grow.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. The line of computing falls in proportion; the estimate with communication leaves it and becomes flat near the time that communication takes."}}
 config, steps, _ = models["base"]
@@ -989,11 +980,11 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Many processes train one model if each takes a shard of every batch and they all-reduce two things: the number of
-# targets before the backward pass, the gradients after it. Divided by the targets of all, the sum is what one process
-# would have computed, and in a ring each sends less than twice the gradient for it. What does not fit is kept in shards,
-# which takes more communication, and what dies is started again from the last checkpoint. How much faster it gets
-# depends on the work between two sums.
+# Many processes train one model if each takes a shard of every batch and they all-reduce the number of targets before
+# the backward pass and the gradients after it. Divided by the targets of all, the sum is what one process would have
+# computed, and in a ring each sends less than twice the gradient for it. What does not fit is kept in shards, which
+# takes more communication, and what dies is started again from the last checkpoint. How much faster it gets depends on
+# the work between two sums.
 #
 # **Sources.** Figures of the paper: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), table 2, sections
 # 5.1, 5.2 and 6.1. Model, gradients and optimiser state in shards: [Rajbhandari and others
@@ -1001,4 +992,5 @@ verdict
 # (2020)](https://arxiv.org/abs/2006.15704), [Zhao and others (2023)](https://arxiv.org/abs/2304.11277). The ring:
 # [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002).
 #
-# **Next.** That is the book's road so far. What is coming stands on the [front page](../index.md#what-you-will-build).
+# **Next.** That is the book's road so far. What comes next is listed on the [front
+# page](../index.md#what-you-will-build).

@@ -76,7 +76,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, s
     return corpus_score(CHRF(), hypotheses, references)
 
 
-def kinds() -> dict[str, tuple[type, type, type]]:
+def model_classes() -> dict[str, tuple[type, type, type]]:
     """For each kind of model: its configuration, itself, and its state in use.
 
     Defined in chapter 14, "One translator for every model".
@@ -100,11 +100,11 @@ class Translator:
     def __init__(
         self, source: BPETokenizer, target: BPETokenizer, kind: str, shape: dict
     ) -> None:
-        if kind not in kinds():
+        if kind not in model_classes():
             raise ValueError(
-                f"kind must be one of {', '.join(kinds())}, not {kind!r}"
+                f"kind must be one of {', '.join(model_classes())}, not {kind!r}"
             )
-        config, model, self.state = kinds()[kind]
+        config, model, self.state = model_classes()[kind]
         # what the tokenizers fix
         ours = {"source_vocab_size", "target_vocab_size", "pad_id"}
         unknown = shape.keys() - (config.__dataclass_fields__.keys() - ours)
@@ -114,7 +114,9 @@ class Translator:
         self.kind, self.shape = kind, shape
         self.model: nn.Module = model(config(len(source), len(target), **shape))
 
-    def numbered(self, pairs: Iterable[Pair]) -> list[tuple[list[int], list[int]]]:
+    def encode_pairs(
+        self, pairs: Iterable[Pair]
+    ) -> list[tuple[list[int], list[int]]]:
         """Source tokens, and target tokens between special ones, of each pair."""
         return [
             (

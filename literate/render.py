@@ -17,7 +17,8 @@ from literate.project import CLASSROOM, PACKAGE, Project, read_text, write_text
 
 PARTS = ("_config.yml", "_toc.yml", "requirements.txt", "book", "chapters", "literate", CLASSROOM, PACKAGE)
 MARK = "html/.made_from"
-BUILD = (sys.executable, Path(sys.executable).with_name("jupyter-book"), "build", "-W", "-n", "--keep-going")
+JUPYTER_BOOK = "import literate; from jupyter_book.cli.main import main; main()"  # the first makes the second faster
+BUILD = (sys.executable, "-c", JUPYTER_BOOK, "build", "-W", "-n", "--keep-going")
 
 
 def is_fresh(project: Project) -> bool:

@@ -30,11 +30,11 @@ class Word:
     say: str
     allowed: tuple[re.Pattern[str], ...]
 
-    def found(self, text: str) -> Iterator[re.Match[str]]:
+    def matches(self, text: str) -> Iterator[re.Match[str]]:
         """Where the word stands in `text` in its private sense."""
-        matches = list(self.pattern.finditer(text))
-        literal = [match.span() for phrase in self.allowed for match in phrase.finditer(text)] if matches else []
-        for match in matches:
+        everywhere = list(self.pattern.finditer(text))
+        literal = [match.span() for phrase in self.allowed for match in phrase.finditer(text)] if everywhere else []
+        for match in everywhere:
             if not any(start <= match.start() and match.end() <= end for start, end in literal):
                 yield match
 
@@ -78,7 +78,7 @@ def findings(project: Project, words: list[Word]) -> list[str]:
     for path, line, text in texts:
         prose = NO_PROSE.sub(lambda code: code[0] if code["role"] else "", text)
         for word in words:
-            for match in word.found(prose):
+            for match in word.matches(prose):
                 at = line + prose.count("\n", 0, match.start())
                 found.add((path, at, f'"{" ".join(match[0].split())}": say {word.say}'))
     return [f"{path}:{line}: {message}" for path, line, message in sorted(found)]

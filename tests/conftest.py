@@ -3,7 +3,6 @@
 import gc
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from filelock import FileLock
 from hypothesis import Phase, settings
 from playwright.sync_api import sync_playwright
 
+from literate.render import BUILD
 from tests.chromium import launch
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,10 +59,8 @@ def pytest_configure(config) -> None:
 
 def build_book(source: Path, output: Path) -> subprocess.CompletedProcess:
     """Render the book in `source` as `make book` does, from nothing, into `output`/_build."""
-    command = [sys.executable, Path(sys.executable).with_name("jupyter-book"), "build", "-W", "-n", "--keep-going"]
-    return subprocess.run(
-        [*command, "--path-output", output, source], capture_output=True, text=True, timeout=1800, check=False
-    )
+    command = [*BUILD, "--path-output", output, source]
+    return subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
 
 
 @pytest.fixture(scope="session")

@@ -70,7 +70,7 @@ def train_in_group(args: argparse.Namespace, device: str) -> None:
     say = (lambda _: None) if args.quiet or rank() > 0 else partial(print, flush=True)
     translator, config, folder = run.translator(), run.training, run.folder
     model, reached = translator.model, RunFolder(run.folder).reached()
-    pairs, held_out = run.numbered(translator, "train"), run.numbered(translator, "validation")
+    pairs, held_out = run.encode_part(translator, "train"), run.encode_part(translator, "validation")
     run.save(translator)
     if rank() == 0:
         barrier()
@@ -138,7 +138,7 @@ def evaluate_command(args: argparse.Namespace) -> None:
     """Measure a model, print what was found, and save it if that is wanted."""
     device, run = device_named(args.device), Run.load(args.folder)
     translator = run.trained(device)
-    numbered, pairs = run.numbered(translator, args.part), getattr(run.corpus, args.part)
+    encoded, pairs = run.encode_part(translator, args.part), getattr(run.corpus, args.part)
     start, sources = time.perf_counter(), list(dict.fromkeys(pair.source for pair in pairs))
     translations = translator.translate(sources, args.beam, args.alpha)
     answers = dict(zip(sources, translations, strict=True))
@@ -148,7 +148,7 @@ def evaluate_command(args: argparse.Namespace) -> None:
     for name, lowercase in (("bleu", False), ("bleu_lowercase", True)):
         found[name], found[f"{name}_signature"] = bleu(answers, targets, lowercase)
     found["chrf"], found["chrf_signature"] = chrf(answers, targets)
-    figures = evaluate(translator.model, pair_batches(numbered, max_tokens=run.training.max_tokens))
+    figures = evaluate(translator.model, pair_batches(encoded, max_tokens=run.training.max_tokens))
     found |= {name: figures[name] for name in ("loss", "accuracy")}  # of the next token, given the true ones
     found["parameters"] = sum(map(Tensor.numel, translator.model.parameters()))
     found |= {"device": device, "seconds": time.perf_counter() - start}

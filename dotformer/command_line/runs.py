@@ -19,7 +19,7 @@ from dotformer.data import corpora
 from dotformer.support.files import replacing
 from dotformer.tokens import BPETokenizer
 from dotformer.training import TrainingConfig
-from dotformer.translation import Translator, kinds
+from dotformer.translation import Translator, model_classes
 
 
 def parallel(train: list[str], validation: list[str], test: list[str]) -> corpora.Corpus:
@@ -51,7 +51,7 @@ CORPORA = {name: getattr(corpora, name) for name in ("number_words", "grammar", 
 SECTIONS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # the key that chooses, and what there is
     "data": ("corpus", CORPORA | {"parallel": parallel}),
     "tokens": ("", {"": Tokens}),
-    "model": ("kind", {kind: parts[0] for kind, parts in kinds().items()}),
+    "model": ("kind", {kind: parts[0] for kind, parts in model_classes().items()}),
     "training": ("", {"": Training}),
 }
 RENAMED = {  # keys of [training] in earlier versions
@@ -173,9 +173,9 @@ class Run:
             self.check(part, [pair[:2] for pair in getattr(corpus, part)], 32 * self.longest, "characters")
         return corpus
 
-    def numbered(self, translator: Translator, part: str) -> list[tuple[list[int], list[int]]]:
+    def encode_part(self, translator: Translator, part: str) -> list[tuple[list[int], list[int]]]:
         """The token numbers of a part of the corpus. ValueError when there are too many in a line, or no line."""
-        pairs = translator.numbered(getattr(self.corpus, part))
+        pairs = translator.encode_pairs(getattr(self.corpus, part))
         if not pairs:
             raise ValueError(f"[data] leaves no pairs for {part}")
         self.check(part, pairs, self.longest, "tokens")

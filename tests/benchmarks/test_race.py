@@ -123,7 +123,7 @@ def test_it_is_seen_where_a_model_looks(model):
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]))
     with torch.no_grad():  # the last row of the last layer is what the decoder has when it predicts the end
         if model == "transformer":
-            [row], [tokens] = zip(*translator.numbered([pair]), strict=True)
+            [row], [tokens] = zip(*translator.encode_pairs([pair]), strict=True)
             with race.record_weights(translator.model) as seen:
                 translator.model(torch.tensor([row]), torch.tensor([tokens[:-1]]))
             torch.testing.assert_close(seen["decoder.layers.1.cross_attention"][0], weights[1])

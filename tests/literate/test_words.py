@@ -10,7 +10,7 @@ from literate.words import Word, findings, read_words
 PLACE = Word(re.compile(r"\bplaces?\b", re.IGNORECASE), "position", (re.compile(r"\btakes\s+the\s+place\b"),))
 
 
-def found(folder) -> list[str]:
+def findings_in(folder) -> list[str]:
     return findings(folder.book().project, [PLACE])
 
 
@@ -29,12 +29,12 @@ def found(folder) -> list[str]:
 )
 def test_a_word_is_found_with_its_line(folder, cell):
     folder.chapter("05_position", cell)
-    assert found(folder) == [f'{folder.at("05_position", "HERE")} "place": say position']
+    assert findings_in(folder) == [f'{folder.at("05_position", "HERE")} "place": say position']
 
 
 def test_what_is_allowed_holds_across_lines_and_for_that_phrase_alone(folder):
     folder.chapter("05_position", "# %% [markdown]\n# A cache takes the\n# place of a product. A place stays.")
-    assert found(folder) == [f'{folder.at("05_position", "A place stays")} "place": say position']
+    assert findings_in(folder) == [f'{folder.at("05_position", "A place stays")} "place": say position']
 
 
 def test_code_is_no_prose(folder):
@@ -49,7 +49,7 @@ def test_code_is_no_prose(folder):
         print(f"{place}")
         """,
     )
-    assert found(folder) == []
+    assert findings_in(folder) == []
 
 
 def test_pages_are_read_unless_they_are_generated(folder):
@@ -57,7 +57,7 @@ def test_pages_are_read_unless_they_are_generated(folder):
     folder.write("book/names.md", "A place.\n")
     folder.write("book/contents.md", "A place.\n")
     folder.write("book/glossary.md", "One\ntwo\n\n  A vector for a {term}`place`.\n")
-    assert found(folder) == ['book/glossary.md:4: "place": say position']
+    assert findings_in(folder) == ['book/glossary.md:4: "place": say position']
 
 
 def test_the_command_says_what_it_found(folder, monkeypatch, capsys):

@@ -43,7 +43,7 @@ def parts(corpus):
     return corpus.train, corpus.validation, corpus.test
 
 
-def together(corpus):
+def all_pairs(corpus):
     """All pairs of a corpus."""
     return [pair for part in parts(corpus) for pair in part]
 
@@ -53,7 +53,7 @@ def together(corpus):
 
 def test_every_pair_names_one_number_in_both_languages(numbers):
     seen = set()
-    for pair in together(numbers):
+    for pair in all_pairs(numbers):
         number = number_of(pair.source)
         assert 1 <= number <= 999_999
         assert pair.target.replace(" ", "") == num2words(number, lang="de")
@@ -68,7 +68,7 @@ def test_german_is_cut_into_its_parts(numbers):
     german = "eins ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf sechzehn siebzehn zwanzig dreißig"
     german += " vierzig fünfzig sechzig siebzig achtzig neunzig hundert tausend und"
     assert words == {*german.split()}
-    assert {"ein und vierzig", "vier zehn"} <= {pair.target for pair in together(numbers)}
+    assert {"ein und vierzig", "vier zehn"} <= {pair.target for pair in all_pairs(numbers)}
 
 
 def test_the_parts_are_as_large_as_wanted(numbers):
@@ -78,7 +78,7 @@ def test_the_parts_are_as_large_as_wanted(numbers):
 
 
 def test_there_are_many_short_numbers(numbers):
-    digits = [len(str(number_of(pair.source))) for pair in together(numbers)]
+    digits = [len(str(number_of(pair.source))) for pair in all_pairs(numbers)]
     shares = [digits.count(n) / len(digits) for n in range(1, 7)]
     assert all(share > 0 for share in shares)
     assert sum(shares[:4]) > 0.3  # of all numbers, a hundredth
@@ -180,8 +180,8 @@ def test_words_are_counted_and_each_is_in_one_part(few_words, validation, test):
     sources = [{pair.source for pair in part} for part in parts(corpus)]
     assert list(map(len, sources)) == [40 - validation - test, validation, test]
     assert len(set.union(*sources)) == 40
-    assert len({*together(corpus)}) == len(together(corpus)) == 41
-    assert {Pair("a s", "AE Z"), Pair("a s", "EH Z"), Pair("b '", "T IY B")} <= {*together(corpus)}
+    assert len({*all_pairs(corpus)}) == len(all_pairs(corpus)) == 41
+    assert {Pair("a s", "AE Z"), Pair("a s", "EH Z"), Pair("b '", "T IY B")} <= {*all_pairs(corpus)}
 
 
 def test_a_seed_fixes_which_words_are_where(few_words):
@@ -207,7 +207,7 @@ def test_the_dictionary_is_a_hundred_thousand_words():
     assert len({sound for pair in corpus.test for sound in pair.target.split()}) == 39
     assert {letter for source in sources[2] for letter in source.split()} == {*"abcdefghijklmnopqrstuvwxyz'"}
     known = [("t e a", "T IY"), ("r e a d", "R IY D"), ("r e a d", "R EH D"), ("d o g", "D AO G")]
-    assert {Pair(*pair) for pair in known} <= {*together(corpus)}
+    assert {Pair(*pair) for pair in known} <= {*all_pairs(corpus)}
 
 
 # libraries

@@ -17,7 +17,7 @@ from dotformer.alignment import on_target
 from dotformer.data.corpora import Pair
 from dotformer.generation import beam_search
 from dotformer.tokens import BPETokenizer, pad_batch
-from dotformer.translation import Translator, bleu, chrf, exact_match, kinds
+from dotformer.translation import Translator, bleu, chrf, exact_match, model_classes
 
 ENGLISH = ["the dog sees the cat", "the cat sleeps", "a bird sings", "he reads", "the old man sings", "my cat sings"]
 GERMAN = [
@@ -53,11 +53,11 @@ def recurrent(tokenizers):
     return Translator(*tokenizers, "recurrent", {"d_model": 4})
 
 
-def alone(translator, text):
+def translated_alone(translator, text):
     """What beam search writes for a text that is in no batch."""
     tokens, model = translator.source.encode(f" {text.strip()}"), translator.model.eval()
     with torch.no_grad():
-        state = kinds()[translator.kind][2](model, torch.tensor([tokens]))
+        state = model_classes()[translator.kind][2](model, torch.tensor([tokens]))
         found = beam_search(state, min(len(tokens) + 50, translator.longest))
     return translator.target.decode(found[0][0].tokens).strip()
 
@@ -109,7 +109,7 @@ class Written:
 @every_kind
 def test_the_tokenizers_give_the_model_its_vocabularies_and_the_shape_the_rest(tokenizers, kind):
     translator = Translator(*tokenizers, kind, SHAPES[kind])
-    config, model, _ = kinds()[kind]
+    config, model, _ = model_classes()[kind]
     assert type(translator.model) is model
     assert translator.model.config == config(275, 285, **SHAPES[kind])
     assert translator.model.config != config(275, 285)
@@ -139,7 +139,7 @@ def test_a_text_is_cut_up_without_the_space_around_it(tokenizers, kind):
     translator = Translator(*tokenizers, kind, SHAPES[kind])
     tokens = translator.tokens("the cat")
     assert tokens == tokenizers[0].encode(" the cat")
-    [(source, target)] = translator.numbered(iter([Pair("the cat", "die Katze")]))
+    [(source, target)] = translator.encode_pairs(iter([Pair("the cat", "die Katze")]))
     assert source == tokens and target == [1, *tokenizers[1].encode(" die Katze"), 2]
     assert tokens == translator.tokens("\n \u2003the cat\t\r\n")
     assert tokens != tokenizers[0].encode("the cat")
@@ -230,7 +230,7 @@ def test_a_text_may_become_50_tokens_longer_whatever_is_translated_beside_it(tok
 @every_kind
 def test_a_translation_leaves_chance_and_gradients_as_they_are(tokenizers, kind):
     translator = Translator(*tokenizers, kind, SHAPES[kind] | {"dropout": 0.5})
-    expected, before = alone(translator, "the cat"), torch.get_rng_state()
+    expected, before = translated_alone(translator, "the cat"), torch.get_rng_state()
     translator.model.train()
     assert translator.translate(["the cat"]) == [expected]  # nothing is dropped
     assert torch.equal(torch.get_rng_state(), before)
@@ -334,7 +334,7 @@ def learned(tokenizers, request):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         translator = Translator(*tokenizers, request.param, SHAPES[request.param])
-        source, target = (pad_batch(side, 0) for side in zip(*translator.numbered(PAIRS), strict=True))
+        source, target = (pad_batch(side, 0) for side in zip(*translator.encode_pairs(PAIRS), strict=True))
         optimizer = torch.optim.Adam(translator.model.parameters(), lr=0.02)
         for _ in range(50):
             logits = translator.model(source, target[:, :-1])
@@ -354,7 +354,7 @@ def test_pairs_learned_by_heart_are_translated(learned):
 
 def test_each_text_is_translated_as_if_alone_whatever_the_batches(learned):
     texts = [*TEXTS, *ENGLISH]
-    expected = [alone(learned, text) if text.strip() else "" for text in texts]
+    expected = [translated_alone(learned, text) if text.strip() else "" for text in texts]
     assert len(set(expected)) > 6
     assert learned.translate(texts) == expected
     assert learned.translate(texts, max_tokens=1) == expected
