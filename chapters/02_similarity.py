@@ -423,7 +423,9 @@ print(
 # Of 21,000 words, *coffee*. Nobody gave the model a list of drinks. Is a cosine of 0.44 high? Two words drawn at random
 # have 0.07, somewhat more than the 0.05 of random vectors of this width, and the *nearest* of all words to a random
 # direction has 0.20, because it is the luckiest of many. So 0.44 is hardly an accident. Before you call two words
-# alike, compare with strangers from the same model.
+# alike, compare with strangers from the same model. Where even strangers have cosines far above 0, all vectors share a
+# direction, which is called **anisotropy** ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)): look at their
+# average, and subtract it.
 #
 # Two rows deserve a second look. *Debts* finds *creditors* and *owed*, words that go together with debts without being
 # like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which it has found. And

@@ -461,10 +461,18 @@ causal = np.tril(np.ones((3, 3), dtype=bool))
 _, causal_weights = self_attention(small, w_q, w_k, w_v, mask=causal)
 print(causal.astype(int))
 print(causal_weights.round(3))
+outputs = [
+    self_attention(words, w_q, w_k, w_v, mask=causal)[0]
+    for words in (small, np.add(small, [[0], [0], [1]]))
+]
+assert np.allclose(*[output[:2] for output in outputs])
+assert not np.allclose(*[output[2] for output in outputs])
 
 # %% [markdown]
-# *Dog* comes first and has only itself. *Bites* may attend to *dog* and to itself, and the weight that
-# went to *man* is divided between them, in proportion. Only the last word sees every word.
+# *Dog* comes first and has only itself. *Bites* may attend to *dog* and to itself, and the weight that went to *man* is
+# divided between them, in proportion. Only the last word sees every word. To see that a causal mask works, change a
+# later word: no output before it may move, and its own must. Shapes and sums of weights prove nothing here, since
+# without a mask they are right, too.
 #
 # A **padding mask** hides filler. Sentences in a batch must be equally long, so short ones are filled up with padding,
 # and the padding is no key for anyone. It has one entry for each *key*, the same for all queries:

@@ -604,7 +604,7 @@ for d_model in (16, 32, 64, 128):
 # %% [markdown]
 # At the best learning rate both are perfect where they practised. Beyond, the learned table finds next to nothing, as
 # it must: its rows there are still the random numbers they started as, because no gradient ever reached them. A learned
-# table ends where training ended.
+# table ends where training ended, and past its last row there is nothing to look up at all.
 #
 # Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right with a good
 # learning rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at

@@ -614,11 +614,12 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no
 # other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation, and
 # training found it. Look through the others. Some attend to the special token at the end, `[SEP]`, which [Clark and
-# others (2019)](https://aclanthology.org/W19-4828/) read as where a head rests that finds nothing. And many
-# heads can go: Voita and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and
-# lost 0.15 BLEU; Michel and others found layers that manage with a single one. That several heads *can* do in one layer
-# what one cannot does not mean that each trained head does something of use. Chapter 15 builds the whole model and
-# tests such impressions by switching heads off.
+# others (2019)](https://aclanthology.org/W19-4828/) read as where a head rests that finds nothing. And many heads can
+# go: Voita and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15
+# BLEU; Michel and others found layers that manage with a single one. That several heads *can* do in one layer what one
+# cannot does not mean that each trained head does something of use. A map of weights shows neither what a head hands
+# over nor whether another hands over the same. So to see whether two heads differ, compare their weights on the same
+# sentences; to see whether one is needed, switch it off, as chapter 15 does.
 
 # %% [markdown]
 # ## Break it: merged without the swap

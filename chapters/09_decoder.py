@@ -628,7 +628,7 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # `<eos>`, which is harmless: what should follow is padding.) This is **next-token prediction**. The loss skips padding
 # (`ignore_index=0`). This is called **teacher forcing**, because the model goes on from the right words whatever it
 # would have said. It has a price: in use it goes on from its *own* words, and training never showed it a beginning with
-# a mistake in it (**exposure bias**).
+# a mistake in it (**exposure bias**), so one mistake may bring the next.
 
 
 # %%
@@ -969,10 +969,12 @@ with torch.no_grad():
 #
 # It rests on one property: *no position sees its future*. So it is worth a test of its own. Change the last words of
 # the answer, and nothing before them may move, in training mode and out of it. Dropout must be 0 for that, since it
-# moves everything at random. The function below changes the targets after the third. This **leak test** finds only
-# masks that show too much of the target's future. It cannot find a mask that hides too much, a wrong mask on the
-# cross-attention, or a target that was not shifted: a model asked to predict the very word it is given copies it, and
-# its loss falls to 0 without any look at the future.
+# moves everything at random. (Or ask autograd: the gradient of those logits with respect to a later word's embedding
+# must be zero.) The function below changes the targets after the third. This **leak test** finds only masks that show
+# too much of the target's future. It cannot find a mask that hides too much, a wrong mask on the cross-attention, or a
+# target that was not shifted: a model asked to predict the very word it is given copies it, and its loss falls to 0
+# without any look at the future. In use it repeats `<bos>`. Padding has such a test too: append it to the question, and
+# nothing may move.
 
 
 # %%
@@ -993,6 +995,10 @@ def leaks(model, cut=2):
 
 
 assert leaks(model) == {"train": False, "eval": False}
+padded = torch.cat([questions, torch.zeros_like(questions)], dim=1)
+with torch.no_grad():
+    both = [model(each[unseen], answers[unseen]) for each in (questions, padded)]
+assert torch.allclose(*both, atol=1e-5)
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -64,7 +64,8 @@ assert not known & set(unseen)
 # ## Merging, by hand
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of
-# neighbours. Make the most frequent pair a new symbol. Repeat.
+# neighbours. Make the most frequent pair a new symbol. Repeat. Where two pairs are equally frequent a fixed rule
+# decides, or the same text would give one program other merges than another.
 #
 # Take four words, with how often each occurs:
 #
@@ -611,12 +612,13 @@ quiz.one_choice(
 #
 # A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Padding means nothing: the padding
 # mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of chapter
-# 11 leaves it out. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as
-# `<pad>`. But padding is computed like any other token. In a batch of mixed lengths much of the work is padding. So
-# sort sentences by length first, a pair by the longer of its two sides, which is called **bucketing**, and close a
-# batch when its tokens, padding included, would exceed a limit. Then short sentences come in large batches and long
-# ones in small batches, and all steps have about the same number of tokens. The price is that a batch is no longer a
-# random sample of all lengths.
+# 11 leaves it out, or else it would be the easiest token of all, and the mean loss would fall with every bit of
+# padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
+# But padding is computed like any other token. In a batch of mixed lengths much of the work is padding. So sort
+# sentences by length first, a pair by the longer of its two sides, which is called **bucketing**, and close a batch
+# when its tokens, padding included, would exceed a limit. Then short sentences come in large batches and long ones in
+# small batches, and all steps have about the same number of tokens. The price is that a batch is no longer a random
+# sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch

@@ -676,6 +676,7 @@ for rows in (1, 4, 16, 64):
     cost[rows] = step / rows
     print(f"{rows:9} {step:11.1f} {cost[rows]:15.2f}")
 assert cost[64] < cost[1] / 4
+assert round(sum(0.8**n for n in range(5)), 1) == 3.4  # speculative decoding
 
 # %% [markdown]
 # For 64 times the work a step takes only a few times as long, so each sentence costs a small part of what it costs
@@ -691,8 +692,9 @@ assert cost[64] < cost[1] / 4
 # more token, free of charge. Why is this right? A token is drawn and accepted with probability $q \min(1, p / q) =
 # \min(p, q)$. A refusal has the probability $R = \sum (q - \min(p, q)) = \sum \max(0, p - q)$, since $p$ and $q$ both
 # sum to 1, and then a token is drawn with probability $\max(0, p - q) / R$. Together that is $\min(p, q) + \max(0, p -
-# q) = p$: the large model's probability, exactly. What it saves depends on how often a token of the draft model is
-# accepted.
+# q) = p$: the large model's probability, exactly. If a token of the draft model is accepted with probability $a$, a
+# pass that checks $k$ of them gives $1 + a + \dots + a^k$ tokens on average, 3.4 for $a = 0.8$ and $k = 4$. Nothing is
+# gained where the draft model is slow or often refused, or where many sentences keep the device busy anyway.
 #
 # ## Is the search right?
 #
