@@ -396,14 +396,14 @@ for name in names:
 # There is a bound. Take a state of one number that has read two, $h = x_1 + x_2$. Its correlation with each is $1 /
 # \sqrt 2 = 0.71$, and a linear fit explains the square of that, half of $x_1$ and half of $x_2$: together 1. With other
 # shares, $h = a x_1 + b x_2$, one gains what the other loses. In general, replace the state's entries by $H$
-# uncorrelated combinations of them, which hold the same. An input's $R^2$ is then the sum of its squared correlations
-# with these. And since the inputs are independent, like axes at right angles, each combination has by Pythagoras
-# squared correlations that add up to at most 1, to share among all inputs. So **a linear fit to a state of $H$ numbers
-# recalls at most $H$ of the independent numbers that were read**, whatever the weights: from 24, three words of 8. This
-# is the state's **memory capacity**. As long as the read-out is linear, training can only choose *which* three words'
-# worth to keep. It cannot wait for the question. A recurrence without the $\tanh$ can be computed for all words at
-# once, and newer recurrent networks such as Mamba use that: [Gu and Dao, 2023](https://arxiv.org/abs/2312.00752). The
-# bound holds for their states, too.
+# uncorrelated combinations of them, which hold the same information. An input's $R^2$ is then the sum of its squared
+# correlations with these. And since the inputs are independent, like axes at right angles, each combination has by
+# Pythagoras squared correlations that add up to at most 1, to share among all inputs. So **a linear fit to a state of
+# $H$ numbers recalls at most $H$ of the independent numbers that were read**, whatever the weights: from 24, three
+# words of 8. This is the state's **memory capacity**. As long as the read-out is linear, training can only choose
+# *which* three words' worth to keep. It cannot wait for the question. A recurrence without the $\tanh$ can be computed
+# for all words at once, and newer recurrent networks such as Mamba use that: [Gu and Dao,
+# 2023](https://arxiv.org/abs/2312.00752). The bound holds for their states, too.
 #
 # Something other than a linear fit might find more, but the next layer of a network begins with a matrix.
 
@@ -594,7 +594,7 @@ for n in (50, 512, 5000):
 # For a sentence of 50 words attention by itself costs twice a plain cell and half an LSTM. As the text grows the square
 # takes over: at $n = 2d$, a thousand words, it is even with the LSTM, at ten thousand it costs five times as much. What
 # attention saves in training is the *waiting*: it computes all words at once, where a recurrent network must take them
-# in a row. When it *writes* a text it takes them in a row, too ([chapter 12](12_generation.ipynb)).
+# in a row. When attention *writes* a text it takes them in a row, too ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #

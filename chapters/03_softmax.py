@@ -460,8 +460,8 @@ for width in widths:
 # Read the means first: undivided, the weights move *further* on average from width 4 on, 1.5 against 0.35 at 1024. But
 # at large widths the mean is carried by a few queries whose best two keys happen to be nearly even. The median
 # describes the typical query. At 64 its weights still move further undivided; at 1024, if it moves by a tiny step, they
-# move by at most 0.0002 of the step. At 64 about a sixth of all queries are below 0.01, at 1024 nearly two thirds.
-# Divided, none is, at any width. Inside attention this is the **vanishing gradient**.
+# move by at most 0.0002 of the step. Divided, no query's weights move by less than 0.01, at any width. Undivided, it is
+# about a sixth of the queries at 64 and nearly two thirds at 1024: inside attention this is the **vanishing gradient**.
 #
 # Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of
 # that key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning

@@ -511,11 +511,12 @@ print("times the mask, after       ", zeroed.round(3), "sum", zeroed.sum().round
 print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 
 # %% [markdown]
-# Multiplying the scores by the mask is wrong, because a score of 0 is not a weight of 0: the hidden word still gets 0.09.
-# Multiplying the weights is half right, because they no longer sum to 1. Divided by their sum they agree with the first
-# line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the softmax of the others.
-# Minus infinity does it in one step. And it is safe where the hidden score is a thousand larger than the rest. After a
-# softmax over all of them the weights of the others would have rounded to 0, and dividing by their sum would be 0/0.
+# Multiplying the scores by the mask is wrong, because a score of 0 is not a weight of 0: the hidden word still gets
+# 0.09. Multiplying the weights is only half right, because they no longer sum to 1. Divided by their sum they agree
+# with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the
+# softmax of the others. Minus infinity does it in one step. And it is safe where the hidden score is a thousand larger
+# than the rest. After a softmax over all of them the weights of the others would have rounded to 0, and dividing by
+# their sum would be 0/0.
 #
 # ### Two ways to go wrong
 #

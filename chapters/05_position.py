@@ -468,10 +468,10 @@ print(
 assert apart > 0.1
 
 # %% [markdown]
-# It is *dog* in the one and *man* in the other. Words and positions need not keep apart so neatly; further down we
-# separate sums in which they overlap. And the subject of a verb is not always the word before it. But heads that attend
-# to the word before, or after, are among the first that one finds in trained models ([Voita and others,
-# 2019](https://aclanthology.org/P19-1580/), call them positional heads), and chapter 6 shows one.
+# What *bites* receives is nearest to *dog* in the one and to *man* in the other. Words and positions need not keep
+# apart so neatly; further down we separate sums in which they overlap. And the subject of a verb is not always the word
+# before it. But heads that attend to the word before, or after, are among the first that one finds in trained models
+# ([Voita and others, 2019](https://aclanthology.org/P19-1580/), call them positional heads), and chapter 6 shows one.
 
 # %% tags=["proof"]
 assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
@@ -712,22 +712,23 @@ quiz.several_choices(
 # ## Turning instead of adding
 #
 # A step is a rotation, so distance can enter the scores in another way. Do not add anything to the words. Instead, turn
-# each pair of entries of a *query* by its angle at the query's position, and those of a *key* by theirs. A head has
-# $d_k$ entries, so $d_k$ takes the place of $D$ in the frequencies. With $R_t$ for the rotation by $t$ steps,
+# each pair of entries of a *query* by its angle at the query's position, and each pair of a *key* by its angle at the
+# key's position. A head has $d_k$ entries, so $d_k$ takes the place of $D$ in the frequencies. With $R_t$ for the
+# rotation by $t$ steps,
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
 # since turning back by $s$ undoes $s$ of the $t$ steps. The score depends on the two words and on the difference of
-# their positions: it is a **relative** encoding. Sinusoids are **absolute**: what is added to a word depends on where
-# it stands, even though the dot product of two encodings depends on their distance only. These are **rotary positions**
-# (RoPE). They are applied in every layer, so that no layer has to remember them; the values are not turned, because
-# only the scores need the distance; and distance enters every score by itself, where added positions must be picked out
-# by $W_Q$ and $W_K$. Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) and many open language models
-# since use them. For longer texts their angles are rescaled (*position interpolation*, [Chen and others,
-# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others
-# subtract a multiple of the distance from each score ([ALiBi, Press and others,
-# 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order (*NoPE*; [chapter
-# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+# their positions: the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where it
+# stands, even though the dot product of two encodings depends on their distance only. Positions that turn queries and
+# keys are called **rotary positions** (RoPE). They are applied in every layer, so that no layer has to remember them;
+# the values are not turned, because only the scores need the distance; and distance enters every score by itself, where
+# added positions must be picked out by $W_Q$ and $W_K$. Llama ([Touvron and others,
+# 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. For longer texts their angles
+# are rescaled (*position interpolation*, [Chen and others, 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and
+# others, 2023](https://arxiv.org/abs/2309.00071)). Others subtract a multiple of the distance from each score ([ALiBi,
+# Press and others, 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order
+# (*NoPE*; [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %%
 rng = np.random.default_rng(8)

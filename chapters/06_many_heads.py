@@ -618,8 +618,8 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # go: Voita and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15
 # BLEU; Michel and others found layers that manage with a single one. That several heads *can* do in one layer what one
 # cannot does not mean that each trained head does something of use. A map of weights shows neither what a head hands
-# over nor whether another hands over the same. So to see whether two heads differ, compare their weights on the same
-# sentences; to see whether one is needed, switch it off, as chapter 15 does.
+# over nor whether another hands over the same. To see whether two heads attend to the same words, compare their weights
+# on the same sentences; to see whether one is needed, switch it off, as chapter 15 does.
 
 # %% [markdown]
 # ## Break it: merged without the swap

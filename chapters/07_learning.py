@@ -757,10 +757,10 @@ for name, parameter in model.named_parameters():
     print(f"{name:22} {tuple(parameter.shape)}")
 
 # %% [markdown]
-# Matrices and biases, and not one attention weight. One of them cannot even learn: the bias of the keys adds the same
-# number to all scores of a query, and that changes no weight. Attention weights are computed for each note, like the
-# scores and the blend. Shuffle the note, so that Ada stands second, and the same parameters give the first question its
-# row in another order:
+# Matrices and biases, and not one attention weight. One of these parameters cannot even learn: the bias of the keys
+# adds the same number to all scores of a query, and that changes no weight. Attention weights are computed for each
+# note, like the scores and the blend. Shuffle the note, so that Ada stands second, and the same parameters give the
+# first question its row in another order:
 
 # %%
 order = torch.tensor([3, 0, 4, 1, 2])

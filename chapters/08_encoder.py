@@ -1021,7 +1021,7 @@ assert min(ends[False, False, 0.015]) > 2
 #
 # The layer norm of the [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) divides by the
 # *sample* standard deviation, for which the sum of squares is divided by $D - 1$, and adds $\epsilon$ outside the root.
-# The latter makes no difference for vectors of ordinary size. How far is that from PyTorch's?
+# The latter makes no difference for vectors of ordinary size. How far is this norm from PyTorch's?
 
 
 # %%

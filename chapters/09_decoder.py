@@ -394,8 +394,8 @@ quiz.one_choice(
 # ## The whole transformer
 #
 # Two embeddings, two stacks, and the linear map. `TransformerConfig` extends the `LayerConfig` of chapter 8, and its
-# defaults are the paper's base model, but for one table of embeddings that the paper shares, and for where PyTorch
-# drops more.
+# defaults are the paper's base model, except that the paper shares one table of embeddings where we have two, and that
+# we drop more entries, as PyTorch does.
 
 # %% tags=["export"] module="transformer"
 from dataclasses import dataclass
@@ -626,9 +626,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # position by position: after `<bos>` comes *I*, after *I* comes *am*. In code, the targets are `answers[:, 1:]`, and
 # the decoder receives `answers[:, :-1]`, the targets *shifted right*. (A shorter answer of a batch also feeds its
 # `<eos>`, which is harmless: what should follow is padding.) This is **next-token prediction**. The loss skips padding
-# (`ignore_index=0`). This is called **teacher forcing**, because the model goes on from the right words whatever it
-# would have said. It has a price: in use it goes on from its *own* words, and training never showed it a beginning with
-# a mistake in it (**exposure bias**), so one mistake may bring the next.
+# (`ignore_index=0`). Training with the right words as input is called **teacher forcing**, because the model goes on
+# from them whatever it would have said. It has a price: in use it goes on from its *own* words, and training never
+# showed it a beginning with a mistake in it (**exposure bias**), so one mistake may bring the next.
 
 
 # %%
@@ -969,12 +969,12 @@ with torch.no_grad():
 #
 # It rests on one property: *no position sees its future*. So it is worth a test of its own. Change the last words of
 # the answer, and nothing before them may move, in training mode and out of it. Dropout must be 0 for that, since it
-# moves everything at random. (Or ask autograd: the gradient of those logits with respect to a later word's embedding
-# must be zero.) The function below changes the targets after the third. This **leak test** finds only masks that show
-# too much of the target's future. It cannot find a mask that hides too much, a wrong mask on the cross-attention, or a
-# target that was not shifted: a model asked to predict the very word it is given copies it, and its loss falls to 0
-# without any look at the future. In use it repeats `<bos>`. Padding has such a test too: append it to the question, and
-# nothing may move.
+# moves everything at random. (Or ask autograd: the gradient of the earlier logits with respect to a later word's
+# embedding must be zero.) The function below changes the targets after the third. This **leak test** finds only masks
+# that show too much of the target's future. It cannot find a mask that hides too much, a wrong mask on the
+# cross-attention, or a target that was not shifted: a model asked to predict the very word it is given copies it, and
+# its loss falls to 0 without any look at the future. In use it repeats `<bos>`. Padding has such a test too: append it
+# to the question, and nothing may move.
 
 
 # %%

@@ -808,7 +808,7 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# **Adam.** Both optimizers get everything right at some learning rate, SGD at one thirty times as high. Over a factor
+# **Adam.** Both optimisers get everything right at some learning rate, SGD at one thirty times as high. Over a factor
 # of ten Adam gets more than 99 percent, SGD more than 96; at their highest both get nothing right. So this small model
 # does not need Adam. Large transformers do. Why is debated ([Zhang and others, 2020](https://arxiv.org/abs/1912.03194);
 # [Kunstner and others, 2023](https://arxiv.org/abs/2304.13960)).

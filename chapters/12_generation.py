@@ -617,12 +617,12 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# At 256 tokens it has 128 times fewer rows to compute. The gain in time is smaller, partly because a matrix product
-# with many rows uses a processor better than many products with one. The price of the cache is memory that grows with
-# every token: two vectors for each layer. Count it for the paper's base model, 6 layers of width 512 with 4 bytes a
-# number: $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each hypothesis of each
-# sentence. A model of 7 billion parameters with 32 layers of width 4,096, at 2 bytes a number, keeps half a megabyte
-# for each token. Eight texts of 4,096 tokens need 17 GB, more than its parameters do ([Pope and others,
+# At 256 tokens the cache leaves 128 times fewer rows to compute. The gain in time is smaller, partly because a matrix
+# product with many rows uses a processor better than many products with one. The price of the cache is memory that
+# grows with every token: two vectors for each layer. Count it for the paper's base model, 6 layers of width 512 with 4
+# bytes a number: $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each hypothesis of
+# each sentence. A model of 7 billion parameters with 32 layers of width 4,096, at 2 bytes a number, keeps half a
+# megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than its parameters do ([Pope and others,
 # 2023](https://arxiv.org/abs/2211.05102)).
 #
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer,

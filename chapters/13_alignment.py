@@ -392,7 +392,8 @@ for place, word in enumerate(text.split()):
 #
 # One sentence proves little, and it might be *woman* that was brought, and not a gender. So take all test sentences
 # that begin with *the* and a man, a dog, a woman, a cat or a kitten (and have no pronoun that tells the gender as
-# well), exchange with each of the other nouns that are not in the sentence, and see whose article is written.
+# well), exchange one state at a time for that of the same sentence with another of these nouns, one that is not in it
+# already, and see whose article is written.
 
 # %%
 PRONOUNS = set("he him his she her it its".split())
@@ -523,7 +524,6 @@ quiz.one_choice(
 # | 1.5 | $\tanh 2 = 0.964$ | 1.928 | 0.552 |
 #
 # The softmax is the one you know. The decoder receives $0.080 \cdot (-0.5) + 0.368 \cdot 0.5 + 0.552 \cdot 1.5 = 0.97$.
-#
 
 # %% tags=["export"] module="recurrent"
 import math
@@ -890,14 +890,14 @@ assert (
 
 # %% [markdown]
 # So why did transformers replace recurrent networks? Not because of a race over equal steps. Even on one core of a CPU
-# its step takes three quarters of the GRU's time and five sixths of the LSTM's, each with its best settings. So in the
-# same time a transformer can make more steps, or larger ones.
+# a transformer's step takes three quarters of the GRU's time and five sixths of the LSTM's, each with its best
+# settings. So in the same time a transformer can make more steps, or larger ones.
 #
 # How large must a difference be? Count the sentences that one of two models gets wrong and the other right. If neither
 # were better, each such sentence would be a fair coin. For 5 against 0 the chance of so uneven a split, in either
 # direction, is $2 / 2^5 = 6$ percent; for 9 against 0 it is 0.4 percent. This is the **sign test**. It asks whether
-# these two *trained models* differ. Whether the two *kinds* do is a question about seeds, and suppose that all three of
-# one side beat all three of the other: chance alone does that in 2 of the $\binom{6}{3} = 20$ orders.
+# these two *trained models* differ. Whether the two *kinds* do is a question about seeds. Suppose that all three seeds
+# of one side beat all three of the other: chance alone does that in 2 of the $\binom{6}{3} = 20$ orders.
 
 # %% tags=["quiz"]
 quiz.one_choice(

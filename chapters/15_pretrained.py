@@ -595,11 +595,11 @@ assert 0.35 < within < 0.45
 
 # %% [markdown]
 # In the middle: rank 35 of 72. Switching off most heads changes little, so a middle rank still lies low in the figure.
-# Over all heads, the clearer the map, the *smaller* the change. But the number may have another cause: a map is also
-# clear when all weight goes to `[SEP]`. So measure how clear it is among words alone, and nothing is left of the
-# correlation (−0.09). What goes with it is how much weight a head gives to words at all. Nor is that an effect of the
-# last layer, where the change is largest: ranked layer by layer, the correlation is the same, 0.40. (Others may do the
-# work of a head that is off, and this ablation takes one at a time.)
+# Over all heads, the clearer the map, the *smaller* the change. But this correlation may have another cause: a map is
+# also clear when all weight goes to `[SEP]`. So measure how clear it is among words alone, and nothing is left of it
+# (−0.09). What goes with the change is how much weight a head gives to words at all. Nor is that an effect of the last
+# layer, where the change is largest: ranked layer by layer, the correlation is the same, 0.40. (Others may do the work
+# of a head that is off, and this ablation takes one at a time.)
 #
 # And the attention on the special tokens? A weight says how much of a *value* is taken. If the value has a small norm,
 # even a large weight contributes little. Measure the norm of what each token hands over, weight times value through
@@ -638,7 +638,7 @@ assert 0.18 < equal < 0.2
 
 # %% [markdown]
 # In layers 2 to 5 the special tokens get nearly two thirds of the weight. Of the summed norms they account for 21 to 26
-# percent, hardly more than two tokens of a dozen would if all were alike.
+# percent, not much more than the 19 percent that they would have if all tokens were alike.
 #
 # ### A sink, or a source?
 #

@@ -452,8 +452,8 @@ assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
 # has begun. The random state in it is that of rank 0. The other ranks draw a fresh one whenever the run is saved or
 # loaded, from the seed, the step and the rank, so that no two draw the same dropout.
 #
-# Does it hold? Train a model that reverses sentences, for 20 steps: in one process, in two that each have the full
-# model, and in three that each have a shard. (The accident is for later.)
+# Do they all train the same model? Train one that reverses sentences, for 20 steps: in one process, in two that each
+# have the full model, and in three that each have a shard. (The accident is for later.)
 
 # %%
 import os
@@ -716,12 +716,12 @@ for name, (config, steps, hours) in models.items():
 assert [round(100 * share) for share in shares.values()] == [29, 42]
 
 # %% [markdown]
-# Counted, it is less than half. What do 29 and 42 percent say? Both counts are of the same hours, so their quotient is
-# the **model FLOPs utilisation** (MFU): of what the eight could do, that much went into the products of the model. (We
-# have not counted products with padding, which are work too. And the 9.5 is itself an estimate, the paper's, of what a
-# P100 sustains with 32 bits.) Where the rest went nobody has measured. [Chapter 20](20_one_gpu.ipynb#where-does-it-go)
-# found sums, norms and other memory-bound work, and here it is communication, too. The larger model does better, as one
-# would expect of larger products.
+# Counted, the work is less than half of the estimate. What do 29 and 42 percent say? Both counts are of the same hours,
+# so their quotient is the **model FLOPs utilisation** (MFU): of what the eight could do, that much went into the
+# products of the model. (We have not counted products with padding, which are work too. And the 9.5 is itself an
+# estimate, the paper's, of what a P100 sustains with 32 bits.) Where the rest went nobody has measured. [Chapter
+# 20](20_one_gpu.ipynb#where-does-it-go) found sums, norms and other memory-bound work, and here it is communication,
+# too. The larger model does better, as one would expect of larger products.
 #
 # ### What would it cost today?
 #
