@@ -12,7 +12,7 @@
 # transformer of 2017 has a second stack, which attends to the question and to its own words so far, and never to words
 # that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. At the end of
 # this chapter the transformer of the paper is complete and equal to PyTorch's, a small one has learnt to answer, and
-# you have the whole model once more in a hundred lines.
+# you have the whole model once more in seventy lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It
 # takes about 30 minutes to read, and 50 more for the exercises. To write a transformer this afternoon, begin at [the
