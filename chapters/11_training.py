@@ -819,7 +819,7 @@ plt.show()
 #
 # **Clipping.** With Adam, clipping makes no difference here. SGD reaches 99 percent a hundred steps later without it.
 #
-# **The schedule.** A line and half a cosine are equally good. The inverse square root gets there just as soon, but does
+# **The schedule.** A line and half a cosine are equally good. The inverse square root is there equally soon, but does
 # not settle, since its last steps are still four tenths of the longest. The paper's own schedule, with its 4,000 steps
 # of warm-up, is at step 600 only 15 percent of the way up. It was made for 100,000 steps. So a schedule must fit the
 # length of the run. And averaging the last checkpoints does what small last steps do: it brings the inverse square root
