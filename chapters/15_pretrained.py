@@ -709,12 +709,11 @@ for text, weights in zip(texts, maps, strict=True):
     tokens, mask = minilm.batch([text])
     weight = mask[:, 0, 0].float()
     x = minilm.embeddings(tokens).detach()
-    whole, moved = sentence_vectors(x, mask, weight), []
-    for token in range(1, tokens.shape[1] - 1):
-        hidden = mask.clone()
-        hidden[..., token] = False
-        turned = sentence_vectors(x, hidden, weight)
-        moved.append(1 - (turned * whole).sum().item())
+    one_each = ~torch.eye(tokens.shape[1], dtype=torch.bool)[1:-1, None, None]
+    whole = sentence_vectors(x, mask, weight)
+    copies = x.expand(len(one_each), -1, -1)
+    turned = sentence_vectors(copies, mask & one_each, weight)
+    moved = 1 - (turned @ whole.T)[:, 0]
     looked_at = weights.mean((0, 1, 2))[1:-1]
     correlations.append(np.corrcoef(ranks(looked_at.numpy()), ranks(moved))[0, 1])
 print(f"{np.mean(correlations):.2f} ± {np.std(correlations):.2f} over 20 sentences")
@@ -740,15 +739,15 @@ assert 0.65 < np.mean(correlations) < 0.85
 @torch.no_grad()
 def states(sentences):
     """Vectors of the first 15 tokens, after 0 to 6 layers; then tokens and positions."""
-    found = []
-    for sentence in sentences:
-        tokens, mask = minilm.batch([sentence])
+    found, sentences = [], sorted(sentences, key=len)  # with little padding
+    for first in range(0, len(sentences), 16):
+        tokens, mask = minilm.batch(sentences[first : first + 16])
         x = [minilm.embeddings(tokens)]
         for layer in minilm.encoder.layers:
             x.append(layer(x[-1], mask))
-        inner = slice(1, min(16, tokens.shape[1] - 1))  # no special tokens
-        found.append([*(each[0, inner] for each in x), tokens[0, inner]])
-        found[-1].append(torch.arange(16)[inner])
+        position = torch.arange(tokens.shape[1]).expand_as(tokens)
+        inner = (tokens > 103) & (position < 16)  # up to 103 they are special
+        found.append([each[inner] for each in (*x, tokens, position)])
     return [torch.cat(part).numpy() for part in zip(*found, strict=True)]
 
 
