@@ -22,7 +22,9 @@ from benchmarks.results import FOLDER, save
 from benchmarks.search import Settings, climb
 from classroom.measured import measured
 from dotformer.command_line.commands import device_named
+from dotformer.command_line.models import new_translator
 from dotformer.data.corpora import Corpus, Pair
+from dotformer.recurrent import RecurrentSeq2Seq
 from dotformer.support.recording import record_weights
 from dotformer.tokens import BPETokenizer
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
@@ -83,13 +85,17 @@ def translator_of(task: Task, model: str, settings: Settings, *tokenizers: BPETo
 
     def made(width: int) -> Translator:
         options = shape(model, width, settings) | task.shape
-        return Translator(*tokenizers, options.pop("kind", "transformer"), options)
+        return new_translator(*tokenizers, options.pop("kind", "transformer"), options)
 
     with torch.device("meta"):
         width = min(range(24, 257, 4), key=lambda width: abs(parameters(made(width).model) - task.parameters))
     translator = made(width)
     scaled = translator.model
-    tables = [scaled] if translator.kind == "recurrent" else [scaled.source_embeddings, scaled.target_embeddings]
+    tables = (
+        [scaled]
+        if isinstance(translator.model, RecurrentSeq2Seq)
+        else [scaled.source_embeddings, scaled.target_embeddings]
+    )
     for table in tables:
         table.scale = settings["size"] * width**0.5
     return translator
@@ -109,7 +115,7 @@ def attention(translator: Translator, pair: Pair) -> torch.Tensor:
     [(source, target)] = translator.encode_pairs([pair])
     model = translator.model.eval()
     rows = [torch.tensor([row], device=model.output.weight.device) for row in (source, target[:-1])]
-    if translator.kind == "recurrent":
+    if isinstance(translator.model, RecurrentSeq2Seq):
         return model.attend(*rows)[1][None]
     with record_weights(model) as seen:
         model(*rows)
@@ -136,7 +142,7 @@ def run(tasks: Mapping[str, Task], device: str, job: dict[str, Any]) -> dict[str
         rows = []
     found = {
         "seconds": round(clock() - start, 1),
-        "width": translator.shape["d_model"],
+        "width": translator.model.config.d_model,
         "parameters": parameters(translator.model),
         "validation_loss": rows[-1]["validation_loss"] if rows else 1e9,
         "validation_exact": [round(row["validation_exact"], 4) for row in rows] or [0.0],

@@ -26,6 +26,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from benchmarks.race import SEEDS, Store, asked_for
 from benchmarks.search import Settings, climb
 from benchmarks.tokens import PATTERN
+from dotformer.command_line.models import new_translator
 from dotformer.data.corpora import Corpus, Pair, cmudict, multi30k
 from dotformer.devices import training_flops
 from dotformer.tokens import BPETokenizer
@@ -166,7 +167,7 @@ def train(device: str, budget: float, job: dict[str, Any]) -> dict[str, Any]:
     shape = {"norm_first": True, "share_embeddings": not exact, "max_length": 256, "num_heads": 4}
     shape |= {"d_model": width, "d_ff": 2 * width, "dropout": settings["dropout"]}
     shape |= {"num_encoder_layers": depth, "num_decoder_layers": depth}
-    translator = Translator(*tokenizers, "transformer", shape)
+    translator = new_translator(*tokenizers, "transformer", shape)
     size = sum(parameter.numel() for parameter in translator.model.parameters())
     row = job | {"parameters": size}
     if size > LARGEST:

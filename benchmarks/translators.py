@@ -76,7 +76,7 @@ def points_right(translator: Translator, pairs: list[Pair]) -> list[list[float]]
 
     Nothing without attention or without a gold alignment. Several heads are followed by their mean.
     """
-    if not pairs[0].alignment or not translator.shape.get("attention", True):
+    if not pairs[0].alignment or not getattr(translator.model.config, "attention", True):
         return []
     hits = []
     for pair in pairs:

@@ -336,7 +336,7 @@ class KVAttention:
         self.v = attention.split_heads(attention.w_v(x))
 
     def extend(self, x: Tensor) -> Tensor:
-        """Keep those of new tokens x (B, 1, D) too, and attend from x to all."""
+        """Keep those of new tokens x (B, T, D) too, and attend from x to all."""
         new = KVAttention(self.attention, x)
         self.k = torch.cat([self.k, new.k], dim=-2)
         self.v = torch.cat([self.v, new.v], dim=-2)

@@ -4,18 +4,17 @@ Never edited by hand: edit the chapter, then `make tangle`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from sacrebleu.metrics import BLEU, CHRF
-from torch import nn
+from torch import Tensor, nn
 
 from dotformer.data.corpora import Pair
-from dotformer.generation import KVCache, beam_search
-from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
+from dotformer.generation import beam_search
+from dotformer.support.decoding import Decoding
 from dotformer.support.texts import fitting_tokens
 from dotformer.tokens import BPETokenizer
-from dotformer.transformer import Transformer, TransformerConfig
 
 
 def corpus_score(
@@ -76,43 +75,25 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, s
     return corpus_score(CHRF(), hypotheses, references)
 
 
-def model_classes() -> dict[str, tuple[type, type, type]]:
-    """For each kind of model: its configuration, itself, and its state in use.
-
-    Defined in chapter 14, "One translator for every model".
-    """
-    return {
-        "transformer": (TransformerConfig, Transformer, KVCache),
-        "recurrent": (RecurrentConfig, RecurrentSeq2Seq, RecurrentState),
-    }
-
-
 class Translator:
     """A model and its two tokenizers: text in, text out.
 
-    `kind` is "transformer" or "recurrent", and `shape` the model's configuration
-    without the sizes of the vocabularies, which are the tokenizers'. Raises
-    ValueError for another kind or a shape that does not belong to it.
+    The model writes with `state(model, tokens)`, whose tokens (B, S) are what it
+    shall translate; a text may have `longest` tokens.
 
     Defined in chapter 14, "One translator for every model".
     """
 
     def __init__(
-        self, source: BPETokenizer, target: BPETokenizer, kind: str, shape: dict
+        self,
+        source: BPETokenizer,
+        target: BPETokenizer,
+        model: nn.Module,
+        state: Callable[[nn.Module, Tensor], Decoding],
+        longest: int = 1024,
     ) -> None:
-        if kind not in model_classes():
-            raise ValueError(
-                f"kind must be one of {', '.join(model_classes())}, not {kind!r}"
-            )
-        config, model, self.state = model_classes()[kind]
-        # what the tokenizers fix
-        ours = {"source_vocab_size", "target_vocab_size", "pad_id"}
-        unknown = shape.keys() - (config.__dataclass_fields__.keys() - ours)
-        if unknown:
-            raise ValueError(f"a {kind} has no {', '.join(sorted(unknown))}")
         self.source, self.target = source, target
-        self.kind, self.shape = kind, shape
-        self.model: nn.Module = model(config(len(source), len(target), **shape))
+        self.model, self.state, self.longest = model, state, longest
 
     def encode_pairs(
         self, pairs: Iterable[Pair]
@@ -125,11 +106,6 @@ class Translator:
             )
             for p in pairs
         ]
-
-    @property
-    def longest(self) -> int:
-        """How many tokens a text may have."""
-        return getattr(self.model.config, "max_length", 1024)
 
     def tokens(self, text: str) -> list[int]:
         """Source tokens of a text, none if it is nothing but space.

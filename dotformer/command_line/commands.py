@@ -1,4 +1,4 @@
-"""The commands train, translate, evaluate and search."""
+"""The commands train, translate, evaluate, write and search."""
 
 import argparse
 import csv
@@ -18,6 +18,8 @@ from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
 from dotformer.distributed import DistributedTrainer
+from dotformer.generation import greedy, sample
+from dotformer.gpt import GPT
 from dotformer.pretrained import load_minilm, search
 from dotformer.support.checkpoints import RunFolder
 from dotformer.support.memory import memory_advice
@@ -30,11 +32,12 @@ from dotformer.translation import bleu, chrf, exact_match
 SHOWN = 10  # translations that --save keeps
 CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default; an error names what there is.
 
-  [data]      corpus = "number_words", "grammar", "cmudict", "multi30k" or "parallel", and the arguments of that
-              function in dotformer.data.corpora; parallel: train, validation, test = ["SOURCE", "TARGET"], text files
-              with a sentence a line, named from where CONFIG.toml lies
+  [data]      corpus = "number_words", "grammar", "cmudict", "multi30k", "docstrings" or "parallel", and the arguments
+              of that function in dotformer.data.corpora; parallel: train, validation, test = ["SOURCE", "TARGET"],
+              text files with a sentence a line, named from where CONFIG.toml lies
   [tokens]    vocab_size = 10000, shared = false (one tokenizer for both sides)
-  [model]     kind = "transformer" or "recurrent", and the fields of TransformerConfig or RecurrentConfig
+  [model]     kind = "transformer", "recurrent" or "gpt", and the fields of TransformerConfig, RecurrentConfig or
+              GPTConfig; a gpt needs shared = true in [tokens]
   [training]  max_tokens = 4096 (in a batch, padding included), precision = "float32", "tf32" or "bfloat16" (of
               products), and the fields of TrainingConfig
 
@@ -171,6 +174,27 @@ def evaluate_command(args: argparse.Namespace) -> None:
         )
 
 
+def write_command(args: argparse.Namespace) -> None:
+    """Print a text that the model writes after a prompt, drawn token by token."""
+    device = device_named(args.device)
+    translator = Run.load(args.folder).trained(device)
+    tokens, length = translator.tokens(args.prompt), args.length or min(200, translator.longest)
+    if length > translator.longest:
+        raise ValueError(f"the model can write {translator.longest} tokens, not {length}")
+    if not tokens and not isinstance(translator.model, GPT):
+        raise ValueError("the prompt is empty: this model translates, and needs something to translate")
+    prompt = torch.tensor([tokens], dtype=torch.long, device=device)
+    state = translator.state(translator.model.eval(), prompt)
+    if args.temperature:
+        generator = torch.Generator(device)
+        generator.manual_seed(args.seed) if args.seed is not None else generator.seed()
+        filters = {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
+        [written] = sample(state, length, generator, **filters)
+    else:
+        [written] = greedy(state, length)
+    print(translator.target.decode(written).strip())
+
+
 def search_command(args: argparse.Namespace) -> None:
     """Print the sentences of a text that are nearest in meaning to a question, the nearest first."""
     try:
@@ -201,14 +225,21 @@ def beam(text: str) -> int:
 
 
 def best(text: str) -> int:
-    """An argument that is a number of passages."""
+    """An argument that is a number of passages, or of tokens."""
     if int(text) < 1:
         raise ValueError
     return int(text)
 
 
+def share(text: str) -> float:
+    """An argument that is a share of the probability."""
+    if not 0 < float(text) <= 1:
+        raise ValueError
+    return float(text)
+
+
 def alpha(text: str) -> float:
-    """An argument that is an exponent."""
+    """An argument that is an exponent, or a temperature."""
     if not 0 <= float(text) <= 100:
         raise ValueError
     return float(text)
@@ -246,6 +277,18 @@ def parser() -> Parser:
         made.add_argument("--alpha", type=alpha, default=0.6, help="how much length is favoured (default: 0.6)")
     made.add_argument("--part", choices=("test", "validation"), default="test", help="of the corpus (default: test)")
     made.add_argument("--save", type=Path, metavar="FILE.json", help="write it all, with configuration and curve")
+    made = command(write_command, "Write a text after a prompt, drawn by its probabilities", "Example:\n  python -m "
+                   "dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm --temperature 0.7")  # fmt: skip
+    made.add_argument("folder", type=Path, metavar="FOLDER", help="where train has kept the model")
+    made.add_argument(
+        "prompt", metavar="PROMPT", nargs="?", default="", help="what stands before it (default: nothing)"
+    )
+    made.add_argument("--temperature", type=alpha, default=1.0, help="0: the likeliest token each time (default: 1)")
+    made.add_argument("--top-k", type=best, metavar="K", help="draw from the K likeliest tokens (default: from all)")
+    made.add_argument("--top-p", type=share, default=1.0, metavar="P", help="draw from the likeliest tokens that"
+                      " together have a share P (default: 1)")  # fmt: skip
+    made.add_argument("--length", type=best, metavar="N", help="at most so many tokens (default: 200)")
+    made.add_argument("--seed", type=int, help="the same seed writes the same text (default: another each time)")
     short = "Find the sentences of a text that are nearest in meaning to a question"
     made = command(search_command, short, 'Example:\n  python -m dotformer search README.md "what do I need?"')
     made.add_argument("file", type=Path, metavar="FILE", help="a text, in English, as UTF-8")

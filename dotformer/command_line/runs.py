@@ -15,11 +15,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model
 
+from dotformer.command_line.models import FIXED, MODELS, longest_text, new_translator
 from dotformer.data import corpora
 from dotformer.support.files import replacing
 from dotformer.tokens import BPETokenizer
 from dotformer.training import TrainingConfig
-from dotformer.translation import Translator, model_classes
+from dotformer.translation import Translator
 
 
 def parallel(train: list[str], validation: list[str], test: list[str]) -> corpora.Corpus:
@@ -47,11 +48,11 @@ class Training(TrainingConfig):
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
 
 
-CORPORA = {name: getattr(corpora, name) for name in ("number_words", "grammar", "cmudict", "multi30k")}
+CORPORA = {name: getattr(corpora, name) for name in ("number_words", "grammar", "cmudict", "multi30k", "docstrings")}
 SECTIONS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # the key that chooses, and what there is
     "data": ("corpus", CORPORA | {"parallel": parallel}),
     "tokens": ("", {"": Tokens}),
-    "model": ("kind", {kind: parts[0] for kind, parts in model_classes().items()}),
+    "model": ("kind", {kind: parts[0] for kind, parts in MODELS.items()}),
     "training": ("", {"": Training}),
 }
 RENAMED = {  # keys of [training] in earlier versions
@@ -62,7 +63,6 @@ RENAMED = {  # keys of [training] in earlier versions
     "accumulate": "accumulation_steps",
     "every": "validate_every",
 }
-OURS = ("source_vocab_size", "target_vocab_size", "pad_id")  # what the tokenizers fix
 PARTS, SIDES = ("train", "validation", "test"), ("source", "target")
 FILES = ("source.json", "target.json", "model.safetensors", "log.csv", "checkpoint.safetensors")
 WANTED = {int: "a whole number", float: "a number", bool: "true or false", list[str]: "two file names"}
@@ -85,7 +85,8 @@ def section(name: str, given: dict[str, Any]) -> dict[str, Any]:
     chosen = given.pop(choice, next(iter(choices)))
     if chosen not in list(choices):
         raise ValueError(f"[{name}] {choice} must be one of {', '.join(choices)}, not {chosen!r}")
-    keys = {key: p for key, p in inspect.signature(choices[chosen]).parameters.items() if key not in OURS}
+    fixed = () if name == "tokens" else FIXED
+    keys = {key: p for key, p in inspect.signature(choices[chosen]).parameters.items() if key not in fixed}
     for key, value in given.items():
         if key not in keys and name == "training" and key in RENAMED:
             raise ValueError(f"[training] {key} is called {RENAMED[key]} now")
@@ -126,13 +127,13 @@ class Run:
                     raise ValueError(f"there is no section [{name}]; there are {', '.join(SECTIONS)}")
             self.config = {name: section(name, dict(content.get(name, {}))) for name in SECTIONS}
             data, model, tokens = (self.config[name] for name in ("data", "model", "tokens"))
-            if model["share_embeddings"] and not tokens["shared"]:
+            if model.get("share_embeddings") and not tokens["shared"]:
                 raise ValueError("[model] share_embeddings needs [tokens] shared = true")
             with named("[training]"):
                 self.training = Training(**self.config["training"])
         if data["corpus"] == "parallel":
             data |= {part: [str((path.parent / name).absolute()) for name in data[part]] for part in PARTS}
-        self.longest = min(model.get("max_length", self.training.max_tokens), self.training.max_tokens)
+        self.longest = min(longest_text(model["kind"], model), self.training.max_tokens)
 
     @classmethod
     def load(cls, folder: Path) -> "Run":
@@ -211,7 +212,7 @@ class Run:
         tokens["learnt"] = learnt
         with named("[model]"), torch.random.fork_rng():
             torch.manual_seed(self.training.seed)
-            return Translator(*both, shape.pop("kind"), shape)
+            return new_translator(*both, shape.pop("kind"), shape)
 
     def trained(self, device: str) -> Translator:
         """The model as it was when its validation loss was lowest."""

@@ -1,9 +1,11 @@
-"""Pairs of texts to learn from: two that are made by rules, two that are published, and any two text files."""
+"""Pairs of texts to learn from: made by rules, published, read from installed packages, or in any two text files."""
 
+import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -18,6 +20,8 @@ GERMAN_PARTS = """
     ein eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf sechzehn siebzehn zwanzig dreißig vierzig fünfzig
     sechzig siebzig achtzig neunzig hundert tausend und
 """
+
+DOCUMENTED = "numpy scipy networkx matplotlib sklearn"  # all come with what the book and its tests are made with
 
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/{}.gz"
 MULTI30K_PARTS = ("train", "val", "test_2016_flickr")
@@ -144,6 +148,41 @@ def cmudict(validation: int = 2000, test: int = 12_000, seed: int = 0) -> Corpus
         raise ValueError(f"{validation} + {test} words of {len(words)} leave none to learn")
     parts = words[held:], words[test:held], words[:test]
     return Corpus(*([Pair(" ".join(word), sound) for word in part for sound in sounds[word]] for part in parts))
+
+
+def docstrings(
+    validation: int = 500, test: int = 500, longest: int = 600, seed: int = 0, packages: str = DOCUMENTED
+) -> Corpus:
+    """Qualified names from installed packages, and their documentation, as it stands in the code.
+
+    "numpy.linalg.norm" is a source, "Matrix or vector norm. ..." its target. One of over `longest` characters ends with
+    a paragraph before that. No text is there twice; many are similar. Nothing of the packages is imported. Raises
+    ValueError when a package is missing or too few texts are found.
+    """
+    found: dict[str, str] = {}
+    for package in packages.split():
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:
+            raise ValueError(f"there is no package {package} here to read docstrings from")
+        folder = Path(spec.origin).parent
+        for path in sorted(folder.rglob("*.py")):
+            parts = [package, *path.relative_to(folder).with_suffix("").parts]
+            if not {"tests", "testing"} & set(parts):
+                module = ".".join(parts).removesuffix(".__init__")
+                for name, text in documented(ast.parse(path.read_bytes()), module):
+                    found.setdefault(text if len(text) <= longest else text[:longest].rpartition("\n\n")[0], name)
+    pairs = [Pair(name, text) for text, name in found.items() if len(text) > 40]
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    return Corpus.split([pairs[n] for n in order], validation, test)
+
+
+def documented(node: ast.Module | ast.ClassDef | ast.FunctionDef, name: str) -> Iterator[tuple[str, str]]:
+    """The qualified name and the docstring of a module, a class or a function, and of what is defined in it."""
+    if text := ast.get_docstring(node):
+        yield name, text
+    for inner in node.body:
+        if isinstance(inner, ast.ClassDef | ast.FunctionDef):
+            yield from documented(inner, f"{name}.{inner.name}")
 
 
 def multi30k(source: str = "en", target: str = "de") -> Corpus:

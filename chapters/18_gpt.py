@@ -1,0 +1,1059 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 18. What is left without the encoder?
+#
+# Most language models of today have one stack. Take the decoder of [chapter 9](09_decoder.ipynb), leave out the
+# attention to the encoder, and you have a **decoder-only** model, a **GPT** (*generative pre-trained transformer*). By
+# the end of this chapter you have written one, counted GPT-2's parameters to the last one, seen a small one learn to
+# write documentation, and found the two heads with which a model copies from what it has read.
+#
+# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 30
+# minutes to read, and 30 more for the exercises.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. A GPT is the decoder's half of it, without cross-attention."}}
+from functools import partial
+
+import matplotlib.pyplot as plt
+from classroom import checks, plots, quiz, transformer_map
+
+plots.book_style()
+transformer_map(built=18)
+
+# %% [markdown]
+# ## One sequence
+#
+# A decoder layer has three sublayers: self-attention, cross-attention and a feed-forward network. Without
+# cross-attention two are left, the same two as in the *encoder* layer of chapter 8. What makes such a layer a decoder's
+# is the causal mask.
+#
+# Cross-attention was how the answer got to see the question. Where does the question go now? Into the same sequence, in
+# front of the answer:
+#
+# > *why are you tired* `<bos>` *I work too much* `<eos>`
+#
+# A word of the answer attends to all words before it, and the question is among them. So self-attention does what
+# cross-attention did. What stands in front is called the **prompt**. Compare:
+#
+# | | two stacks | one stack |
+# |---|---|---|
+# | a word of the question sees | the whole question | the question up to itself |
+# | layer 3 of the answer reads | what the *last* encoder layer made of the question | what layer 2 made of it |
+# | question and answer have | parameters of their own | the same parameters |
+#
+# And something becomes possible that was not: there need be no question. In any text each word comes after others, so
+# any text can be learnt from as it is, and nobody has to translate or label it. A model that gives a probability to
+# every next token of a text is a **language model**.
+#
+# **Predict first.** The model reads the nine tokens from *why* to *much*. Of the 81 scores of a head, how many does the
+# causal mask leave? And how many targets are there to learn from, if only the answer counts?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "A nine by nine map, queries as rows and keys as columns: why are you tired, begin, I work too much. On and below the diagonal the cells are filled, 45 of them. The rows from begin to much, five of them, have a target beside them: I, work, too, much, end. In these rows, the cells under the four words of the question are marked in red: there the answer reads the question. The cells above the diagonal are blank."}}
+import numpy as np
+
+question, answer = "why are you tired".split(), "<bos> I work too much".split()
+tokens, targets = question + answer, [""] * 4 + "I work too much <eos>".split()
+figure, axes = plt.subplots(figsize=(5.2, 4))
+for row, column in np.ndindex(9, 9):
+    crosses = row >= 4 > column
+    seen = (plots.RED if crosses else plots.BLUE) if column <= row else plots.BLANK
+    axes.add_patch(plt.Rectangle((column, row), 1, 1, fc=seen, ec="white", lw=1.5))
+for row, target in enumerate(targets):
+    axes.text(9.2, row + 0.5, target, va="center", color=plots.INK)
+axes.text(9.2, -0.4, "target", color=plots.GREY, va="center")
+axes.set(xlim=(0, 11), ylim=(9, -0.8), aspect="equal", ylabel="query")
+axes.set_xticks(np.arange(9) + 0.5, tokens, rotation=60, ha="right")
+axes.set_yticks(np.arange(9) + 0.5, tokens)
+axes.tick_params(length=0)
+axes.spines[:].set_visible(False)
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# 45 scores are left ($9 \cdot 10 / 2$), and five rows have a target. The red block is the old cross-attention: queries
+# from the answer, keys and values from the question. A language model without a prompt would learn from all rows.
+#
+# In code: embeddings, a stack of chapter 8's layers, a score for every token. Three choices are GPT-2's ([Radford and
+# others
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)): the
+# positions are learned, the norms stand first, and the matrix of the output *is* the embedding table, as in chapter 9.
+# Prompts of a batch differ in length, so padding gets a mask, and must not count as a position: `cumsum` counts the real
+# tokens.
+
+# %% tags=["export"] module="gpt"
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from dotformer.decoder import causal_mask
+from dotformer.encoder import EncoderLayer, LayerConfig, Stack
+from dotformer.support.settings import check_settings
+from dotformer.support.shapes import shapes
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTConfig(LayerConfig):
+    """All that fixes a GPT's shape. Defaults: the smallest GPT-2."""
+
+    vocab_size: int
+    num_layers: int = 12
+    max_length: int = 1024
+    pad_id: int = 0
+    d_model: int = 768
+    num_heads: int = 12
+    d_ff: int = 3072
+    activation: Literal["relu", "gelu"] = "gelu"
+    norm_first: bool = True
+
+    def __post_init__(self) -> None:
+        check_settings(self, zero=("pad_id",), shares=("dropout",))
+
+
+class GPT(nn.Module):
+    """A decoder-only model: encoder layers under a causal mask, learned positions.
+
+    After Radford and others (2019). Matrices start normal, with deviation 0.02 at
+    width 768, smaller by the root of their number where they write to the stream.
+    """
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        self.tokens = nn.Embedding(c.vocab_size, c.d_model)
+        self.positions = nn.Embedding(c.max_length, c.d_model)
+        self.dropout = nn.Dropout(c.dropout)
+        self.stack = Stack(EncoderLayer, c, c.num_layers)
+        self.output = nn.Linear(c.d_model, c.vocab_size, bias=False)
+        self.output.weight = self.tokens.weight
+        std = 0.02 * (768 / c.d_model) ** 0.5
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                writes = name.endswith(("w_o.weight", "down.weight"))
+                shrink = (2 * c.num_layers) ** -0.5 if writes else 1
+                nn.init.normal_(parameter, std=std * shrink)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    @shapes
+    def embed(
+        self, tokens: Int[Tensor, "B T"], real: Bool[Tensor, "B S"]
+    ) -> Float[Tensor, "B T D"]:
+        """Vectors of the last T of S tokens; `real` is False for padding."""
+        length, longest = real.shape[1], self.config.max_length
+        if length > longest:
+            raise ValueError(f"{length} tokens exceed max_length {longest}")
+        positions = (real.cumsum(dim=1) - 1).clamp(min=0)[
+            :, length - tokens.shape[1] :
+        ]
+        return self.dropout(self.tokens(tokens) + self.positions(positions))
+
+    @shapes
+    def forward(
+        self, prompt: Int[Tensor, "B S"], text: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T V"]:
+        """Logits: row t scores what may follow the prompt and text 0 to t.
+
+        Padding (`config.pad_id`) is masked, and counts as no position.
+        """
+        tokens = torch.cat([prompt, text], dim=1)
+        real = tokens != self.config.pad_id
+        mask = causal_mask(tokens.shape[1], tokens.device) & real[:, None, None]
+        x = self.stack(self.embed(tokens, real), mask)
+        return self.output(x[:, prompt.shape[1] :])
+
+
+# %% [markdown]
+# Is it the same model as the published one? The library `transformers` has GPT-2. Make a small one with random numbers,
+# put its parameters into ours (folded), and compare all logits.
+
+# %% tags=["hide-input"]
+import warnings
+
+warnings.filterwarnings("ignore", message="IProgress")  # about progress bars
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.utils import logging
+
+logging.set_verbosity_error()
+
+
+def named_as_ours(theirs, d_model):
+    """GPT-2's parameters under our names; theirs has transposed matrices, and Q, K, V in one."""
+    names = {
+        "wte": "tokens",
+        "wpe": "positions",
+        "ln_f": "stack.norm",
+        "ln_1": "attention_add_norm.norm",
+        "ln_2": "feed_forward_add_norm.norm",
+        "attn.c_proj": "attention.w_o",
+        "mlp.c_fc": "feed_forward.up",
+        "mlp.c_proj": "feed_forward.down",
+        "h.": "stack.layers.",
+    }
+    found = {}
+    for name, tensor in theirs.items():
+        if name.startswith("transformer."):
+            ours = name.removeprefix("transformer.")
+            for old, new in names.items():
+                ours = ours.replace(old, new, 1)
+            matrix = tensor.T if "c_" in name and tensor.ndim == 2 else tensor
+            if "c_attn" in ours:
+                for letter, part in zip("qkv", matrix.split(d_model), strict=True):
+                    found[ours.replace("attn.c_attn", f"attention.w_{letter}")] = (
+                        part
+                    )
+            else:
+                found[ours] = matrix
+    return found | {"output.weight": found["tokens.weight"]}
+
+
+# %%
+torch.manual_seed(0)
+sizes = {
+    "vocab_size": 50,
+    "n_positions": 40,
+    "n_embd": 32,
+    "n_layer": 3,
+    "n_head": 4,
+}
+gpt2 = GPT2LMHeadModel(
+    GPT2Config(**sizes, activation_function="gelu", bos_token_id=1, eos_token_id=2)
+).eval()
+shape = {"d_model": 32, "num_heads": 4, "d_ff": 128, "num_layers": 3}
+ours = GPT(GPTConfig(vocab_size=50, max_length=40, **shape)).eval()
+ours.load_state_dict(named_as_ours(gpt2.state_dict(), d_model=32))
+tokens = torch.randint(1, 50, (2, 20))
+with torch.no_grad():
+    theirs = gpt2(tokens).logits
+    no_prompt = ours(tokens[:, :0], tokens)
+    with_prompt = ours(tokens[:, :7], tokens[:, 7:])
+print(f"without a prompt: {(no_prompt - theirs).abs().max():.0e}")
+print(
+    f"the first seven as a prompt: {(with_prompt - theirs[:, 7:]).abs().max():.0e}"
+)
+assert torch.allclose(no_prompt, theirs, atol=1e-6)
+assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-6)
+
+# %% [markdown]
+# The same, to the last digits. And where a text is cut into prompt and rest changes no logit: it only says from which row
+# on the model is asked.
+#
+# ### Is the decoder an encoder with a mask?
+#
+# Half of the truth. The stack of a GPT is exactly that. The decoder of 2017 has one sublayer more, and through that
+# sublayer alone it knows of the source. Switch it off in chapter 9's model, and give it two different questions:
+
+# %%
+from dotformer.transformer import Transformer, TransformerConfig
+
+config = TransformerConfig(
+    50, 50, num_encoder_layers=2, num_decoder_layers=2, d_model=32, num_heads=4
+)
+translator = Transformer(config).eval()
+sources, target = torch.randint(1, 50, (2, 6)), tokens[:1, :5].expand(2, -1)
+with torch.no_grad():
+    one, other = translator(sources, target)
+    print(
+        f"two sources, one target: logits differ by {(one - other).abs().max():.2f}"
+    )
+    for layer in translator.decoder.layers:
+        for parameter in layer.cross_attention.w_o.parameters():
+            parameter.zero_()
+    one, other = translator(sources, target)
+    print(f"without cross-attention: {(one - other).abs().max():.2f}")
+assert torch.equal(one, other)
+
+# %% [markdown]
+# Without cross-attention the 2017 model writes the same, whatever it was asked. A GPT does not, because the question
+# stands in its own sequence.
+
+# %% tags=["quiz"]
+quiz.number(
+    "A decoder layer of 2017 has $d_{ff} = 4 D$. Leaving out cross-attention takes away what share of its matrices' numbers, in percent?",
+    100 * 4 / (4 + 4 + 8),
+    tolerance=0.5,
+    feedback="Yes: $4 D^2$ of $16 D^2$. Self-attention has as many, and the feed-forward network twice that.",
+    mistakes=[
+        (
+            100 / 3,
+            "One of three sublayers, but they differ in size: the feed-forward network has $8 D^2$.",
+        ),
+        (50, "That would be true if there were only the two attentions."),
+    ],
+    otherwise="Four matrices $D \\times D$ for each attention, two of $D \\times 4D$ for the feed-forward network.",
+)
+
+# %% [markdown]
+# ## GPT-2, counted
+#
+# **By hand**, with $D = 768$, twelve layers, 50,257 tokens and 1,024 positions:
+#
+# | | numbers |
+# |---|---|
+# | embeddings, which the output uses too | $50{,}257 \cdot 768 = 38{,}597{,}376$ |
+# | positions | $1{,}024 \cdot 768 = 786{,}432$ |
+# | a layer: attention $4 D^2 + 4 D$, feed-forward $8 D^2 + 5 D$, two norms $4 D$ | $12 D^2 + 13 D = 7{,}087{,}872$ |
+# | twelve of them | $85{,}054{,}464$ |
+# | the final norm | $2 D = 1{,}536$ |
+#
+# The sum is 124,439,808.
+
+# %%
+with torch.device("meta"):  # shapes, and no numbers
+    gpt2 = GPT(GPTConfig(vocab_size=50_257))
+count = sum(parameter.numel() for parameter in gpt2.parameters())
+print(f"{count:,}")
+assert count == 124_439_808
+layer = gpt2.stack.layers[0].parameters()
+assert sum(parameter.numel() for parameter in layer) == 7_087_872
+
+# %% [markdown]
+# That is the published model's size. GPT-3 is the same drawing with $D = 12{,}288$ and 96 layers ([Brown and others
+# 2020](https://arxiv.org/abs/2005.14165)); it differs from GPT-2 in that half of its layers attend to a window only.
+#
+# ## Text that nobody had to label
+#
+# What can you train on without downloading anything? The packages that came with this book are documented, and that
+# documentation lies in their code. `docstrings` reads five of them, NumPy, SciPy, NetworkX, Matplotlib and scikit-learn,
+# and gives each function's name as a prompt and its documentation as the text:
+
+# %%
+from classroom.measured import measured
+
+found = measured("docstrings")
+print("prompt:", found["example"]["name"], "\n")
+print(found["example"]["text"])
+
+# %% [markdown]
+# There are 12,880 of them. Most have several paragraphs; what exceeds 600 characters is cut after a paragraph. The text
+# keeps its lines, because how a docstring is laid out can be learnt too.
+#
+# ### A small one, here
+#
+# Take one package, 600 subword tokens and two layers. Nothing is new but the model: `Trainer` and `evaluate` are those
+# of chapter 11.
+
+# %%
+from dotformer.data.corpora import docstrings
+from dotformer.tokens import BPETokenizer
+from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
+
+corpus = docstrings(100, 100, longest=300, packages="networkx")
+tokenizer = BPETokenizer.train(
+    (f" {text}" for pair in corpus.train for text in pair[:2]), vocab_size=600
+)
+
+
+def encoded(pairs):
+    """Tokens of each prompt, and of each text between special ones."""
+    return [
+        (
+            tokenizer.encode(f" {pair.source}"),
+            tokenizer.encode(f" {pair.target}", True),
+        )
+        for pair in pairs
+    ]
+
+
+train, held_out = (
+    encoded(corpus.train),
+    list(pair_batches(encoded(corpus.validation))),
+)
+shape = {
+    "d_model": 64,
+    "num_heads": 4,
+    "d_ff": 256,
+    "num_layers": 2,
+    "dropout": 0.0,
+}
+config = TrainingConfig(
+    120, 6e-3, warmup_steps=20, label_smoothing=0.0, validate_every=40
+)
+
+
+def trained(positions=True):
+    """A small model after 120 steps, and its validation losses."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocab_size=600, max_length=512, **shape))
+    if not positions:
+        model.positions.weight.data.zero_()
+        model.positions.weight.requires_grad_(False)
+    history = Trainer(model, config).train(
+        partial(pair_batches, train, max_tokens=1024),
+        partial(evaluate, batches=held_out),
+        progress=False,
+    )
+    return model.eval(), {row["step"]: row["validation_loss"] for row in history}
+
+
+small, losses = trained()
+print(f"{len(train)} texts; a guess costs ln 600 = {np.log(600):.2f} nats a token")
+print({step: round(loss, 2) for step, loss in losses.items()})
+
+# %% [markdown]
+# From 6.4 to 4.2 in 120 steps, a [perplexity](11_training.ipynb#what-should-be-small) of 67: it is as unsure as
+# if it chose among that many tokens, all equally likely.
+#
+# ### Does a causal model need positions?
+#
+# **Predict first.** Without positions an encoder takes a sentence for a bag of words ([chapter
+# 4](04_self_attention.ipynb#are-the-weights-based-on-position)). Train the same model with all positions at 0. How much
+# worse is it?
+
+# %%
+_, without = trained(positions=False)
+print({step: round(loss, 2) for step, loss in without.items()})
+
+# %% [markdown]
+# Better: 3.92 instead of 4.20. In a causal model the mask tells the order: the first token attends to one token, the
+# tenth to ten, and what they blend differs. [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) found that
+# language models without positions do nearly as well as others, and that positions can be read from their vectors. Our
+# 512 vectors for positions start as noise, and 120 steps are few to learn them. So do not conclude that positions are
+# useless: further down, where a model has to copy, they make the difference between a loss of 0.2 and one of 1.1.
+#
+# ### A million parameters
+#
+# `configs/gpt-docstrings.toml` is a model of four layers, of width 128, with 2,000 tokens, 1.2 million parameters. It
+# learns from all five packages, 1.2 million tokens, for 1,500 steps of up to 2,048 tokens: ten minutes of one core. A
+# program trains it with three seeds (`python -m benchmarks.docstrings`, half an hour, with all that is measured on them
+# below).
+#
+# How low can the loss be, for somebody who only counts? Always the same guess costs $\ln 2000$. Whoever knows how often
+# each token occurs pays the **unigram entropy**. Whoever also knows what tends to follow each token, the **bigram
+# entropy**, measured on texts that were not counted.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams before step 50, and cross the line of bigrams near step 370."}}
+runs = [run for run in found["runs"] if run["corpus"] == "model"]
+figure, axes = plt.subplots(figsize=(6.6, 3.4))
+for run in runs:
+    axes.plot(
+        *zip(*run["validation_losses"], strict=True), color=plots.BLUE, lw=1.2
+    )
+for name, label in (
+    ("uniform", "a guess, ln 2000"),
+    ("unigram", "unigrams"),
+    ("bigram", "bigrams"),
+):
+    nats = found["entropies"][name]
+    axes.axhline(nats, color=plots.GREY, lw=1, ls="--")
+    axes.text(1500, nats + 0.08, label, color=plots.GREY, ha="right")
+axes.text(900, 3.55, "GPT, three seeds", color=plots.BLUE)
+axes.set(xlabel="step", ylabel="validation loss, nats a token", ylim=(2.5, 8.2))
+plt.show()
+
+# %%
+test = [run["test_loss"] for run in runs]
+print("test losses:", *test)
+print("entropies:", {name: round(n, 2) for name, n in found["entropies"].items()})
+bits = np.mean(test) / np.log(2) / found["characters_a_token"]
+print(f"bits a character: {bits:.2f}")
+for text in runs[0]["while_learning"]:
+    lines = [line for line in text["text"].splitlines() if line.strip()][:9]
+    print(
+        f"\nafter {text['step']} steps:\n" + "\n".join(line[:78] for line in lines)
+    )
+
+# %% [markdown]
+# After 50 steps it has beaten the unigrams, near step 370 it passes the bigrams, and it ends at 3.1 nats, 1.5 bits a
+# character. Read what it wrote for the invented name `numpy.linalg.triangular_norm`: at the start, random subwords;
+# after 200 steps, words and brackets of documentation, in no order; at the end, sections with their headings and
+# dashes, an array with a shape, and sentences whose grammar nearly holds and which mean nothing. That is what a million
+# parameters can do: the form comes first.
+#
+# ### Learning while it reads
+#
+# Its parameters no longer change, and yet it goes on learning in a sense: the more it has read of a text, the better it
+# predicts the next token. This is called **in-context learning** ([Brown and others
+# 2020](https://arxiv.org/abs/2005.14165)). Here it is measured on the tokens 144 to 159 of the 135 longest texts of the
+# test set. The name is always there, and of the text in front of these tokens only the last $n$.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that the model sees, for three seeds. 3.9 with none, 3.4 with 16, 3.0 with all 144; every doubling helps."}}
+figure, axes = plt.subplots(figsize=(5.8, 3))
+for run in runs:
+    lengths, nats = zip(*run["by_context"].items(), strict=True)
+    axes.plot(range(len(lengths)), nats, color=plots.BLUE, marker="o", ms=4, lw=1.2)
+axes.set_xticks(range(len(lengths)), [*lengths[:-1], "all"])
+axes.set(xlabel="tokens that it sees before them", ylabel="loss, nats a token")
+plt.show()
+
+# %% tags=["proof"]
+contexts = [list(run["by_context"].values()) for run in runs]
+assert all(np.all(np.diff(each) < 0) for each in contexts)
+assert round(np.mean([each[0] for each in contexts]), 1) == 3.9
+assert round(np.mean([each[5] for each in contexts]), 1) == 3.4
+assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
+
+# %% [markdown]
+# From 3.9 with nothing but the name to 3.0 with everything, and each doubling helps. Part of this is plain grammar, which
+# needs the last few words. But the step from 16 to all tokens, 0.4 nats, cannot be that: it is the subject, the names of
+# arguments, the layout of this very text.
+#
+# ### What has the next token to do with answering?
+#
+# A model that gives each next token a probability gives one to a whole text, the product of them. So it can be asked:
+# *which of these answers is likeliest after this question?* Here the question is a text of the test set with four names,
+# its own and three others. Which name makes the text likeliest?
+
+# %%
+for run in runs:
+    print(f"seed {run['seed']}:", run["names_found"])
+right = np.mean([run["names_found"]["model"] for run in runs])
+assert 0.89 < right < 0.92 and runs[0]["names_found"]["shared words"] == 0.754
+
+# %% [markdown]
+# It finds the right one for nine texts of ten, where guessing would find one of four, and counting the words that name
+# and text share finds three of four. Nobody has trained it to choose names. It was trained to predict text, and to
+# predict a text well, it helps to know what the text is about. That is the bet behind GPT-2 and GPT-3: with enough
+# text, the questions that people ask occur in it. A model that is to answer in a helpful tone is then trained further on
+# prompts with good answers, with the very loss of this chapter, which counts the answer's tokens only. That is called
+# **instruction tuning** ([Ouyang and others 2022](https://arxiv.org/abs/2203.02155)).
+
+# %% [markdown]
+# ## How does it copy?
+#
+# *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog* a moment
+# ago. No count of word pairs could know that; it holds for this text alone. How would a stack of attention layers do it?
+# With the word *dog* as its query, a head finds the earlier *dog*. But it needs the word *after* that, and a key knows
+# only its own word.
+#
+# It takes two layers, and both can be wired by hand, with [chapter 6](06_many_heads.ipynb#heads-are-a-sum)'s reading of
+# a head: its rows of $W_O$ say where in the vector it writes. Give each vector four blocks: the **word** (one-hot), its
+# **position** (the waves of chapter 5), and two that are empty, the word **before** it and a **guess** at the next.
+#
+# 1. A **previous-token head** in layer 1. Its query is the position, turned back by one step
+#    ([a rotation](05_position.ipynb#a-step-is-a-rotation)), its key the position, its value the word. It writes to
+#    *before*.
+# 2. An **induction head** in layer 2. Its query is the word, its key the block *before*: so *dog* attends to the words
+#    that had *dog* before them. Its value is the word there, and it writes to *guess*.
+#
+# **Predict first.** In *the dog sees the man the dog*, what is the guess at the last word, *dog*? And what would it be if
+# the text ended with *the*?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "The words the dog sees the man the dog in a row. Layer 1: from each word a short arrow to the word before it; under sees stands: before = dog. Layer 2: from the last word, dog, a long arrow back to sees, whose block before says dog; what comes back is the guess sees."}}
+from classroom.diagram import Diagram
+
+text = "<bos> the dog sees the man the dog".split()
+drawing = Diagram(8.6, 2.2)
+for n, word in enumerate(text):
+    x = 0.6 + 1.07 * n
+    drawing.text(x, 1.1, word)
+    if n:
+        drawing.arc(x - 0.1, x - 0.97, 1.25, plots.BLUE)
+        drawing.text(x, 0.78, f"before: {text[n - 1]}", plots.BLUE, size=9)
+drawing.arc(0.6 + 7.49, 0.6 + 3.21, 1.3, plots.RED)
+drawing.text(0.6 + 7.49, 0.45, "guess: sees", plots.RED, size=9)
+drawing.text(0.6, 2.05, "layer 1", plots.BLUE, size=9)
+drawing.text(1.4, 2.05, "layer 2", plots.RED, size=9)
+plt.show()
+
+# %%
+from dotformer.by_hand.attention import scaled_dot_product_attention
+from dotformer.by_hand.positions import rotation_matrix, sinusoidal_positions
+
+words = "<bos> dog man sees the".split()
+blocks = {"word": 5, "position": 16, "before": 5, "guess": 5}
+starts = np.cumsum([0, *blocks.values()])
+D = starts[-1]
+
+
+def block(name):
+    """A matrix (D, width) that reads one block of a vector; its transpose writes."""
+    start = starts[list(blocks).index(name)]
+    return np.eye(D)[:, start : start + blocks[name]]
+
+
+def head(x, w_q, w_k, w_v, w_o):
+    """What a head adds to each vector, and its weights, under the causal mask."""
+    causal = np.tril(np.ones((len(x), len(x)), dtype=bool))
+    out, weights = scaled_dot_product_attention(x @ w_q, x @ w_k, x @ w_v, causal)
+    return out @ w_o, weights
+
+
+x = np.zeros((len(text), D))
+x += np.eye(5)[[words.index(word) for word in text]] @ block("word").T
+x += sinusoidal_positions(len(text), 16) @ block("position").T
+
+# %% [markdown]
+# Each head is four matrices, and each of them reads or writes a block. (The factors of 200 make each softmax choose.)
+
+# %%
+position, word = block("position"), block("word")
+back = 200 * position @ rotation_matrix(-1, 16)
+added, to_previous = head(x, back, position, word, block("before").T)
+x = x + added
+added, to_next = head(x, 200 * word, block("before"), word, block("guess").T)
+guess = (x + added) @ block("guess")
+for n, name in enumerate(text):
+    best = ", ".join(f"{w} {g:.2f}" for w, g in zip(words, guess[n], strict=True))
+    print(f"{name:5} {best}")
+assert words[guess[-1].argmax()] == "sees" and guess[-1].max() > 0.99
+assert np.allclose(guess[6], [0, 0.5, 0.5, 0, 0], atol=0.01)
+
+# %% [markdown]
+# After the last *dog* the guess is *sees*, with a weight of 1.00. After the *the* before it, it is *dog* or *man*, half
+# and half, since both have followed *the*. And where a word is new, as at the first four, nothing matches, and the
+# weight is spread over what there is. Such a pair of heads is an **induction circuit** ([Elhage and others
+# 2021](https://transformer-circuits.pub/2021/framework/index.html)). It knows no word and no grammar: *AB ... A*,
+# therefore *B*.
+#
+# One layer could not do it: the key of *sees* must know of the *dog* before it, and before any layer has run it knows
+# only itself and its position.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "The induction head of layer 2 has the *word* as its query. What would it do with the word as its key, too?",
+    quiz.right(
+        "Attend to itself and to earlier occurrences of the same word, and guess that word again",
+        "Yes: equal words match equal words. Only a key that knows the word *before* it shifts the answer by one.",
+    ),
+    quiz.wrong(
+        "The same, a little less sharply",
+        "The value comes from the position that matched. With the word as its key that is *dog*, not *sees*.",
+    ),
+    quiz.wrong(
+        "Nothing, since the causal mask hides earlier words",
+        "The mask hides later ones. All earlier words can be seen.",
+    ),
+)
+
+# %% [markdown]
+# ### Found in a trained model
+#
+# Nobody wires a model by hand. Does training find this? Give two layers of two heads texts of letters in which there is
+# nothing else to learn: each text has four words of its own, made of random letters and said again and again in random
+# order, with a random letter after each. The first time, nothing about a word can be predicted. Later, its first letter
+# tells the rest, to a reader who looks back. For comparison there are models of one layer, and of two layers without
+# positions (`python -m benchmarks.copying`, ten minutes; three seeds each).
+#
+# **Predict first.** As the loss on repeated letters falls, does it fall evenly?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over 2,000 steps. Above, the loss on repeated letters: three models of two layers stay at 3.3 until step 250, fall to between 0.4 and 0.7 by step 450, and end below 0.2; three models of one layer stay above 3.1; three of two layers without positions sink slowly, to 1.1 or 1.2. Below, the largest weight of a head of layer 2 on what came after: 0.04 until step 250, between 0.6 and 0.9 at step 450, 0.85 to 0.96 in the end."}}
+copying = measured("copying")["runs"]
+figure, (above, below) = plt.subplots(2, 1, figsize=(6.4, 4.8), sharex=True)
+for run in copying:
+    steps = [row["step"] for row in run["rows"]]
+    usual = run["layers"] == 2 and run["positions"]
+    color = plots.BLUE if usual else plots.GREY if run["positions"] else plots.GOLD
+    above.plot(steps, [row["loss"] for row in run["rows"]], color=color, lw=1.2)
+    if usual:
+        after = [np.max(row["after"][1]) for row in run["rows"]]
+        below.plot(steps, after, color=plots.RED, lw=1.2)
+above.text(2000, 2.7, "one layer", color=plots.GREY, ha="right")
+above.text(2000, 0.35, "two layers", color=plots.BLUE, ha="right")
+above.text(2000, 1.5, "no positions", color=plots.GOLD, ha="right")
+above.set(ylabel="loss on known letters", ylim=(0, 3.7))
+below.set(xlabel="step", ylabel="weight on what\ncame after", ylim=(0, 1))
+figure.tight_layout()
+plt.show()
+
+# %%
+two_layers = [run for run in copying if "without" in run]
+print("seed  layer head  before  after  loss without it   (of all heads)")
+for run in two_layers:
+    last = run["rows"][-1]
+    for layer, head in np.ndindex(2, 2):
+        before, after = (last[name][layer][head] for name in ("before", "after"))
+        lost = run["without"][layer][head]
+        ending = f"   ({last['loss']:.2f})" if layer == head == 0 else ""
+        place = f"{run['seed']:4} {layer + 1:6} {head + 1:4}"
+        print(f"{place} {before:7.2f} {after:6.2f} {lost:16.2f}{ending}")
+        assert lost > 1.5 * last["loss"]
+        assert layer == 0 or after > 0.84
+
+# %% tags=["proof"]
+for run in copying:
+    rows, last = {row["step"]: row for row in run["rows"]}, run["rows"][-1]
+    if "without" in run:
+        assert rows[250]["loss"] > 3.2 and np.max(rows[250]["after"][1]) < 0.05
+        assert rows[450]["loss"] < 0.7 and np.max(rows[450]["after"][1]) > 0.6
+        assert 0.25 < max(np.max(row["before"][0]) for row in run["rows"]) < 0.3
+        assert last["loss"] < 0.19 and np.min(run["without"]) >= 0.28
+        assert np.min(last["after"][1]) > 0.84 and np.max(last["after"][1]) < 0.96
+    elif run["layers"] == 1:
+        assert 3.1 < last["loss"] < 3.2
+    else:
+        assert 1.1 < last["loss"] < 1.2
+for run in runs:
+    scores = [row for row in run["ablations"] if len(row["heads"]) == 1]
+    assert len(scores) == 16 and max(row["after"] for row in scores) < 0.035
+    assert 12 < run["copying"]["first"] < run["copying"]["second"] < 12.7
+
+# %% [markdown]
+# It does not. For 250 steps hardly anything happens, then within 200 steps the loss falls from 3.3 to about a half, in
+# all three models, and at the same steps the heads of layer 2 turn to what came after: from a weight of 0.04 to 0.6 and
+# more. Such a sudden turn is called a **phase change**. [Olsson and others (2022)](https://arxiv.org/abs/2209.11895)
+# found it in large models too, and in-context learning begins there.
+#
+# The table shows who does what. Both heads of layer 2 have become induction heads, with 0.85 to 0.95 of their weight on
+# what came after. The heads of layer 1 attend to the last few letters, and at the turn most to the one before (0.27).
+# Every one of the four is needed: without it the loss is at least 0.28 instead of 0.18 or less. And the controls: one
+# layer never learns to copy (3.1), as the argument above said. Two layers without positions learn it slowly and badly
+# (1.1 to 1.2), since they can hardly tell which letter stood right before.
+#
+# Look at one text: choose layer 2, and move along the letters.
+
+# %% tags=["plot"]
+from classroom import movable
+
+one = two_layers[0]["example"]
+letters = [chr(96 + n) if n < 27 else chr(38 + n) for n in one["text"]]
+weights = np.array(one["thousandths"], dtype=float)
+weights /= weights.sum(axis=-1, keepdims=True)
+movable.heads(weights, letters, layer=1, head=0, token=40)
+
+# %% [markdown]
+# And the model that writes documentation? It has no such head. On random tokens that come twice it pays as much the
+# second time as the first, 12 nats, more than a guess, since it expects documentation; and none of its sixteen heads puts
+# more than 0.03 of its weight on what came after. It has read at most three million tokens, where Olsson and others
+# saw the turn after 2.5 to 5 *billion*. Its heads do something else with the context that helps.
+
+# %% [markdown]
+# ## It writes
+#
+# [Chapter 12](12_generation.ipynb#what-has-been-computed-before)'s cache kept two kinds of keys and values in each
+# layer, those of the source and those of the target. Here there is one kind. The prompt goes through all layers at once,
+# the [prefill](12_generation.ipynb#several-tokens-at-once), and after that one token at a time. `read` does both: new
+# tokens see all that has been kept, and among themselves only what stands before them.
+
+# %% tags=["export"] module="gpt"
+from dotformer.generation import KVAttention
+from dotformer.support import decoding
+
+
+class GPTCache:
+    """Texts that a GPT writes after prompts (B, S), with keys and values so far."""
+
+    special_ids = (0, 1, 2)  # as `BPETokenizer` numbers padding, begin and end
+
+    @torch.no_grad()
+    def __init__(self, model: GPT, prompt: Int[Tensor, "B S"]) -> None:
+        decoding.check_evaluating(model)
+        self.model, self.real = model, prompt[:, :0] == 0
+        nothing = model.embed(prompt[:, :0], self.real)
+        layers = model.stack.layers
+        self.kept = [KVAttention(layer.attention, nothing) for layer in layers]
+        if prompt.shape[1]:
+            self.read(prompt)
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.real)
+
+    @torch.no_grad()
+    def read(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Read some tokens of each row: logits of what may follow the last."""
+        tokens = tokens.to(self.model.output.weight.device)
+        new = tokens != self.model.config.pad_id
+        self.real = torch.cat([self.real, new], dim=1)
+        causal = causal_mask(self.real.shape[1], tokens.device)[-tokens.shape[1] :]
+        x = self.model.embed(tokens, self.real)
+        for layer, kept in zip(self.model.stack.layers, self.kept, strict=True):
+            kept.mask = causal & self.real[:, None, None]
+            x = layer.attention_add_norm(x, kept.extend)
+            x = layer.feed_forward_add_norm(x, layer.feed_forward)
+        return self.model.output(self.model.stack.norm(x[:, -1]))
+
+    def step(self, tokens: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        """Read a token of each row: logits of what may follow."""
+        return self.read(tokens[:, None])
+
+    def select(self, rows: Int[Tensor, " M"]) -> None:
+        """Keep these rows, in this order; one may be there several times."""
+        rows = rows.to(self.real.device)
+        self.real = self.real[rows]
+        for attention in self.kept:
+            attention.select(rows)
+
+
+# %% [markdown]
+# With `step` and `select` it is a `Decoding`, so greedy decoding, beam search and sampling need no new line. Does it
+# write what the model without a cache would? And may a text depend on its neighbours in a batch? Take five prompts of
+# different lengths, padded on the left, and the small model from above:
+
+# %%
+from dotformer.generation import greedy
+
+prompts = [tokenizer.encode(f" {pair.source}") for pair in corpus.test[:40]]
+longest = max(map(len, prompts))
+padded = torch.tensor([[0] * (longest - len(row)) + row for row in prompts])
+
+
+def both_ways(model):
+    """What it writes after each prompt, alone and in a batch."""
+    rows = [torch.tensor([row]) for row in prompts]
+    alone = [greedy(GPTCache(model, row), 30)[0] for row in rows]
+    return alone, greedy(GPTCache(model, padded), 30)
+
+
+alone, together = both_ways(small)
+text = torch.tensor([[1, *alone[0]]])  # <bos>, and what was written
+with torch.no_grad():
+    logits = small(torch.tensor([prompts[0]]), text)[0]
+best = logits[:-1, 3:].argmax(dim=-1) + 3
+print("without the cache, the same tokens:", best.tolist() == alone[0])
+print("in a batch, the same texts:", together == alone)
+assert best.tolist() == alone[0] and together == alone
+
+# %% [markdown]
+# On the command line, the big model is trained and writes like this:
+#
+# ```bash
+# python -m dotformer train configs/gpt-docstrings.toml      # ten minutes of one core
+# python -m dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm
+# python -m dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm --temperature 0.3 --top-p 0.9
+# ```
+#
+# What does temperature do to this model? The same prompt, nearly greedy and hot:
+
+# %%
+for name in ("colder", "hotter"):
+    written = runs[0][name]["networkx.algorithms.paths.longest_path"]
+    lines = [line for line in written.splitlines() if line.strip()][:8]
+    print(f"{name}:\n" + "\n".join(line[:78] for line in lines), "\n")
+
+# %% [markdown]
+# At a temperature of 0.1 it repeats itself, since each repetition makes the next one likelier. At 1.5, unlikely tokens
+# are drawn, and after the first of them nothing is as it was in training. At 0.8 and with $p = 0.95$ it wrote what you
+# read above.
+#
+# ## Break it: the position of padding
+#
+# Where prompts of different lengths share a batch, they are padded on the left, so that all end together. A model with
+# learned positions must then not count the padding. Code that numbers the columns of the batch instead still masks the
+# padding, so nothing crashes, and after every prompt the model writes something.
+#
+# **Predict first.** Of forty texts, how many change?
+
+
+# %%
+import copy
+
+
+class ColumnsNumbered(GPT):
+    """A GPT whose positions are the columns of the batch, padding included."""
+
+    def embed(self, tokens, real):
+        columns = torch.arange(real.shape[1])[-tokens.shape[1] :]
+        return self.tokens(tokens) + self.positions(columns)
+
+
+broken = copy.deepcopy(small)
+broken.__class__ = ColumnsNumbered
+alone, together = both_ways(broken)
+changed = [one != other for one, other in zip(alone, together, strict=True)]
+pads = [longest - len(row) for row in prompts]
+first = [tokenizer.decode(row).strip().split("\n")[0] for row in together]
+print(
+    f"{sum(changed)} of 40 texts change; {sum(pad > 0 for pad in pads)} have padding"
+)
+print("their first lines:", *sorted(set(first))[:4], sep="\n    ")
+assert not any(
+    change and not pad for change, pad in zip(changed, pads, strict=True)
+)
+
+# %% [markdown]
+# All that have padding, 39 of 40; only the longest prompt has none. From outside nothing can be seen: every text is a
+# text in the style of this model. The library `transformers` had this gap for GPT-2 until
+# [2020](https://github.com/huggingface/transformers/pull/7552), and another library that is built upon it [until
+# 2026](https://github.com/ndif-team/nnsight/issues/672). The check that finds it is the one above: each prompt alone,
+# and all in a batch, must give the same.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Why are prompts in a batch padded on the left and not on the right?",
+    quiz.right(
+        "So that the last token of each row is a real one, and the next one stands right after it, in the same column for all",
+        "Yes. With padding on the right, new tokens would follow the padding, and each row would have its end elsewhere.",
+    ),
+    quiz.wrong(
+        "Because the causal mask hides what is on the left",
+        "It hides what is on the right. Padding on either side needs a mask of its own.",
+    ),
+    quiz.wrong(
+        "Because positions on the right have not been trained",
+        "They may well have been. And padding must not count as a position on either side.",
+    ),
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: How much does counting tell?
+#
+# *Easy, 10 minutes.* Given a text as whole numbers $(T,)$, return how many nats a token an ideal guesser pays who knows
+# how often each *pair* occurs in this very text, but looks only at the token before: the mean of $-\ln p(b \mid a)$ over
+# all $T - 1$ pairs, with $p(b \mid a)$ the count of the pair $ab$ divided by the count of pairs that begin with $a$.
+# In NumPy.
+
+
+# %% tags=["exercise"]
+def bigram_entropy(tokens):
+    """Nats a token, given the token before."""
+    ...
+
+
+# %% tags=["check"]
+def counted(tokens, given=True, total=False, base=1.0):
+    pairs = list(zip(tokens[:-1].tolist(), tokens[1:].tolist(), strict=True))
+    of = {a: sum(first == a for first, _ in pairs) for a, _ in pairs}
+    nats = [
+        -np.log(pairs.count(pair) / (of[pair[0]] if given else len(pairs)))
+        for pair in pairs
+    ]
+    return (np.sum(nats) if total else np.mean(nats)) / base
+
+
+rng = np.random.default_rng(0)
+check_bigrams = partial(
+    checks.check,
+    reference=counted,
+    cases=[
+        (rng.integers(0, 3, 12),),
+        (np.array([0, 1, 0, 1, 0]),),
+        (rng.integers(5, 9, 30),),
+    ],
+    mistakes={
+        "this is the entropy of pairs; divide by the count of pairs that begin with a": partial(
+            counted, given=False
+        ),
+        "this is the sum; the mean over the pairs is wanted": partial(
+            counted, total=True
+        ),
+        "these are bits; nats are wanted": partial(counted, base=np.log(2)),
+    },
+)
+check_bigrams(bigram_entropy)
+
+
+# %% tags=["solution"]
+def bigram_entropy(tokens):
+    before, after = tokens[:-1], tokens[1:]
+    counts = np.zeros((tokens.max() + 1, tokens.max() + 1))
+    np.add.at(counts, (before, after), 1)
+    shares = counts[before, after] / counts[before].sum(axis=1)
+    return -np.log(shares).mean()
+
+
+verdict = check_bigrams(bigram_entropy)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: Score a head for copying
+#
+# *Medium, 15 minutes.* Given tokens $(T,)$ and one head's weights $(T, T)$, return the mean, over all queries whose token
+# has been there before, of the weight that they put on the tokens right after its earlier occurrences. In NumPy. Mind
+# that a query's own position counts if the token before it is the same.
+
+
+# %% tags=["exercise"]
+def copying_score(tokens, weights):
+    """Mean weight on what came after the same token earlier."""
+    ...
+
+
+# %% tags=["check"]
+def scored(tokens, weights, shift=1, over_all=False):
+    found = []
+    for t in range(len(tokens)):
+        earlier = [j for j in range(t) if tokens[j] == tokens[t]]
+        if earlier or over_all:
+            found.append(sum(weights[t, j + shift] for j in earlier))
+    return np.mean(found)
+
+
+cases = []
+for seed, size in ((1, 6), (2, 9), (3, 12)):
+    draw = np.random.default_rng(seed)
+    lower = np.tril(draw.random((size, size)))
+    cases.append((draw.integers(0, 3, size), lower / lower.sum(1, keepdims=True)))
+check_copying = partial(
+    checks.check,
+    reference=scored,
+    cases=cases,
+    mistakes={
+        "this is the weight on the earlier occurrences; the tokens after them are wanted": partial(
+            scored, shift=0
+        ),
+        "queries whose token is new do not count": partial(scored, over_all=True),
+    },
+)
+check_copying(copying_score)
+
+
+# %% tags=["solution"]
+def copying_score(tokens, weights):
+    follows = np.r_[-1, tokens[:-1]]  # the token before each key
+    after = np.tril(tokens[:, None] == follows[None, :])
+    seen = after.any(axis=1)
+    return (weights * after).sum(axis=1)[seen].mean()
+
+
+verdict = check_copying(copying_score)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 3: Bits a character
+#
+# *Easy, 5 minutes.* Losses a token cannot be compared between tokenizers. Given the loss in nats a token, the number of
+# tokens and the number of characters of a text, return bits a character.
+
+
+# %% tags=["exercise"]
+def bits_per_character(nats, tokens, characters):
+    """Bits a character."""
+    ...
+
+
+# %% tags=["check"]
+check_bits = partial(
+    checks.check,
+    reference=lambda nats, tokens, characters: (
+        nats * tokens / np.log(2) / characters
+    ),
+    cases=[(3.1, 100, 302), (1.0, 7, 7), (4.5, 20, 90)],
+    mistakes={
+        "these are nats a character": lambda n, t, c: n * t / c,
+        "characters and tokens are exchanged": lambda n, t, c: (
+            n * c / np.log(2) / t
+        ),
+        "a nat is 1 / ln 2 bits: divide": lambda n, t, c: n * t * np.log(2) / c,
+    },
+)
+check_bits(bits_per_character)
+
+
+# %% tags=["solution"]
+def bits_per_character(nats, tokens, characters):
+    return nats * tokens / characters / np.log(2)
+
+
+verdict = check_bits(bits_per_character)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# A GPT is a stack of encoder layers under a causal mask; question and answer stand in one sequence, and the next token is
+# all that it learns to predict. With enough text that teaches it form, then names, then what a text is about. To copy
+# what it has read it needs two layers: one that tells each word what stood before it, and one that asks where that word
+# stood before.
+#
+# **Sources.** GPT-2: [Radford and others
+# (2019)](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf); GPT-3
+# and in-context learning: [Brown and others (2020)](https://arxiv.org/abs/2005.14165). Models of two layers, taken
+# apart: [Elhage and others (2021)](https://transformer-circuits.pub/2021/framework/index.html); induction heads:
+# [Olsson and others (2022)](https://arxiv.org/abs/2209.11895). Scaling: [Kaplan and others
+# (2020)](https://arxiv.org/abs/2001.08361), [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556). No
+# positions: [Haviv and others (2022)](https://arxiv.org/abs/2203.16634). Instructions: [Ouyang and others
+# (2022)](https://arxiv.org/abs/2203.02155).
+#
+# **Next.** [Chapter 20](20_one_gpu.ipynb) asks what a training step costs on one device, and how to make it cheaper.
