@@ -74,9 +74,8 @@ class GPT(nn.Module):
         length, longest = real.shape[1], self.config.max_length
         if length > longest:
             raise ValueError(f"{length} tokens exceed max_length {longest}")
-        positions = (real.cumsum(dim=1) - 1).clamp(min=0)[
-            :, length - tokens.shape[1] :
-        ]
+        positions = (real.cumsum(dim=1) - 1).clamp(min=0)
+        positions = positions[:, length - tokens.shape[1] :]
         return self.dropout(self.tokens(tokens) + self.positions(positions))
 
     @shapes
