@@ -677,7 +677,7 @@ for run in runs:
 # found one in language models of two and more layers, at which induction heads form and in-context learning improves
 # abruptly.
 #
-# The table has, for each head at the end, its mean weight on the letter *before*, its weight on all that came *after*
+# The columns are, for each head at the end, its mean weight on the letter *before*, its weight on all that came *after*
 # the same letter earlier, and the loss with this head removed. Both heads of layer 2 have become induction heads, with
 # 0.84 to 0.95 of their weight on what came after. The heads of layer 1 are less tidy than ours: they attend to the last
 # few letters. (The largest weight on the one before, at any step, was 0.27.) Each of the four does its share: without
