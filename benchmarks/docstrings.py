@@ -174,7 +174,7 @@ def copying(model: GPT, vocab_size: int) -> tuple[dict[str, float], Tensor, Tens
     nats = {"first": losses[:, :REPEATED].mean(), "second": losses[:, REPEATED + 1 :].mean()}
     weights = torch.stack(list(seen.values()))  # (layers, B, H, T, T)
     before = weights.diagonal(-1, -2, -1).mean((1, 3))
-    after = weights.diagonal(1 - REPEATED, -2, -1)[..., 1:].mean((1, 3))  # from queries in the second half
+    after = weights.diagonal(1 - REPEATED, -2, -1)[..., 2:].mean((1, 3))  # from queries in the second half
     return {name: round(float(value), 3) for name, value in nats.items()}, before, after
 
 
@@ -284,7 +284,7 @@ def main() -> None:
         "tokens": sum(len(text) - 1 for _, text in pairs),
         "vocab_size": len(tokenizer),
         "characters_a_token": sum(len(p.target) for p in corpus.test)
-        / sum(len(text) - 2 for _, text in encoded(tokenizer, corpus.test)),
+        / sum(len(text) - 1 for _, text in encoded(tokenizer, corpus.test)),
         "entropies": entropies(pairs, held_out, len(tokenizer)),
         "example": dict(zip(("name", "text"), corpus.test[0], strict=False)),
     }

@@ -93,7 +93,7 @@ from typing import Literal
 import torch
 from dotformer.decoder import causal_mask
 from dotformer.encoder import EncoderLayer, LayerConfig, Stack
-from dotformer.support.settings import check_settings
+from dotformer.support.settings import check_settings, check_vocabularies
 from dotformer.support.shapes import shapes
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -115,6 +115,7 @@ class GPTConfig(LayerConfig):
 
     def __post_init__(self) -> None:
         check_settings(self, zero=("pad_id",), shares=("dropout",))
+        check_vocabularies(self.vocab_size, self.vocab_size, self.pad_id, True)
 
 
 class GPT(nn.Module):
@@ -160,11 +161,13 @@ class GPT(nn.Module):
     ) -> Float[Tensor, "B T V"]:
         """Logits: row t scores what may follow the prompt and text 0 to t.
 
-        Padding (`config.pad_id`) is masked, and counts as no position.
+        Padding (`config.pad_id`) is masked, and counts as no position; but prompt and
+        text with their padding may not be longer than `config.max_length`.
         """
         tokens = torch.cat([prompt, text], dim=1)
         real = tokens != self.config.pad_id
-        mask = causal_mask(tokens.shape[1], tokens.device) & real[:, None, None]
+        causal = causal_mask(tokens.shape[1], tokens.device)
+        mask = causal & real[:, None, None, :]
         x = self.stack(self.embed(tokens, real), mask)
         return self.output(x[:, prompt.shape[1] :])
 
@@ -392,20 +395,20 @@ _, without = trained(positions=False)
 print({step: round(loss, 2) for step, loss in without.items()})
 
 # %% [markdown]
-# Better: 3.92 instead of 4.20. In a causal model the mask tells the order. In one layer the tokens before are still a
-# bag of words, but each token has a bag of its own, the first of one token, the tenth of ten, and a second layer can
-# compare what they hold. [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) found that large language models
-# without positions (later called *NoPE*) do nearly as well as others, and that positions can be read from their
-# vectors. Our 512 vectors for positions start as noise, and 120 steps are few to learn them. So do not conclude that
-# positions are useless: further down, where a model has to copy, they make the difference between a loss of 0.2 and one
-# of 1.1.
+# Better: 3.92 instead of 4.20 (one seed each). In a causal model the mask tells the order. In one layer the tokens
+# before are still a bag of words, but each token has a bag of its own, the first of one token, the tenth of ten, and a
+# second layer can compare what they hold. [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) found that large
+# language models without positions (later called *NoPE*) do nearly as well as others, and that positions can be read
+# from their vectors. Our 512 vectors for positions start as noise, and 120 steps are few to learn them. So do not
+# conclude that positions are useless: further down, where a model has to copy, they make the difference between a loss
+# of 0.2 and one of 1.1.
 #
 # ### A million parameters
 #
 # `configs/gpt-docstrings.toml` is a model of four layers, of width 128, with 2,000 tokens, 1.2 million parameters. It
 # learns from all five packages, 1.2 million tokens, for 1,500 steps of up to 2,048 tokens: ten minutes of one core. A
-# program trains it with three seeds (`python -m benchmarks.docstrings`, half an hour, with all that is measured on them
-# below).
+# program trains it with three seeds (`python -m benchmarks.docstrings`, half an hour for these three, with all that is
+# measured on them below).
 #
 # How low can the loss be, for somebody who only counts? Always the same guess costs $\ln 2000$. Somebody who knows how
 # often each token occurs pays the **unigram entropy**. Somebody who also knows what tends to follow each token pays the
@@ -451,10 +454,11 @@ for text in runs[0]["while_learning"]:
 #
 # ### Learning while it reads
 #
-# Its parameters no longer change, and yet it goes on learning in a sense: the more it has read of a text, the better it
-# predicts the next token. This is called **in-context learning** ([Brown and others
-# 2020](https://arxiv.org/abs/2005.14165)). Here it is measured on the tokens 144 to 159 of the 135 longest texts of the
-# test set. The name is always there, and of the text in front of these tokens only the last $n$.
+# Its parameters no longer change, and yet in a sense it goes on learning: the same token is easier for it if it has
+# seen more of the text. This is **in-context learning** in the wide sense. ([Brown and others
+# 2020](https://arxiv.org/abs/2005.14165), whose word it is, mean a task that is learnt from examples in the prompt.)
+# Here it is measured on the tokens 144 to 159 of the 135 longest texts of the test set. The name is always there; of
+# the text in front of these sixteen, only the last $n$ tokens.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that the model sees, for three seeds. 3.9 with none, 3.4 with 16, 3.0 with all 144; every doubling helps."}}
 figure, axes = plt.subplots(figsize=(5.8, 3))
@@ -473,9 +477,10 @@ assert round(np.mean([each[5] for each in contexts]), 1) == 3.4
 assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 
 # %% [markdown]
-# From 3.9 with nothing but the name to 3.0 with everything, and each doubling helps. Part of this is plain grammar,
-# which needs the last few words. The step from 16 to all tokens, 0.4 nats, can hardly be that alone. Farther back stand
-# the subject, the names of the arguments, the layout of this very text.
+# From 3.9 to 3.0, and each doubling helps. (Among the sixteen, each sees those before it, so at $n = 0$ a token sees
+# seven or eight on average. And the gap in the positions is something that training never had, which may cost a little
+# too.) Part of this is plain grammar, which needs the last few words. The step from 16 to all, 0.4 nats, can hardly be
+# that alone. Farther back stand the subject, the names of the arguments, the layout of this text.
 #
 # ### What has the next token to do with answering?
 #
@@ -490,15 +495,15 @@ right = np.mean([run["names_found"]["model"] for run in runs])
 assert 0.89 < right < 0.92 and runs[0]["names_found"]["shared words"] == 0.754
 
 # %% [markdown]
-# It finds the right one for nine texts of ten, where guessing would find one of four, and counting the words that name
-# and text share finds three of four. It was never trained to choose. It was trained to predict a text after its name,
-# and for that it helps to know what belongs to such a name. That is the bet behind GPT-2 and GPT-3: whoever predicts
-# enough text must learn much of what it is about, and can then be asked by a prompt alone (**zero-shot**), or by a
-# prompt with some examples in it (**few-shot**). The result of such **pre-training**, a **base model**, continues text;
-# it does not answer. So it is **fine-tuned** on prompts with good answers, with the loss of this chapter, which counts
-# the answer's tokens alone. That is called **instruction tuning**. Often a second stage follows: people say which of
-# two answers they prefer, and the model is trained towards these (reinforcement learning from human feedback, **RLHF**,
-# [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)).
+# It finds the right one for nine texts of ten, where guessing would find one of four, and a crude count of the words
+# that name and text share finds three of four. It was never trained to choose. It was trained to predict a text after
+# its name, and for that it helps to know what belongs to such a name. That is the bet behind GPT-2 and GPT-3: whoever
+# predicts enough text must learn much of what it is about, and can then be asked by a prompt alone (**zero-shot**), or
+# by a prompt with some examples in it (**few-shot**). The result of such **pre-training**, a **base model**, continues
+# text; it does not answer. So it is **fine-tuned** on prompts with good answers, with the loss of this chapter, which
+# counts the answer's tokens alone. That is called **instruction tuning**. Often a second stage follows: people say
+# which of two answers they prefer, and the model is trained towards these (reinforcement learning from human feedback,
+# **RLHF**, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)).
 
 # %% [markdown]
 # ## How does it copy?
@@ -588,8 +593,8 @@ assert np.allclose(guess[6], [0, 0.5, 0.5, 0, 0], atol=0.01)
 # ([Elhage and others 2021](https://transformer-circuits.pub/2021/framework/index.html)). It knows no word and no
 # grammar: *AB ... A*, therefore *B*.
 #
-# One layer could not do it: the key of *sees* must know of the *dog* before it, and before any layer has run it knows
-# only itself and its position.
+# This mechanism needs two layers: the key of *sees* must know of the *dog* before it, and before any layer has run it
+# knows only itself and its position.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -613,13 +618,13 @@ quiz.one_choice(
 #
 # Does training find this? Give two layers of two heads texts in which there is little else to learn. Each text has four
 # words of its own, of four to seven letters, drawn from 32. It repeats them in random order, with a random letter after
-# each. When a word appears for the first time, its letters can only be guessed ($\ln 32 = 3.47$). Later, its first
-# letter tells the rest, to a reader who looks back. For comparison there are models of one layer, and of two layers
-# without positions (`python -m benchmarks.copying`, ten minutes; three seeds each).
+# each. When a word appears for the first time, its letters can hardly be predicted (a guess among 32 costs $\ln 32 =
+# 3.47$). Later, its first letter tells the rest, to a reader who looks back. For comparison there are models of one
+# layer, and of two layers without positions (`python -m benchmarks.copying`, ten minutes; three seeds each).
 #
 # **Predict first.** Will the loss on letters that can be known fall evenly?
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over 2,000 steps. Above, the loss on repeated letters: three models of two layers stay at 3.3 until step 250, fall to between 0.4 and 0.7 by step 450, and end below 0.2; three models of one layer stay above 3.1; three of two layers without positions sink slowly, to 1.1 or 1.2. Below, the largest weight of a head of layer 2 on what came after: 0.04 until step 250, between 0.6 and 0.9 at step 450, 0.85 to 0.96 in the end."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over 2,000 steps. Above, the loss on repeated letters: three models of two layers sink from 3.47 to 3.25 until step 250, fall to between 0.4 and 0.7 by step 450, and end below 0.2; three models of one layer stay above 3.1; three of two layers without positions sink slowly, to 1.1 or 1.2. Below, the largest weight of a head of layer 2 on what came after: 0.04 until step 250, between 0.6 and 0.9 at step 450, 0.85 to 0.96 in the end."}}
 copying = measured("copying")["runs"]
 figure, (above, below) = plt.subplots(2, 1, figsize=(6.4, 4.8), sharex=True)
 for run in copying:
@@ -671,7 +676,7 @@ for run in runs:
     assert 12 < run["copying"]["first"] < run["copying"]["second"] < 12.7
 
 # %% [markdown]
-# It does not. For 250 steps hardly anything happens, then within 200 steps the loss falls from 3.3 to about a half, in
+# It does not. For 250 steps little happens, then within 200 steps the loss falls from 3.25 to about a half, in
 # all three models, and at the same steps the heads of layer 2 turn to what came after: from a weight of 0.04 to 0.6 and
 # more. Such a sudden turn is called a **phase change**. [Olsson and others (2022)](https://arxiv.org/abs/2209.11895)
 # found one in language models of two and more layers, at which induction heads form and in-context learning improves
@@ -679,29 +684,32 @@ for run in runs:
 #
 # The columns are, for each head at the end, its mean weight on the letter *before*, its weight on all that came *after*
 # the same letter earlier, and the loss with this head removed. Both heads of layer 2 have become induction heads, with
-# 0.84 to 0.95 of their weight on what came after. The heads of layer 1 are less tidy than ours: they attend to the last
-# few letters. (The largest weight on the one before, at any step, was 0.27.) Each of the four does its share: without
-# it the loss is 0.28 to 2.3 instead of 0.16 to 0.18. And the controls: one layer never learns to copy (3.1), as the
-# argument above said. Two layers without positions learn it slowly and badly (1.1 to 1.2), since they can hardly tell
-# which letter stood right before.
+# 0.84 to 0.95 of their weight on what came after. The heads of layer 1 are not as tidy as ours: the weight on the
+# letter before is 0.08 to 0.13, a few times what an even spread would give, and the rest lies on many others. How they
+# mark a letter by the one before it, these figures do not tell; that they do, the ablation shows, since without one of
+# them the loss is 0.6 to 2.3 instead of 0.16 to 0.18. And the controls: one layer never learns to copy (3.1). Two
+# layers without positions learn it slowly, and not well in 2,000 steps (1.1 to 1.2).
 #
-# Look at one text: choose layer 2, and move along the letters.
+# Here are a head of each layer in the first of these models, on one text, queries as rows.
 
-# %% tags=["plot"]
-from classroom import movable
-
-one = two_layers[0]["example"]
-letters = [chr(96 + n) if n < 27 else chr(38 + n) for n in one["text"]]
-weights = np.array(one["thousandths"], dtype=float)
-weights /= weights.sum(axis=-1, keepdims=True)
-movable.heads(weights, letters, layer=1, head=0, token=40)
+# %% tags=["plot"] mystnb={"image": {"alt": "Two maps of 48 queries by 48 keys. On the left, a head of layer 1: pale bands below the diagonal, on the last letters and on many others. On the right, a head of layer 2: short dark diagonal lines far below the main diagonal, each as long as a word: a query attends to what followed its letter earlier."}}
+one = np.array(two_layers[0]["example"]["thousandths"])  # (layers, H, T, T)
+figure, panels = plt.subplots(1, 2, figsize=(7.6, 3.9))
+for layer, axes in enumerate(panels):
+    axes.pcolormesh(one[layer, 1] / 1000, cmap=plots.WEIGHTS, vmin=0, vmax=1)
+    axes.set(title=f"layer {layer + 1}, head 2", xlabel="key", aspect="equal")
+    axes.invert_yaxis()
+panels[0].set_ylabel("query")
+figure.tight_layout()
+plt.show()
 
 # %% [markdown]
-# And the model that writes documentation? It has no such head. On random tokens that come twice it pays as much the
-# second time as the first, 12 nats, more than a guess, since it expects documentation; and none of its sixteen heads
-# puts more than 0.03 of its weight on what came after. Letters that are nothing but copies teach copying in 450 steps;
-# in documentation, it pays less often. In the models of Olsson and others, which read general text, the turn came after
-# 2.5 to 5 billion tokens. Ours has read three million, and uses its context in other ways.
+# And the model that writes documentation? On random tokens that come twice, where such heads are usually looked for,
+# none shows. It pays as much the second time as the first, 12 nats, more than a guess, since it expects documentation;
+# and none of its sixteen heads puts more than 0.03 of its weight on what came after. Letters that are nothing but
+# copies teach copying in 450 steps; in documentation, it pays less often. In the models of Olsson and others, which
+# read general text, the turn came after 2.5 to 5 billion tokens. Ours has read three million, and uses its context in
+# other ways.
 
 # %% [markdown]
 # ## It writes
@@ -724,7 +732,11 @@ class GPTCache:
     @torch.no_grad()
     def __init__(self, model: GPT, prompt: Int[Tensor, "B S"]) -> None:
         decoding.check_evaluating(model)
-        self.model, self.real = model, prompt[:, :0] == 0
+        prompt = prompt.to(model.output.weight.device)
+        self.model, self.real = (
+            model,
+            torch.zeros_like(prompt[:, :0], dtype=torch.bool),
+        )
         nothing = model.embed(prompt[:, :0], self.real)
         layers = model.stack.layers
         self.kept = [KVAttention(layer.attention, nothing) for layer in layers]
@@ -741,10 +753,12 @@ class GPTCache:
         tokens = tokens.to(self.model.output.weight.device)
         new = tokens != self.model.config.pad_id
         self.real = torch.cat([self.real, new], dim=1)
-        causal = causal_mask(self.real.shape[1], tokens.device)[-tokens.shape[1] :]
+        S, T = self.real.shape[1], tokens.shape[1]
+        causal = causal_mask(S, tokens.device)[S - T :]
+        mask = causal & self.real[:, None, None, :]
         x = self.model.embed(tokens, self.real)
         for layer, kept in zip(self.model.stack.layers, self.kept, strict=True):
-            kept.mask = causal & self.real[:, None, None]
+            kept.mask = mask
             x = layer.attention_add_norm(x, kept.extend)
             x = layer.feed_forward_add_norm(x, layer.feed_forward)
         return self.model.output(self.model.stack.norm(x[:, -1]))
@@ -799,7 +813,7 @@ assert best.tolist() == alone[0] and together == alone
 # python -m dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm --temperature 0.3 --top-p 0.9
 # ```
 #
-# What does temperature do to this model? Here is one prompt at 0.1 and at 1.5:
+# What does temperature do to this model? Here is one prompt at 0.1, with $p = 0.95$, and at 1.5, with all tokens:
 
 # %%
 for name in ("colder", "hotter"):
@@ -849,18 +863,19 @@ assert not any(
 )
 
 # %% [markdown]
-# Some fifteen, all of them with padding. For the other prompts the wrong positions changed the logits too, but no
-# choice. From outside nothing can be seen: either text is in the style of this model. The library `transformers` had
-# this gap for GPT-2 until [2020](https://github.com/huggingface/transformers/pull/7552), and *nnsight*, which is built
-# upon it, [until 2026](https://github.com/ndif-team/nnsight/issues/672). The check that finds it is the one above: each
-# prompt alone, and all in a batch, must give the same.
+# Some fifteen, all of them with padding. For the other prompts the wrong positions changed no choice. From outside
+# nothing can be seen: either text is in the style of this model. In the library `transformers` the loop that generates
+# had this gap for GPT-2 until [2020](https://github.com/huggingface/transformers/pull/7552), and a plain forward pass
+# still leaves positions to the caller. *nnsight*, which is built upon it, forgot them [until
+# 2026](https://github.com/ndif-team/nnsight/issues/672). The check that finds it is the one above: each prompt alone,
+# and all in a batch, must give the same.
 
 # %% tags=["quiz"]
 quiz.one_choice(
     "Why are prompts in a batch padded on the left and not on the right?",
     quiz.right(
         "So that the last token of each row is a real one, and the next one stands right after it, in the same column for all",
-        "Yes. With padding on the right, new tokens would follow the padding, and each row would have its end elsewhere.",
+        "Yes. With padding on the right each row would have its end elsewhere. (Where positions are counted as here, that would be right too, but most code takes the last column.)",
     ),
     quiz.wrong(
         "Because the causal mask hides what is on the left",
@@ -1035,16 +1050,14 @@ verdict
 #
 # A GPT is a stack of encoder layers under a causal mask; question and answer stand in one sequence, and the next token
 # is all that it learns to predict. To predict text well it must learn its form and much of what it is about. To copy
-# what it has read it needs two layers: one that tells each token which token stood before it, and one that looks for
+# what it has read takes two layers: one that tells each token which token stood before it, and one that looks for
 # tokens whose predecessor was the present one, and takes them as its guess.
 #
 # **Sources.** GPT-2: [Radford and others
 # (2019)](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf); GPT-3
 # and in-context learning: [Brown and others (2020)](https://arxiv.org/abs/2005.14165). Models of two layers, taken
 # apart: [Elhage and others (2021)](https://transformer-circuits.pub/2021/framework/index.html); induction heads:
-# [Olsson and others (2022)](https://arxiv.org/abs/2209.11895). Scaling: [Kaplan and others
-# (2020)](https://arxiv.org/abs/2001.08361), [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556). No
-# positions: [Haviv and others (2022)](https://arxiv.org/abs/2203.16634). Instructions: [Ouyang and others
-# (2022)](https://arxiv.org/abs/2203.02155).
+# [Olsson and others (2022)](https://arxiv.org/abs/2209.11895). No positions: [Haviv and others
+# (2022)](https://arxiv.org/abs/2203.16634). Instructions: [Ouyang and others (2022)](https://arxiv.org/abs/2203.02155).
 #
 # **Next.** [Chapter 20](20_one_gpu.ipynb) asks what a training step costs on one device, and how to make it cheaper.

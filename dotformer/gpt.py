@@ -14,7 +14,7 @@ from dotformer.decoder import causal_mask
 from dotformer.encoder import EncoderLayer, LayerConfig, Stack
 from dotformer.generation import KVAttention
 from dotformer.support import decoding
-from dotformer.support.settings import check_settings
+from dotformer.support.settings import check_settings, check_vocabularies
 from dotformer.support.shapes import shapes
 
 
@@ -37,6 +37,7 @@ class GPTConfig(LayerConfig):
 
     def __post_init__(self) -> None:
         check_settings(self, zero=("pad_id",), shares=("dropout",))
+        check_vocabularies(self.vocab_size, self.vocab_size, self.pad_id, True)
 
 
 class GPT(nn.Module):
@@ -84,11 +85,13 @@ class GPT(nn.Module):
     ) -> Float[Tensor, "B T V"]:
         """Logits: row t scores what may follow the prompt and text 0 to t.
 
-        Padding (`config.pad_id`) is masked, and counts as no position.
+        Padding (`config.pad_id`) is masked, and counts as no position; but prompt and
+        text with their padding may not be longer than `config.max_length`.
         """
         tokens = torch.cat([prompt, text], dim=1)
         real = tokens != self.config.pad_id
-        mask = causal_mask(tokens.shape[1], tokens.device) & real[:, None, None]
+        causal = causal_mask(tokens.shape[1], tokens.device)
+        mask = causal & real[:, None, None, :]
         x = self.stack(self.embed(tokens, real), mask)
         return self.output(x[:, prompt.shape[1] :])
 
@@ -104,7 +107,11 @@ class GPTCache:
     @torch.no_grad()
     def __init__(self, model: GPT, prompt: Int[Tensor, "B S"]) -> None:
         decoding.check_evaluating(model)
-        self.model, self.real = model, prompt[:, :0] == 0
+        prompt = prompt.to(model.output.weight.device)
+        self.model, self.real = (
+            model,
+            torch.zeros_like(prompt[:, :0], dtype=torch.bool),
+        )
         nothing = model.embed(prompt[:, :0], self.real)
         layers = model.stack.layers
         self.kept = [KVAttention(layer.attention, nothing) for layer in layers]
@@ -121,10 +128,12 @@ class GPTCache:
         tokens = tokens.to(self.model.output.weight.device)
         new = tokens != self.model.config.pad_id
         self.real = torch.cat([self.real, new], dim=1)
-        causal = causal_mask(self.real.shape[1], tokens.device)[-tokens.shape[1] :]
+        S, T = self.real.shape[1], tokens.shape[1]
+        causal = causal_mask(S, tokens.device)[S - T :]
+        mask = causal & self.real[:, None, None, :]
         x = self.model.embed(tokens, self.real)
         for layer, kept in zip(self.model.stack.layers, self.kept, strict=True):
-            kept.mask = causal & self.real[:, None, None]
+            kept.mask = mask
             x = layer.attention_add_norm(x, kept.extend)
             x = layer.feed_forward_add_norm(x, layer.feed_forward)
         return self.model.output(self.model.stack.norm(x[:, -1]))

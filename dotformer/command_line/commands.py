@@ -178,16 +178,21 @@ def write_command(args: argparse.Namespace) -> None:
     """Print a text that the model writes after a prompt, drawn token by token."""
     device = device_named(args.device)
     translator = Run.load(args.folder).trained(device)
-    tokens, length = translator.tokens(args.prompt), args.length or min(200, translator.longest)
-    if length > translator.longest:
-        raise ValueError(f"the model can write {translator.longest} tokens, not {length}")
-    if not tokens and not isinstance(translator.model, GPT):
+    tokens, shared = translator.tokens(args.prompt), isinstance(translator.model, GPT)
+    room = translator.model.config.max_length - len(tokens) if shared else translator.longest
+    length = args.length or min(200, room)
+    if length > room:
+        raise ValueError(f"the model can write {room} tokens here, not {length}")
+    if not tokens and not shared:
         raise ValueError("the prompt is empty: this model translates, and needs something to translate")
     prompt = torch.tensor([tokens], dtype=torch.long, device=device)
     state = translator.state(translator.model.eval(), prompt)
     if args.temperature:
         generator = torch.Generator(device)
-        generator.manual_seed(args.seed) if args.seed is not None else generator.seed()
+        if args.seed is None:
+            generator.seed()
+        else:
+            generator.manual_seed(args.seed)
         filters = {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
         [written] = sample(state, length, generator, **filters)
     else:
@@ -238,8 +243,22 @@ def share(text: str) -> float:
     return float(text)
 
 
+def temperature(text: str) -> float:
+    """An argument that is a temperature."""
+    if float(text) and not 0.01 <= float(text) <= 100:
+        raise ValueError
+    return float(text)
+
+
+def seed(text: str) -> int:
+    """An argument that is a seed."""
+    if not 0 <= int(text) < 2**63:
+        raise ValueError
+    return int(text)
+
+
 def alpha(text: str) -> float:
-    """An argument that is an exponent, or a temperature."""
+    """An argument that is an exponent."""
     if not 0 <= float(text) <= 100:
         raise ValueError
     return float(text)
@@ -283,12 +302,17 @@ def parser() -> Parser:
     made.add_argument(
         "prompt", metavar="PROMPT", nargs="?", default="", help="what stands before it (default: nothing)"
     )
-    made.add_argument("--temperature", type=alpha, default=1.0, help="0: the likeliest token each time (default: 1)")
+    made.add_argument(
+        "--temperature",
+        type=temperature,
+        default=1.0,
+        help="0, or 0.01 to 100; 0: the likeliest token each time (default: 1)",
+    )
     made.add_argument("--top-k", type=best, metavar="K", help="draw from the K likeliest tokens (default: from all)")
     made.add_argument("--top-p", type=share, default=1.0, metavar="P", help="draw from the likeliest tokens that"
                       " together have a share P (default: 1)")  # fmt: skip
     made.add_argument("--length", type=best, metavar="N", help="at most so many tokens (default: 200)")
-    made.add_argument("--seed", type=int, help="the same seed writes the same text (default: another each time)")
+    made.add_argument("--seed", type=seed, help="the same seed writes the same text (default: another each time)")
     short = "Find the sentences of a text that are nearest in meaning to a question"
     made = command(search_command, short, 'Example:\n  python -m dotformer search README.md "what do I need?"')
     made.add_argument("file", type=Path, metavar="FILE", help="a text, in English, as UTF-8")

@@ -568,10 +568,17 @@ def test_without_a_seed_it_writes_another_text_each_time(writer, call):
 
 def test_write_names_what_it_cannot_do(writer, trained, fails):
     folder, *_ = writer
-    assert "the model can write 128 tokens, not 129" in fails("write", folder, "--length", 129)
+    assert "the model can write 256 tokens here, not 257" in fails("write", folder, "--length", 257)
+    assert "the model can write 255 tokens here, not 256" in fails("write", folder, "the", "--length", 256)
     assert "more than the 128 tokens that fit" in fails("write", folder, "x" * 500)
     assert "the prompt is empty: this model translates" in fails("write", trained)
-    for option, value in (("--top-p", "0"), ("--top-p", "1.5"), ("--top-k", "0"), ("--temperature", "-1")):
+    for option, value in (
+        ("--top-p", "0"),
+        ("--top-p", "1.5"),
+        ("--top-k", "0"),
+        ("--temperature", "1e-9"),
+        ("--seed", "-1"),
+    ):
         assert f"argument {option}: invalid" in fails("write", folder, option, value, code=2)
     assert "there is no config.json" in fails("write", folder / "nothing")
 
