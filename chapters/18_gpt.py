@@ -161,8 +161,8 @@ class GPT(nn.Module):
     ) -> Float[Tensor, "B T V"]:
         """Logits: row t scores what may follow the prompt and text 0 to t.
 
-        Padding (`config.pad_id`) is masked, and counts as no position; but prompt and
-        text with their padding may not be longer than `config.max_length`.
+        Padding (`config.pad_id`) is masked, and counts as no position. ValueError
+        for over `config.max_length` columns in all, padding included.
         """
         tokens = torch.cat([prompt, text], dim=1)
         real = tokens != self.config.pad_id
@@ -685,25 +685,28 @@ for run in runs:
 # The columns are, for each head at the end, its mean weight on the letter *before*, its weight on all that came *after*
 # the same letter earlier, and the loss with this head removed. Both heads of layer 2 have become induction heads, with
 # 0.84 to 0.95 of their weight on what came after. The heads of layer 1 are not as tidy as ours: the weight on the
-# letter before is 0.08 to 0.13, a few times what an even spread would give, and the rest lies on many others. How they
-# mark a letter by the one before it, these figures do not tell; that they do, the ablation shows, since without one of
-# them the loss is 0.6 to 2.3 instead of 0.16 to 0.18. And the controls: one layer never learns to copy (3.1). Two
-# layers without positions learn it slowly, and not well in 2,000 steps (1.1 to 1.2).
+# letter before is 0.08 to 0.13, and the rest lies on the letters before that, fading. How a letter's vector comes to
+# tell of the one before it, these figures do not say. But they are needed: without one of them the loss is 0.6 to 2.3
+# instead of 0.16 to 0.18. And the controls: one layer never learns to copy (3.1). Two layers without positions learn it
+# slowly, and not well in 2,000 steps (1.1 to 1.2).
 #
 # Here are a head of each layer in the first of these models, on one text, queries as rows.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two maps of 48 queries by 48 keys. On the left, a head of layer 1: pale bands below the diagonal, on the last letters and on many others. On the right, a head of layer 2: short dark diagonal lines far below the main diagonal, each as long as a word: a query attends to what followed its letter earlier."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two maps of 48 queries by 48 keys. On the left, a head of layer 1: a band below the diagonal that fades after some letters. On the right, a head of layer 2: short dark diagonal lines far below the main diagonal, each as long as a word: a query attends to what followed its letter earlier."}}
 one = np.array(two_layers[0]["example"]["thousandths"])  # (layers, H, T, T)
 figure, panels = plt.subplots(1, 2, figsize=(7.6, 3.9))
 for layer, axes in enumerate(panels):
-    axes.pcolormesh(one[layer, 1] / 1000, cmap=plots.WEIGHTS, vmin=0, vmax=1)
-    axes.set(title=f"layer {layer + 1}, head 2", xlabel="key", aspect="equal")
-    axes.invert_yaxis()
+    weights = one[layer, 1] / 1000
+    axes.imshow(weights, cmap=plots.WEIGHTS, vmin=0, vmax=1, interpolation="none")
+    axes.set(title=f"layer {layer + 1}, head 2", xlabel="key")
 panels[0].set_ylabel("query")
 figure.tight_layout()
 plt.show()
 
 # %% [markdown]
+# On the right, each line below the diagonal is a word that comes again: letter by letter, it attends to what followed
+# the first time. Where nothing matches, this head attends to the query itself.
+#
 # And the model that writes documentation? On random tokens that come twice, where such heads are usually looked for,
 # none shows. It pays as much the second time as the first, 12 nats, more than a guess, since it expects documentation;
 # and none of its sixteen heads puts more than 0.03 of its weight on what came after. Letters that are nothing but

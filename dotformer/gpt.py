@@ -85,8 +85,8 @@ class GPT(nn.Module):
     ) -> Float[Tensor, "B T V"]:
         """Logits: row t scores what may follow the prompt and text 0 to t.
 
-        Padding (`config.pad_id`) is masked, and counts as no position; but prompt and
-        text with their padding may not be longer than `config.max_length`.
+        Padding (`config.pad_id`) is masked, and counts as no position. ValueError
+        for over `config.max_length` columns in all, padding included.
         """
         tokens = torch.cat([prompt, text], dim=1)
         real = tokens != self.config.pad_id
