@@ -1235,11 +1235,11 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 #
 # Leave out the decoder, and you have an **encoder-only** model such as BERT: it reads, and classifies or compares
 # ([chapter 15](15_pretrained.ipynb) loads one). Leave out the encoder, and with it the cross-attention, and you have a
-# **decoder-only** model such as GPT: what is left is chapter 8's encoder layer with a causal mask. Question and answer
-# stand in one sequence, and the causal self-attention of the answer does what cross-attention did here. Most chat
-# models are of that kind: one stack is simpler, and learns from any text as it stands. Where input and output are
-# different sequences, as in translation or speech recognition, two stacks remain in use (T5, Whisper), and the encoder
-# may look in both directions (it is *bidirectional*).
+# **decoder-only** model such as GPT ([chapter 18](18_gpt.ipynb) trains one): what is left is chapter 8's encoder layer
+# with a causal mask. Question and answer stand in one sequence, and the causal self-attention of the answer does what
+# cross-attention did here. Most chat models are of that kind: one stack is simpler, and learns from any text as it
+# stands. Where input and output are different sequences, as in translation or speech recognition, two stacks remain in
+# use (T5, Whisper), and the encoder may look in both directions (it is *bidirectional*).
 #
 # ## All of it on one screen
 #

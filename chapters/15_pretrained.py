@@ -1017,5 +1017,4 @@ verdict
 # (2019)](https://arxiv.org/abs/1902.10186) and the answer by [Wiegreffe and Pinter
 # (2019)](https://arxiv.org/abs/1908.04626).
 #
-# **Next.** [Chapter 20](20_one_gpu.ipynb) asks what a training step costs on one device, and how to make
-# it cheaper.
+# **Next.** BERT is the encoder alone. [Chapter 18](18_gpt.ipynb) leaves out the encoder: a language model, which writes.

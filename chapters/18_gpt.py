@@ -46,9 +46,10 @@ transformer_map(built=18)
 # | layer 3 of the answer reads | what the *last* encoder layer made of the question | what layer 2 made of it |
 # | question and answer have | parameters of their own | the same parameters |
 #
-# And something new becomes possible: there need be no question. In any text each word comes after others, so any text
-# can be learnt from as it is, and nobody has to translate or label it (**self-supervised** learning). A model that
-# gives a probability to every next token of a text is a **language model**.
+# (A *prefix language model* lets the question see itself whole here too, [chapter 9](09_decoder.ipynb#exercises).) And
+# something new becomes possible: there need be no question. In any text each word comes after others, so any text can
+# be learnt from as it is, and nobody has to translate or label it (**self-supervised** learning). A model that gives a
+# probability to every next token of a text is a **language model**.
 #
 # **Predict first.** The model reads the nine tokens from *why* to *much*. Of the 81 scores of a head, how many does the
 # causal mask leave? And how many targets are there to learn from, if only the answer counts?
