@@ -46,8 +46,10 @@ transformer_map(built=18)
 # | layer 3 of the answer reads | what the *last* encoder layer made of the question | what layer 2 made of it |
 # | question and answer have | parameters of their own | the same parameters |
 #
-# (A *prefix language model* lets the question see itself whole here too, [chapter 9](09_decoder.ipynb#exercises).) And
-# something new becomes possible: there need be no question. In any text each word comes after others, so any text can
+# A *prefix language model* keeps the left column of the first row: its question sees itself whole ([chapter 9, exercise
+# 2](09_decoder.ipynb#exercise-2-a-prefix)).
+#
+# And something new becomes possible: there need be no question. In any text each word comes after others, so any text can
 # be learnt from as it is, and nobody has to translate or label it (**self-supervised** learning). A model that gives a
 # probability to every next token of a text is a **language model**.
 #
