@@ -46,8 +46,8 @@ transformer_map(built=18)
 # | layer 3 of the answer reads | what the *last* encoder layer made of the question | what layer 2 made of it |
 # | question and answer have | parameters of their own | the same parameters |
 #
-# A *prefix language model* keeps the left column of the first row: its question sees itself whole ([chapter 9, exercise
-# 2](09_decoder.ipynb#exercise-2-a-prefix)).
+# A *prefix language model* keeps the left column of the first row: each word of its question sees the whole question
+# ([chapter 9, exercise 2](09_decoder.ipynb#exercise-2-a-prefix)).
 #
 # And something new becomes possible: there need be no question. In any text each word comes after others, so any text can
 # be learnt from as it is, and nobody has to translate or label it (**self-supervised** learning). A model that gives a
@@ -239,13 +239,14 @@ assert torch.allclose(no_prompt, theirs, atol=1e-6)
 assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-6)
 
 # %% [markdown]
-# The same, to the last digits. And where a text is cut into prompt and rest changes no logit. The cut only decides
-# which rows are returned.
+# The same, to the last digits. Moving the cut between prompt and text changes no logit. It only decides which rows are
+# returned.
 #
 # ### Is the decoder an encoder with a mask?
 #
-# That is half the truth. The stack of a GPT is exactly that. The decoder of 2017 has one sublayer more, and through that
-# sublayer alone it knows of the source. Switch it off in chapter 9's model, and give it two different questions:
+# That is half the truth. The stack of a GPT is exactly that. The decoder of 2017 has one sublayer more, and through
+# that sublayer alone it knows of the source. Switch that sublayer off in chapter 9's model, and give the model two
+# different questions:
 
 # %%
 from dotformer.transformer import Transformer, TransformerConfig
@@ -310,15 +311,16 @@ layer = gpt2.stack.layers[0].parameters()
 assert sum(parameter.numel() for parameter in layer) == 7_087_872
 
 # %% [markdown]
-# That is the published model's size. Two thirds of a layer are its feed-forward network. GPT-3 is the same drawing with
+# That is the published model's size. Two thirds of a layer are its feed-forward network. GPT-3 is the same design with
 # $D = 12{,}288$ and 96 layers ([Brown and others 2020](https://arxiv.org/abs/2005.14165)); it differs from GPT-2 in
 # that half of its layers attend to a window only.
 #
 # ## Text that nobody had to label
 #
 # What can you train on without downloading anything? The packages that came with this book are documented, and that
-# documentation lies in their code. `docstrings` reads five of them, NumPy, SciPy, NetworkX, Matplotlib and scikit-learn,
-# and gives each function's name as a prompt and its documentation as the text:
+# documentation lies in their code. `docstrings` reads five of them, NumPy, SciPy, NetworkX, Matplotlib and
+# scikit-learn, and gives each function's name as a prompt and its documentation as the text. Here is one pair, from
+# what a program has measured (more of that below):
 
 # %%
 from classroom.measured import measured
@@ -328,8 +330,8 @@ print("prompt:", found["example"]["name"], "\n")
 print(found["example"]["text"])
 
 # %% [markdown]
-# There are 12,880 of them. Most have several paragraphs; what exceeds 600 characters is cut after a paragraph. The text
-# keeps its lines, because how a docstring is laid out can be learnt too.
+# There are 12,880 such pairs. Most have several paragraphs; what exceeds 600 characters is cut after a paragraph. The
+# text keeps its lines, because how a docstring is laid out can be learnt too.
 #
 # ### A small one, here
 #
@@ -348,7 +350,7 @@ tokenizer = BPETokenizer.train(
 
 
 def encoded(pairs):
-    """Tokens of each prompt, and of each text between special ones."""
+    """Tokens of each prompt, and of each text with <bos> and <eos> around it."""
     return [
         (tokenizer.encode(f" {name}"), tokenizer.encode(f" {text}", True))
         for name, text, _ in pairs
@@ -390,8 +392,8 @@ print({step: round(loss, 2) for step, loss in losses.items()})
 # ### Does a causal model need positions?
 #
 # **Predict first.** Without positions an encoder takes a sentence for a bag of words ([chapter
-# 4](04_self_attention.ipynb#are-the-weights-based-on-position)). Train the same model with all positions at 0. How much
-# worse is it?
+# 4](04_self_attention.ipynb#are-the-weights-based-on-position)). Train the same model with all vectors of positions set
+# to 0. How much worse is it?
 
 # %%
 _, without = trained(positions=False)
@@ -408,17 +410,17 @@ print({step: round(loss, 2) for step, loss in without.items()})
 #
 # ### A million parameters
 #
-# `configs/gpt-docstrings.toml` is a model of four layers, of width 128, with 2,000 tokens, 1.2 million parameters. It
-# learns from all five packages, 1.2 million tokens, for 1,500 steps of up to 2,048 tokens: ten minutes of one core. A
-# program trains it with three seeds (`python -m benchmarks.docstrings`, half an hour for these three, with all that is
-# measured on them below).
+# `configs/gpt-docstrings.toml` is a model of four layers, of width 128, with a vocabulary of 2,000 tokens: 1.2 million
+# parameters. It learns from all five packages, 1.2 million tokens, for 1,500 steps of up to 2,048 tokens: ten minutes
+# of one core. A program trains it with three seeds (`python -m benchmarks.docstrings`, half an hour for these three,
+# with all that is measured on them below).
 #
-# How low can the loss be, for somebody who only counts? Always the same guess costs $\ln 2000$. Somebody who knows how
-# often each token occurs pays the **unigram entropy**. Somebody who also knows what tends to follow each token pays the
-# **bigram entropy**. Both are counted on the training texts and paid on others. (A pair that was never counted gets a
-# share from its second token's count.)
+# How low can the loss be, for somebody who only counts? To give every token the same probability costs $\ln 2000$.
+# Somebody who knows how often each token occurs pays the **unigram entropy**. Somebody who also knows what tends to
+# follow each token pays the **bigram entropy**. Both are counted on the training texts and paid on others, so strictly
+# they are cross-entropies. (A pair that was never counted gets a share from its second token's count.)
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams before step 50, and cross the line of bigrams near step 370."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams by step 50, and cross the line of bigrams near step 370."}}
 runs = [run for run in found["runs"] if run["corpus"] == "model"]
 figure, axes = plt.subplots(figsize=(6.6, 3.4))
 for run in runs:
@@ -457,11 +459,11 @@ for text in runs[0]["while_learning"]:
 #
 # ### Learning while it reads
 #
-# Its parameters no longer change, and yet in a sense it goes on learning: the same token is easier for it if it has
-# seen more of the text. This is **in-context learning** in the wide sense. ([Brown and others
+# The trained model's parameters no longer change, and yet in a sense it goes on learning: the same token is easier for
+# it if it has seen more of the text. This is **in-context learning** in the wide sense. ([Brown and others
 # 2020](https://arxiv.org/abs/2005.14165), whose word it is, mean a task that is learnt from examples in the prompt.)
 # Here it is measured on the tokens 144 to 159 of the 135 longest texts of the test set. The name is always there; of
-# the text in front of these sixteen, only the last $n$ tokens.
+# the text before these sixteen, the model sees only the last $n$ tokens.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that the model sees, for three seeds. 3.9 with none, 3.4 with 16, 3.0 with all 144; every doubling helps."}}
 figure, axes = plt.subplots(figsize=(5.8, 3))
@@ -481,9 +483,10 @@ assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 
 # %% [markdown]
 # From 3.9 to 3.0, and each doubling helps. (Among the sixteen, each sees those before it, so at $n = 0$ a token sees
-# seven or eight on average. And the gap in the positions is something that training never had, which may cost a little
-# too.) Part of this is plain grammar, which needs the last few words. The step from 16 to all, 0.4 nats, can hardly be
-# that alone. Farther back stand the subject, the names of the arguments, the layout of this text.
+# seven or eight on average. And the gap between the positions of name and text is something that training never had,
+# which may cost a little too.) Part of this is plain grammar, which needs the last few words. The step from 16 to all,
+# 0.4 nats, can hardly be that alone. Farther back stand the subject, the names of the arguments, the layout of this
+# text.
 #
 # ### What has the next token to do with answering?
 #
@@ -579,9 +582,9 @@ x += sinusoidal_positions(len(text), 16) @ block("position").T
 # %%
 position, word = block("position"), block("word")
 back = 200 * position @ rotation_matrix(-1, 16)
-added, to_previous = head(x, back, position, word, block("before").T)
+added, _ = head(x, back, position, word, block("before").T)
 x = x + added
-added, to_next = head(x, 200 * word, block("before"), word, block("guess").T)
+added, _ = head(x, 200 * word, block("before"), word, block("guess").T)
 guess = (x + added) @ block("guess")
 for n, name in enumerate(text):
     best = ", ".join(f"{w} {g:.2f}" for w, g in zip(words, guess[n], strict=True))
@@ -592,9 +595,9 @@ assert np.allclose(guess[6], [0, 0.5, 0.5, 0, 0], atol=0.01)
 # %% [markdown]
 # After the last *dog* the guess is *sees*, with a weight of 1.00. After the *the* before it, it is *dog* or *man*, half
 # and half, since both have followed *the*. And where a word is new, as at the first *sees* or at *man*, nothing
-# matches, and the weight is spread over all that stands before. Such a pair of heads is an **induction circuit**
-# ([Elhage and others 2021](https://transformer-circuits.pub/2021/framework/index.html)). It knows no word and no
-# grammar: *AB ... A*, therefore *B*.
+# matches, and the weight is spread over all words so far, itself included. Such a pair of heads is an **induction
+# circuit** ([Elhage and others 2021](https://transformer-circuits.pub/2021/framework/index.html)). It knows no word and
+# no grammar: *AB ... A*, therefore *B*.
 #
 # This mechanism needs two layers: the key of *sees* must know of the *dog* before it, and before any layer has run it
 # knows only itself and its position.
@@ -619,15 +622,16 @@ quiz.one_choice(
 # %% [markdown]
 # ### Found in a trained model
 #
-# Does training find this? Give two layers of two heads texts in which there is little else to learn. Each text has four
-# words of its own, of four to seven letters, drawn from 32. It repeats them in random order, with a random letter after
-# each. When a word appears for the first time, its letters can hardly be predicted (a guess among 32 costs $\ln 32 =
-# 3.47$). Later, its first letter tells the rest, to a reader who looks back. For comparison there are models of one
-# layer, and of two layers without positions (`python -m benchmarks.copying`, ten minutes; three seeds each).
+# Does training find this? Train two layers of two heads on texts in which there is little else to learn. Each text has
+# four words of its own, of four to seven letters, drawn from an alphabet of 32. It repeats them in random order, with a
+# random letter after each. When a word appears for the first time, its letters can hardly be predicted (a guess among
+# 32 costs $\ln 32 = 3.47$). Later, its first letter tells the rest, to a reader who looks back. For comparison there
+# are models of one layer, and of two layers without positions (`python -m benchmarks.copying`, ten minutes; three seeds
+# each).
 #
 # **Predict first.** Will the loss on letters that can be known fall evenly?
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over 2,000 steps. Above, the loss on repeated letters: three models of two layers sink from 3.47 to 3.25 until step 250, fall to between 0.4 and 0.7 by step 450, and end below 0.2; three models of one layer stay above 3.1; three of two layers without positions sink slowly, to 1.1 or 1.2. Below, the largest weight of a head of layer 2 on what came after: 0.04 until step 250, between 0.6 and 0.9 at step 450, 0.85 to 0.96 in the end."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over 2,000 steps. Above, the loss on repeated letters: three models of two layers sink from 3.47 to 3.25 until step 250, fall to between 0.4 and 0.7 by step 450, and end below 0.2; three models of one layer stay above 3.1; three of two layers without positions sink slowly, to 1.1 or 1.2. Below, the largest weight of a head of layer 2 on what came after: 0.04 until step 250, between 0.6 and 0.9 at step 450, 0.86 to 0.95 in the end."}}
 copying = measured("copying")["runs"]
 figure, (above, below) = plt.subplots(2, 1, figsize=(6.4, 4.8), sharex=True)
 for run in copying:
@@ -648,7 +652,7 @@ plt.show()
 
 # %%
 two_layers = [run for run in copying if "without" in run]
-print("seed  layer head  before  after  loss without it   (of all heads)")
+print("seed  layer head  before  after  loss without it   (with all heads)")
 for run in two_layers:
     last = run["rows"][-1]
     for layer, head in np.ndindex(2, 2):
@@ -679,19 +683,19 @@ for run in runs:
     assert 12 < run["copying"]["first"] < run["copying"]["second"] < 12.7
 
 # %% [markdown]
-# It does not. For 250 steps little happens, then within 200 steps the loss falls from 3.25 to about a half, in
-# all three models, and at the same steps the heads of layer 2 turn to what came after: from a weight of 0.04 to 0.6 and
-# more. Such a sudden turn is called a **phase change**. [Olsson and others (2022)](https://arxiv.org/abs/2209.11895)
-# found one in language models of two and more layers, at which induction heads form and in-context learning improves
-# abruptly.
+# It does not fall evenly. For 250 steps little happens, then within 200 steps the loss falls from 3.25 to about a half,
+# in all three models, and at the same steps the heads of layer 2 turn to what came after: from a weight of 0.04 to 0.6
+# and more. Such a sudden turn is called a **phase change**. [Olsson and others
+# (2022)](https://arxiv.org/abs/2209.11895) found one in language models of two and more layers, at which induction
+# heads form and in-context learning improves abruptly.
 #
-# The columns are, for each head at the end, its mean weight on the letter *before*, its weight on all that came *after*
-# the same letter earlier, and the loss with this head removed. Both heads of layer 2 have become induction heads, with
-# 0.84 to 0.95 of their weight on what came after. The heads of layer 1 are not as tidy as ours: the weight on the
-# letter before is 0.08 to 0.13, and the rest lies on the letters before that, fading. How a letter's vector comes to
-# tell of the one before it, these figures do not say. But they are needed: without one of them the loss is 0.6 to 2.3
-# instead of 0.16 to 0.18. And the controls: one layer never learns to copy (3.1). Two layers without positions learn it
-# slowly, and not well in 2,000 steps (1.1 to 1.2).
+# The printed columns are, for each head at the end, its mean weight on the letter *before*, its weight on all that came
+# *after* the same letter earlier, and the loss with this head removed. Both heads of layer 2 have become induction
+# heads, with 0.84 to 0.95 of their weight on what came after. The heads of layer 1 are not as tidy as ours: the weight
+# on the letter before is 0.08 to 0.13, and the rest lies on the letters before that, fading. How a letter's vector
+# comes to tell of the one before it, these figures do not say. But these heads are needed: without one of them the loss
+# is 0.6 to 2.3 instead of 0.16 to 0.18. And the controls: one layer never learns to copy (3.1). Two layers without
+# positions learn it slowly, and not well in 2,000 steps (1.1 to 1.2).
 #
 # Here are a head of each layer in the first of these models, on one text, queries as rows.
 
@@ -711,11 +715,11 @@ plt.show()
 # the first time. Where nothing matches, this head attends to the query itself.
 #
 # And the model that writes documentation? On random tokens that come twice, where such heads are usually looked for,
-# none shows. It pays as much the second time as the first, 12 nats, more than a guess, since it expects documentation;
-# and none of its sixteen heads puts more than 0.03 of its weight on what came after. Letters that are nothing but
-# copies teach copying in 450 steps; in documentation, it pays less often. In the models of Olsson and others, which
-# read general text, the turn came after 2.5 to 5 billion tokens. Ours has read three million, and uses its context in
-# other ways.
+# none shows. It pays no less the second time than the first, over 12 nats a token and more than a guess, since it
+# expects documentation; and none of its sixteen heads puts more than 0.035 of its weight on what came after. Texts that
+# are little but copies teach copying in 450 steps; in documentation, it pays less often. In the models of Olsson and
+# others, which read general text, the turn came after 2.5 to 5 billion tokens. Ours has read three million, and uses
+# its context in other ways.
 
 # %% [markdown]
 # ## It writes
@@ -783,7 +787,7 @@ class GPTCache:
 
 # %% [markdown]
 # With `step` and `select` it is a `Decoding`, so greedy decoding, beam search and sampling need no new line. Does it
-# write what the model without a cache would? And may a text depend on its neighbours in a batch? Take forty prompts of
+# write what the model without a cache would? And does a text depend on its neighbours in a batch? Take forty prompts of
 # different lengths, padded on the left, and the small model from above:
 
 # %%
@@ -829,7 +833,7 @@ for name in ("colder", "hotter"):
 
 # %% [markdown]
 # At 0.1 it repeats itself. At 1.5, unlikely tokens are drawn, and what follows them is unlike anything in training. At
-# 0.8 and with $p = 0.95$ it wrote what you read above.
+# 0.8 and with $p = 0.95$ it wrote what you read further up.
 #
 # ## Break it: the position of padding
 #
@@ -863,16 +867,16 @@ print(
 n = changed.index(True)
 print("alone:     ", repr(tokenizer.decode(alone[n])[:60]))
 print("in a batch:", repr(tokenizer.decode(together[n])[:60]))
-assert 12 <= sum(changed) <= 18
+assert sum(changed) == 15
 assert not any(
     change and not pad for change, pad in zip(changed, pads, strict=True)
 )
 
 # %% [markdown]
-# Some fifteen, all of them with padding. For the other prompts the wrong positions changed no choice. From outside
+# Fifteen, all of them with padding. After the other padded prompts the wrong positions changed no choice. From outside
 # nothing can be seen: either text is in the style of this model. In the library `transformers` the loop that generates
 # had this gap for GPT-2 until [2020](https://github.com/huggingface/transformers/pull/7552), and a plain forward pass
-# still leaves positions to the caller. *nnsight*, which is built upon it, forgot them [until
+# still leaves positions to the caller. *nnsight*, which is built upon it, left them out [until
 # 2026](https://github.com/ndif-team/nnsight/issues/672). The check that finds it is the one above: each prompt alone,
 # and all in a batch, must give the same.
 
@@ -881,7 +885,7 @@ quiz.one_choice(
     "Why are prompts in a batch padded on the left and not on the right?",
     quiz.right(
         "So that the last token of each row is a real one, and the next one stands right after it, in the same column for all",
-        "Yes. With padding on the right each row would have its end elsewhere. (Where positions are counted as here, that would be right too, but most code takes the last column.)",
+        "Yes. With padding on the right each row would have its end elsewhere. (Where padding is masked and not counted, as here, that works too; it fails in code that takes the prompt's last column.)",
     ),
     quiz.wrong(
         "Because the causal mask hides what is on the left",
@@ -1014,7 +1018,7 @@ verdict
 # %% [markdown]
 # ### Exercise 3: Bits a character
 #
-# *Easy, 5 minutes.* Losses a token cannot be compared between tokenizers. Given the loss in nats a token, the number of
+# *Easy, 5 minutes.* Losses per token cannot be compared between tokenizers. Given the loss in nats a token, the number of
 # tokens and the number of characters of a text, return bits a character.
 
 
