@@ -867,7 +867,7 @@ print(
 n = changed.index(True)
 print("alone:     ", repr(tokenizer.decode(alone[n])[:60]))
 print("in a batch:", repr(tokenizer.decode(together[n])[:60]))
-assert sum(changed) == 15
+assert 12 <= sum(changed) <= 18
 assert not any(
     change and not pad for change, pad in zip(changed, pads, strict=True)
 )
