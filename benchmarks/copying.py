@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from benchmarks.docstrings import without
 from benchmarks.results import save
 from dotformer.gpt import GPT, GPTConfig
 from dotformer.support.recording import record_weights
@@ -109,17 +110,12 @@ def learn(seed: int, layers: int, positions: bool) -> dict[str, Any]:
 
 def without_each(model: GPT, text: Tensor, known: Tensor) -> list[list[float]]:
     """The loss on known letters when a head hands over nothing, (layers, H)."""
-    size, heads = SHAPE["d_model"] // SHAPE["num_heads"], range(SHAPE["num_heads"])
-    found: list[list[float]] = []
-    for layer in model.stack.layers:
-        w_o = layer.attention.w_o.weight.data
+    found = []
+    for layer in range(model.config.num_layers):
         found.append([])
-        for head in heads:
-            own = slice(size * head, size * (head + 1))
-            kept = w_o[:, own].clone()
-            w_o[:, own] = 0
-            found[-1].append(round(losses(model, text, known)["loss"], 3))
-            w_o[:, own] = kept
+        for head in range(model.config.num_heads):
+            with without(model, [(layer, head)]):
+                found[layer].append(round(losses(model, text, known)["loss"], 3))
     return found
 
 

@@ -149,7 +149,7 @@ def names_found(model: GPT, tokenizer: BPETokenizer, pairs: list[Pair]) -> dict[
 def without(model: GPT, heads: list[tuple[int, int]]) -> Iterator[None]:
     """What these heads, (layer, head), hand over is lost for a while."""
     kept = {name: parameter.clone() for name, parameter in model.state_dict().items()}
-    size = model.config.d_model // HEADS
+    size = model.config.d_model // model.config.num_heads
     for layer, head in heads:
         model.stack.layers[layer].attention.w_o.weight.data[:, head * size : (head + 1) * size] = 0
     try:

@@ -177,50 +177,19 @@ class GPT(nn.Module):
 
 # %% [markdown]
 # Is it the same model as the published one? The library `transformers` has GPT-2. Make a small one with random numbers,
-# put its parameters into ours (folded), and compare all logits. (GPT-2 computes its GELU by an approximation with tanh;
-# here the library is told to take the exact one, as we do.)
+# put its parameters into ours, under the names that they have here, and compare all logits. (GPT-2 computes its GELU by
+# an approximation with tanh; here the library is told to take the exact one, as we do.)
 
-# %% tags=["hide-input"]
+# %%
 import warnings
 
 warnings.filterwarnings("ignore", message="IProgress")  # about progress bars
+
+from dotformer.support.published import named_as_ours
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.utils import logging
 
 logging.set_verbosity_error()
-
-
-def named_as_ours(theirs, d_model):
-    """GPT-2's parameters under our names; theirs has transposed matrices, and Q, K, V in one."""
-    names = {
-        "wte": "tokens",
-        "wpe": "positions",
-        "ln_f": "stack.norm",
-        "ln_1": "attention_add_norm.norm",
-        "ln_2": "feed_forward_add_norm.norm",
-        "attn.c_proj": "attention.w_o",
-        "mlp.c_fc": "feed_forward.up",
-        "mlp.c_proj": "feed_forward.down",
-        "h.": "stack.layers.",
-    }
-    found = {}
-    for name, tensor in theirs.items():
-        if name.startswith("transformer."):
-            ours = name.removeprefix("transformer.")
-            for old, new in names.items():
-                ours = ours.replace(old, new, 1)
-            matrix = tensor.T if "c_" in name and tensor.ndim == 2 else tensor
-            if "c_attn" in ours:
-                for letter, part in zip("qkv", matrix.split(d_model), strict=True):
-                    found[ours.replace("attn.c_attn", f"attention.w_{letter}")] = (
-                        part
-                    )
-            else:
-                found[ours] = matrix
-    return found | {"output.weight": found["tokens.weight"]}
-
-
-# %%
 torch.manual_seed(0)
 sizes = {"vocab_size": 50, "n_positions": 40, "n_embd": 32}
 special = {"bos_token_id": 1, "eos_token_id": 2, "activation_function": "gelu"}
@@ -384,6 +353,7 @@ def trained(positions=True):
 small, losses = trained()
 print(f"{len(train)} texts; a guess costs ln 600 = {np.log(600):.2f} nats a token")
 print({step: round(loss, 2) for step, loss in losses.items()})
+assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 
 # %% [markdown]
 # From 6.4 to 4.2 in 120 steps, a [perplexity](11_training.ipynb#what-should-be-small) of 67: it is as unsure as
@@ -398,6 +368,7 @@ print({step: round(loss, 2) for step, loss in losses.items()})
 # %%
 _, without = trained(positions=False)
 print({step: round(loss, 2) for step, loss in without.items()})
+assert abs(without[120] - 3.92) < 0.03
 
 # %% [markdown]
 # Better: 3.92 instead of 4.20 (one seed each). In a causal model the mask tells the order. In one layer the tokens
@@ -451,6 +422,18 @@ for text in runs[0]["while_learning"]:
         f"\nafter {text['step']} steps:\n" + "\n".join(line[:78] for line in lines)
     )
 
+# %% tags=["proof"]
+assert (
+    sum(found["texts"].values()) == 12_880 and round(found["tokens"], -5) == 1.2e6
+)
+assert found["steps"]["model"] * found["max_tokens"] < 3.1e6
+assert round(bits, 1) == 1.5 and 3.1 <= min(test) < max(test) < 3.15
+for run in runs:
+    assert round(run["parameters"], -5) == 1.2e6 and run["seconds"] < 660
+    curve = dict(run["validation_losses"])
+    assert curve[50] < found["entropies"]["unigram"]
+    assert curve[400] < found["entropies"]["bigram"] < curve[300]
+
 # %% [markdown]
 # After 50 steps it has beaten the unigrams, near step 370 it passes the bigrams, and it ends at 3.1 nats, 1.5 bits a
 # character. Read what it wrote for the invented name `numpy.linalg.triangular_norm`: at the start, random subwords;
@@ -462,7 +445,7 @@ for text in runs[0]["while_learning"]:
 # The trained model's parameters no longer change, and yet in a sense it goes on learning: the same token is easier for
 # it if it has seen more of the text. This is **in-context learning** in the wide sense. ([Brown and others
 # 2020](https://arxiv.org/abs/2005.14165), whose word it is, mean a task that is learnt from examples in the prompt.)
-# Here it is measured on the tokens 144 to 159 of the 135 longest texts of the test set. The name is always there; of
+# Here it is measured on the tokens 144 to 159 of all texts of the test set that are so long. The name is always there; of
 # the text before these sixteen, the model sees only the last $n$ tokens.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that the model sees, for three seeds. 3.9 with none, 3.4 with 16, 3.0 with all 144; every doubling helps."}}

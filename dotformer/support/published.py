@@ -1,4 +1,4 @@
-"""Where published weights lie, and whether they are what was published."""
+"""Where published weights lie, whether they are what was published, and what we call them."""
 
 import hashlib
 from importlib.util import find_spec
@@ -7,10 +7,24 @@ from pathlib import Path
 import numpy as np
 from safetensors import safe_open
 from tokenizers import Tokenizer
+from torch import Tensor
 
 MINILM = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+
+GPT2_NAMES = {
+    "wte": "tokens",
+    "wpe": "positions",
+    "ln_f": "stack.norm",
+    "ln_1": "attention_add_norm.norm",
+    "ln_2": "feed_forward_add_norm.norm",
+    "attn.c_proj": "attention.w_o",
+    "mlp.c_fc": "feed_forward.up",
+    "mlp.c_proj": "feed_forward.down",
+    "h.": "stack.layers.",
+    "lm_head": "output",
 }
 
 
@@ -46,3 +60,22 @@ def minilm_embeddings(folder: str | Path | None = None) -> tuple[dict[str, int],
     rows = Tokenizer.from_file(str(files["tokenizer.json"])).get_vocab()
     with safe_open(files["model.safetensors"], "numpy") as file:
         return rows, file.get_tensor("embeddings.word_embeddings.weight")
+
+
+def named_as_ours(theirs: dict[str, Tensor], d_model: int) -> dict[str, Tensor]:
+    """The parameters of a GPT-2 of the library `transformers` under the names of `dotformer.gpt.GPT`.
+
+    The library keeps matrices the other way round, and those of queries, keys and values in one.
+    """
+    found = {}
+    for name, tensor in theirs.items():
+        ours = name.removeprefix("transformer.")
+        for old, new in GPT2_NAMES.items():
+            ours = ours.replace(old, new, 1)
+        matrix = tensor.T if ".c_" in name and tensor.ndim == 2 else tensor
+        if "c_attn" in ours:
+            for letter, part in zip("qkv", matrix.split(d_model), strict=True):
+                found[ours.replace("attn.c_attn", f"attention.w_{letter}")] = part
+        else:
+            found[ours] = matrix
+    return found

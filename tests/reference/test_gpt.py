@@ -10,22 +10,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from dotformer.generation import beam_search, greedy
 from dotformer.gpt import GPT, GPTCache, GPTConfig
+from dotformer.support.published import named_as_ours
 from tests.reference.strategies import assert_close, seeds, sizes
-
-NAMES = {
-    "transformer.": "",
-    "wte": "tokens",
-    "wpe": "positions",
-    "ln_f": "stack.norm",
-    "ln_1": "attention_add_norm.norm",
-    "ln_2": "feed_forward_add_norm.norm",
-    "attn.c_proj": "attention.w_o",
-    "mlp.c_fc": "feed_forward.up",
-    "mlp.c_proj": "feed_forward.down",
-    "h.": "stack.layers.",
-    "lm_head": "output",
-}
-TRANSPOSED = {"c_attn", "w_o", "up", "down"}  # which the library keeps the other way round
 
 
 def small(seed=0, vocab_size=11, num_heads=2, num_layers=2, d_model=8, max_length=24):
@@ -36,17 +22,7 @@ def small(seed=0, vocab_size=11, num_heads=2, num_layers=2, d_model=8, max_lengt
     theirs = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=2, initializer_range=0.5)).double().eval()
     shape = {"d_model": d_model, "num_heads": num_heads, "num_layers": num_layers, "d_ff": 3 * d_model}
     ours = GPT(GPTConfig(vocab_size=vocab_size, max_length=max_length, **shape)).double().eval()
-    renamed = {}
-    for name, tensor in theirs.state_dict().items():
-        for old, new in NAMES.items():
-            name = name.replace(old, new, 1)
-        matrix = tensor.T if tensor.ndim == 2 and name.split(".")[-2] in TRANSPOSED else tensor
-        if "attn.c_attn" in name:
-            parts = matrix.split(d_model)
-            renamed |= {name.replace("attn.c_attn", f"attention.w_{n}"): p for n, p in zip("qkv", parts, strict=True)}
-        else:
-            renamed[name] = matrix
-    ours.load_state_dict(renamed)
+    ours.load_state_dict(named_as_ours(theirs.state_dict(), d_model))
     return ours, theirs
 
 
