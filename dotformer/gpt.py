@@ -28,7 +28,7 @@ class GPTConfig(LayerConfig):
     vocab_size: int
     num_layers: int = 12
     max_length: int = 1024
-    pad_id: int = 0
+    pad_id: int | None = 0
     d_model: int = 768
     num_heads: int = 12
     d_ff: int = 3072
@@ -37,7 +37,7 @@ class GPTConfig(LayerConfig):
 
     def __post_init__(self) -> None:
         check_settings(self, zero=("pad_id",), shares=("dropout",))
-        check_vocabularies(self.vocab_size, self.vocab_size, self.pad_id, True)
+        check_vocabularies(self.vocab_size, self.vocab_size, self.pad_id or 0, True)
 
 
 class GPT(nn.Module):
@@ -58,6 +58,11 @@ class GPT(nn.Module):
         self.stack = Stack(EncoderLayer, c, c.num_layers)
         self.output = nn.Linear(c.d_model, c.vocab_size, bias=False)
         self.output.weight = self.tokens.weight
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Draw the matrices, and set the biases to 0."""
+        c = self.config
         std = 0.02 * (768 / c.d_model) ** 0.5
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
@@ -66,6 +71,11 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, std=std * shrink)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
+
+    def is_real(self, tokens: Tensor) -> Tensor:
+        """Which tokens are no padding: all, if `config.pad_id` is None."""
+        pad = self.config.pad_id
+        return tokens != (-1 if pad is None else pad)
 
     @shapes
     def embed(
@@ -89,7 +99,7 @@ class GPT(nn.Module):
         for over `config.max_length` columns in all, padding included.
         """
         tokens = torch.cat([prompt, text], dim=1)
-        real = tokens != self.config.pad_id
+        real = self.is_real(tokens)
         causal = causal_mask(tokens.shape[1], tokens.device)
         mask = causal & real[:, None, None, :]
         x = self.stack(self.embed(tokens, real), mask)
@@ -126,8 +136,7 @@ class GPTCache:
     def read(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         """Read some tokens of each row: logits of what may follow the last."""
         tokens = tokens.to(self.model.output.weight.device)
-        new = tokens != self.model.config.pad_id
-        self.real = torch.cat([self.real, new], dim=1)
+        self.real = torch.cat([self.real, self.model.is_real(tokens)], dim=1)
         S, T = self.real.shape[1], tokens.shape[1]
         causal = causal_mask(S, tokens.device)[S - T :]
         mask = causal & self.real[:, None, None, :]

@@ -1,4 +1,4 @@
-"""The commands train, translate, evaluate, write and search."""
+"""The commands train, translate, evaluate, write, search and chat."""
 
 import argparse
 import csv
@@ -18,9 +18,11 @@ from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
 from dotformer.distributed import DistributedTrainer
-from dotformer.generation import greedy, sample
+from dotformer.generation import filter_logits, generate
 from dotformer.gpt import GPT
+from dotformer.modern import ModernCache, load_smollm2
 from dotformer.pretrained import load_minilm, search
+from dotformer.support.chat import Chat
 from dotformer.support.checkpoints import RunFolder
 from dotformer.support.memory import memory_advice
 from dotformer.support.modes import matmul_precision
@@ -36,8 +38,8 @@ CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default
               of that function in dotformer.data.corpora; parallel: train, validation, test = ["SOURCE", "TARGET"],
               text files with a sentence a line, named from where CONFIG.toml lies
   [tokens]    vocab_size = 10000, shared = false (one tokenizer for both sides)
-  [model]     kind = "transformer", "recurrent" or "gpt", and the fields of TransformerConfig, RecurrentConfig or
-              GPTConfig; a gpt needs shared = true in [tokens]
+  [model]     kind = "transformer", "recurrent", "gpt" or "modern", and the fields of TransformerConfig,
+              RecurrentConfig, GPTConfig or ModernConfig; the last two need shared = true in [tokens]
   [training]  max_tokens = 4096 (in a batch, padding included), precision = "float32", "tf32" or "bfloat16" (of
               products), and the fields of TrainingConfig
 
@@ -187,17 +189,50 @@ def write_command(args: argparse.Namespace) -> None:
         raise ValueError("the prompt is empty: this model translates, and needs something to translate")
     prompt = torch.tensor([tokens], dtype=torch.long, device=device)
     state = translator.state(translator.model.eval(), prompt)
-    if args.temperature:
-        generator = torch.Generator(device)
-        if args.seed is None:
-            generator.seed()
-        else:
-            generator.manual_seed(args.seed)
-        filters = {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
-        [written] = sample(state, length, generator, **filters)
-    else:
-        [written] = greedy(state, length)
+    [written] = generate(state, length, chooser(args, device))
     print(translator.target.decode(written).strip())
+
+
+def chooser(args: argparse.Namespace, device: str) -> Callable[[Tensor], Tensor]:
+    """How a command's options choose tokens (N,) by their logits (N, V)."""
+    if not args.temperature:
+        return lambda logits: logits.argmax(dim=-1)
+    generator = torch.Generator(device)
+    if args.seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(args.seed)
+
+    def draw(logits: Tensor) -> Tensor:
+        shares = filter_logits(logits, args.temperature, args.top_k, args.top_p).softmax(dim=-1)
+        return torch.multinomial(shares, 1, generator=generator).flatten()
+
+    return draw
+
+
+def chat_command(args: argparse.Namespace) -> None:
+    """Answer each line of standard input, as one conversation."""
+    if sys.stdin is None or sys.stdout is None:
+        raise OSError("standard input or output is closed")
+    device = device_named(args.device)
+    model, tokenizer, template = load_smollm2()
+    nothing = torch.zeros(1, 0, dtype=torch.long, device=device)
+    talk = Chat(ModernCache(model.to(device), nothing), tokenizer, template, args.system)
+    choose, at_terminal = chooser(args, device), sys.stdin.isatty()
+    sys.stdout.reconfigure(encoding="utf-8")
+    if at_terminal:
+        print("Say something; Ctrl-D ends.\n> ", end="", flush=True)
+    for line in sys.stdin.buffer:
+        answer = talk.reply(line.decode(errors="replace").strip(), args.length, choose)
+        try:
+            for part in answer:
+                print(part, end="", flush=True)
+        except (ValueError, KeyboardInterrupt) as problem:  # at a terminal, the conversation goes on
+            if not at_terminal:
+                raise
+            answer.close()
+            print(f"({problem or 'stopped'})", end="")
+        print("\n> " if at_terminal else "", end="" if at_terminal else "\n", flush=True)
 
 
 def search_command(args: argparse.Namespace) -> None:
@@ -302,23 +337,30 @@ def parser() -> Parser:
     made.add_argument(
         "prompt", metavar="PROMPT", nargs="?", default="", help="what stands before it (default: nothing)"
     )
-    made.add_argument(
-        "--temperature",
-        type=temperature,
-        default=1.0,
-        help="0, or 0.01 to 100; 0: the likeliest token each time (default: 1)",
-    )
-    made.add_argument("--top-k", type=best, metavar="K", help="draw from the K likeliest tokens (default: from all)")
-    made.add_argument("--top-p", type=share, default=1.0, metavar="P", help="draw from the likeliest tokens that"
-                      " together have a share P (default: 1)")  # fmt: skip
+    draws(made, temperature_default=1.0)
     made.add_argument("--length", type=best, metavar="N", help="at most so many tokens (default: 200)")
-    made.add_argument("--seed", type=seed, help="the same seed writes the same text (default: another each time)")
     short = "Find the sentences of a text that are nearest in meaning to a question"
     made = command(search_command, short, 'Example:\n  python -m dotformer search README.md "what do I need?"')
     made.add_argument("file", type=Path, metavar="FILE", help="a text, in English, as UTF-8")
     made.add_argument("question", metavar="QUESTION", help="what to look for, in words of your own")
     made.add_argument("--best", type=best, default=5, help="how many to print (default: 5)")
+    short = "Talk with SmolLM2, a published model, in chapter 19's code; each line that you type is a message"
+    made = command(chat_command, short, 'Example:\n  echo "What is the dot product?" | python -m dotformer chat')
+    made.add_argument("--system", metavar="TEXT", help="what it is told before the conversation begins")
+    draws(made, temperature_default=0.0)
+    made.add_argument("--length", type=best, default=400, metavar="N", help="at most so many tokens an answer"
+                      " (default: 400)")  # fmt: skip
     return top
+
+
+def draws(made: Parser, temperature_default: float) -> None:
+    """Add the options that say how tokens are drawn."""
+    made.add_argument("--temperature", type=temperature, default=temperature_default, help="0, or 0.01 to 100; 0: the"
+                      f" likeliest token each time (default: {temperature_default:g})")  # fmt: skip
+    made.add_argument("--top-k", type=best, metavar="K", help="draw from the K likeliest tokens (default: from all)")
+    made.add_argument("--top-p", type=share, default=1.0, metavar="P", help="draw from the likeliest tokens that"
+                      " together have a share P (default: 1)")  # fmt: skip
+    made.add_argument("--seed", type=seed, help="the same seed writes the same text (default: another each time)")
 
 
 def main(arguments: list[str] | None = None) -> int:

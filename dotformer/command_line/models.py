@@ -4,6 +4,7 @@ from typing import Any
 
 from dotformer.generation import KVCache
 from dotformer.gpt import GPT, GPTCache, GPTConfig
+from dotformer.modern import ModernCache, ModernConfig, ModernGPT
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
 from dotformer.tokens import BPETokenizer
 from dotformer.transformer import Transformer, TransformerConfig
@@ -13,18 +14,20 @@ MODELS: dict[str, tuple[type, type, type]] = {  # the configuration, the model, 
     "transformer": (TransformerConfig, Transformer, KVCache),
     "recurrent": (RecurrentConfig, RecurrentSeq2Seq, RecurrentState),
     "gpt": (GPTConfig, GPT, GPTCache),
+    "modern": (ModernConfig, ModernGPT, ModernCache),
 }
+ONE_STACK = ("gpt", "modern")  # what they write goes on after what they read
 FIXED = ("source_vocab_size", "target_vocab_size", "vocab_size", "pad_id")  # by the tokenizers
 
 
 def longest_text(kind: str, shape: dict[str, Any]) -> int:
     """How many tokens a text may have: all positions, if there are any, or half of those that both texts share."""
     positions = shape.get("max_length", 1024)
-    return positions // 2 if kind == "gpt" else positions
+    return positions // 2 if kind in ONE_STACK else positions
 
 
 def new_translator(source: BPETokenizer, target: BPETokenizer, kind: str, shape: dict[str, Any]) -> Translator:
-    """A fresh model of that kind, with two tokenizers, which for a GPT must be one and the same.
+    """A fresh model of that kind, with two tokenizers, which for `ONE_STACK` must be one and the same.
 
     `shape` is its configuration without what the tokenizers fix. Raises ValueError for another kind, or a shape or
     tokenizers that do not belong to it.
@@ -36,8 +39,8 @@ def new_translator(source: BPETokenizer, target: BPETokenizer, kind: str, shape:
     if unknown:
         raise ValueError(f"a {kind} has no {', '.join(sorted(unknown))}")
     sizes = {"source_vocab_size": len(source), "target_vocab_size": len(target)}
-    if kind == "gpt":
+    if kind in ONE_STACK:
         if source is not target:
-            raise ValueError("a gpt has one vocabulary: it needs [tokens] shared = true")
+            raise ValueError(f"a {kind} has one vocabulary: it needs [tokens] shared = true")
         sizes = {"vocab_size": len(target)}
     return Translator(source, target, model(config(**sizes, **shape)), state, longest_text(kind, shape))

@@ -1,4 +1,4 @@
-"""Published files, compressed with gzip: downloaded once, checked at each use."""
+"""Published files: downloaded once, checked at each use."""
 
 import hashlib
 import os
@@ -15,15 +15,15 @@ from dotformer.support.files import replacing
 
 
 def cached(corpus: str, name: str, address: str, sha256: str) -> Path:
-    """Where `name`.gz lies, a file of a corpus; downloaded from `address` if need be.
+    """Where a file of a corpus lies, called as in its `address`; downloaded from there if need be.
 
     Looked for in the folder that DOTFORMER_DATA names, if it is set, else in the user's cache. `sha256` is that of the
-    decompressed file. Raises ValueError for a file that is another, and OSError, with what to do, when it is not there
-    and cannot be had.
+    file, decompressed if it ends with .gz. Raises ValueError for a file that is another, and OSError, with what to do,
+    when it is not there and cannot be had.
     """
     given = os.environ.get("DOTFORMER_DATA")
     folder = Path(given) if given else user_cache_path("dotformer") / corpus
-    path = folder / f"{name}.gz"
+    path = folder / address.rpartition("/")[2]
     if given and not path.exists():
         raise FileNotFoundError(f"DOTFORMER_DATA is set, but {path} is not there")
     if not path.exists():
@@ -42,8 +42,9 @@ def cached(corpus: str, name: str, address: str, sha256: str) -> Path:
 
 
 def check(path: Path, data: bytes, sha256: str) -> None:
-    """Raise ValueError, with the `path`, when what gzip packed into `data` has another SHA-256."""
-    if hashlib.sha256(decompressed(path, data)).hexdigest() != sha256:
+    """Raise ValueError, with the `path`, when `data`, or what gzip packed into it, has another SHA-256."""
+    whole = decompressed(path, data) if path.name.endswith(".gz") else data
+    if hashlib.sha256(whole).hexdigest() != sha256:
         raise ValueError(f"{path} is not the file it should be: delete it")
 
 

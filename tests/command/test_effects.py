@@ -35,7 +35,8 @@ SHARED = {"tokens": {"vocab_size": 300, "shared": True}}
 WRITER = SMALL | SHARED | {"model": {"kind": "gpt", "d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}}
 WRITER["model"] |= {"max_length": 64}
 BASES = {"small": SMALL, "recurrent": RECURRENT, "shared": SMALL | SHARED, "shared, recurrent": RECURRENT | SHARED}
-BASES |= {"gpt": WRITER}
+MODERN = WRITER | {"model": WRITER["model"] | {"kind": "modern", "num_kv_heads": 2}}
+BASES |= {"gpt": WRITER, "modern": MODERN}
 WORSE = changed(SMALL, "training", {"learning_rate": 2.0, "validate_every": 1})  # from step to step
 ROOT = Path(__file__).parents[2]
 
@@ -136,6 +137,14 @@ KEYS = [
     ("gpt", "model", {"final_norm": False}),
     ("gpt", "model", {"activation": "relu"}),
     ("gpt", "model", {"layer_norm_eps": 0.1}),
+    ("modern", "model", {"d_model": 12}),
+    ("modern", "model", {"num_heads": 4}),
+    ("modern", "model", {"num_kv_heads": 1}),
+    ("modern", "model", {"num_layers": 2}),
+    ("modern", "model", {"d_ff": 12}),
+    ("modern", "model", {"rope_base": 2.0}),
+    ("modern", "model", {"norm_eps": 0.1}),
+    ("modern", "model", {"tied": False}),
     ("small", "training", {"steps": 5}),
     ("small", "training", {"learning_rate": 0.1}),
     ("small", "training", {"warmup_steps": 3}),
@@ -165,7 +174,7 @@ def test_a_key_has_its_effect(base, section, values, train, learnt):
 def test_no_key_is_forgotten_and_what_is_left_out_has_its_default(train):
     tested = {(section, key) for _, section, values in KEYS for key in values}
     tested |= {("model", "kind"), ("model", "max_length"), ("tokens", "learnt")}  # in other tests
-    for config in (SMALL, RECURRENT, WRITER):
+    for config in (SMALL, RECURRENT, WRITER, MODERN):
         folder = train(config, config["model"].get("kind", "transformer"))
         content = json.loads((folder / "config.json").read_bytes())
         content["tokens"].pop("learnt")

@@ -119,3 +119,19 @@ def test_more_tokens_than_positions_are_refused():
         GPTCache(ours.train(), tokens)
     with pytest.raises(ValueError, match="num_layers must be positive"):
         GPTConfig(vocab_size=5, num_layers=0)
+
+
+def test_without_padding_token_0_is_a_token_like_others():
+    tokens = torch.tensor([[0, 4, 0, 5]])
+    shape = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8, "max_length": 9}
+    for padding in (0, None):
+        torch.manual_seed(0)
+        ours = GPT(GPTConfig(vocab_size=11, pad_id=padding, **shape)).eval()
+        with torch.no_grad():
+            one, other = ours(tokens[:, :0], tokens)[0, -1], ours(tokens[:, :0], tokens[:, [1, 3]])[0, -1]
+        assert torch.allclose(one, other) == (padding == 0)
+    for wrong in (-1, 11):
+        with pytest.raises(ValueError, match="pad_id must be"):
+            GPTConfig(vocab_size=11, pad_id=wrong, **shape)
+    with pytest.raises(TypeError, match="pad_id must be of type int, not True"):
+        GPTConfig(vocab_size=11, pad_id=True, **shape)

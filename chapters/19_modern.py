@@ -1,0 +1,1560 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 19. What has changed since 2017?
+#
+# Put [chapter 18](18_gpt.ipynb)'s GPT beside a model of 2026, and you recognise it: the same residual stream, attention
+# and a feed-forward network in turn, one token after the other. But almost every part has been exchanged for another.
+# By the end of this chapter you have written these parts, measured what each is worth, loaded a published model of 135
+# million parameters into your own classes, and chatted with it.
+#
+# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 30 minutes to
+# read, and 30 more for the exercises.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. This chapter exchanges some of them."}}
+from functools import partial
+
+import matplotlib.pyplot as plt
+import numpy as np
+from classroom import checks, plots, quiz, transformer_map
+from classroom.diagram import Diagram
+
+plots.book_style()
+transformer_map(built=19)
+
+# %% [markdown]
+# ## Six changes
+#
+# | | 2017, chapter 9 | GPT-2, chapter 18 | Llama 3, SmolLM2 and most others |
+# |---|---|---|---|
+# | norm | post-norm, LayerNorm | pre-norm, LayerNorm | pre-norm, RMSNorm |
+# | feed-forward | ReLU | GELU | SwiGLU |
+# | positions | sinusoids, added once | learned, added once | queries and keys turned in each layer (RoPE) |
+# | keys and values | separate for each head | separate for each head | shared by groups of heads |
+# | biases | yes | yes | no |
+# | output matrix | the embedding table | the embedding table | the same in small models, another in large ones |
+#
+# Here are a layer of 2017 and one of today. Whatever has changed is red.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two layers, drawn from bottom to top. Left, 2017: attention, whose output joins the residual stream, LayerNorm, feed-forward with ReLU, which joins too, LayerNorm. Sinusoids are added below, before the first layer. Right, today: RMSNorm, attention with turned queries and keys and shared heads, which joins, RMSNorm, SwiGLU, which joins. The norms stand on the branches, so that the line of the residual stream goes straight through."}}
+drawing = Diagram(8.2, 4.5)
+for x, label in ((1.9, "2017"), (6.0, "today")):
+    drawing.text(x, 4.32, label, plots.GREY)
+drawing.arrow((6.0, 0.25), (6.0, 4.15), width=2.2)
+drawing.text(1.75, 0.4, "+ sinusoids", plots.GREY, at="right", size=10)
+for y, label in ((0.95, "attention"), (2.6, "feed-forward\nReLU")):
+    drawing.arrow((1.9, 0.25 if y < 1 else 2.16), (1.9, y + 0.6), width=2.2)
+    drawing.axes.plot([1.9, 1.9], [y + 0.8, y + 0.91], color=plots.GREY, lw=2.2)
+    drawing.arrow((1.9, y - 0.35), (2.9, y - 0.35), (2.9, y), color=plots.BLUE)
+    drawing.box(2.9, y + 0.25, label, 1.3, 0.5, size=10)
+    drawing.arrow((2.9, y + 0.5), (2.9, y + 0.7), (2.0, y + 0.7), color=plots.BLUE)
+    drawing.sum(1.9, y + 0.7)
+    drawing.box(1.9, y + 1.06, "LayerNorm", 1.1, 0.3, plots.GOLD, size=10)
+drawing.arrow((1.9, 3.81), (1.9, 4.15), width=2.2)
+for y, label in ((0.95, "attention\nturned, shared"), (2.6, "SwiGLU")):
+    drawing.arrow(
+        (6.0, y - 0.55), (7.0, y - 0.55), (7.0, y - 0.36), color=plots.BLUE
+    )
+    drawing.box(7.0, y - 0.2, "RMSNorm", 1.1, 0.32, plots.RED, size=10)
+    drawing.arrow((7.0, y - 0.04), (7.0, y + 0.2), color=plots.BLUE)
+    drawing.box(7.0, y + 0.48, label, 1.4, 0.5, plots.RED, size=10)
+    drawing.arrow(
+        (7.0, y + 0.73), (7.0, y + 0.95), (6.1, y + 0.95), color=plots.BLUE
+    )
+    drawing.sum(6.0, y + 0.95)
+plt.show()
+
+# %% [markdown]
+# These changes came one at a time, over years. So we take them one by one, and in the end measure all of them in the
+# same small run.
+#
+# ## RMSNorm: the same without the mean
+#
+# LayerNorm ([chapter 8](08_encoder.ipynb#the-encoder)) subtracts the mean of a vector and divides by its standard
+# deviation. [Zhang and Sennrich (2019)](https://arxiv.org/abs/1910.07467) left out the mean. What is left is to divide
+# by the **root mean square**, and to multiply each entry by a learned gain $g$:
+#
+# $$\text{RMSNorm}(x) = \frac{x}{\sqrt{\frac{1}{D} \sum_i x_i^2 + \epsilon}} \odot g$$
+#
+# **By hand**: $x = (7, 1)$ has the mean square $(49 + 1) / 2 = 25$, so it becomes $(7, 1) / 5 = (1.4, 0.2)$. LayerNorm
+# subtracts the mean 4, divides by the deviation 3, and arrives at $(1, -1)$. With two entries LayerNorm leaves nothing
+# but which of them is larger. RMSNorm, before the gain, leaves the direction as it is and changes the length alone.
+# PyTorch has it:
+
+# %%
+import torch
+from torch import nn
+
+x = torch.tensor([7.0, 1.0])
+print("RMSNorm:  ", nn.RMSNorm(2, eps=1e-5)(x).tolist())
+print("LayerNorm:", nn.LayerNorm(2)(x).tolist())
+torch.manual_seed(0)
+x, gain = torch.randn(3, 8), torch.randn(8)
+by_formula = x / (x.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt() * gain
+assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
+
+# %% [markdown]
+# Why may the mean go? A norm is there to keep vectors from growing too long for the next sublayer, and the division alone
+# does that. The authors' models were as good without the mean, and 7 to 64 percent faster.
+#
+# ## SwiGLU: one map opens the gate for another
+#
+# The feed-forward network of chapter 8 is $\max(0, x W_1) W_2$ (biases aside): a unit passes its own sum, if that is
+# above 0. A **gated linear unit** has two maps instead. One makes the values, the other says how much of each may pass:
+#
+# $$\text{SwiGLU}(x) = \big(\text{SiLU}(x W_\text{gate}) \odot x W_\text{up}\big) W_\text{down}, \qquad
+# \text{SiLU}(z) = \frac{z}{1 + e^{-z}}$$
+#
+# **By hand**, one unit: up says 2. With a gate of $-3$, SiLU is $-3 / (1 + e^3) = -0.14$, and $-0.28$ passes, so almost
+# nothing. With a gate of 3 it is 2.86, and 5.72 passes. The unit is a *product* of two sums of $x$, so it can answer to
+# two things at once. (With GELU in place of SiLU the unit is called GeGLU.)
+#
+# A third matrix costs half as much again. So $d_{ff}$ is made smaller by a third, which keeps the number of parameters:
+# $3 \cdot \frac{2}{3} = 2$. [Shazeer (2020)](https://arxiv.org/abs/2002.05202) compared several such units at equal
+# size, found them better than ReLU and GELU, and gave no reason: he attributes their success "to divine benevolence".
+
+# %% tags=["export"] module="modern"
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class SwiGLU(nn.Module):
+    """Two linear maps multiplied, one of them through SiLU; then a third.
+
+    (..., D) -> (..., d_ff) -> (..., D). After Shazeer (2020).
+    """
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(d_model, d_ff, bias=False)
+        self.up = nn.Linear(d_model, d_ff, bias=False)
+        self.down = nn.Linear(d_ff, d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the network to each vector of x (..., D)."""
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+# %%
+torch.manual_seed(0)
+network = SwiGLU(d_model=8, d_ff=20)
+with torch.no_grad():
+    gate, up = network.gate(x), network.up(x)
+    by_formula = network.down(gate / (1 + torch.exp(-gate)) * up)
+    assert torch.allclose(network(x), by_formula, atol=1e-6)
+silu = nn.functional.silu(torch.tensor([-3.0, 3.0]))
+print("SiLU(-3), SiLU(3):", [round(z, 2) for z in silu.tolist()])
+
+# %% tags=["quiz"]
+quiz.number(
+    "A model has $D = 576$ and, before the change, $d_{ff} = 4 D$ with two matrices. With which $d_{ff}$ has SwiGLU as many parameters?",
+    8 * 576 / 3,
+    tolerance=0.5,
+    feedback="Yes: $3 D \\cdot d_{ff} = 8 D^2$. SmolLM2-135M, below, has exactly these 1,536.",
+    mistakes=[
+        (
+            4 * 576,
+            "That would be half as many again, because there are three matrices.",
+        ),
+        (
+            2 * 576,
+            "Half is too little: of three matrices each must have two thirds of the size, not half.",
+        ),
+    ],
+    otherwise="Two matrices of $D \\times 4D$ are $8 D^2$ numbers. Three of $D \\times d_{ff}$ must come to the same.",
+)
+
+# %% [markdown]
+# ## RoPE: turn the query and the key
+#
+# [Chapter 5](05_position.ipynb#a-step-is-a-rotation) found that a step of sinusoids is a rotation: each pair of entries
+# turns by its own angle. There, positions were *added* to the vectors, and the layers had to make what they could of the
+# sum. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the vectors alone, and turn the *queries and keys*
+# themselves, each by its own position: **rotary position embedding**, **RoPE**.
+#
+# What does that do to a score? Write $R_m$ for the turn by $m$ steps. A query at position $m$ and a key at position $n$
+# have the score
+#
+# $$(R_m q) \cdot (R_n k) = q \cdot (R_{n - m}\, k),$$
+#
+# because turning both back by $m$ changes no dot product. The score depends on what the two are *and on how far apart
+# they stand*, not on where.
+#
+# **By hand**: one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. At positions 3 and 1 they become
+# $(\cos 3, \sin 3)$ and $(\cos 1, \sin 1)$, with a dot product of $\cos(3 - 1) = -0.42$.
+#
+# **Predict first.** What is the score at positions 13 and 11?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two circles. On the left, arrows of a query at position 3 and a key at position 1, turned by 3 and by 1 radians: 2 radians apart. On the right, the same at positions 13 and 11: both arrows have turned on, and still they are 2 radians apart."}}
+figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
+for axes, (m, n) in zip(panels, ((3, 1), (13, 11)), strict=True):
+    axes.add_patch(plt.Circle((0, 0), 1, fc="none", ec=plots.BLANK, lw=1.5))
+    for name, angle, color in (("q", m, plots.BLUE), ("k", n, plots.RED)):
+        tip = np.array([np.cos(angle), np.sin(angle)])
+        axes.annotate(
+            "",
+            tip,
+            (0, 0),
+            arrowprops={"arrowstyle": "-|>", "color": color, "lw": 1.8},
+        )
+        axes.text(
+            *1.22 * tip, f"{name}, {angle}", color=color, ha="center", va="center"
+        )
+    between = np.linspace(n, m, 40)
+    axes.plot(0.3 * np.cos(between), 0.3 * np.sin(between), color=plots.GREY, lw=1)
+    axes.set(
+        xlim=(-1.6, 1.6),
+        ylim=(-1.45, 1.45),
+        aspect="equal",
+        title=f"positions {m} and {n}",
+    )
+    axes.axis("off")
+figure.tight_layout()
+plt.show()
+
+# %% tags=["export"] module="modern"
+from dotformer.support.shapes import shapes
+from jaxtyping import Float, Int
+
+
+@shapes
+def rotation(
+    positions: Int[Tensor, "*batch T"], d_k: int, base: float = 10_000.0
+) -> Float[Tensor, "2 *batch T pairs"]:
+    """Cosine and sine of each position's angles, one for each pair of entries."""
+    i = torch.arange(0, d_k, 2, device=positions.device)
+    angles = positions[..., None] * base ** (-i / d_k)
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+def rotate(x: Tensor, turn: Tensor) -> Tensor:
+    """Turn each pair of entries of x (..., T, d_k) by its angle.
+
+    Neighbours make a pair, as in Su and others (2021). For `turn` see `rotation`.
+    """
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = turn.to(x.dtype)
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+
+
+# %%
+from dotformer.by_hand.positions import rotation_matrix
+
+one = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+for where in ([3, 1], [13, 11]):
+    q, k = rotate(one, rotation(torch.tensor(where), 2))
+    print(f"positions {where}: {q @ k:.2f}")
+x = torch.randn(6, 8)
+turned = rotate(x, rotation(torch.arange(6), 8))
+for t in range(6):
+    by_matrix = x[t] @ torch.tensor(rotation_matrix(-t, 8)).float()
+    assert torch.allclose(turned[t], by_matrix, atol=1e-5)
+assert round(float(q @ k), 2) == -0.42
+
+# %% [markdown]
+# The same, $-0.42$. The angles of the pairs are those of chapter 5, $10000^{-2i/d_k}$ a step for pair $i$ (in the code,
+# `i` counts entries, so it is twice that): the first pairs turn fast and tell neighbours apart, the last hardly turn at
+# all and compare what the words *are*. Chapter 5's matrices give the same. (They stand on the right of a row vector,
+# where the same matrix turns the other way, hence the $-t$.) A larger base turns the slow pairs even more slowly, which
+# leaves room for longer texts; models of today have 100,000 and more.
+#
+# Three things follow. Values are not turned, and no position is added to the residual stream. There is no embedding
+# table of positions to run out of, although that alone does not make a model read longer texts well (below). And keys
+# can be kept in a cache after the turn, since a key's position never changes.
+#
+# Which two entries make a pair? In the paper, in Llama's own code and here, neighbours: entries $2i$ and $2i + 1$. In
+# the Llama of the library `transformers`, entries $i$ and $i + d_k/2$. Both are right, because before training all
+# entries are alike. But weights trained with one are wrong for the other, and that mistake ends this chapter.
+#
+# ## Heads that share keys and values
+#
+# When a model writes, it reads all its keys and values again for each token ([chapter
+# 12](12_generation.ipynb#what-has-been-computed-before)). For each token it keeps this many numbers:
+#
+# $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k.$$
+#
+# For a model of 30 layers, with 9 heads of width 64, that is 34,560 for each token. But do nine queries need nine
+# different sets of keys? In **multi-query attention** ([Shazeer 2019](https://arxiv.org/abs/1911.02150)) all heads
+# share the same keys and values. In **grouped-query attention**, **GQA** ([Ainslie and others
+# 2023](https://arxiv.org/abs/2305.13245)), each group of heads shares some. With three groups, 11,520 numbers are left.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Three ways to share, drawn as boxes. Left: nine queries above, nine pairs of keys and values below, each connected with its own. Middle, grouped: nine queries, three pairs below, each connected with three queries that stand side by side. Right, multi-query: nine queries, all connected with one pair."}}
+drawing = Diagram(8.6, 1.75)
+for left, kv_heads, label in (
+    (0.2, 9, "each its own"),
+    (3.1, 3, "grouped"),
+    (6.0, 1, "multi-query"),
+):
+    width = 2.4 / 9
+    drawing.text(left + 1.2, 1.62, label, plots.GREY, size=10)
+    for head in range(9):
+        x = left + (head + 0.5) * width
+        shared = left + (head // (9 // kv_heads) + 0.5) * 2.4 / kv_heads
+        drawing.axes.plot([x, shared], [1.05, 0.58], color=plots.GREY, lw=0.8)
+        drawing.box(x, 1.2, "q", 0.22, 0.3, size=9)
+    for head in range(kv_heads):
+        drawing.box(
+            left + (head + 0.5) * 2.4 / kv_heads,
+            0.42,
+            "kv",
+            0.24,
+            0.3,
+            plots.RED,
+            size=8,
+        )
+plt.show()
+
+# %% [markdown]
+# In code, $W_K$ and $W_V$ become narrower. (`enable_gqa` lets PyTorch's attention lend each key to the heads of its
+# group.) A layer's keys and values go into a `KeptHeads` if there is one, after they have been turned. Everything that
+# fixes the model's shape stands in one configuration:
+
+# %% tags=["export"] module="modern"
+from dataclasses import dataclass
+
+from dotformer.support.settings import check_heads, check_settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModernConfig:
+    """All that fixes the shape of a decoder-only model of today.
+
+    `num_kv_heads` divides `num_heads`, and d_model / `num_heads` is even. Tokens
+    equal to `pad_id` are padding; None: there is none.
+    """
+
+    vocab_size: int
+    d_model: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    d_ff: int
+    max_length: int = 2048
+    rope_base: float = 10_000.0
+    norm_eps: float = 1e-5
+    tied: bool = True
+    pad_id: int | None = 0
+
+    def __post_init__(self) -> None:
+        check_settings(self, zero=("pad_id",))
+        check_heads(self.d_model, self.num_heads, self.num_kv_heads)
+
+
+class GroupedAttention(nn.Module):
+    """Self-attention whose heads share keys and values, in groups.
+
+    After Ainslie and others (2023); for rotary positions Su and others (2021).
+    """
+
+    def __init__(self, config: ModernConfig) -> None:
+        super().__init__()
+        D, self.d_k = config.d_model, config.d_model // config.num_heads
+        shared = self.d_k * config.num_kv_heads
+        self.w_q = nn.Linear(D, D, bias=False)
+        self.w_k = nn.Linear(D, shared, bias=False)
+        self.w_v = nn.Linear(D, shared, bias=False)
+        self.w_o = nn.Linear(D, D, bias=False)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """(..., T, heads * d_k) -> (..., heads, T, d_k)."""
+        return x.unflatten(-1, (-1, self.d_k)).transpose(-3, -2)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor,
+        turn: Tensor,
+        kept: "KeptHeads | None" = None,
+    ) -> Tensor:
+        """Attend from x (B, T, D) to x, and to what is kept of earlier tokens."""
+        q, k, v = (self.split_heads(w(x)) for w in (self.w_q, self.w_k, self.w_v))
+        q, k = rotate(q, turn), rotate(k, turn)
+        if kept is not None:
+            k, v = kept.extend(k, v)
+        heads = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+        return self.w_o(heads.transpose(-3, -2).flatten(-2))
+
+
+class KeptHeads:
+    """Keys and values (B, num_kv_heads, S, d_k) of a layer, turned already."""
+
+    def __init__(self) -> None:
+        self.both: tuple[Tensor, ...] = ()
+
+    def extend(self, *new: Tensor) -> tuple[Tensor, ...]:
+        """Append keys and values of new tokens; returns all of both."""
+        if self.both:
+            pairs = zip(self.both, new, strict=True)
+            new = tuple(torch.cat(pair, dim=-2) for pair in pairs)
+        self.both = new
+        return new
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows (M,) of the batch, in this order."""
+        self.both = tuple(part[rows] for part in self.both)
+
+
+# %% [markdown]
+# Is that the attention of chapter 7? Give four heads two shared ones, and then write the same as four heads of their own,
+# with each shared matrix there twice:
+
+# %%
+from dotformer.attention import MultiHeadAttention
+
+torch.manual_seed(0)
+shape = {"vocab_size": 50, "d_model": 16, "num_layers": 3, "d_ff": 32}
+shape |= {"num_heads": 4, "num_kv_heads": 2, "max_length": 64, "pad_id": None}
+grouped = GroupedAttention(ModernConfig(**shape))
+whole = MultiHeadAttention(16, 4, bias=False)
+state = grouped.state_dict()
+for name in ("w_k.weight", "w_v.weight"):
+    shared = state[name].unflatten(0, (2, 4))  # two heads of four rows
+    state[name] = shared.repeat_interleave(2, dim=0).flatten(0, 1)
+whole.load_state_dict(state)
+x, all_keys = torch.randn(1, 5, 16), torch.ones(5, 5, dtype=torch.bool)
+unturned = rotation(torch.zeros(5, dtype=torch.long), 4)  # as if all stood at 0
+found = grouped(x, all_keys, unturned)
+assert torch.allclose(found, whole(x, x, x)[0], atol=1e-6)
+print(
+    "w_k:",
+    tuple(grouped.w_k.weight.shape),
+    "instead of",
+    tuple(whole.w_k.weight.shape),
+)
+
+# %% tags=["quiz"]
+quiz.number(
+    "SmolLM2 has 30 layers, 9 heads of width 64 and 3 shared heads of keys and values. How many megabytes (of $10^6$ bytes) does its cache need for 8,192 tokens, in 16 bits a number?",
+    2 * 30 * 3 * 64 * 8192 * 2 / 1e6,
+    tolerance=1,
+    feedback="Yes, 189 MB: 11,520 numbers a token, two bytes each. Without sharing it would be 566.",
+    mistakes=[
+        (566.2, "That is what nine heads of their own would need."),
+        (
+            94.4,
+            "A number of 16 bits has two bytes. (Or you have counted keys and no values.)",
+        ),
+        (377.5, "That is in 32 bits."),
+    ],
+    otherwise="Keys and values, 30 layers, 3 heads of 64: 11,520 numbers a token.",
+)
+
+# %% [markdown]
+# ## The whole model
+#
+# Two changes are left. Most models have no **biases**: [Chowdhery and others (2022)](https://arxiv.org/abs/2204.02311)
+# found that large models train more steadily without. And most large models do not **tie** their output to the
+# embedding table, but give it a matrix of its own. Small ones go on tying, because there it saves much: of the 135
+# million parameters of SmolLM2, further down, 28 million are the embedding table.
+
+# %% tags=["export"] module="modern"
+from collections.abc import Sequence
+
+from dotformer.gpt import GPT, GPTCache
+from dotformer.support import decoding
+
+
+class ModernLayer(nn.Module):
+    """Attention, then a gated feed-forward network, each with a norm before it."""
+
+    def __init__(self, c: ModernConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(c.d_model, c.norm_eps)
+        self.attention = GroupedAttention(c)
+        self.feed_forward_norm = nn.RMSNorm(c.d_model, c.norm_eps)
+        self.feed_forward = SwiGLU(c.d_model, c.d_ff)
+
+    def forward(self, x: Tensor, *context: Tensor | KeptHeads | None) -> Tensor:
+        """Pass x (B, T, D) through; for the rest see `GroupedAttention`."""
+        x = x + self.attention(self.attention_norm(x), *context)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class ModernGPT(GPT):
+    """A decoder-only model of today: chapter 18's, with other parts."""
+
+    def __init__(self, config: ModernConfig) -> None:
+        nn.Module.__init__(self)
+        self.config = c = config
+        self.tokens = nn.Embedding(c.vocab_size, c.d_model)
+        self.layers = nn.ModuleList(ModernLayer(c) for _ in range(c.num_layers))
+        self.norm = nn.RMSNorm(c.d_model, c.norm_eps)
+        self.output = nn.Linear(c.d_model, c.vocab_size, bias=False)
+        if c.tied:
+            self.output.weight = self.tokens.weight
+        self.initialise()
+
+    def run(
+        self, tokens: Tensor, real: Tensor, kept: Sequence[KeptHeads] = ()
+    ) -> Tensor:
+        """Vectors (B, T, D) of the last T of S tokens, `real` (B, S) or padding."""
+        c, (S, T) = self.config, (real.shape[1], tokens.shape[1])
+        if c.max_length < S:
+            raise ValueError(f"{S} tokens exceed max_length {c.max_length}")
+        key = torch.arange(S, device=real.device)
+        causal = key <= key[S - T :, None]  # (T, S)
+        mask = causal & real[:, None, None]  # (B, 1, T, S)
+        positions = (real.cumsum(dim=1) - 1).clamp(min=0)[:, None, S - T :]
+        turn = rotation(positions, c.d_model // c.num_heads, c.rope_base)
+        x = self.tokens(tokens)
+        for n, layer in enumerate(self.layers):
+            x = layer(x, mask, turn, kept[n] if kept else None)
+        return self.norm(x)
+
+    @shapes
+    def forward(
+        self, prompt: Int[Tensor, "B S"], text: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T V"]:
+        """Logits: row t scores what may follow the prompt and text 0 to t.
+
+        For padding and errors see `GPT.forward`.
+        """
+        tokens = torch.cat([prompt, text], dim=1)
+        x = self.run(tokens, self.is_real(tokens))
+        return self.output(x[:, prompt.shape[1] :])
+
+
+class ModernCache(GPTCache):
+    """Texts that it writes after prompts (B, S), with keys and values so far."""
+
+    @torch.no_grad()
+    def __init__(self, model: ModernGPT, prompt: Int[Tensor, "B S"]) -> None:
+        decoding.check_evaluating(model)
+        prompt = prompt.to(model.output.weight.device)
+        self.model, self.real = model, torch.zeros_like(prompt[:, :0]).bool()
+        self.kept = [KeptHeads() for _ in model.layers]
+        if prompt.shape[1]:
+            self.read(prompt)
+
+    @torch.no_grad()
+    def read(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
+        """Read some tokens of each row: logits of what may follow the last."""
+        tokens = tokens.to(self.real.device)
+        real = torch.cat([self.real, self.model.is_real(tokens)], dim=1)
+        x = self.model.run(tokens, real, self.kept)
+        self.real = real
+        return self.model.output(x[:, -1])
+
+
+# %% [markdown]
+# That is all. `ModernGPT` has its `initialise` and `is_real` from chapter 18's `GPT`, and the cache has `step` and
+# `select` from `GPTCache`. New is that `run` takes what is kept of earlier tokens, so that the cache needs no second
+# path through the layers.
+#
+# Is it a Llama? The library `transformers` has the original. Make a small one, put our numbers into it, and compare (the
+# two pair entries differently, and `named_as_theirs` sees to that):
+
+# %%
+import warnings
+
+warnings.filterwarnings("ignore", message="IProgress")  # about progress bars
+
+from dotformer.support.published import named_as_theirs
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import logging
+
+logging.set_verbosity_error()
+torch.manual_seed(1)
+ours = ModernGPT(ModernConfig(**shape, tied=False)).eval()
+sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32}
+heads = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
+llama = LlamaForCausalLM(LlamaConfig(**sizes, **heads, rms_norm_eps=1e-5)).eval()
+llama.load_state_dict(named_as_theirs(ours.state_dict(), d_k=4))
+tokens = torch.randint(0, 50, (2, 30))
+with torch.no_grad():
+    found, expected = (
+        ours(tokens[:, :12], tokens[:, 12:]),
+        llama(tokens).logits[:, 12:],
+    )
+    cache = ModernCache(ours, tokens[:, :-1])
+    last = cache.step(tokens[:, -1])
+print("the same logits:", torch.allclose(found, expected, atol=1e-5))
+llama.load_state_dict(named_as_theirs(ours.state_dict(), d_k=2))  # not reordered
+with torch.no_grad():
+    wrong = llama(tokens).logits[:, 12:]
+print("with pairs in the wrong order:", torch.allclose(found, wrong, atol=1e-3))
+print("and with a cache:", torch.allclose(last, expected[:, -1], atol=1e-5))
+assert torch.allclose(found, expected, atol=1e-5)
+assert not torch.allclose(found, wrong, atol=1e-3)
+assert torch.allclose(last, expected[:, -1], atol=1e-5)
+
+# %% [markdown]
+# ## What is each change worth?
+#
+# The same small run for all: a decoder-only model of four layers, of width 64, the documentation of [chapter
+# 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, 300 steps. Start with the parts of 2017
+# and make one change after the other. Each model has a learning rate of its own, the best of a grid that was widened
+# until its best value lay inside, and three seeds (`python -m benchmarks.modern`, two hours of one core).
+#
+# **Predict first.** Which of these changes does most?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Test losses of three seeds for eight models, each with one change more than the one before: 2017 4.56, pre-norm 4.22, RMSNorm 4.19, SwiGLU 4.08, RoPE 3.82, no biases 3.82, grouped heads 3.90, untied 3.62."}}
+from classroom.measured import measured
+
+found = measured("modern")
+chosen = found["chosen"]["docstrings"]
+
+
+def runs_of(model):
+    """The three runs of a model with its best learning rate."""
+    best = chosen[model]["judged"]
+    return [
+        run
+        for run in found["runs"]
+        if run["model"] == model and run["settings"] == best
+    ]
+
+
+def draw_losses(models, axes):
+    """A line for each model, a point for each seed, and the mean beside them."""
+    for n, model in enumerate(models):
+        losses = [run["test_loss"] for run in runs_of(model)]
+        axes.plot(losses, [n] * 3, "o", color=plots.BLUE, ms=6, alpha=0.7)
+        axes.text(max(losses) + 0.015, n, f"{np.mean(losses):.2f}", va="center")
+    axes.set_yticks(range(len(models)), models)
+    axes.set(xlabel="test loss, nats a token", ylim=(len(models) - 0.5, -0.5))
+    axes.margins(x=0.15)
+
+
+figure, axes = plt.subplots(figsize=(6.6, 3.6))
+changes = found["changes"]
+draw_losses([changes[0], *changes[1:]], axes)
+axes.set_yticks(range(len(changes)), [changes[0], *(f"+ {c}" for c in changes[1:])])
+plt.show()
+
+# %%
+print("model            loss (three seeds)  learning rate  ms  parameters  kept")
+for model in changes:
+    runs = runs_of(model)
+    seeds = " ".join(f"{run['test_loss']:.2f}" for run in runs)
+    pace = 1000 * np.median([run["seconds"] for run in runs]) / found["steps"]
+    one = runs[0]
+    print(
+        f"{model:16} {seeds}      {chosen[model]['judged']['learning_rate']:<12g}"
+        f" {pace:4.0f} {one['parameters']:10,} {one['kept_numbers']:6}"
+    )
+
+# %% tags=["proof"]
+losses = {model: [run["test_loss"] for run in runs_of(model)] for model in chosen}
+mean = {model: np.mean(three) for model, three in losses.items()}
+steps = -np.diff([mean[model] for model in changes])
+assert np.allclose(steps, [0.34, 0.03, 0.11, 0.26, -0.01, -0.08, 0.28], atol=0.007)
+for before, after in (
+    ("2017", "pre-norm"),
+    ("RMSNorm", "SwiGLU"),
+    ("SwiGLU", "RoPE"),
+    ("grouped heads", "untied"),
+):
+    assert max(losses[after]) < min(losses[before])
+rates = {model: best["judged"]["learning_rate"] for model, best in chosen.items()}
+assert rates["2017"] == 0.003 and {rates[model] for model in changes[1:]} == {0.012}
+post = sorted(
+    run["test_loss"]
+    for run in found["runs"]
+    if run["model"] == "2017" and run["settings"]["learning_rate"] == 0.006
+)
+assert round(post[0], 2) == 4.19 and post[1] > 4.7
+assert found["steps"] // 20 == 15 and found["steps"] == 300
+sizes = [runs_of(model)[0]["parameters"] for model in ("grouped heads", "untied")]
+assert round(sizes[1] / sizes[0], 1) == 1.4
+
+# %% [markdown]
+# Pre-norm is worth most here, 0.34 nats, because it allows larger steps. The post-norm model of 2017 does best at a
+# learning rate of 0.003, and the others at 0.012. (At 0.006 one of its three seeds comes to 4.19, and the other two
+# fail. All have a warm-up of 15 steps; [post-norm needs a longer one](08_encoder.ipynb#does-it-need-warm-up) and might
+# do better with it.) An output matrix of its own is worth 0.28, for 40 percent more parameters; RoPE 0.26; SwiGLU 0.11,
+# at the same size. In each of these four steps all three seeds are better than the three before.
+#
+# RMSNorm and no biases change nothing that three seeds could tell. That is their point: the same loss, and less to
+# compute. Shared heads cost 0.08 (the seeds overlap), and halve what the cache keeps. The times are those of one core
+# with another busy beside it, and vary by a tenth.
+#
+# This is one order of the changes, one size and 300 steps. Do not carry the numbers over to a large model; what carries
+# over is how to ask.
+#
+# ### Are more heads better?
+#
+# In the same width more heads are narrower ([chapter 6](06_many_heads.ipynb)). The model with SwiGLU and sinusoids, with
+# one head, four, and sixteen (with sinusoids, since the pairs that RoPE turns would become few as well):
+
+# %%
+for model, name in (
+    ("one head", "1 head of 64"),
+    ("SwiGLU", "4 heads of 16"),
+    ("sixteen heads", "16 heads of 4"),
+):
+    seeds = [run["test_loss"] for run in runs_of(model)]
+    print(f"{name:14}", " ".join(f"{loss:.2f}" for loss in seeds))
+
+# %% tags=["proof"]
+three = ("one head", "SwiGLU", "sixteen heads")
+assert np.allclose([mean[model] for model in three], [4.14, 4.08, 4.05], atol=0.006)
+assert min(losses["one head"]) < max(losses["SwiGLU"])
+assert min(losses["SwiGLU"]) < max(losses["sixteen heads"])
+took = [np.median([run["seconds"] for run in runs_of(model)]) for model in three]
+assert 1.7 < took[2] / took[1] < 2.2
+
+# %% [markdown]
+# The means fall from 4.14 with one head to 4.08 with four and 4.05 with sixteen, but seeds differ as much as that.
+# Sixteen heads took almost twice the time of four. (In the [paper of 2017](https://arxiv.org/abs/1706.03762), table 3,
+# one head was 0.9 BLEU worse than eight, and 32 were worse again.)
+#
+# ### Does it read farther than it has learnt?
+#
+# All of these models learnt from texts of at most 64 tokens. Let them read texts of 160. With learned positions, the rows
+# beyond the longest training text are still the noise that they began as. Sinusoids and rotations go on by formula. Is
+# that enough?
+#
+# **Predict first.** Which gets by best beyond token 64: learned, sinusoids, RoPE, or no positions at all?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Mean loss by position in the text, three seeds for each of five models, with a dashed line at 64, where training ended. At the end, from worst to best: learned 4.6, sinusoids 4.6, no positions 4.3, RoPE 4.2; and RoPE trained on texts of 160 tokens, which is worse at the beginning and best at the end, 3.9."}}
+figure, axes = plt.subplots(figsize=(6.6, 3.6))
+kinds = {"SwiGLU": "sinusoids", "learned positions": "learned", "RoPE": "RoPE"}
+kinds |= {"no positions": "none", "RoPE, longer texts": "RoPE, trained to 160"}
+hues = (plots.GREY, plots.GOLD, plots.BLUE, plots.RED, plots.TEAL)
+colors = dict(zip(kinds, hues, strict=True))
+middles = found["bin"] * (np.arange(10) + 0.5)
+for model, name in kinds.items():
+    for run in runs_of(model):
+        axes.plot(middles, run["by_position"], color=colors[model], lw=1.2)
+    axes.text(162, run["by_position"][-1], name, color=colors[model], va="center")
+axes.axvline(found["cut"], color=plots.GREY, lw=1, ls="--")
+axes.text(
+    62, axes.get_ylim()[1] - 0.1, "training", color=plots.GREY, ha="right", va="top"
+)
+axes.set(xlabel="position in the text", ylabel="loss, nats a token", xlim=(0, 215))
+plt.show()
+
+# %% tags=["proof"]
+ends = [
+    np.mean([run["by_position"][-2:] for run in runs_of(model)])
+    for model in ("learned positions", "SwiGLU", "no positions", "RoPE")
+]
+assert np.allclose(ends, [4.63, 4.56, 4.30, 4.19], atol=0.012)
+longer = np.mean(
+    [run["by_position"] for run in runs_of("RoPE, longer texts")], axis=0
+)
+assert round(np.mean(longer[-2:]), 1) == 3.9
+assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) + 0.3
+
+# %% [markdown]
+# RoPE does best throughout; then no positions, sinusoids, and learned ones. (The name stands before the text, so
+# positions a little beyond 64 have been trained.) Later parts of these texts are harder for all, so compare with a RoPE
+# model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64 pays 4.2. So the
+# formula goes on, and what was learnt goes on with it only in part: at distances that it has not met, a head's pairs
+# stand at angles to one another that it has not met either. Models that are to read long texts are therefore trained on
+# some, in the end, after their rotations have been slowed (**position interpolation**, [Chen and others
+# 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others 2023](https://arxiv.org/abs/2309.00071)).
+
+# %% [markdown]
+# ## Experts: more parameters at the same price
+#
+# A feed-forward network has two thirds or more of a layer's parameters, and every token goes through all of them. A
+# **mixture of experts** (MoE) has several such networks, and a **router**, a linear map with a softmax, that sends each
+# token to those that score highest for it: to a few ([Shazeer and others 2017](https://arxiv.org/abs/1701.06538)), or,
+# as here, to one ([Fedus and others 2021](https://arxiv.org/abs/2101.03961)). Four experts have four times the
+# parameters, of which a quarter is *active* for a token, so that it costs as much as before. What an expert returns is
+# multiplied by its share, so that the router has a gradient.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "A token goes to a router and to one of four experts, the second, which is filled; the other three are pale. What it returns is multiplied by its share 0.6 and goes on."}}
+drawing = Diagram(8.2, 2.1)
+drawing.box(0.9, 1.05, "token", 0.9)
+drawing.box(2.5, 1.7, "router", 0.9, color=plots.GOLD)
+drawing.arrow((0.9, 1.25), (0.9, 1.7), (2.05, 1.7))
+drawing.text(3.05, 1.72, "0.2, 0.6, 0.1, 0.1", plots.GOLD, at="left", size=10)
+for n in range(4):
+    y = 1.35 - 0.38 * n
+    hue = plots.RED if n == 1 else plots.BLANK
+    drawing.box(4.3, y, f"expert {n + 1}", 1.2, 0.3, hue, size=10)
+drawing.arrow((1.35, 1.0), (3.7, 0.97), color=plots.RED)
+drawing.arrow((4.9, 0.97), (6.05, 0.97), color=plots.RED)
+drawing.text(5.45, 1.13, "times 0.6", plots.GOLD, size=10)
+drawing.box(6.8, 0.97, "goes on", 1.2)
+plt.show()
+
+
+# %% tags=["export"] module="modern"
+class Experts(nn.Module):
+    """Feed-forward networks, of which each token goes through one.
+
+    `balance` is what its last input cost: Fedus and others (2021), equation 4.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, num_experts: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(d_model, num_experts, bias=False)
+        experts = (SwiGLU(d_model, d_ff) for _ in range(num_experts))
+        self.experts = nn.ModuleList(experts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to each vector of x (..., D) the expert that its router chooses."""
+        shares = self.router(x).softmax(dim=-1)  # (..., experts)
+        share, chosen = shares.max(dim=-1)
+        out = torch.zeros_like(x)
+        for n, expert in enumerate(self.experts):
+            rows = chosen == n
+            out[rows] = share[rows][:, None] * expert(x[rows])
+        used = F.one_hot(chosen, len(self.experts)).to(x.dtype)
+        both = used.flatten(0, -2).mean(dim=0), shares.flatten(0, -2).mean(dim=0)
+        self.balance = len(self.experts) * (both[0] @ both[1])
+        return out
+
+
+# %% [markdown]
+# Nothing tells the router to use all of them. An expert that is a little better early on gets more tokens, learns more,
+# and gets more still. So a **load-balancing loss** is added (Fedus and others, equation 4): of $E$ experts, $E \sum_e
+# f_e P_e$, where $f_e$ is the share of tokens that go to expert $e$ and $P_e$ its mean share in the router's softmax.
+# It is 1 when both are even, and larger when the experts with many tokens also have large shares, as they do, since the
+# shares decide. A count has no gradient, so what it moves is $P$: away from the experts that have many tokens. Here are
+# the shares of tokens on the test set, with and without that loss (times 0.01), for three seeds and four layers each:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the second loss: all shares between 11 and 34 percent."}}
+figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
+for axes, (model, title) in zip(
+    panels,
+    (("experts", "router alone"), ("balanced experts", "with the second loss")),
+    strict=True,
+):
+    loads = np.concatenate([run["loads"] for run in runs_of(model)])
+    bottom = np.zeros(len(loads))
+    for expert, color in enumerate((plots.BLUE, plots.RED, plots.GOLD, plots.TEAL)):
+        share = np.sort(loads)[:, ::-1][:, expert]
+        axes.bar(range(len(loads)), share, bottom=bottom, color=color, width=0.85)
+        bottom += share
+    axes.set_xticks([1.5, 5.5, 9.5], ["seed 0", "seed 1", "seed 2"])
+    axes.set_title(title)
+panels[0].set_ylabel("share of tokens")
+figure.tight_layout()
+plt.show()
+
+# %%
+dense = [run["test_loss"] for run in runs_of("grouped heads")]
+print("one network:     ", *dense)
+for model in ("experts", "balanced experts"):
+    runs = runs_of(model)
+    busiest = max(max(layer) for run in runs for layer in run["loads"])
+    seeds = [run["test_loss"] for run in runs]
+    print(f"{model + ':':18}", *seeds, f"  busiest expert: {busiest:.0%} of tokens")
+
+# %% tags=["proof"]
+loads = {
+    model: np.concatenate([run["loads"] for run in runs_of(model)])
+    for model in ("experts", "balanced experts")
+}
+assert loads["experts"].max() > 0.915 and loads["experts"].min() < 0.003
+assert 0.33 < loads["balanced experts"].max() < 0.35
+assert 0.1 < loads["balanced experts"].min() < 0.12
+assert max(losses["balanced experts"]) < min(losses["experts"])
+assert min(losses["grouped heads"]) < min(losses["balanced experts"])
+assert np.allclose(
+    [mean["experts"], mean["balanced experts"]], [3.93, 3.86], atol=0.006
+)
+
+# %% [markdown]
+# Left alone, an expert ends with up to 92 percent of its layer's tokens, and another with 0.2 percent (**expert
+# collapse**). With the second loss the busiest has about a third, and the loss is lower with all three seeds, 3.86
+# instead of 3.93. Beside a single network (3.90) that is no gain that could be told from chance, since its seeds lie on
+# both sides: in 300 steps, each expert has seen a quarter of the tokens.
+#
+# ## What else there is
+#
+# **Sliding windows.** A token attends to the last $w$ tokens only ([Beltagy and others
+# 2020](https://arxiv.org/abs/2004.05150)), so that what a token costs, and what a layer keeps, no longer grows with the
+# text. What is farther back arrives through several layers, as in a convolution. Most models mix: a few layers with a
+# window, then one that sees everything.
+#
+# **Attention sinks.** A softmax must put its weight somewhere. In trained models heads that find nothing put it on the
+# first token, and when a window slides past that token, the model breaks down. [Xiao and others
+# (2023)](https://arxiv.org/abs/2309.17453) keep the first tokens in the window. Others give each head a learned score
+# for "nothing", which takes part in the softmax and has no value.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Three causal masks of twelve tokens. Left: the full causal mask, a triangle. Middle: a sliding window of four, a band below the diagonal. Right: the same band, and the first column too: the sink."}}
+figure, panels = plt.subplots(1, 3, figsize=(7.4, 2.6))
+causal = np.tril(np.ones((12, 12)))
+window = causal - np.tril(np.ones((12, 12)), -4)
+sink = np.maximum(window, causal * (np.arange(12) < 1))
+for axes, (title, mask) in zip(
+    panels,
+    {"causal": causal, "window of 4": window, "window and sink": sink}.items(),
+    strict=True,
+):
+    axes.imshow(mask, cmap=plots.WEIGHTS, vmin=0, vmax=1.3)
+    axes.set(title=title, xlabel="key", xticks=[], yticks=[])
+panels[0].set_ylabel("query")
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# **QK-norm.** Where queries and keys grow during training, scores grow with their product, and a softmax saturates. So
+# queries and keys get a norm of their own before the dot product, of each head or of all heads together ([Henry and
+# others 2020](https://arxiv.org/abs/2010.04245); [Dehghani and others 2023](https://arxiv.org/abs/2302.05442) needed it
+# for a very large model).
+#
+# **MLA**, multi-head latent attention ([DeepSeek-AI 2024](https://arxiv.org/abs/2405.04434)), shares in another way.
+# What is kept of a token is one vector, narrower than its keys and values together, from which every head makes its own
+# by a matrix, and one short key for the positions, which all heads share.
+#
+# **Muon** ([Jordan 2024](https://kellerjordan.github.io/posts/muon/)) is an optimizer for matrices. It takes the
+# running mean of a matrix's gradients and makes its singular values about equal, so that rare directions move as much
+# as frequent ones. Embeddings and output keep Adam. PyTorch has it as `torch.optim.Muon`.
+#
+# For writing fast: in **speculative decoding** ([chapter 12](12_generation.ipynb)) a small model proposes some tokens,
+# and the large one reads them in one pass and keeps those that it agrees with. A **paged cache** (PagedAttention, [Kwon
+# and others 2023](https://arxiv.org/abs/2309.06180)) keeps keys and values in blocks of equal size, as an operating
+# system keeps memory, so that texts of all lengths share it without gaps. **FlexAttention** ([Dong and others
+# 2024](https://arxiv.org/abs/2412.05496)) compiles a mask that you write as a function into a fused kernel, and skips
+# the blocks that it hides; windows and sinks need no kernel of their own.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Four small drawings. MLA: a token makes one narrow vector, which is kept, and from it come the keys and values of three heads. Speculative decoding: a small model proposes five tokens, the large one reads all of them at once, accepts three and replaces the fourth. Paged cache: the blocks of two texts lie mixed in memory, without gaps. Muon: singular values of a gradient, falling, and after, all about equal."}}
+drawing = Diagram(8.6, 4.1)
+drawing.text(0.2, 3.95, "MLA", plots.GREY, at="left")
+drawing.box(0.7, 3.2, "token", 0.8)
+drawing.arrow((1.1, 3.2), (1.6, 3.2))
+drawing.box(2.05, 3.2, "kept", 0.8, 0.3, plots.RED)
+for head in range(3):
+    drawing.arrow((2.45, 3.2), (3.0, 3.62 - 0.42 * head))
+    drawing.box(3.5, 3.62 - 0.42 * head, f"k, v {head + 1}", 0.95, 0.3, size=10)
+drawing.text(4.6, 3.95, "speculative decoding", plots.GREY, at="left")
+for n in range(5):
+    hue = plots.TEAL if n < 3 else plots.RED if n == 3 else plots.GREY
+    drawing.box(4.95 + 0.7 * n, 3.4, f"token {n + 1}", 0.64, 0.3, hue, size=8)
+    mark = "accepted" if n < 3 else "replaced" if n == 3 else "dropped"
+    drawing.text(4.95 + 0.7 * n, 3.08, mark, hue, size=8)
+drawing.text(0.2, 1.85, "paged cache", plots.GREY, at="left")
+for n, owner in enumerate("ABABBA-A"):
+    hue = {"A": plots.BLUE, "B": plots.RED, "-": plots.BLANK}[owner]
+    drawing.box(0.45 + 0.5 * n, 1.25, owner.strip("-"), 0.46, 0.34, hue, size=10)
+drawing.text(
+    0.2, 0.8, "blocks of texts A and B, one free", plots.GREY, at="left", size=9
+)
+drawing.text(4.6, 1.85, "Muon", plots.GREY, at="left")
+rng = np.random.default_rng(0)
+gradient = rng.normal(size=(12, 8)) * 0.5 ** np.arange(8)
+u, sizes, v = np.linalg.svd(gradient, full_matrices=False)
+for left, heights, label in (
+    (4.75, sizes / sizes[0], "singular values"),
+    (6.7, np.linalg.svd(u @ v)[1], "after"),
+):
+    for n, height in enumerate(heights):
+        drawing.axes.bar(left + 0.2 * n, 1.1 * height, 0.16, 0.4, color=plots.BLUE)
+    drawing.text(left - 0.1, 0.2, label, plots.GREY, at="left", size=9)
+plt.show()
+
+# %% [markdown]
+# Which model has what? The library `transformers` has their configurations and their code, against which the folded cell
+# checks what is listed here. (These are the library's defaults; sizes of one family differ.)
+#
+# | | norm | feed-forward | heads (keys and values) | layers with a window | experts | other |
+# |---|---|---|---|---|---|---|
+# | GPT-2 | LayerNorm | GELU | 12 (12) | | | |
+# | Llama 1 | RMSNorm | SwiGLU | 32 (32) | | | |
+# | SmolLM3 | RMSNorm | SwiGLU | 16 (4) | | | no RoPE in every fourth layer (*NoPE*) |
+# | OLMo 3 | RMSNorm, of what a sublayer returns | SwiGLU | 32 (32) | 24 of 32 | | QK-norm |
+# | Gemma 4 | RMSNorm | gated GELU | 8 (4) | 25 of 30 | | QK-norm |
+# | Ministral 3 | RMSNorm | SwiGLU | 32 (8) | | | |
+# | gpt-oss | RMSNorm | a variant of SwiGLU | 64 (8) | 18 of 36 | 4 of 128 | sinks, biases |
+# | MiniMax-M2 | RMSNorm | SwiGLU | 48 (8) | | 8 of 256 | QK-norm |
+# | DeepSeek-V3 | RMSNorm | SwiGLU | 128 | | 8 of 256 | MLA |
+
+# %% tags=["proof"]
+import inspect
+from collections import Counter
+from importlib import import_module
+
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+
+def read(kind):
+    """Heads, windows, experts of a kind of model, and what its code mentions."""
+    config = CONFIG_MAPPING[kind]()
+    module = type(config).__module__.replace("configuration", "modeling")
+    code = inspect.getsource(import_module(module))
+    layers = Counter(getattr(config, "layer_types", None) or [])
+    experts = [
+        getattr(config, name, 0)
+        for name in ("num_local_experts", "n_routed_experts")
+    ]
+    return {
+        "heads": (
+            config.num_attention_heads,
+            getattr(config, "num_key_value_heads", 12),
+        ),
+        "windows": (layers["sliding_attention"], sum(layers.values())),
+        "experts": (getattr(config, "num_experts_per_tok", 0), max(experts)),
+        "words": [
+            word
+            for word in ("RMSNorm", "gate", "q_norm", "sinks", "kv_lora_rank")
+            if word in code
+        ],
+    }
+
+
+for kind, heads in {
+    "gpt2": (12, 12),
+    "llama": (32, 32),
+    "smollm3": (16, 4),
+    "olmo3": (32, 32),
+    "gemma4_text": (8, 4),
+    "ministral3": (32, 8),
+    "gpt_oss": (64, 8),
+    "minimax_m2": (48, 8),
+    "deepseek_v3": (128, 128),
+}.items():
+    seen = read(kind)
+    assert seen["heads"] == heads
+    assert (
+        ("RMSNorm" in seen["words"])
+        == ("gate" in seen["words"])
+        == (kind != "gpt2")
+    )
+    assert ("q_norm" in seen["words"]) == (
+        kind in ("olmo3", "gemma4_text", "minimax_m2")
+    )
+    assert ("sinks" in seen["words"]) == (kind == "gpt_oss")
+    assert ("kv_lora_rank" in seen["words"]) == (kind == "deepseek_v3")
+for kind, activation in {
+    "llama": "silu",
+    "smollm3": "silu",
+    "olmo3": "silu",
+    "ministral3": "silu",
+    "minimax_m2": "silu",
+    "deepseek_v3": "silu",
+}.items():
+    assert CONFIG_MAPPING[kind]().hidden_act == activation
+assert CONFIG_MAPPING["gemma4_text"]().hidden_activation.startswith("gelu")
+assert CONFIG_MAPPING["smollm3"]().no_rope_layers[:8] == [1, 1, 1, 0] * 2
+for kind in ("gpt2", "llama", "smollm3", "ministral3", "minimax_m2", "deepseek_v3"):
+    assert read(kind)["windows"][0] == 0
+for kind, windows in {
+    "olmo3": (24, 32),
+    "gemma4_text": (25, 30),
+    "gpt_oss": (18, 36),
+}.items():
+    assert read(kind)["windows"] == windows
+for kind, experts in {
+    "gpt_oss": (4, 128),
+    "minimax_m2": (8, 256),
+    "deepseek_v3": (8, 256),
+}.items():
+    assert read(kind)["experts"] == experts
+assert CONFIG_MAPPING["gpt_oss"]().attention_bias
+
+# %% [markdown]
+# ## Published weights
+#
+# Now the classes above get somebody else's numbers. Begin with the smallest: *stories260K* ([Karpathy
+# 2023](https://github.com/karpathy/llama2.c)) has 260,032 parameters, five layers, eight heads with four shared ones, and
+# was trained on stories that a four-year-old understands. Its author's test pins what it must write when it always takes
+# the likeliest token. A program loads it into `ModernGPT` (`python -m benchmarks.published`), and this comes out:
+
+# %%
+published = measured("published")
+print(published["story"])
+assert len(published["story"]) == 464
+
+# %% [markdown]
+# These are the 464 characters of that test, to the last one. (It stops in the middle of a sentence because the test
+# does.)
+#
+# ### SmolLM2
+#
+# [SmolLM2-135M-Instruct](https://arxiv.org/abs/2502.02737) (Ben Allal and others 2025) is a chat model that fits a
+# laptop: 30 layers of width 576, nine heads that share three, SwiGLU, RMSNorm, RoPE with a base of 100,000, a tied
+# embedding table of 49,152 tokens. It comes with this book's installation as one file in the format *GGUF*, in which
+# almost all matrices are **quantised**: every block of 32 numbers shares a scale $s$ and a minimum $m$, and each number
+# is one of the sixteen values $m + s \cdot q$, with $q$ in four bits. With $s$ and $m$ that is five bits a number
+# instead of 32. (The embedding table has eight and a half.) So the file has 98 megabytes, where 16 bits would need 269,
+# and what you load is a coarser copy of the model that was trained. The library `gguf` turns the numbers back; the
+# configuration stands in the file; and its queries and keys are stored for pairs of neighbours, as ours are.
+
+# %% tags=["export"] module="modern"
+from pathlib import Path
+
+from dotformer.support import llama_files
+from tokenizers import Tokenizer
+
+
+def load_smollm2(
+    path: str | Path | None = None,
+) -> tuple[ModernGPT, Tokenizer, str]:
+    """SmolLM2-135M-Instruct, a published model; its tokenizer and chat template.
+
+    For `path` and errors see `support.llama_files.smollm2_file`.
+    """
+    file = llama_files.smollm2_file(path)
+    settings, state, tokenizer, template = llama_files.read_gguf(file)
+    with torch.device("meta"):  # shapes, and no numbers yet
+        model = ModernGPT(ModernConfig(**settings, pad_id=None))
+    model.load_state_dict(state, assign=True)
+    model.output.weight = model.tokens.weight
+    return model.eval(), tokenizer, template
+
+
+# %%
+model, tokenizer, template = load_smollm2()
+print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
+
+
+def go_on(text, length):
+    """What the model writes after a text: the likeliest token each time."""
+    prompt = torch.tensor([tokenizer.encode(text).ids])
+    cache, token, written = ModernCache(model, prompt[:, :-1]), prompt[:, -1], []
+    for _ in range(length):
+        token = cache.step(token).argmax(dim=-1)
+        written.append(int(token))
+    return tokenizer.decode(written)
+
+
+print(repr(go_on("The capital of France is", 7)))
+
+# %%
+same, pace = published["compared"], published["tokens_a_second"]
+print(
+    f"next token the same after {same['same_next_token']} of {same['prompts']} prompts"
+)
+share = same["difference"] / same["largest"]
+print(f"logits differ by {share:.0e} of the largest")
+rates = {name: f"{np.median(rates):.0f}" for name, rates in pace.items()}
+print("tokens a second of one core:", rates, "ratio", published["ratio"])
+assert same["same_next_token"] == same["prompts"] == 100 and share < 1e-5
+
+# %% [markdown]
+# After a hundred prompts it goes on with the same token as the library's Llama, which has read the file by itself (only
+# turning four bits into numbers is the same code in both), and all logits agree to a hundred-thousandth of the largest.
+# It writes as many tokens a second as the library, since both spend their time reading the same 538 megabytes from
+# memory, once for each token.
+#
+# ### It chats
+#
+# How does a model that continues text hold a conversation? The conversation is a text. A **chat template** writes it
+# down, with special tokens where a message begins and ends, and then begins a message of the assistant. The model
+# continues, and stops where it writes the token for the end of a message, as fine-tuning has taught it ([chapter
+# 18](18_gpt.ipynb#what-has-the-next-token-to-do-with-answering)). This is all that the model sees:
+
+# %%
+from dotformer.support.chat import Chat
+from dotformer.support.llama_files import rendered
+
+print(rendered(template, [{"role": "user", "content": "What is the dot product?"}]))
+
+# %% [markdown]
+# `Chat` feeds each new message to the same cache and yields the answer as it is written. (It refuses messages with
+# special tokens in them. They are how text from outside could pass for a message of somebody else, which is one kind of
+# **prompt injection**.) Ask it what this book began with:
+
+
+# %%
+def chat():
+    """A new conversation."""
+    return Chat(
+        ModernCache(model, torch.zeros(1, 0, dtype=torch.long)), tokenizer, template
+    )
+
+
+print("".join(chat().reply("What is the dot product?", length=50)))
+
+# %% [markdown]
+# Your own code produced this: every line of it, from the dot product up. Read it as you would a student's answer.
+# Similarity and alignment are right; a cosine is in it, too; but a dot product is the *product* of the two lengths and
+# the cosine, or the sum of the products of the entries, and here the two are mixed up. A model of this size, in four
+# bits, is fluent long before it is right.
+#
+# In a terminal it looks like this, and runs until you press Ctrl-D:
+#
+# ```bash
+# python -m dotformer chat
+# python -m dotformer chat --system "You answer in rhymes." --temperature 0.7 --top-p 0.9
+# ```
+#
+# ### Is the context window a memory?
+#
+# **Predict first.** You tell it a password and ask for it, in one conversation. Then you begin another, and ask again.
+
+# %%
+talk = chat()
+print("told: ", "".join(talk.reply("The password is tulip.", length=12)))
+print("asked:", "".join(talk.reply("What is the password?", length=12)))
+print("new:  ", "".join(chat().reply("What is the password?", length=12)))
+assert "tulip" in talk.messages[-1]["content"]
+
+# %% [markdown]
+# The first conversation has the word in its text, and attention finds it there. The second has not, and no parameter
+# has changed. What the model "remembers" is the text that it is given again, each time, up to the 8,192 tokens for
+# which it was trained. Whatever a chat program seems to know of you from last week, it has written into the prompt.
+#
+# ### Is temperature 0 deterministic?
+#
+# Always taking the likeliest token leaves nothing to chance, and the same call on the same machine gives the same
+# numbers. But is it the same call? Floating-point sums depend on their order, and the order depends on how many tokens
+# are read at once, on the kernel, and on a server on who else is in the batch.
+
+# %%
+story = """In the small village by the river lived an old baker who baked bread every morning.
+One winter the river froze, and the children came to his warm shop to hear stories about
+the sea and the ships."""
+tokens = torch.tensor([tokenizer.encode(story.replace("\n", " ")).ids])
+nothing = tokens[:, :0]
+with torch.no_grad():
+    at_once, again = model(nothing, tokens)[0], model(nothing, tokens)[0]
+    cache = ModernCache(model, tokens[:, :-1])
+    step_by_step = cache.step(tokens[:, -1])[0]
+print("the same call twice gives equal logits:", torch.equal(at_once, again))
+apart = (at_once[-1] - step_by_step).abs().max()
+print("last logits, at once and with a cache, are equal:", bool(apart == 0))
+best = at_once.bfloat16().topk(2).values
+ties = int((best[:, 0] == best[:, 1]).sum())
+print(f"after {ties} of {len(best)} tokens the two likeliest tie in bfloat16")
+assert 1e-6 < apart < 1e-3 and ties > 0
+
+# %% [markdown]
+# Twice the same call agrees to the last bit. Reading all at once and reading with a cache differ by some $10^{-5}$,
+# which in float32 rarely decides. In bfloat16, in which models are served, neighbouring numbers between 16 and 32 are
+# 0.125 apart, so the two likeliest tokens now and then tie or nearly tie. There, the order of a sum can decide, and
+# from there on two texts differ. [He and others
+# (2025)](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) asked a served model the same a
+# thousand times at temperature 0 and got 80 different texts.
+#
+# ### Learning from examples in the prompt
+#
+# [Chapter 18](18_gpt.ipynb#learning-while-it-reads) promised examples in the prompt (*few-shot*). Give the model lines
+# like *hot -> cold*, and then *big ->*. How often is the next token the opposite? To see whether it reads the examples
+# or only their form, do the same with answers that belong to other words:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of 40 opposites found, for three draws of examples each. With right examples 0 without any, 0.1 after one, 0.55 after two, 0.73 after four, 0.88 after sixteen. With answers exchanged it stays between 0 and 0.23."}}
+figure, axes = plt.subplots(figsize=(6, 3.2))
+few = published["few_shot"]
+for right, color, name in (
+    (True, plots.BLUE, "right examples"),
+    (False, plots.RED, "answers exchanged"),
+):
+    counts = sorted({row["examples"] for row in few if row["examples"] or right})
+    shares = [
+        [
+            row["found"]
+            for row in few
+            if row["examples"] == count and row["right"] == right
+        ]
+        for count in counts
+    ]
+    axes.plot(
+        range(6 - len(counts), 6), np.mean(shares, axis=1), color=color, lw=1.2
+    )
+    for n, values in enumerate(shares, 6 - len(counts)):
+        axes.plot([n] * len(values), values, "o", color=color, ms=5, alpha=0.7)
+    axes.text(5.15, np.mean(shares[-1]), name, color=color, va="center")
+axes.set_xticks(range(6), [0, 1, 2, 4, 8, 16])
+axes.set(
+    xlabel="examples in the prompt",
+    ylabel="opposites found",
+    xlim=(-0.3, 7.2),
+    ylim=(-0.03, 1.03),
+)
+plt.show()
+
+# %% tags=["proof"]
+shots = {
+    (count, right): np.mean(
+        [r["found"] for r in few if (r["examples"], r["right"]) == (count, right)]
+    )
+    for count in (0, 1, 2, 4, 8, 16)
+    for right in (True, False)
+    if count or right
+}
+assert (
+    shots[0, True] == 0 and 0.7 < shots[4, True] < 0.75 and shots[16, True] > 0.87
+)
+assert max(r["found"] for r in few if not r["right"]) < 0.25
+
+# %% [markdown]
+# With no example it never does, because nothing says what is asked. After four it finds almost three opposites of four,
+# after sixteen seven of eight, and no parameter has changed. With exchanged answers it stays below one in four. So the
+# examples tell it more than their form: the relation between word and answer. (That is not so for every task. In
+# classification, [Min and others (2022)](https://arxiv.org/abs/2202.12837) found that random labels did little harm.)
+#
+# ## Break it: it still says Paris
+#
+# Four mistakes that are easy to make. Pair the entries of queries and keys by halves, where the
+# weights were stored for neighbours. Leave the rotation out. Rotate the other way round. Or lend the three shared heads
+# to the nine in turn (0, 1, 2, 0, 1, 2 ...) instead of in groups (0, 0, 0, 1, 1, 1 ...).
+#
+# **Predict first.** Which of them do you notice, if you ask for the capital of France?
+
+# %%
+right = rotate
+
+
+def by_halves(x, turn):
+    """Pairs i and i + d_k / 2, as in `transformers`."""
+    d_k = x.shape[-1]
+    order = torch.arange(d_k).unflatten(0, (2, -1)).T.flatten()
+    return right(x[..., order], turn)[..., order.argsort()]
+
+
+def backwards(x, turn):
+    """Turned the other way: a negative sine."""
+    cos, sin = turn
+    return right(x, torch.stack([cos, -sin]))
+
+
+def not_turned(x, turn):
+    """No position at all."""
+    return x
+
+
+def in_turn(heads):
+    """Put the query heads of each layer into another order, in W_Q and in W_O."""
+    for layer in model.layers:
+        w_q, w_o = layer.attention.w_q.weight.data, layer.attention.w_o.weight.data
+        w_q.copy_(w_q.unflatten(0, (9, -1))[heads].flatten(0, 1))
+        w_o.copy_(w_o.unflatten(1, (9, -1))[:, heads].flatten(1))
+
+
+def look():
+    """Nats a token of the story, and how it goes on about France."""
+    with torch.no_grad():
+        logits = model(nothing, tokens)[0, :-1]
+        nats = nn.functional.cross_entropy(logits, tokens[0, 1:])
+    return round(float(nats), 2), go_on("The capital of France is", 9)
+
+
+# %%
+looks = {
+    "nothing wrong": look()
+}  # the attention above looks up `rotate` at each call
+rotate = by_halves
+looks["pairs by halves"] = look()
+rotate = backwards
+looks["the other way"] = look()
+rotate = not_turned
+looks["no rotation"] = look()
+rotate = right
+order = torch.tensor(
+    [0, 3, 6, 1, 4, 7, 2, 5, 8]
+)  # those that share 0, 1, 2 in turn
+in_turn(order)
+looks["shared in turn"] = look()
+in_turn(order.argsort())
+for name, (nats, text) in looks.items():
+    print(f"{name:16} {nats:5.2f} {text!r}")
+assert look() == looks["nothing wrong"]
+
+# %% tags=["proof"]
+nats = [nats for nats, _ in looks.values()]
+assert np.allclose(nats, [3.67, 4.54, 5.25, 5.04, 14.76], atol=0.03)
+assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
+
+# %% [markdown]
+# Only the last is noise. With each of the other three the model still says Paris. The first goes on in good English,
+# and could pass for healthy; the two after it repeat themselves, which small models do anyway. The loss on a text
+# tells, if you know what it should be: it rises from 3.67 nats to 4.54, 5.25 and 5.04.
+#
+# The first of these mistakes is common. *shainet* ran this very model with its mirror image (pairs of neighbours, and
+# weights stored for halves) until [June 2026](https://github.com/NeuraLegion/shainet/pull/111), and read *the capital
+# of France is the capital of France*; readers of the book *LLMs from Scratch* found it [in its Llama
+# 2](https://github.com/rasbt/LLMs-from-scratch/pull/747) in 2025. The check that finds all four is the comparison
+# above: the same tokens, another implementation, equal logits.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Somebody loads weights that were stored for neighbouring pairs into code that pairs by halves, without changing their order. What would have shown it?",
+    quiz.right(
+        "Comparing logits with another implementation that is known to be right, on any text",
+        "Yes: they would differ in the first digit. Text that reads well is no evidence.",
+    ),
+    quiz.wrong(
+        "The shapes of the tensors",
+        "They are the same either way: only the order of entries within a head differs.",
+    ),
+    quiz.wrong(
+        "Asking a few questions and reading the answers",
+        "It still says Paris, as three of these four mistakes do.",
+    ),
+    quiz.wrong(
+        "Checking that a score depends only on the distance",
+        "It does, in either pairing. What is wrong is which entries of the learned vectors belong together.",
+    ),
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: Root mean square
+#
+# *Easy, 5 minutes.* Write RMSNorm without a gain: `x` has shape $(\ldots, D)$, each vector is divided by the root of its
+# mean square plus `eps`. In NumPy.
+
+
+# %% tags=["exercise"]
+def rms_norm(x, eps=1e-5):
+    """Each vector of x (..., D), divided by its root mean square."""
+    ...
+
+
+# %% tags=["check"]
+def normed(x, eps=1e-5, mean=np.mean, outside=False, axis=-1):
+    square = mean(x * x, axis=axis, keepdims=True)
+    return x / (np.sqrt(square) + eps if outside else np.sqrt(square + eps))
+
+
+rng = np.random.default_rng(0)
+check_norm = partial(
+    checks.check,
+    reference=normed,
+    cases=[
+        (np.array([7.0, 1.0]),),
+        (rng.normal(size=(3, 4)),),
+        (rng.normal(size=(2, 3, 4)) / 100, 0.01),
+    ],
+    mistakes={
+        "this divides by the length; the mean of the squares is wanted, not their sum": partial(
+            normed, mean=np.sum
+        ),
+        "eps belongs inside the root": partial(normed, outside=True),
+        "this takes the mean over all vectors; each is divided by its own": partial(
+            normed, axis=None
+        ),
+        "this subtracts the mean; that is LayerNorm": lambda x, eps=1e-5: normed(
+            x - x.mean(axis=-1, keepdims=True), eps
+        ),
+    },
+)
+check_norm(rms_norm)
+
+
+# %% tags=["solution"]
+def rms_norm(x, eps=1e-5):
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+
+
+verdict = check_norm(rms_norm)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: From neighbours to halves
+#
+# *Medium, 15 minutes.* Weights $W_Q$ of shape $(H \cdot d_k, D)$ were trained for neighbouring pairs: within a head,
+# rows $2i$ and $2i + 1$ turn together. Return them for code that turns rows $i$ and $i + d_k/2$ of each head together.
+# In NumPy, given `heads`.
+
+
+# %% tags=["exercise"]
+def for_halves(weight, heads):
+    """The rows of weight (H * d_k, D), reordered within each head."""
+    ...
+
+
+# %% tags=["check"]
+def reordered(weight, heads, back=False, whole=False):
+    parts = 1 if whole else heads
+    d_k = len(weight) // parts
+    order = [2 * i for i in range(d_k // 2)] + [2 * i + 1 for i in range(d_k // 2)]
+    order = np.argsort(order) if back else order
+    return np.concatenate([part[order] for part in np.split(weight, parts)])
+
+
+check_halves = partial(
+    checks.check,
+    reference=reordered,
+    cases=[
+        (np.arange(8.0)[:, None], 1),
+        (rng.normal(size=(24, 5)), 3),
+        (rng.normal(size=(16, 2)), 2),
+    ],
+    mistakes={
+        "this is the way back, from halves to neighbours": partial(
+            reordered, back=True
+        ),
+        "each head is reordered for itself, not all rows at once": partial(
+            reordered, whole=True
+        ),
+        "nothing has changed": lambda weight, heads: weight,
+    },
+)
+check_halves(for_halves)
+
+
+# %% tags=["solution"]
+def for_halves(weight, heads):
+    pairs = weight.reshape(heads, -1, 2, weight.shape[-1])  # (H, d_k / 2, 2, D)
+    return pairs.swapaxes(1, 2).reshape(weight.shape)
+
+
+verdict = check_halves(for_halves)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 3: A window that slides
+#
+# *Easy, 10 minutes.* Return the mask $(T, T)$, True where a query may attend, of a causal model whose tokens see the last
+# `window` tokens, themselves included, and besides those always the first `sinks` tokens. In NumPy.
+
+
+# %% tags=["exercise"]
+def windowed(length, window, sinks=0):
+    """Which keys (columns) each query (row) may attend to."""
+    ...
+
+
+# %% tags=["check"]
+def masked(length, window, sinks=0, more=0, future=False):
+    return np.array(
+        [
+            [
+                (k <= q or (future and k < sinks))
+                and (q - k < window + more or k < sinks)
+                for k in range(length)
+            ]
+            for q in range(length)
+        ]
+    )
+
+
+check_window = partial(
+    checks.check,
+    reference=masked,
+    cases=[(6, 3), (7, 2, 1), (5, 1, 3), (4, 9)],
+    mistakes={
+        "a window of n tokens includes the query's own": partial(masked, more=1),
+        "a sink in the future must stay hidden": partial(masked, future=True),
+        "the first tokens are always seen: mind `sinks`": lambda length, window, sinks=0: (
+            masked(length, window)
+        ),
+    },
+)
+check_window(windowed)
+
+
+# %% tags=["solution"]
+def windowed(length, window, sinks=0):
+    query, key = np.arange(length)[:, None], np.arange(length)[None, :]
+    near = (query - key < window) | (key < sinks)
+    return near & (key <= query)
+
+
+verdict = check_window(windowed)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# A model of today is the GPT of chapter 18 with its parts exchanged: norms that only divide, a feed-forward network
+# with a gate, positions that turn queries and keys, heads that share what is kept. Each change is a few lines, and in a
+# small run four of them can be told from chance: pre-norm, SwiGLU, RoPE, and an output matrix of its own. And whether
+# published weights have been loaded right, you learn from their logits, not from what they say.
+#
+# **Sources.** RMSNorm: [Zhang and Sennrich (2019)](https://arxiv.org/abs/1910.07467). SwiGLU: [Shazeer
+# (2020)](https://arxiv.org/abs/2002.05202). RoPE: [Su and others (2021)](https://arxiv.org/abs/2104.09864). Shared
+# heads: [Shazeer (2019)](https://arxiv.org/abs/1911.02150), [Ainslie and others
+# (2023)](https://arxiv.org/abs/2305.13245). Together, but for the shared heads: Llama, [Touvron and others
+# (2023)](https://arxiv.org/abs/2302.13971). SmolLM2: [Ben Allal and others (2025)](https://arxiv.org/abs/2502.02737).
+#
+# **Next.** [Chapter 20](20_one_gpu.ipynb) asks what a training step costs on one device, and how to make it cheaper.
