@@ -91,8 +91,8 @@ import torch
 from torch import nn
 
 x = torch.tensor([7.0, 1.0])
-print("RMSNorm:  ", nn.RMSNorm(2, eps=1e-5)(x).tolist())
-print("LayerNorm:", nn.LayerNorm(2)(x).tolist())
+for norm in (nn.RMSNorm(2, eps=1e-5), nn.LayerNorm(2)):
+    print(type(norm).__name__, [round(entry, 4) for entry in norm(x).tolist()])
 torch.manual_seed(0)
 x, gain = torch.randn(3, 8), torch.randn(8)
 by_formula = x / (x.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt() * gain
@@ -107,8 +107,9 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 # The feed-forward network of chapter 8 is $\max(0, x W_1) W_2$ (biases aside): a unit passes its own sum, if that is
 # above 0. A **gated linear unit** has two maps instead. One makes the values, the other says how much of each may pass:
 #
-# $$\text{SwiGLU}(x) = \big(\text{SiLU}(x W_\text{gate}) \odot x W_\text{up}\big) W_\text{down}, \qquad
-# \text{SiLU}(z) = \frac{z}{1 + e^{-z}}$$
+# $$\text{SwiGLU}(x) = \big(\text{SiLU}(x W_\text{gate}) \odot x W_\text{up}\big) W_\text{down}$$
+#
+# $$\text{SiLU}(z) = \frac{z}{1 + e^{-z}}$$
 #
 # **By hand**, one unit: up says 2. With a gate of $-3$, SiLU is $-3 / (1 + e^3) = -0.14$, and $-0.28$ passes, so almost
 # nothing. With a gate of 3 it is 2.86, and 5.72 passes. The unit is a *product* of two sums of $x$, so it can answer to
@@ -590,11 +591,11 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 # The same small run for all: a decoder-only model of four layers, of width 64, the documentation of [chapter
 # 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, 300 steps. Start with the parts of 2017
 # and make one change after the other. Each model has a learning rate of its own, the best of a grid that was widened
-# until its best value lay inside, and three seeds (`python -m benchmarks.modern`, two hours of one core).
+# until its best value lay inside, and three seeds (`python -m benchmarks.modern`, an hour and a half of one core).
 #
 # **Predict first.** Which of these changes does most?
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Test losses of three seeds for eight models, each with one change more than the one before: 2017 4.56, pre-norm 4.22, RMSNorm 4.19, SwiGLU 4.08, RoPE 3.82, no biases 3.82, grouped heads 3.90, untied 3.62."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Test losses of three seeds for eight models, each with one change more than the one before: 2017 4.56, pre-norm 4.21, RMSNorm 4.19, SwiGLU 4.08, RoPE 3.82, no biases 3.82, grouped heads 3.90, untied 3.62."}}
 from classroom.measured import measured
 
 found = measured("modern")
@@ -723,7 +724,10 @@ middles = found["bin"] * (np.arange(10) + 0.5)
 for model, name in kinds.items():
     for run in runs_of(model):
         axes.plot(middles, run["by_position"], color=colors[model], lw=1.2)
-    axes.text(162, run["by_position"][-1], name, color=colors[model], va="center")
+    height = run["by_position"][-1] + {"learned": 0.05, "sinusoids": -0.05}.get(
+        name, 0
+    )
+    axes.text(157, height, name, color=colors[model], va="center")
 axes.axvline(found["cut"], color=plots.GREY, lw=1, ls="--")
 axes.text(
     62, axes.get_ylim()[1] - 0.1, "training", color=plots.GREY, ha="right", va="top"
@@ -1054,8 +1058,11 @@ assert CONFIG_MAPPING["gpt_oss"]().attention_bias
 # the likeliest token. A program loads it into `ModernGPT` (`python -m benchmarks.published`), and this comes out:
 
 # %%
+import textwrap
+
 published = measured("published")
-print(published["story"])
+for line in published["story"].splitlines():
+    print(textwrap.fill(line, 78))
 assert len(published["story"]) == 464
 
 # %% [markdown]
@@ -1157,7 +1164,8 @@ def chat():
     )
 
 
-print("".join(chat().reply("What is the dot product?", length=50)))
+answer = "".join(chat().reply("What is the dot product?", length=50))
+print(textwrap.fill(answer, 78))
 
 # %% [markdown]
 # Your own code produced this: every line of it, from the dot product up. Read it as you would a student's answer.
@@ -1169,7 +1177,7 @@ print("".join(chat().reply("What is the dot product?", length=50)))
 #
 # ```bash
 # python -m dotformer chat
-# python -m dotformer chat --system "You answer in rhymes." --temperature 0.7 --top-p 0.9
+# python -m dotformer chat --system "You answer in rhymes." --temperature 0.7
 # ```
 #
 # ### Is the context window a memory?

@@ -220,9 +220,9 @@ def test_chat_answers_line_by_line_and_remembers(smollm2, monkeypatch, call):  #
     monkeypatch.setattr(commands, "load_smollm2", lambda: smollm2)
     code, out, error = call("chat", "--length", "12", given=b"The password is tulip.\nWhat is the password?\n")
     assert (code, error) == (0, "") and len(out.splitlines()) == 2 and "tulip" in out.splitlines()[1]
-    said = [call("chat", "--length", "12", *options, given=b"Tell me about the sea.\n")[1] for options in CHOICES]
+    said = [call("chat", "--length", "6", *options, given=b"Tell me about the sea.\n")[1] for options in CHOICES]
     assert said[-1] == said[0] and len(set(said)) == len(CHOICES) - 1  # of one token there is no choice
-    again = call("chat", "--length", "12", *CHOICES[1], given=b"Tell me about the sea.\n")[1]
+    again = call("chat", "--length", "6", *CHOICES[1], given=b"Tell me about the sea.\n")[1]
     assert again == said[1] and said[0].startswith(said[3].strip())
     assert call("chat")[:2] == (0, "")
 

@@ -120,7 +120,7 @@ def test_the_tokenizers_give_the_model_its_vocabularies_and_the_shape_the_rest(t
 @pytest.mark.parametrize(
     ("kind", "shape", "says"),
     [
-        ("rnn", {}, "^kind must be one of transformer, recurrent, gpt, not 'rnn'$"),
+        ("rnn", {}, "^kind must be one of transformer, recurrent, gpt, modern, not 'rnn'$"),
         ("recurrent", {"d_model": 8, "num_heads": 2, "d_ff": 3}, "^a recurrent has no d_ff, num_heads$"),
         ("transformer", {"source_vocab_size": 7}, "^a transformer has no source_vocab_size$"),
         ("recurrent", {"pad_id": 7}, "^a recurrent has no pad_id$"),
