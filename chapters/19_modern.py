@@ -100,7 +100,7 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 
 # %% [markdown]
 # Why may the mean go? A norm is there to keep vectors from growing too long for the next sublayer, and the division alone
-# does that. The authors' models were as good without the mean, and 7 to 64 percent faster.
+# does that. The authors' models were as good without the mean, and took 7 to 64 percent less time.
 #
 # ## SwiGLU: one map opens the gate for another
 #
@@ -263,7 +263,7 @@ assert round(float(q @ k), 2) == -0.42
 # `i` counts entries, so it is twice that): the first pairs turn fast and tell neighbours apart, the last hardly turn at
 # all and compare what the words *are*. Chapter 5's matrices give the same. (They stand on the right of a row vector,
 # where the same matrix turns the other way, hence the $-t$.) A larger base turns the slow pairs even more slowly, which
-# leaves room for longer texts; models of today have 100,000 and more.
+# leaves room for longer texts; many models of today have 100,000 and more.
 #
 # Three things follow. Values are not turned, and no position is added to the residual stream. There is no embedding
 # table of positions to run out of, although that alone does not make a model read longer texts well (below). And keys
@@ -271,7 +271,8 @@ assert round(float(q @ k), 2) == -0.42
 #
 # Which two entries make a pair? In the paper, in Llama's own code and here, neighbours: entries $2i$ and $2i + 1$. In
 # the Llama of the library `transformers`, entries $i$ and $i + d_k/2$. Both are right, because before training all
-# entries are alike. But weights trained with one are wrong for the other, and that mistake ends this chapter.
+# entries are alike. But weights trained with one are wrong for the other, and the last section makes that mistake on
+# purpose.
 #
 # ## Heads that share keys and values
 #
@@ -402,8 +403,8 @@ class KeptHeads:
 
 
 # %% [markdown]
-# Is that the attention of chapter 7? Give four heads two shared ones, and then write the same as four heads of their own,
-# with each shared matrix there twice:
+# Is that the attention of chapter 7? Give four heads two shared ones, and then give all four matrices of their own,
+# each shared one copied twice:
 
 # %%
 from dotformer.attention import MultiHeadAttention
@@ -450,7 +451,7 @@ quiz.number(
 # ## The whole model
 #
 # Two changes are left. Most models have no **biases**: [Chowdhery and others (2022)](https://arxiv.org/abs/2204.02311)
-# found that large models train more steadily without. And most large models do not **tie** their output to the
+# found that large models train more steadily without them. And most large models do not **tie** their output to the
 # embedding table, but give it a matrix of its own. Small ones go on tying, because there it saves much: of the 135
 # million parameters of SmolLM2, further down, 28 million are the embedding table.
 
@@ -545,11 +546,11 @@ class ModernCache(GPTCache):
 
 # %% [markdown]
 # That is all. `ModernGPT` has its `initialise` and `is_real` from chapter 18's `GPT`, and the cache has `step` and
-# `select` from `GPTCache`. New is that `run` takes what is kept of earlier tokens, so that the cache needs no second
-# path through the layers.
+# `select` from `GPTCache`. What is new is that `run` takes what is kept of earlier tokens, so that the cache needs no
+# second path through the layers.
 #
-# Is it a Llama? The library `transformers` has the original. Make a small one, put our numbers into it, and compare (the
-# two pair entries differently, and `named_as_theirs` sees to that):
+# Is it a Llama? The library `transformers` has a Llama of its own, written independently of ours. Make a small one, put
+# our numbers into it, and compare (the two pair entries differently, and `named_as_theirs` sees to that):
 
 # %%
 import warnings
@@ -579,7 +580,10 @@ print("the same logits:", torch.allclose(found, expected, atol=1e-5))
 llama.load_state_dict(named_as_theirs(ours.state_dict(), d_k=2))  # not reordered
 with torch.no_grad():
     wrong = llama(tokens).logits[:, 12:]
-print("with pairs in the wrong order:", torch.allclose(found, wrong, atol=1e-3))
+print(
+    "the same with pairs in the wrong order:",
+    torch.allclose(found, wrong, atol=1e-3),
+)
 print("and with a cache:", torch.allclose(last, expected[:, -1], atol=1e-5))
 assert torch.allclose(found, expected, atol=1e-5)
 assert not torch.allclose(found, wrong, atol=1e-3)
@@ -589,9 +593,11 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 # ## What is each change worth?
 #
 # The same small run for all: a decoder-only model of four layers, of width 64, the documentation of [chapter
-# 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, 300 steps. Start with the parts of 2017
-# and make one change after the other. Each model has a learning rate of its own, the best of a grid that was widened
-# until its best value lay inside, and three seeds (`python -m benchmarks.modern`, an hour and a half of one core).
+# 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, 300 steps. Start with the parts of
+# 2017 and make one change after the other. Each model has a learning rate of its own, the best of a grid that was
+# widened until its best value lay inside, and three seeds (`python -m benchmarks.modern`, an hour and a half of one
+# core). The printed columns are also the milliseconds of a training step, the parameters, and how many numbers the
+# cache keeps for each token.
 #
 # **Predict first.** Which of these changes does most?
 
@@ -630,7 +636,7 @@ axes.set_yticks(range(len(changes)), [changes[0], *(f"+ {c}" for c in changes[1:
 plt.show()
 
 # %%
-print("model            loss (three seeds)  learning rate  ms  parameters  kept")
+print("model            loss (three seeds)  learning rate  ms  parameters  cached")
 for model in changes:
     runs = runs_of(model)
     seeds = " ".join(f"{run['test_loss']:.2f}" for run in runs)
@@ -666,22 +672,22 @@ sizes = [runs_of(model)[0]["parameters"] for model in ("grouped heads", "untied"
 assert round(sizes[1] / sizes[0], 1) == 1.4
 
 # %% [markdown]
-# Pre-norm is worth most here, 0.34 nats, because it allows larger steps. The post-norm model of 2017 does best at a
-# learning rate of 0.003, and the others at 0.012. (At 0.006 one of its three seeds comes to 4.19, and the other two
-# fail. All have a warm-up of 15 steps; [post-norm needs a longer one](08_encoder.ipynb#does-it-need-warm-up) and might
-# do better with it.) An output matrix of its own is worth 0.28, for 40 percent more parameters; RoPE 0.26; SwiGLU 0.11,
-# at the same size. In each of these four steps all three seeds are better than the three before.
+# Pre-norm (0.34 nats), an output matrix of its own (0.28, for 40 percent more parameters) and RoPE (0.26) are worth
+# most. Pre-norm allows larger steps: the post-norm model of 2017 does best at a learning rate of 0.003, and the others
+# at 0.012. (At 0.006 one of its three seeds comes to 4.19, and the other two stay above 4.7. All have a warm-up of 15
+# steps; [post-norm needs a longer one](08_encoder.ipynb#does-it-need-warm-up) and might do better with it.) SwiGLU is
+# worth 0.11, at the same size. In each of these four steps all three seeds are better than the three before.
 #
-# RMSNorm and no biases change nothing that three seeds could tell. That is their point: the same loss, and less to
-# compute. Shared heads cost 0.08 (the seeds overlap), and halve what the cache keeps. The times are those of one core
-# with another busy beside it, and vary by a tenth.
+# RMSNorm and no biases change nothing that three seeds could tell: the same loss, for a little less to compute, too
+# little to show in these times. Shared heads cost 0.08 (the seeds overlap), and halve what the cache keeps. (They are
+# those of one core with another busy beside it, and vary by a tenth.)
 #
 # This is one order of the changes, one size and 300 steps. Do not carry the numbers over to a large model; what carries
 # over is how to ask.
 #
 # ### Are more heads better?
 #
-# In the same width more heads are narrower ([chapter 6](06_many_heads.ipynb)). The model with SwiGLU and sinusoids, with
+# At the same width, more heads are narrower ([chapter 6](06_many_heads.ipynb)). The model with SwiGLU and sinusoids, with
 # one head, four, and sixteen (with sinusoids, since the pairs that RoPE turns would become few as well):
 
 # %%
@@ -704,13 +710,13 @@ assert 1.7 < took[2] / took[1] < 2.2
 # %% [markdown]
 # The means fall from 4.14 with one head to 4.08 with four and 4.05 with sixteen, but seeds differ as much as that.
 # Sixteen heads took almost twice the time of four. (In the [paper of 2017](https://arxiv.org/abs/1706.03762), table 3,
-# one head was 0.9 BLEU worse than eight, and 32 were worse again.)
+# one head was 0.9 BLEU worse than eight, and with 32 the score fell again.)
 #
 # ### Does it read farther than it has learnt?
 #
-# All of these models learnt from texts of at most 64 tokens. Let them read texts of 160. With learned positions, the rows
-# beyond the longest training text are still the noise that they began as. Sinusoids and rotations go on by formula. Is
-# that enough?
+# All of these models learnt from texts that were cut after 64 tokens. Let them read texts of 160. With learned
+# positions, the rows beyond the longest training text are still the noise that they began as. Sinusoids and rotations
+# go on by formula. Is that enough?
 #
 # **Predict first.** Which gets by best beyond token 64: learned, sinusoids, RoPE, or no positions at all?
 
@@ -748,13 +754,14 @@ assert round(np.mean(longer[-2:]), 1) == 3.9
 assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) + 0.3
 
 # %% [markdown]
-# RoPE does best throughout; then no positions, sinusoids, and learned ones. (The name stands before the text, so
-# positions a little beyond 64 have been trained.) Later parts of these texts are harder for all, so compare with a RoPE
-# model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64 pays 4.2. So the
-# formula goes on, and what was learnt goes on with it only in part: at distances that it has not met, a head's pairs
-# stand at angles to one another that it has not met either. Models that are to read long texts are therefore trained on
-# some, in the end, after their rotations have been slowed (**position interpolation**, [Chen and others
-# 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others 2023](https://arxiv.org/abs/2309.00071)).
+# Of the four that learnt from 64 tokens, RoPE is best at the end (4.19), then no positions (4.30), sinusoids (4.56) and
+# learned ones (4.63). (The function's name stands before its text, so positions a little beyond 64 have been trained.)
+# Later parts of these texts are harder for all, so compare with a RoPE model that was trained on texts of 160 tokens:
+# at the end it pays 3.9, and the one trained on 64 pays 4.2. So the formula goes on, and what was learnt goes on with
+# it only in part. A likely reason: at distances that it has not met, a head's pairs stand at angles to one another that
+# it has not met either. Models that are to read long texts are therefore trained on some, in the end, after their
+# rotations have been slowed (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595);
+# **YaRN**, [Peng and others 2023](https://arxiv.org/abs/2309.00071)).
 
 # %% [markdown]
 # ## Experts: more parameters at the same price
@@ -864,14 +871,14 @@ assert np.allclose(
 # Left alone, an expert ends with up to 92 percent of its layer's tokens, and another with 0.2 percent (**expert
 # collapse**). With the second loss the busiest has about a third, and the loss is lower with all three seeds, 3.86
 # instead of 3.93. Beside a single network (3.90) that is no gain that could be told from chance, since its seeds lie on
-# both sides: in 300 steps, each expert has seen a quarter of the tokens.
+# both sides. One possible reason: in 300 steps, an expert has seen only about a quarter of the tokens.
 #
 # ## What else there is
 #
 # **Sliding windows.** A token attends to the last $w$ tokens only ([Beltagy and others
 # 2020](https://arxiv.org/abs/2004.05150)), so that what a token costs, and what a layer keeps, no longer grows with the
-# text. What is farther back arrives through several layers, as in a convolution. Most models mix: a few layers with a
-# window, then one that sees everything.
+# text. What is farther back arrives through several layers, as in a convolution. Models that use windows mix: one to
+# five layers with a window, then one that sees everything.
 #
 # **Attention sinks.** A softmax must put its weight somewhere. In trained models heads that find nothing put it on the
 # first token, and when a window slides past that token, the model breaks down. [Xiao and others
@@ -911,11 +918,11 @@ plt.show()
 # For writing fast: in **speculative decoding** ([chapter 12](12_generation.ipynb)) a small model proposes some tokens,
 # and the large one reads them in one pass and keeps those that it agrees with. A **paged cache** (PagedAttention, [Kwon
 # and others 2023](https://arxiv.org/abs/2309.06180)) keeps keys and values in blocks of equal size, as an operating
-# system keeps memory, so that texts of all lengths share it without gaps. **FlexAttention** ([Dong and others
+# system keeps memory, so that texts of all lengths share it with little waste. **FlexAttention** ([Dong and others
 # 2024](https://arxiv.org/abs/2412.05496)) compiles a mask that you write as a function into a fused kernel, and skips
 # the blocks that it hides; windows and sinks need no kernel of their own.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Four small drawings. MLA: a token makes one narrow vector, which is kept, and from it come the keys and values of three heads. Speculative decoding: a small model proposes five tokens, the large one reads all of them at once, accepts three and replaces the fourth. Paged cache: the blocks of two texts lie mixed in memory, without gaps. Muon: singular values of a gradient, falling, and after, all about equal."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Four small drawings. MLA: a token makes one narrow vector, which is kept, and from it come the keys and values of three heads. Speculative decoding: a small model proposes five tokens, the large one reads all of them at once, accepts three and replaces the fourth. Paged cache: the blocks of two texts lie mixed in memory, one block is free. Muon: singular values of a gradient, falling, and after, all about equal."}}
 drawing = Diagram(8.6, 4.1)
 drawing.text(0.2, 3.95, "MLA", plots.GREY, at="left")
 drawing.box(0.7, 3.2, "token", 0.8)
@@ -951,8 +958,8 @@ for left, heights, label in (
 plt.show()
 
 # %% [markdown]
-# Which model has what? The library `transformers` has their configurations and their code, against which the folded cell
-# checks what is listed here. (These are the library's defaults; sizes of one family differ.)
+# Which model has what? The library `transformers` has their configurations and their code, against which the folded
+# cell checks most of what is listed here. (These are the library's defaults; sizes of one family differ.)
 #
 # | | norm | feed-forward | heads (keys and values) | layers with a window | experts | other |
 # |---|---|---|---|---|---|---|
@@ -960,7 +967,7 @@ plt.show()
 # | Llama 1 | RMSNorm | SwiGLU | 32 (32) | | | |
 # | SmolLM3 | RMSNorm | SwiGLU | 16 (4) | | | no RoPE in every fourth layer (*NoPE*) |
 # | OLMo 3 | RMSNorm, of what a sublayer returns | SwiGLU | 32 (32) | 24 of 32 | | QK-norm |
-# | Gemma 4 | RMSNorm | gated GELU | 8 (4) | 25 of 30 | | QK-norm |
+# | Gemma 4 | RMSNorm | GeGLU | 8 (4) | 25 of 30 | | QK-norm |
 # | Ministral 3 | RMSNorm | SwiGLU | 32 (8) | | | |
 # | gpt-oss | RMSNorm | a variant of SwiGLU | 64 (8) | 18 of 36 | 4 of 128 | sinks, biases |
 # | MiniMax-M2 | RMSNorm | SwiGLU | 48 (8) | | 8 of 256 | QK-norm |
@@ -1076,7 +1083,7 @@ assert len(published["story"]) == 464
 # embedding table of 49,152 tokens. It comes with this book's installation as one file in the format *GGUF*, in which
 # almost all matrices are **quantised**: every block of 32 numbers shares a scale $s$ and a minimum $m$, and each number
 # is one of the sixteen values $m + s \cdot q$, with $q$ in four bits. With $s$ and $m$ that is five bits a number
-# instead of 32. (The embedding table has eight and a half.) So the file has 98 megabytes, where 16 bits would need 269,
+# instead of 16. (The embedding table has eight and a half.) So the file has 98 megabytes, where 16 bits would need 269,
 # and what you load is a coarser copy of the model that was trained. The library `gguf` turns the numbers back; the
 # configuration stands in the file; and its queries and keys are stored for pairs of neighbours, as ours are.
 
@@ -1132,10 +1139,10 @@ print("tokens a second of one core:", rates, "ratio", published["ratio"])
 assert same["same_next_token"] == same["prompts"] == 100 and share < 1e-5
 
 # %% [markdown]
-# After a hundred prompts it goes on with the same token as the library's Llama, which has read the file by itself (only
-# turning four bits into numbers is the same code in both), and all logits agree to a hundred-thousandth of the largest.
-# It writes as many tokens a second as the library, since both spend their time reading the same 538 megabytes from
-# memory, once for each token.
+# After each of a hundred prompts it goes on with the same token as the library's Llama, which has read the file by
+# itself (only turning four bits into numbers is the same code in both), and all logits agree to a hundred-thousandth of
+# the largest. It writes as many tokens a second as the library, since both spend their time reading the same 538
+# megabytes from memory, once for each token.
 #
 # ### It chats
 #
@@ -1168,10 +1175,10 @@ answer = "".join(chat().reply("What is the dot product?", length=50))
 print(textwrap.fill(answer, 78))
 
 # %% [markdown]
-# Your own code produced this: every line of it, from the dot product up. Read it as you would a student's answer.
-# Similarity and alignment are right; a cosine is in it, too; but a dot product is the *product* of the two lengths and
-# the cosine, or the sum of the products of the entries, and here the two are mixed up. A model of this size, in four
-# bits, is fluent long before it is right.
+# Your own classes produced this, from parts that you have built by hand once, from the dot product up. Read it as you
+# would a student's answer. Similarity and alignment are right; a cosine is in it, too; but a dot product is the
+# *product* of the two lengths and the cosine, or the sum of the products of the entries, and here the two are mixed up.
+# A model of this size, in four bits, is fluent long before it is right.
 #
 # In a terminal it looks like this, and runs until you press Ctrl-D:
 #
@@ -1193,14 +1200,15 @@ assert "tulip" in talk.messages[-1]["content"]
 
 # %% [markdown]
 # The first conversation has the word in its text, and attention finds it there. The second has not, and no parameter
-# has changed. What the model "remembers" is the text that it is given again, each time, up to the 8,192 tokens for
-# which it was trained. Whatever a chat program seems to know of you from last week, it has written into the prompt.
+# has changed. What the model "remembers" is the text of this conversation, here kept as keys and values, up to the
+# 8,192 tokens for which it was trained. Whatever a chat program seems to know of you from last week, it has written
+# into the prompt.
 #
 # ### Is temperature 0 deterministic?
 #
-# Always taking the likeliest token leaves nothing to chance, and the same call on the same machine gives the same
-# numbers. But is it the same call? Floating-point sums depend on their order, and the order depends on how many tokens
-# are read at once, on the kernel, and on a server on who else is in the batch.
+# Always taking the likeliest token leaves nothing to chance, and the same call on the same machine usually gives the
+# same numbers. But is it the same call? Floating-point sums depend on their order, and the order depends on how many
+# tokens are read at once, on the kernel, and on a server on who else is in the batch.
 
 # %%
 story = """In the small village by the river lived an old baker who baked bread every morning.
@@ -1222,11 +1230,11 @@ assert 1e-6 < apart < 1e-3 and ties > 0
 
 # %% [markdown]
 # Twice the same call agrees to the last bit. Reading all at once and reading with a cache differ by some $10^{-5}$,
-# which in float32 rarely decides. In bfloat16, in which models are served, neighbouring numbers between 16 and 32 are
-# 0.125 apart, so the two likeliest tokens now and then tie or nearly tie. There, the order of a sum can decide, and
+# which in float32 rarely decides. In bfloat16, in which models are often served, neighbouring numbers between 16 and 32
+# are 0.125 apart, so the two likeliest tokens now and then tie or nearly tie. There, the order of a sum can decide, and
 # from there on two texts differ. [He and others
-# (2025)](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) asked a served model the same a
-# thousand times at temperature 0 and got 80 different texts.
+# (2025)](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) asked a served model the same
+# question a thousand times at temperature 0 and got 80 different texts.
 #
 # ### Learning from examples in the prompt
 #
@@ -1358,22 +1366,22 @@ assert np.allclose(nats, [3.67, 4.54, 5.25, 5.04, 14.76], atol=0.03)
 assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 
 # %% [markdown]
-# Only the last is noise. With each of the other three the model still says Paris. The first goes on in good English,
-# and could pass for healthy; the two after it repeat themselves, which small models do anyway. The loss on a text
-# tells, if you know what it should be: it rises from 3.67 nats to 4.54, 5.25 and 5.04.
+# Only the last mistake produces noise. With each of the other three the model still says Paris. The first goes on in
+# good English, and could pass for healthy; the two after it repeat themselves, which small models do anyway. The loss
+# on a text tells, if you know what it should be: it rises from 3.67 nats to 4.54, 5.25 and 5.04.
 #
-# The first of these mistakes is common. *shainet* ran this very model with its mirror image (pairs of neighbours, and
-# weights stored for halves) until [June 2026](https://github.com/NeuraLegion/shainet/pull/111), and read *the capital
-# of France is the capital of France*; readers of the book *LLMs from Scratch* found it [in its Llama
-# 2](https://github.com/rasbt/LLMs-from-scratch/pull/747) in 2025. The check that finds all four is the comparison
-# above: the same tokens, another implementation, equal logits.
+# The first of these mistakes is common. *shainet*, a library for neural networks, ran this very model with its mirror
+# image (code for neighbours, weights stored for halves) until [June
+# 2026](https://github.com/NeuraLegion/shainet/pull/111), and it wrote *the capital of France is the capital of France*;
+# readers of the book *LLMs from Scratch* found it [in its Llama 2](https://github.com/rasbt/LLMs-from-scratch/pull/747)
+# in 2025. The check that finds all four is the comparison above: the same tokens, another implementation, equal logits.
 
 # %% tags=["quiz"]
 quiz.one_choice(
     "Somebody loads weights that were stored for neighbouring pairs into code that pairs by halves, without changing their order. What would have shown it?",
     quiz.right(
         "Comparing logits with another implementation that is known to be right, on any text",
-        "Yes: they would differ in the first digit. Text that reads well is no evidence.",
+        "Yes: they would differ by far more than rounding. Text that reads well is no evidence.",
     ),
     quiz.wrong(
         "The shapes of the tensors",
@@ -1555,9 +1563,10 @@ verdict
 # ## In one breath
 #
 # A model of today is the GPT of chapter 18 with its parts exchanged: norms that only divide, a feed-forward network
-# with a gate, positions that turn queries and keys, heads that share what is kept. Each change is a few lines, and in a
-# small run four of them can be told from chance: pre-norm, SwiGLU, RoPE, and an output matrix of its own. And whether
-# published weights have been loaded right, you learn from their logits, not from what they say.
+# with a gate, positions that turn queries and keys, heads that share what is kept. Each change is a few lines, and of
+# the seven since 2017 four can be told from chance in a small run: pre-norm, which chapter 18 had already, SwiGLU,
+# RoPE, and an output matrix of its own. And whether published weights have been loaded right, you learn from their
+# logits, not from what they say.
 #
 # **Sources.** RMSNorm: [Zhang and Sennrich (2019)](https://arxiv.org/abs/1910.07467). SwiGLU: [Shazeer
 # (2020)](https://arxiv.org/abs/2002.05202). RoPE: [Su and others (2021)](https://arxiv.org/abs/2104.09864). Shared
