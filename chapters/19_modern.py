@@ -922,8 +922,28 @@ plt.show()
 # 2024](https://arxiv.org/abs/2412.05496)) compiles a mask that you write as a function into a fused kernel, and skips
 # the blocks that it hides; windows and sinks need no kernel of their own.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Four small drawings. MLA: a token makes one narrow vector, which is kept, and from it come the keys and values of three heads. Speculative decoding: a small model proposes five tokens, the large one reads all of them at once, accepts three and replaces the fourth. Paged cache: the blocks of two texts lie mixed in memory, one block is free. Muon: singular values of a gradient, falling, and after, all about equal."}}
-drawing = Diagram(8.6, 4.1)
+# %% tags=["plot"] mystnb={"image": {"alt": "Six small drawings. QK-norm: query and key each go through a norm before their dot product. FlexAttention: of six by six blocks of scores, those that a window leaves are filled and the others skipped. MLA: a token makes one narrow vector, which is kept, and from it come the keys and values of three heads. Speculative decoding: a small model proposes five tokens, the large one reads all of them at once, accepts three and replaces the fourth. Paged cache: the blocks of two texts lie mixed in memory, one block is free. Muon: singular values of a gradient, falling, and after, all about equal."}}
+drawing = Diagram(8.6, 5.9)
+drawing.text(0.2, 5.75, "QK-norm", plots.GREY, at="left")
+for y, label in ((5.3, "query"), (4.7, "key")):
+    drawing.box(0.7, y, label, 0.85, 0.32)
+    drawing.arrow((1.13, y), (1.6, y))
+    drawing.box(2.0, y, "norm", 0.75, 0.32, plots.RED)
+    drawing.arrow((2.38, y), (2.9, 5.0 + (y - 5.0) / 2))
+drawing.box(3.35, 5.0, "dot", 0.8, 0.5)
+drawing.text(4.6, 5.75, "FlexAttention", plots.GREY, at="left")
+for row, column in np.ndindex(6, 6):
+    hue = plots.BLUE if 0 <= row - column < 3 else plots.BLANK
+    corner = (4.75 + 0.22 * column, 5.4 - 0.22 * row)
+    drawing.axes.add_patch(plt.Rectangle(corner, 0.2, 0.2, fc=hue))
+drawing.text(
+    6.3,
+    4.95,
+    "blocks that the mask\nhides are skipped",
+    plots.GREY,
+    at="left",
+    size=9,
+)
 drawing.text(0.2, 3.95, "MLA", plots.GREY, at="left")
 drawing.box(0.7, 3.2, "token", 0.8)
 drawing.arrow((1.1, 3.2), (1.6, 3.2))
