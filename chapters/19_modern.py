@@ -631,7 +631,7 @@ def draw_losses(models, axes):
 
 figure, axes = plt.subplots(figsize=(6.6, 3.6))
 changes = found["changes"]
-draw_losses([changes[0], *changes[1:]], axes)
+draw_losses(changes, axes)
 axes.set_yticks(range(len(changes)), [changes[0], *(f"+ {c}" for c in changes[1:])])
 plt.show()
 
@@ -1147,6 +1147,16 @@ def go_on(text, length):
 
 print(repr(go_on("The capital of France is", 7)))
 
+# %% tags=["proof"]
+count = sum(parameter.numel() for parameter in model.parameters())
+assert round(4 * count / 1e6) == 538 and round(2 * count / 1e6) == 269
+assert round(llama_files.smollm2_file().stat().st_size / 1e6) == 98
+assert round(model.tokens.weight.numel() / 1e6) == 28
+assert 2 * 30 * 9 * 64 == 34_560 and 2 * 30 * 3 * 64 == 11_520
+shape = model.config
+assert (shape.num_layers, shape.num_heads, shape.num_kv_heads) == (30, 9, 3)
+assert (shape.vocab_size, shape.rope_base, shape.max_length) == (49_152, 1e5, 8192)
+
 # %%
 same, pace = published["compared"], published["tokens_a_second"]
 print(
@@ -1246,7 +1256,9 @@ print("last logits, at once and with a cache, are equal:", bool(apart == 0))
 best = at_once.bfloat16().topk(2).values
 ties = int((best[:, 0] == best[:, 1]).sum())
 print(f"after {ties} of {len(best)} tokens the two likeliest tie in bfloat16")
-assert 1e-6 < apart < 1e-3 and ties > 0
+assert 1e-6 < apart < 2e-4 and ties > 0
+sixteen = torch.tensor(16.0, dtype=torch.bfloat16)
+assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 
 # %% [markdown]
 # Twice the same call agrees to the last bit. Reading all at once and reading with a cache differ by some $10^{-5}$,
@@ -1360,9 +1372,8 @@ def look():
 
 
 # %%
-looks = {
-    "nothing wrong": look()
-}  # the attention above looks up `rotate` at each call
+# The attention above looks up `rotate` at each call.
+looks = {"nothing wrong": look()}
 rotate = by_halves
 looks["pairs by halves"] = look()
 rotate = backwards
@@ -1370,9 +1381,7 @@ looks["the other way"] = look()
 rotate = not_turned
 looks["no rotation"] = look()
 rotate = right
-order = torch.tensor(
-    [0, 3, 6, 1, 4, 7, 2, 5, 8]
-)  # those that share 0, 1, 2 in turn
+order = torch.tensor([0, 3, 6, 1, 4, 7, 2, 5, 8])  # who shares 0, 1, 2 in turn
 in_turn(order)
 looks["shared in turn"] = look()
 in_turn(order.argsort())

@@ -231,7 +231,7 @@ def chat_command(args: argparse.Namespace) -> None:
             if not at_terminal:
                 raise
             answer.close()
-            print(f"({problem or 'stopped'})", end="")
+            print(f"({str(problem) or 'stopped'})", end="")
         print("\n> " if at_terminal else "", end="" if at_terminal else "\n", flush=True)
 
 

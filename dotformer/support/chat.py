@@ -40,8 +40,9 @@ class Chat:
         room = longest - self.cache.real.shape[1] - len(new)
         if room < 1:
             raise ValueError(f"the conversation exceeds max_length {longest} tokens")
-        logits, tokens, shown = self.cache.read(torch.tensor([new])), [], ""
+        tokens, shown = [], ""
         try:
+            logits = self.cache.read(torch.tensor([new]))
             for _ in range(min(length, room)):
                 token = choose(logits)
                 if token == self.end:
@@ -52,10 +53,14 @@ class Chat:
                 if not answer.endswith("\ufffd"):  # half of a character
                     yield answer.removeprefix(shown)
                     shown = answer
+        except KeyboardInterrupt:  # perhaps between two layers: the conversation will be read again
+            self.cache = type(self.cache)(self.cache.model, torch.zeros(1, 0, dtype=torch.long))
+            text = ""
+            raise
         finally:
             answer = self.tokenizer.decode(tokens)
             self.messages += [message, {"role": "assistant", "content": answer}]
-            self.text = text + answer
+            self.text = text and text + answer
 
 
 def check_plain(tokenizer: Tokenizer, text: str) -> None:
