@@ -955,7 +955,7 @@ assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
 # A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences sampled
 # from the tea model, *the tea* and *a cup* make up about the 36 and 20 percent that they should.
 #
-# **Predict first.** Greedy decoding gets 53 percent of the numbers right with the first model. How many does sampling?
+# **Predict first.** Greedy decoding gets more than half of the numbers right with the first model. How many does sampling?
 
 # %%
 for options in (
@@ -977,19 +977,20 @@ for tokens in drawn:
     print(
         f"drawn, {'right' if tokens == wanted[5] else 'wrong'}:  {spelled(tokens)}"
     )
-assert greedy_all[5] == wanted[5] and drawn.count(wanted[5]) == 3
+assert greedy_all[5] == wanted[5] and 0 < drawn.count(wanted[5]) < 5
+assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 
 # %% [markdown]
-# A fifth, where greedy decoding gets more than half. Of five draws for one number that greedy decoding gets right, two
-# are wrong: one adds *zehn* and says *neun* for *sieben*, one ends too early. A number is right only if all its tokens
-# are, nine on average, and wherever the model is unsure, a draw may take another word. Taking the unlikely words away
-# helps, and the lower the temperature, the closer to greedy decoding. Sampling is for tasks with many good answers. Where
+# About a fifth. Of five draws for one number that greedy decoding gets right, one adds *zehn* and says *neun* for
+# *sieben*, and it need not be the only one that is wrong. A number is right only if all its tokens are, nine on
+# average, and wherever the model is unsure, a draw may take another word. Taking the unlikely words away helps, and the
+# lower the temperature, the closer to greedy decoding. Sampling is for tasks with many good answers. Where
 # there is one, a single draw is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
 assert rising == sorted(rising)
-assert round(100 * shares["greedy"][0]) == 53 and round(100 * shares["{}"]) == 20
+assert 0.5 < shares["greedy"][0] < 0.57 and 0.15 < shares["{}"] < 0.25
 assert round(np.mean([len(tokens) + 1 for tokens in wanted])) == 9
 
 # %% tags=["quiz"]

@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
+from dotformer.data.corpora import Pair
 from dotformer.distributed import DistributedTrainer
 from dotformer.generation import filter_logits, generate
 from dotformer.gpt import GPT
 from dotformer.modern import ModernCache, load_smollm2
+from dotformer.parsing import parse_scores
 from dotformer.pretrained import load_minilm, search
 from dotformer.support.chat import Chat
 from dotformer.support.checkpoints import RunFolder
@@ -34,9 +36,10 @@ from dotformer.translation import bleu, chrf, exact_match
 SHOWN = 10  # translations that --save keeps
 CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default; an error names what there is.
 
-  [data]      corpus = "number_words", "grammar", "cmudict", "multi30k", "docstrings" or "parallel", and the arguments
-              of that function in dotformer.data.corpora; parallel: train, validation, test = ["SOURCE", "TARGET"],
-              text files with a sentence a line, named from where CONFIG.toml lies
+  [data]      corpus = "number_words", "grammar", "cmudict", "multi30k", "docstrings", "trees", "craft", "babi",
+              "summaries" or "parallel", and the arguments of the function of that name in dotformer.data or
+              dotformer.parsing; parallel: train, validation, test = ["SOURCE", "TARGET"], text files with a sentence a
+              line, named from where CONFIG.toml lies
   [tokens]    vocab_size = 10000, shared = false (one tokenizer for both sides)
   [model]     kind = "transformer", "recurrent", "gpt" or "modern", and the fields of TransformerConfig,
               RecurrentConfig, GPTConfig or ModernConfig; the last two need shared = true in [tokens]
@@ -139,6 +142,17 @@ def translate_command(args: argparse.Namespace) -> None:
             raise ValueError(problem)
 
 
+def translation_scores(answers: list[str], pairs: list[Pair]) -> dict[str, float | str]:
+    """BLEU, also in small letters, and chrF, each with its signature."""
+    found, targets = {}, [pair.target for pair in pairs]
+    for name, score in (("bleu", bleu), ("bleu_lowercase", partial(bleu, lowercase=True)), ("chrf", chrf)):
+        found[name], found[f"{name}_signature"] = score(answers, targets)
+    return found
+
+
+SCORES = {"trees": parse_scores, "craft": parse_scores}  # of a corpus that is no translation
+
+
 def evaluate_command(args: argparse.Namespace) -> None:
     """Measure a model, print what was found, and save it if that is wanted."""
     device, run = device_named(args.device), Run.load(args.folder)
@@ -147,12 +161,10 @@ def evaluate_command(args: argparse.Namespace) -> None:
     start, sources = time.perf_counter(), list(dict.fromkeys(pair.source for pair in pairs))
     translations = translator.translate(sources, args.beam, args.alpha)
     answers = dict(zip(sources, translations, strict=True))
-    answers, targets = [answers[pair.source] for pair in pairs], [pair.target for pair in pairs]
+    answers = [answers[pair.source] for pair in pairs]
     found = {"part": args.part, "sources": len(sources), "pairs": len(pairs), "beam": args.beam, "alpha": args.alpha}
     found["exact_match"] = exact_match(answers, pairs)
-    for name, lowercase in (("bleu", False), ("bleu_lowercase", True)):
-        found[name], found[f"{name}_signature"] = bleu(answers, targets, lowercase)
-    found["chrf"], found["chrf_signature"] = chrf(answers, targets)
+    found |= SCORES.get(run.config["data"]["corpus"], translation_scores)(answers, pairs)
     figures = evaluate(translator.model, pair_batches(encoded, max_tokens=run.training.max_tokens))
     found |= {name: figures[name] for name in ("loss", "accuracy")}  # of the next token, given the true ones
     found["parameters"] = sum(map(Tensor.numel, translator.model.parameters()))

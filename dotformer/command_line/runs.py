@@ -17,6 +17,9 @@ from safetensors.torch import load_model
 
 from dotformer.command_line.models import FIXED, MODELS, longest_text, new_translator
 from dotformer.data import corpora
+from dotformer.data.babi import babi
+from dotformer.data.summaries import summaries
+from dotformer.parsing import craft, trees
 from dotformer.support.files import replacing
 from dotformer.tokens import BPETokenizer
 from dotformer.training import TrainingConfig
@@ -49,6 +52,7 @@ class Training(TrainingConfig):
 
 
 CORPORA = {name: getattr(corpora, name) for name in ("number_words", "grammar", "cmudict", "multi30k", "docstrings")}
+CORPORA |= {"trees": trees, "craft": craft, "babi": babi, "summaries": summaries}
 SECTIONS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # the key that chooses, and what there is
     "data": ("corpus", CORPORA | {"parallel": parallel}),
     "tokens": ("", {"": Tokens}),

@@ -104,13 +104,19 @@ def grammar(train: int = 20_000, validation: int = 500, test: int = 500, seed: i
 
     Raises ValueError when that many different sentences are not found.
     """
-    wanted = train + validation + test
-    sampler, pairs = Sampler(Random(seed)), {}
+    sampler = Sampler(Random(seed))
+    pairs = distinct(lambda: Pair(*sampler.pair()), train + validation + test)
+    return Corpus.split(pairs, validation, test)
+
+
+def distinct(draw: Callable[[], Pair], wanted: int) -> list[Pair]:
+    """As many pairs as are wanted, of different sources. ValueError when they are not found."""
+    pairs: dict[str, Pair] = {}
     for _ in range(20 * wanted):
-        pair = Pair(*sampler.pair())
+        pair = draw()
         pairs[pair.source] = pair
         if len(pairs) == wanted:
-            return Corpus.split(list(pairs.values()), validation, test)
+            return list(pairs.values())
     raise ValueError(f"{wanted} different sentences wanted, {len(pairs)} found")
 
 
@@ -160,6 +166,18 @@ def docstrings(
     ValueError when a package is missing or too few texts are found.
     """
     found: dict[str, str] = {}
+    for name, text in documentation(packages):
+        found.setdefault(text if len(text) <= longest else text[:longest].rpartition("\n\n")[0], name)
+    pairs = [Pair(name, text) for text, name in found.items() if len(text) > 40]
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    return Corpus.split([pairs[n] for n in order], validation, test)
+
+
+def documentation(packages: str) -> Iterator[tuple[str, str]]:
+    """The qualified name and the docstring of all that installed packages define, but in their tests.
+
+    Nothing of the packages is imported. Raises ValueError when one is missing.
+    """
     for package in packages.split():
         spec = find_spec(package)
         if spec is None or spec.origin is None:
@@ -169,11 +187,7 @@ def docstrings(
             parts = [package, *path.relative_to(folder).with_suffix("").parts]
             if not {"tests", "testing"} & set(parts):
                 module = ".".join(parts).removesuffix(".__init__")
-                for name, text in documented(ast.parse(path.read_bytes()), module):
-                    found.setdefault(text if len(text) <= longest else text[:longest].rpartition("\n\n")[0], name)
-    pairs = [Pair(name, text) for text, name in found.items() if len(text) > 40]
-    order = np.random.default_rng(seed).permutation(len(pairs))
-    return Corpus.split([pairs[n] for n in order], validation, test)
+                yield from documented(ast.parse(path.read_bytes()), module)
 
 
 def documented(node: ast.Module | ast.ClassDef | ast.FunctionDef, name: str) -> Iterator[tuple[str, str]]:

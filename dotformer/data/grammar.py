@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
+from dotformer.data.trees import Tree
+
 
 @dataclass(eq=False)
 class Word:
@@ -14,10 +16,14 @@ class Word:
 
 
 class Phrase(NamedTuple):
-    """Both sides of a phrase; each German word has the English words it renders."""
+    """Both sides of a phrase; each German word has the English words it renders.
+
+    `constituents` are those of the English side, each a word, or a label with its own constituents.
+    """
 
     english: list[Word]
     german: list[tuple[str, list[Word]]]
+    constituents: tuple = ()
 
 
 def leaf(english: str, german: str) -> Phrase:
@@ -25,7 +31,7 @@ def leaf(english: str, german: str) -> Phrase:
     words, texts = [Word(text) for text in english.split()], german.split()
     first = len(words) - len(texts) + 1
     links = [words[:first], *([word] for word in words[first:])]
-    return Phrase(words, list(zip(texts, links, strict=True)))
+    return Phrase(words, list(zip(texts, links, strict=True)), tuple(words))
 
 
 def join(*phrases: Phrase) -> Phrase:
@@ -33,7 +39,22 @@ def join(*phrases: Phrase) -> Phrase:
     return Phrase(
         [word for phrase in phrases for word in phrase.english],
         [word for phrase in phrases for word in phrase.german],
+        tuple(part for phrase in phrases for part in phrase.constituents),
     )
+
+
+def labelled(label: str, phrase: Phrase, skip: int = 0) -> Phrase:
+    """The phrase with one constituent for all that it has, but for the first `skip`."""
+    parts = phrase.constituents
+    return phrase._replace(constituents=(*parts[:skip], (label, parts[skip:])))
+
+
+def tree_of(part: Word | tuple) -> Tree:
+    """A constituent as a tree; the grammar has no parts of speech, so each word, and each sign, has its own."""
+    if isinstance(part, Word):
+        return Tree(part.text, (part.text,))
+    label, parts = part
+    return Tree(label, tuple(map(tree_of, parts)))
 
 
 # The lexicon
@@ -166,7 +187,7 @@ def noun_phrase(noun: Noun, case: str, before: str = "", adjective: str = "") ->
     """
     if noun.is_pronoun:
         form = ["nom", "acc", "dat"].index(case)
-        return leaf(noun.english[form > 0], noun.german[form])
+        return labelled("NP", leaf(noun.english[form > 0], noun.german[form]))
     the, ein, weak, mixed = (row["mfnp".index(noun.gender)].strip("-") for row in ENDINGS[case])
     german = noun.german[0]
     if case == "dat" and noun.gender == "p":
@@ -176,20 +197,26 @@ def noun_phrase(noun: Noun, case: str, before: str = "", adjective: str = "") ->
         ending = weak if before.endswith("the") else mixed
         phrase = join(leaf(adjective, GERMAN[adjective] + ending), phrase)
     if not before:
-        return phrase
+        return labelled("NP", phrase)
     *preposition, article = before.split()
     german = the if article == "the" else GERMAN[article] + ein
     german = " ".join([*(GERMAN[word] for word in preposition), german]).replace("in dem", "im")
     if article == "a" and phrase.english[0].text[0] in "aeiou":
         before += "n"
-    return join(leaf(before, german), phrase)
+    return prepositional(join(leaf(before, german), phrase), bool(preposition))
+
+
+def prepositional(phrase: Phrase, has_preposition: bool) -> Phrase:
+    """A noun phrase, in a prepositional phrase if its first word is a preposition."""
+    noun = labelled("NP", phrase, skip=int(has_preposition))
+    return labelled("PP", noun) if has_preposition else noun
 
 
 def pronoun(noun: Noun) -> Phrase:
     """The subject that stands for a noun; German has er, sie and es for it."""
     same = PRONOUNS[noun.gender]
     it = noun.gender in "mfn" and "human" not in noun.classes
-    return leaf("it" if it else same.english[0], same.german[0])
+    return labelled("NP", leaf("it" if it else same.english[0], same.german[0]))
 
 
 class Clause(dict[str, Phrase]):
@@ -208,15 +235,18 @@ def linearize(clause: Clause, first: str = "subject", conjunction: str = "") -> 
     if conjunction:
         german = german.removeprefix("finite") + " finite"
 
-    def put(order: str) -> Phrase:
+    def put(order: str) -> list[Phrase]:
         names = dict.fromkeys([first, *order.split()])  # each once
-        return join(*(clause[name] for name in names if name in clause))
+        return [clause[name] for name in names if name in clause]
 
-    words = put(german).german
+    words = join(*put(german)).german
     if conjunction and "prefix" in clause:
         (prefix, _), (verb, links) = words[-2:]
         words[-2:] = [(prefix + verb, links)]
-    return Phrase(put(english).english, words)
+    parts = put(english)
+    verb = parts.index(clause["finite"])
+    whole = labelled("S", join(*parts[:verb], labelled("VP", join(*parts[verb:]))))
+    return whole._replace(german=words)
 
 
 def agree(noun: Noun, forms: tuple[str, ...]) -> Phrase:
@@ -235,9 +265,10 @@ def conjugate(verb: Verb, tense: str, noun: Noun) -> Clause:
     infinitive, third, partizip, *prefix = verb.german
     if tense == "present":
         texts = [" ".join([base + s, *particle]) for s in ("", "s", "")]
-        words, links = agree(noun, (*texts, infinitive[:-1], third, infinitive))
-        rest = Phrase(words[1:], [(text, words) for text in prefix])
-        return Clause({"finite": Phrase(words[:1], links), "prefix" if prefix else "end": rest})
+        words, links, _ = agree(noun, (*texts, infinitive[:-1], third, infinitive))
+        rest = Phrase(words[1:], [(text, words) for text in prefix], tuple(words[1:]))
+        finite = Phrase(words[:1], links, tuple(words[:1]))
+        return Clause({"finite": finite, "prefix" if prefix else "end": rest})
     if tense == "have":
         base, infinitive = participle, partizip
     finite = agree(noun, FORMS[tense])
@@ -248,7 +279,8 @@ def conjugate(verb: Verb, tense: str, noun: Noun) -> Clause:
 
 def copula(noun: Noun, subject: Phrase, adjective: str) -> Clause:
     """A clause that says what someone or something is like."""
-    return Clause(subject=subject, finite=agree(noun, FORMS["are"]), end=leaf(adjective, GERMAN[adjective]))
+    end = labelled("ADJP", leaf(adjective, GERMAN[adjective]))
+    return Clause(subject=subject, finite=agree(noun, FORMS["are"]), end=end)
 
 
 def attach(main: Clause, conjunction: str, side: Clause, front: bool = False) -> Phrase:
@@ -257,7 +289,7 @@ def attach(main: Clause, conjunction: str, side: Clause, front: bool = False) ->
     German has a comma between them, English only behind a clause in front.
     """
     opening = leaf(conjunction, GERMAN[conjunction])
-    clause = join(opening, linearize(side, conjunction=conjunction))
+    clause = labelled("SBAR", join(opening, linearize(side, conjunction=conjunction)))
     if front:
         return linearize(Clause(main, clause=join(clause, leaf(",", ","))), "clause")
     comma = Phrase([], [(",", opening.english)])
@@ -265,6 +297,8 @@ def attach(main: Clause, conjunction: str, side: Clause, front: bool = False) ->
 
 
 # Sentences
+
+STOP = leaf(".", ".")
 
 
 class Sampler:
@@ -321,7 +355,8 @@ class Sampler:
             clause["not"] = leaf("not", "nicht")
         if self.choice([True, False]):
             english, german, _ = self.choice([row for row in TIMES if tense in row[2]])
-            clause["time"] = leaf(" ".join(english), " ".join(german))
+            time = leaf(" ".join(english), " ".join(german))
+            clause["time"] = prepositional(time, english[0] == "in")
         return clause
 
     def reasoned(self, conjunction: str) -> Phrase:
@@ -360,12 +395,21 @@ class Sampler:
         first = self.choice(["subject", "time"])
         return linearize(clause, first if "time" in clause else "subject")
 
+    def draw(self) -> Phrase:
+        """A sentence, without its full stop, in which no noun or verb occurs twice."""
+        with suppress(LookupError):  # then draw again
+            return self.sentence()
+        return self.draw()
+
     def pair(self) -> tuple[str, str, tuple[tuple[int, int], ...]]:
         """A sentence, its translation, and (target word, source word) links."""
-        with suppress(LookupError):  # then draw again
-            english, german = join(self.sentence(), leaf(".", "."))
-            place = {word: s for s, word in enumerate(english)}
-            links = [(t, place[word]) for t, (_, words) in enumerate(german) for word in words]
-            texts = (word.text for word in english), (text for text, _ in german)
-            return *map(" ".join, texts), tuple(sorted(links))
-        return self.pair()
+        english, german, _ = join(self.draw(), STOP)
+        place = {word: s for s, word in enumerate(english)}
+        links = [(t, place[word]) for t, (_, words) in enumerate(german) for word in words]
+        texts = (word.text for word in english), (text for text, _ in german)
+        return *map(" ".join, texts), tuple(sorted(links))
+
+    def tree(self) -> Tree:
+        """A sentence as a tree: S, NP, VP, PP, ADJP, and SBAR for a clause that a conjunction opens."""
+        [(label, parts)] = self.draw().constituents
+        return tree_of((label, (*parts, *STOP.constituents)))

@@ -1,6 +1,7 @@
 """What generation needs of a model, and what must hold before it chooses a token."""
 
 import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -25,6 +26,47 @@ class Decoding(Protocol):
     def step(self, tokens: Int[Tensor, " N"]) -> Float[Tensor, "N V"]: ...
 
     def select(self, rows: Int[Tensor, " M"]) -> None: ...
+
+
+class Constrained:
+    """Walks along with a `Decoding`, and gives no probability to what may not follow.
+
+    `symbols` are the texts of the tokens that may be written at all. `may_follow` is given the number of a sentence and
+    what has been written of it, and says which symbols may come next.
+    """
+
+    def __init__(
+        self,
+        state: Decoding,
+        symbols: Mapping[int, str],
+        may_follow: Callable[[int, Sequence[str]], Iterable[str]],
+    ) -> None:
+        self.state, self.symbols, self.may_follow = state, symbols, may_follow
+        self.special_ids = state.special_ids
+        self.tokens = {symbol: token for token, symbol in symbols.items()}
+        self.rows: list[tuple[int, tuple[str, ...]]] = [(n, ()) for n in range(len(state))]
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.rows)
+
+    def step(self, tokens: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
+        """Logits of what may follow, and minus infinity for what may not."""
+        for row, token in enumerate(tokens.tolist()):
+            if token in self.symbols:
+                n, written = self.rows[row]
+                self.rows[row] = n, (*written, self.symbols[token])
+        logits = self.state.step(tokens)
+        barred = torch.ones_like(logits, dtype=torch.bool)
+        for row, (n, written) in enumerate(self.rows):
+            possible = self.tokens.keys() & set(self.may_follow(n, written))
+            barred[row, [self.tokens[symbol] for symbol in possible]] = False
+        return logits.masked_fill(barred, -math.inf)
+
+    def select(self, rows: Int[Tensor, " M"]) -> None:
+        """Keep these rows, in this order."""
+        self.state.select(rows)
+        self.rows = [self.rows[n] for n in rows.tolist()]
 
 
 def check_evaluating(model: nn.Module) -> None:

@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
+from dotformer import parsing
 from dotformer.data import corpora
 from dotformer.recurrent import RecurrentSeq2Seq
 from dotformer.tokens import BPETokenizer
@@ -260,6 +261,56 @@ def test_a_corpus_is_that_of_its_arguments(name, arguments, prepare, train, call
         examples = [(example["source"], example["reference"]) for example in content["examples"]]
         assert examples == [pair[:2] for pair in pairs[:10]]
         assert content["config"]["data"] == {"corpus": name} | arguments
+
+
+# what is no translation
+
+
+def small_treebank(monkeypatch, folder):
+    """Short articles in the place of CRAFT's, with trees of two, three and four words."""
+    texts = {
+        f"{part}.tree": "".join(
+            f"(S (NP (NN {part})) (VP (VB {verb}) {'(NP (NN it)) ' * (n > 0)}{'(. .)' * (n > 1)}))\n"
+            for n, verb in enumerate(("sees", "hears", "finds"))
+        )
+        for part in PARTS
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    lines = [f"{hashlib.sha256(text.encode()).hexdigest()} {name} {name[:-5]}\n" for name, text in texts.items()]
+    (folder / "craft.sha256").write_text("".join(lines))
+    monkeypatch.setattr("dotformer.data.trees.files", lambda package: folder)
+    monkeypatch.setenv("DOTFORMER_DATA", str(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "prepare", "sources"),
+    [
+        ("trees", {"train": 30, "validation": 8, "test": 11}, lambda *_: None, 11),
+        ("craft", {"longest": 3}, small_treebank, 2),
+        ("craft", {}, small_treebank, 3),
+    ],
+)
+def test_parses_are_scored_by_their_brackets(name, arguments, prepare, sources, train, call, tmp_path, monkeypatch):
+    prepare(monkeypatch, tmp_path)
+    corpus, found = getattr(parsing, name)(**arguments), tmp_path / "found.json"
+    config = changed(changed(SMALL, "training", {"steps": 2, "max_tokens": 256}), "model", {"max_length": 128})
+    folder = train(config | {"data": {"corpus": name} | arguments})
+    assert_left(folder, config, corpus)
+    flat = [f"S {'_ ' * len(pair.source.split())}s" for pair in corpus.test]
+    answers = [corpus.test[0].target, *flat[1:-1], "S _"]
+    written = {pair.source: answer for pair, answer in zip(corpus.test, answers, strict=True)}
+    monkeypatch.setattr(
+        "dotformer.translation.Translator.translate", lambda self, texts, *_: [written[t] for t in texts]
+    )
+    code, out, _ = call("evaluate", folder, "--save", found)
+    measured = json.loads(found.read_bytes())["measured"]
+    scores = parsing.parse_scores(answers, corpus.test)
+    assert {score: measured[score] for score in scores} == pytest.approx(scores)
+    assert (measured["pairs"], measured["exact_match"]) == (sources, 1 / sources)
+    assert scores["parsed"] == pytest.approx(100 * (sources - 1) / sources) and 0 < scores["f1"] < 100
+    assert not {"bleu", "chrf"} & set(measured) and code == 0
+    assert f"{'f1':<26}{round(scores['f1'], 4)}\n" in out
 
 
 # translate and evaluate

@@ -108,7 +108,7 @@ def test_texts_that_cannot_be_searched(fails, tmp_path, content, question, said)
 def test_configs_are_valid(path, tmp_path):
     run = Run(path, tmp_path)
     assert set(tomllib.loads(path.read_text(encoding="utf-8"))) <= set(run.config)
-    assert ("Downloaded" in path.read_text(encoding="utf-8")) == ("multi30k" in path.stem)
+    assert ("Downloaded" in path.read_text(encoding="utf-8")) == path.stem.startswith(("multi30k", "craft"))
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,13 @@ def test_no_network(fails, tmp_path, monkeypatch):
     assert not [p for p in tmp_path.rglob("*.gz*") if p.is_file()]
     monkeypatch.setenv("DOTFORMER_DATA", str(tmp_path))
     assert "train.en.gz is not there" in fails(*train)
+
+
+def test_a_treebank_that_is_not_there(fails, tmp_path, monkeypatch):
+    (tmp_path / "tiny.toml").write_text('[data]\ncorpus = "craft"\n')
+    monkeypatch.setenv("DOTFORMER_DATA", str(tmp_path))
+    assert "11532192.tree is not there" in fails("train", tmp_path / "tiny.toml", "--output", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
-"""The model that the book keeps is what its configuration makes, and translates without a mistake."""
+"""The models that the book keeps are what their configurations make, and write without a mistake."""
 
 from pathlib import Path
+
+import pytest
 
 from dotformer.command_line.runs import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_kept_model_is_what_its_configuration_makes(tmp_path):
-    kept, new = Run.load(ROOT / "book/models/grammar"), Run(ROOT / "configs/grammar.toml", tmp_path)
+@pytest.mark.parametrize("name", ["grammar", "trees"])
+def test_a_kept_model_is_what_its_configuration_makes(name, tmp_path):
+    kept, new = Run.load(ROOT / "book/models" / name), Run(ROOT / f"configs/{name}.toml", tmp_path)
     new.config["tokens"]["learnt"] = kept.config["tokens"]["learnt"]
     assert kept.config == new.config
     some = kept.corpus.test[:50]

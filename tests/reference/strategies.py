@@ -5,6 +5,8 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from dotformer.data.trees import Tree
+
 sizes = st.integers(1, 6)
 seeds = st.integers(0, 2**32 - 1)
 
@@ -76,3 +78,17 @@ def drawn_anew(module, seed):
 def torch_mask(mask, shape):
     """A mask that is True for *may attend*, as PyTorch's modules take it: True for *may not*, (B H, T, S)."""
     return None if mask is None else ~mask.expand(shape).reshape(-1, *shape[-2:])
+
+
+words_with_parts_of_speech = [Tree(label, (word,)) for label in ("NN", "VB", ".") for word in ("a", "bc", "d")]
+
+
+def constituents(parts):
+    """Trees made of parts."""
+    return st.builds(Tree, st.sampled_from(["S", "NP", "VP"]), st.lists(parts, min_size=1, max_size=4).map(tuple))
+
+
+def some_trees(most, leaves=words_with_parts_of_speech):
+    """Random trees of at most so many words, a constituent each; some have a single part."""
+    trees = constituents(st.recursive(st.sampled_from(leaves), constituents, max_leaves=most))
+    return trees.filter(lambda tree: len(tree.words()) <= most)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from num2words import num2words
 
 from dotformer.data.corpora import Corpus, Pair, cmudict, docstrings, number_words, parallel
+from dotformer.data.summaries import Summary, summaries, summary, words
 
 SMALL = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
 VALUES = {word: n for n, word in enumerate(f"{SMALL} eighteen nineteen".split(), 1)}
@@ -258,3 +259,117 @@ def test_a_package_that_is_not_there_is_named():
         docstrings(packages="networkx nowhere")
     with pytest.raises(ValueError, match="leave no 9999 to choose by"):
         docstrings(9999, 9999, packages="networkx")
+
+
+# docstrings to shorten
+
+
+@pytest.fixture
+def made_up(tmp_path, monkeypatch):
+    """A function that writes packages of one module each, with a function for each docstring."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(**packages):
+        for package, texts in packages.items():
+            (tmp_path / package).mkdir()
+            lines = [f"def f{n}():\n    {text!r}\n" for n, text in enumerate(texts)]
+            (tmp_path / package / "__init__.py").write_text("raise ImportError\n" + "".join(lines), encoding="utf-8")
+        return " ".join(packages)
+
+    return write
+
+
+def many(count, start=0):
+    """As many docstrings, all different."""
+    return [
+        f"Make number {n} large.\n\nIt is multiplied by {n}, and {n} is added." for n in range(start, start + count)
+    ]
+
+
+DOCUMENTATION = """Multiply two
+matrices.
+
+The product has the rows of ``a``. It is not
+symmetric!
+
+Parameters
+----------
+a : array
+    The first of the two matrices.
+
+>>> multiply(a, b)
+No sentence of the text.
+"""
+
+
+def test_a_text_is_what_comes_after_the_first_paragraph():
+    assert summary("p.multiply", DOCUMENTATION, 300) == Summary(
+        "The product has the rows of ``a``. It is not symmetric! a : array The first of the two matrices.",
+        "Multiply two matrices.",
+        ("The product has the rows of ``a``.", "It is not symmetric!", "a : array The first of the two matrices."),
+        "p.multiply",
+    )
+
+
+def test_a_text_is_cut_after_a_sentence():
+    whole = summary("p", DOCUMENTATION, 10**6)
+    for longest in range(len(whole.source) + 1):
+        cut = summary("p", DOCUMENTATION, longest)
+        if cut:
+            assert len(cut.source) <= longest and whole.source.startswith(cut.source)
+            assert " ".join(cut.sentences) == cut.source and cut.sentences == whole.sentences[: len(cut.sentences)]
+    assert cut == whole
+    assert summary("p", DOCUMENTATION, 34).sentences == whole.sentences[:1]
+    assert summary("p", DOCUMENTATION, 33) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A line that is alone.",
+        "Two words.\n\nWhat comes after them is of no use.",
+        f"{'word ' * 21}\n\n{'word ' * 50}",
+        "Multiply two matrices.\n\nmultiply -- two *Matrices*!\n\nAnd so on and so on, and so on.",
+        "A summary that is longer than its text.\n\nThe text is short.",
+        "The parameters are:\n\nOne of them is a, and the other one is b, an array.",
+        "Multiply two matrices.\n\n>>> multiply(a, b) and no sentence before it",
+        "Multiply two matrices.\n\nNotes\n-----\n",
+    ],
+)
+def test_what_sums_nothing_up_is_left_out(text):
+    assert summary("p", text, 300) is None
+
+
+def test_no_text_and_no_summary_is_on_two_sides(made_up):
+    same_summary = "make NUMBER 3 *large*.\n\nAnother text, which has another summary elsewhere."
+    same_text = "Another summary of it.\n\nIT IS MULTIPLIED BY 4, AND 4 IS ADDED."
+    made_up(first=many(30), second=[same_summary, same_text, *many(20, 20)], other=many(30, 35))
+    corpus = summaries(5, 4, packages="first second", unseen="other")
+    assert list(map(len, parts(corpus))) == [40 - 9, 5, 4 + 4]
+    pairs = all_pairs(corpus)
+    for side in ("source", "target"):
+        assert len({words(getattr(pair, side)) for pair in pairs}) == len(pairs)
+    assert {pair.package for pair in corpus.train + corpus.validation + corpus.test[:4]} == {"first", "second"}
+    assert {pair.package for pair in corpus.test[4:]} == {"other"}
+    assert all(int(pair.target.split()[2]) >= 40 for pair in corpus.test[4:])
+    assert summaries(5, 4, packages="first second", unseen="other") == corpus
+    assert summaries(5, 4, seed=1, packages="first second", unseen="other").test != corpus.test
+
+
+def test_too_few_docstrings_to_shorten_are_named(made_up):
+    made_up(first=many(9), other=many(3, 20))
+    with pytest.raises(ValueError, match=r"^9 pairs leave no 5 to choose by and 5 to judge by$"):
+        summaries(5, 5, packages="first", unseen="other")
+    with pytest.raises(ValueError, match=r"^3 pairs leave no 0 to choose by and 4 to judge by$"):
+        summaries(1, 4, packages="first", unseen="other")
+    with pytest.raises(ValueError, match=r"^there is no package nowhere here"):
+        summaries(1, 1, packages="first", unseen="nowhere")
+
+
+def test_docstrings_of_installed_packages_are_shortened():
+    corpus = summaries(50, 20, packages="networkx", unseen="sacrebleu")
+    assert len(corpus.train) > 700 and list(map(len, parts(corpus)))[1:] == [50, 40]
+    for pair in all_pairs(corpus):
+        assert len(pair.target) < len(pair.source) <= 300 and 3 <= len(pair.target.split()) <= 20
+        assert ">>>" not in pair.source and "\n" not in pair.source + pair.target
+        assert pair.package == pair.name.split(".")[0] and pair.target != pair.sentences[0]

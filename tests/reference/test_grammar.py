@@ -1,6 +1,7 @@
 """The synchronous grammar: agreement, both orders, properties of its sentences, and known pairs."""
 
 import hashlib
+import re
 from random import Random
 
 import pytest
@@ -191,3 +192,48 @@ def test_translation_is_a_function():
         source, *rest = sampler.pair()
         assert seen.setdefault(source, rest) == rest
     assert len(seen) > 5_000
+
+
+# trees
+
+DRAWN = {
+    126: "(S (NP the man) (VP must close (NP his old door) (PP in (NP the evening))) .)",
+    156: "(S (NP they) (VP think (SBAR that (S (NP a small dog) (VP has slept (PP in (NP the park)) (NP today))))) .)",
+    167: "(S (NP a woman) (VP has cleaned up (NP her house) (NP today)) .)",
+    207: "(S (SBAR because (S (NP it) (VP is (ADJP sick)))) , (NP the kitten) (VP sleeps) .)",
+    184: "(S (NP his father) (VP cleans up (NP the big kitchen)) .)",
+}
+
+
+@pytest.mark.parametrize("seed", DRAWN)
+def test_known_trees(seed):
+    tree = rules.Sampler(Random(seed)).tree()
+    assert re.sub(r"\((\S+) \1\)", r"\1", str(tree)) == DRAWN[seed]
+
+
+def test_a_tree_is_that_of_the_sentence_which_the_same_seed_translates():
+    pairs, trees = rules.Sampler(Random(3)), rules.Sampler(Random(3))
+    for _ in range(2_000):
+        assert " ".join(trees.tree().words()) == pairs.pair()[0]
+
+
+def test_each_constituent_is_as_its_label_says():
+    sampler, labels = rules.Sampler(Random(4)), set()
+    finite = {form for forms in rules.FORMS.values() for form in forms[:3]}
+    finite |= {form for verb in rules.VERBS for form in (verb.english[0], f"{verb.english[0]}s")}
+    begins = {"VP": finite, "PP": {"in", "on", "under"}, "SBAR": {*CONJUNCTIONS}}
+    begins["ADJP"] = {"tired", "sick", "happy", "hungry", "good", "cheap"}
+    inside = {"NP": set(), "ADJP": set(), "PP": {"NP"}, "SBAR": {"S"}}  # what is in it, where that is always the same
+
+    def visit(tree):
+        labels.add(tree.label)
+        parts = [child for child in tree.children if not child.is_leaf]
+        assert tree.label not in begins or tree.words()[0] in begins[tree.label], tree
+        assert tree.label not in inside or {part.label for part in parts} == inside[tree.label], tree
+        assert tree.label != "S" or [part.label for part in parts if part.label == "VP"] == ["VP"], tree
+        for part in parts:
+            visit(part)
+
+    for _ in range(1_000):
+        visit(sampler.tree())
+    assert labels == {"S", "NP", "VP", "PP", "SBAR", "ADJP"}
