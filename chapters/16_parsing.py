@@ -64,14 +64,14 @@ print(
 )
 print(*attached_to_noun.words())
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two trees of she sees the cat in the kitchen. In the left one the VP is made of sees, an NP and a PP. In the right one it is made of sees and one NP, which holds the NP the cat and the PP in the kitchen."}}
-figure, panels = plt.subplots(1, 2, figsize=(8.4, 3), layout="constrained")
+# %% tags=["plot"] mystnb={"image": {"alt": "Two trees of she sees the cat in the kitchen. In the first the VP is made of sees, an NP and a PP. In the second it is made of sees and one NP, which holds the NP the cat and the PP in the kitchen."}}
+figure, panels = plt.subplots(2, 1, figsize=(5.6, 5), layout="constrained")
 for axes, tree in zip(panels, (attached_to_verb, attached_to_noun), strict=True):
     draw_tree(tree, axes, colors={"PP": plots.RED})
 plt.show()
 
 # %% [markdown]
-# Same words, two trees, two meanings. On the left the PP belongs to the verb: that is where she sees it. On the right
+# Same words, two trees, two meanings. In the first the PP belongs to the verb: that is where she sees it. In the second
 # it belongs to the noun: the cat in the kitchen, and not the other one. This is **PP attachment**. Grammar allows both,
 # so a parser must *choose*.
 #
@@ -224,7 +224,7 @@ quiz.one_choice(
 #
 # Right or wrong is too coarse, since in a sentence of thirty words something is often wrong. So one compares sets of
 # **labelled brackets**: each constituent as its label, its first word, and the word after its last. Suppose that the
-# left tree above is right (**gold**), and a parser writes the right one.
+# first tree above is right (**gold**), and a parser writes the second.
 #
 # | | brackets |
 # |---|---|
@@ -318,7 +318,7 @@ assert round(found["f1"], 1) == 92.3
 # %% tags=["quiz"]
 flat = Tree("S", tuple(attached_to_verb.leaves()))
 quiz.number(
-    "A lazy parser puts all seven words of *she sees the cat in the kitchen* into one S, with nothing inside. The gold tree is the left one above. What is its F1, from 0 to 100?",
+    "A lazy parser puts all seven words of *she sees the cat in the kitchen* into one S, with nothing inside. The gold tree is the first one above. What is its F1, from 0 to 100?",
     bracket_scores([(attached_to_verb, flat)])["f1"],
     tolerance=0.6,
     feedback="Yes: precision 1/1, recall 1/6, so F1 is 2 · 1 / (1 + 6) = 28.6. Precision alone would call it perfect.",
@@ -491,14 +491,14 @@ def self_attention(source, target):
     return torch.cat([weights[name] for name in own])
 
 
+# %%
 encoded = translator.encode_pairs(corpus.test[:200])
 hits = {}
 for source, target in encoded:
     weights = self_attention(source, target)
     for opening, closing in partners(target):
-        row = weights[
-            :, :, closing - 1
-        ]  # the position that predicts the closing one
+        # the position before a bracket is the one that predicts it
+        row = weights[:, :, closing - 1]
         label = symbols[target[opening]]
         hits.setdefault(label, []).append(row.argmax(dim=-1) == opening)
 pointing = {x: torch.stack(rows).double().mean(dim=0) for x, rows in hits.items()}
@@ -544,6 +544,7 @@ def closes_right(source, target, closing, hidden, rows):
     return int(logits[0, -1].argmax()) == target[closing]
 
 
+# %%
 rng, counts = np.random.default_rng(0), {}
 for source, target in encoded[:100]:
     for opening, closing in partners(target):
