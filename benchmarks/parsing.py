@@ -269,6 +269,7 @@ if __name__ == "__main__":
             store.do([judge | {"model": model, "seed": n, "settings": best[model] | {"share": share}} for n in SEEDS])
     longer = store.chosen["translator"]["1"] | {"share": 1} | LONGER
     store.do([judge | {"model": "translator", "seed": 0, "settings": longer}])
-    test = treebank().test
+    parts = {part: getattr(treebank(), part) for part in ("train", "validation", "test")}
+    store.about["sentences"], test = {part: len(trees) for part, trees in parts.items()}, parts["test"]
     store.about["examples"] = {str(n): [test[n].source, test[n].target] for n in SHOWN}
     store.save()

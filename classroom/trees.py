@@ -15,11 +15,11 @@ class Tree(Protocol):
     children: Sequence["Tree | str"]
 
 
-def draw_tree(tree: Tree, ax: Axes, colors: Mapping[str, str] | None = None) -> None:
+def draw_tree(tree: Tree, ax: Axes, colors: Mapping[str, str] | None = None, size: float | None = None) -> None:
     """Draw a tree, words below, with the label of each constituent above those it is made of.
 
     A tree has a `label` and `children`, which are trees, or the one word of a leaf; of a leaf only its word is drawn.
-    `colors` are by label. Raises ValueError for a constituent without words.
+    `colors` are by label; `size` is that of the letters, in points. Raises ValueError for a constituent without words.
     """
     end = 0.0  # of the words so far, in letters
 
@@ -37,7 +37,7 @@ def draw_tree(tree: Tree, ax: Axes, colors: Mapping[str, str] | None = None) -> 
             text, color = node.label, (colors or {}).get(node.label, BLUE)
             for child_x, child_y in below:
                 ax.plot([x, child_x], [height - 0.22, child_y + 0.22], color=GREY, lw=1, zorder=0)
-        ax.text(x, height, text, ha="center", va="center", color=color, parse_math=False)
+        ax.text(x, height, text, ha="center", va="center", color=color, size=size, parse_math=False)
         return x, height
 
     _, top = visit(tree)
