@@ -752,7 +752,8 @@ def next_symbols(
 
 # %% [markdown]
 # `Constrained`, in `support`, keeps what each row has written, asks such a function at each step, and sets the logits
-# of all other tokens to minus infinity, as a mask does with scores.
+# of all other tokens to minus infinity, as a mask does with scores. How many words a sentence has, its tokens tell: each
+# word begins with a space.
 
 # %% tags=["export"] module="parsing"
 from copy import copy
@@ -866,6 +867,13 @@ def spans(length: int) -> list[tuple[int, int]]:
     return [(i, j) for j in range(1, length + 1) for i in range(j)]
 
 
+# %% [markdown]
+# In the code, `best[i, j]` has for each symbol the log-probability of its best constituent over the words from `i` up to,
+# not including, `j`, and minus infinity where there is none. `halves` adds up left and right part, for all rules and all
+# cuts at once. The best sum is kept, and where its cut was, so that `build` can go back from the whole sentence to its
+# words.
+
+
 # %% tags=["export"] module="parsing"
 def cky(grammar: PCFG, words: Sequence[str]) -> Tree | None:
     """The likeliest tree of a sentence; None if there is none.
@@ -962,6 +970,10 @@ plt.show()
 # are tokens, these are the labels of all spans. (Kitaev and Klein train on whole trees instead: the right one must
 # score better than every other by a margin. That is better, and longer.) Spans are listed by their ends, so that those
 # of a shorter sentence come first in a batch, and padding comes last.
+#
+# In the code, `first` says which tokens begin a word, or end the sentence. So `after` has the token behind each post, and
+# `after - 1` the one before it, the last of the word on its left. (At post 0 that is `<bos>`, and behind the last post
+# stands `<eos>`.)
 
 
 # %% tags=["export"] module="parsing"
