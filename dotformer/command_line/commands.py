@@ -24,6 +24,7 @@ from dotformer.gpt import GPT
 from dotformer.modern import ModernCache, load_smollm2
 from dotformer.parsing import parse_scores
 from dotformer.pretrained import load_minilm, search
+from dotformer.reading import babi_scores, rouge_scores
 from dotformer.support.chat import Chat
 from dotformer.support.checkpoints import RunFolder
 from dotformer.support.memory import memory_advice
@@ -36,13 +37,14 @@ from dotformer.translation import bleu, chrf, exact_match
 SHOWN = 10  # translations that --save keeps
 CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default; an error names what there is.
 
-  [data]      corpus = "number_words", "grammar", "cmudict", "multi30k", "docstrings", "trees", "craft", "babi",
-              "summaries" or "parallel", and the arguments of the function of that name in dotformer.data or
-              dotformer.parsing; parallel: train, validation, test = ["SOURCE", "TARGET"], text files with a sentence a
-              line, named from where CONFIG.toml lies
+  [data]      corpus = "number_words", "grammar", "cmudict", "multi30k", "docstrings", "trees", "craft", "stories",
+              "babi", "summaries" or "parallel", and the arguments of the function of that name in dotformer.data,
+              dotformer.parsing or dotformer.reading; parallel: train, validation, test = ["SOURCE", "TARGET"], text
+              files with a sentence a line, named from where CONFIG.toml lies
   [tokens]    vocab_size = 10000, shared = false (one tokenizer for both sides)
-  [model]     kind = "transformer", "recurrent", "gpt" or "modern", and the fields of TransformerConfig,
-              RecurrentConfig, GPTConfig or ModernConfig; the last two need shared = true in [tokens]
+  [model]     kind = "transformer", "recurrent", "gpt", "modern", "facts" or "copying", and the fields of
+              TransformerConfig (as for the last two), RecurrentConfig, GPTConfig or ModernConfig; "gpt", "modern" and
+              "copying" need shared = true in [tokens], and "copying" share_embeddings = true
   [training]  max_tokens = 4096 (in a batch, padding included), precision = "float32", "tf32" or "bfloat16" (of
               products), and the fields of TrainingConfig
 
@@ -150,7 +152,13 @@ def translation_scores(answers: list[str], pairs: list[Pair]) -> dict[str, float
     return found
 
 
-SCORES = {"trees": parse_scores, "craft": parse_scores}  # of a corpus that is no translation
+SCORES = {  # of a corpus that is no translation
+    "trees": parse_scores,
+    "craft": parse_scores,
+    "stories": babi_scores,
+    "babi": babi_scores,
+    "summaries": rouge_scores,
+}
 
 
 def evaluate_command(args: argparse.Namespace) -> None:

@@ -15,11 +15,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model
 
-from dotformer.command_line.models import FIXED, MODELS, longest_text, new_translator
+from dotformer.command_line.models import FIXED, MODELS, check_kind, longest_text, new_translator
 from dotformer.data import corpora
 from dotformer.data.babi import babi
 from dotformer.data.summaries import summaries
 from dotformer.parsing import craft, trees
+from dotformer.reading import stories
 from dotformer.support.files import replacing
 from dotformer.tokens import BPETokenizer
 from dotformer.training import TrainingConfig
@@ -52,7 +53,7 @@ class Training(TrainingConfig):
 
 
 CORPORA = {name: getattr(corpora, name) for name in ("number_words", "grammar", "cmudict", "multi30k", "docstrings")}
-CORPORA |= {"trees": trees, "craft": craft, "babi": babi, "summaries": summaries}
+CORPORA |= {"trees": trees, "craft": craft, "stories": stories, "babi": babi, "summaries": summaries}
 SECTIONS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # the key that chooses, and what there is
     "data": ("corpus", CORPORA | {"parallel": parallel}),
     "tokens": ("", {"": Tokens}),
@@ -133,6 +134,8 @@ class Run:
             data, model, tokens = (self.config[name] for name in ("data", "model", "tokens"))
             if model.get("share_embeddings") and not tokens["shared"]:
                 raise ValueError("[model] share_embeddings needs [tokens] shared = true")
+            with named("[model]"):
+                check_kind(model["kind"], model, tokens["shared"])
             with named("[training]"):
                 self.training = Training(**self.config["training"])
         if data["corpus"] == "parallel":

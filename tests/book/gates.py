@@ -35,7 +35,7 @@ ALLOWED_IMPORTS = {  # a folder -> what its files may import beside the standard
             "numpy",
             "platformdirs",
         ),
-        *("regex", "sacrebleu", "safetensors", "tensorboard", "tokenizers", "torch", "tqdm"),
+        *("regex", "rouge_score", "sacrebleu", "safetensors", "tensorboard", "tokenizers", "torch", "tqdm"),
     },
     "classroom": {
         "classroom",

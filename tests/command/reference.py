@@ -15,6 +15,7 @@ from dotformer.data.corpora import Corpus, Pair
 from dotformer.generation import KVCache, beam_search, filter_logits
 from dotformer.gpt import GPT, GPTConfig
 from dotformer.modern import ModernConfig, ModernGPT
+from dotformer.reading import CopyingCache, CopyingTransformer, FactTransformer
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
 from dotformer.tokens import BPETokenizer
 from dotformer.training import pair_batches
@@ -72,6 +73,7 @@ DEFAULTS = {
         "precision": "float32",
     },
 }
+DEFAULTS |= dict.fromkeys(("facts", "copying"), DEFAULTS["transformer"])
 
 SMALL = {
     "tokens": {"vocab_size": 300},
@@ -130,6 +132,7 @@ def fresh(config, both):
     shape = dict(config["model"])
     kinds = {"transformer": (TransformerConfig, Transformer), "recurrent": (RecurrentConfig, RecurrentSeq2Seq)}
     kinds |= {"gpt": (GPTConfig, GPT), "modern": (ModernConfig, ModernGPT)}
+    kinds |= {"facts": (TransformerConfig, FactTransformer), "copying": (TransformerConfig, CopyingTransformer)}
     if (kind := shape.pop("kind")) in ("gpt", "modern"):
         shaped, model = kinds[kind]
         return model(shaped(vocab_size=len(both[1]), **shape))
@@ -209,7 +212,8 @@ def learn(config, corpus=CORPUS):
 def translated(model, both, text, beam=4, alpha=0.6):
     """The best hypothesis of beam search for one text."""
     tokens = both[0].encode(f" {text}")
-    state = (KVCache if isinstance(model, Transformer) else RecurrentState)(model.eval(), torch.tensor([tokens]))
+    kinds = {Transformer: KVCache, FactTransformer: KVCache, CopyingTransformer: CopyingCache}
+    state = kinds.get(type(model), RecurrentState)(model.eval(), torch.tensor([tokens]))
     [[best, *_]] = beam_search(state, min(len(tokens) + 50, getattr(model.config, "max_length", 1024)), beam, alpha)
     return both[1].decode(best.tokens).strip()
 

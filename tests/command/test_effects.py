@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,7 +24,9 @@ from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
 from dotformer import parsing
+from dotformer.command_line.runs import CORPORA
 from dotformer.data import corpora
+from dotformer.reading import babi_scores, rouge_scores
 from dotformer.recurrent import RecurrentSeq2Seq
 from dotformer.tokens import BPETokenizer
 from dotformer.transformer import Transformer
@@ -38,6 +41,8 @@ WRITER["model"] |= {"max_length": 64}
 BASES = {"small": SMALL, "recurrent": RECURRENT, "shared": SMALL | SHARED, "shared, recurrent": RECURRENT | SHARED}
 MODERN = WRITER | {"model": WRITER["model"] | {"kind": "modern", "num_kv_heads": 2}}
 BASES |= {"gpt": WRITER, "modern": MODERN}
+ONE_TABLE = changed(SMALL | SHARED, "model", {"share_embeddings": True})
+BASES |= {"one table": ONE_TABLE}
 WORSE = changed(SMALL, "training", {"learning_rate": 2.0, "validate_every": 1})  # from step to step
 ROOT = Path(__file__).parents[2]
 
@@ -129,6 +134,9 @@ KEYS = [
     ("recurrent", "model", {"attention": False}),
     ("recurrent", "model", {"tie_output": False}),
     ("shared, recurrent", "model", {"share_embeddings": True}),
+    ("small", "model", {"kind": "facts"}),
+    ("one table", "model", {"kind": "facts"}),
+    ("one table", "model", {"kind": "copying"}),
     ("gpt", "model", {"d_model": 12}),
     ("gpt", "model", {"num_heads": 4}),
     ("gpt", "model", {"num_layers": 2}),
@@ -174,8 +182,9 @@ def test_a_key_has_its_effect(base, section, values, train, learnt):
 
 def test_no_key_is_forgotten_and_what_is_left_out_has_its_default(train):
     tested = {(section, key) for _, section, values in KEYS for key in values}
-    tested |= {("model", "kind"), ("model", "max_length"), ("tokens", "learnt")}  # in other tests
-    for config in (SMALL, RECURRENT, WRITER, MODERN):
+    tested |= {("model", "max_length"), ("tokens", "learnt")}  # in other tests
+    copying = changed(ONE_TABLE, "model", {"kind": "copying"})
+    for config in (SMALL, RECURRENT, WRITER, MODERN, changed(SMALL, "model", {"kind": "facts"}), copying):
         folder = train(config, config["model"].get("kind", "transformer"))
         content = json.loads((folder / "config.json").read_bytes())
         content["tokens"].pop("learnt")
@@ -311,6 +320,76 @@ def test_parses_are_scored_by_their_brackets(name, arguments, prepare, sources, 
     assert scores["parsed"] == pytest.approx(100 * (sources - 1) / sources) and 0 < scores["f1"] < 100
     assert not {"bleu", "chrf"} & set(measured) and code == 0
     assert f"{'f1':<26}{round(scores['f1'], 4)}\n" in out
+
+
+def small_stories(monkeypatch, folder):
+    """Two questions of each of two tasks in the place of bAbI's."""
+    texts = {
+        f"qa{task}_{part}.txt": f"1 {part} went {task} home.\n2 Where is {part}?\thome\t1\n3 Ann sees {part}, {task}.\n"
+        f"4 Who sees {part}?\tAnn\t3\n"
+        for task in (1, 2)
+        for part in ("train", "valid", "test")
+    }
+    sums = []
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        sums.append(f"{hashlib.sha256(text.encode()).hexdigest()} en-valid/{name}\n")
+    (folder / "babi.sha256").write_text("".join(sums))
+    monkeypatch.setattr("dotformer.data.babi.files", lambda package: folder)
+    monkeypatch.setenv("DOTFORMER_DATA", str(folder))
+
+
+def small_packages(monkeypatch, folder):
+    """Two packages with a few documented functions each; and the library that scores, which draws at its import."""
+    import_module("rouge_score.rouge_scorer")
+    monkeypatch.syspath_prepend(folder)
+    for package, first in (("known", 0), ("strange", 20)):
+        (folder / package).mkdir()
+        texts = (
+            f"Make number {n} large.\n\nIt is multiplied by {n}, and {n} is added." for n in range(first, first + 9)
+        )
+        functions = [f"def f{n}():\n    {text!r}\n" for n, text in enumerate(texts)]
+        (folder / package / "__init__.py").write_text("".join(functions))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "prepare", "kind", "count", "scores"),
+    [
+        ("babi", {"tasks": "2 1", "size": "1k"}, small_stories, "facts", 4, babi_scores),
+        ("summaries", {"validation": 2, "test": 3, "packages": "known", "unseen": "strange"}, small_packages, "copying",
+         6, rouge_scores),
+    ],
+    ids=["babi", "summaries"],
+)  # fmt: skip
+def test_answers_and_summaries_are_scored(
+    name, arguments, prepare, kind, count, scores, train, call, tmp_path, monkeypatch
+):
+    prepare(monkeypatch, tmp_path)
+    corpus, found = CORPORA[name](**arguments), tmp_path / "found.json"
+    config = changed(changed(ONE_TABLE, "training", {"steps": 3, "max_tokens": 512}), "model", {"kind": kind})
+    config = changed(config, "model", {"max_length": 128})
+    folder = train(config | {"data": {"corpus": name} | arguments})
+    both, *_ = assert_left(folder, config, corpus)
+    assert call("evaluate", folder, "--save", found)[0] == 0
+    model, examples = reference.kept(reference.full(config), both, folder), json.loads(found.read_bytes())["examples"]
+    texts = [(pair.source, pair.target, reference.translated(model, both, pair.source)) for pair in corpus.test]
+    assert [(one["source"], one["reference"], one["translation"]) for one in examples] == texts and len(texts) == count
+    # and when the first of the answers is another
+    written = {pair.source: pair.target for pair in corpus.test} | {corpus.test[0].source: "Make it large."}
+    monkeypatch.setattr(
+        "dotformer.translation.Translator.translate", lambda self, texts, *_: [written[t] for t in texts]
+    )
+    code, out, _ = call("evaluate", folder, "--save", found)
+    measured, expected = json.loads(found.read_bytes())["measured"], scores(list(written.values()), corpus.test)
+    assert {score: measured[score] for score in expected} == pytest.approx(expected) and code == 0
+    assert not {"bleu", "chrf"} & set(measured) and measured["exact_match"] == (count - 1) / count
+    if name == "babi":
+        assert expected == {"task 1": 1.0, "task 2": 0.5, "mean": 0.75, "passed": 1}
+        assert f"{'task 2':<26}0.5\n" in out and f"{'mean':<26}0.75\n{'passed':<26}1\n" in out
+    else:
+        assert 0 < expected["rouge2"] < expected["rouge1"] < 100
+        assert f"{'rougeL':<26}{round(expected['rougeL'], 4)}\n" in out
+        assert f"{'rouge signature':<26}f1|stemmer:porter|version:{version('rouge-score')}\n" in out
 
 
 # translate and evaluate
@@ -647,7 +726,7 @@ def test_a_gpt_needs_one_vocabulary_and_shares_its_positions(fails, tmp_path, da
     for config, says in (
         (
             changed(WRITER, "tokens", {"shared": False}),
-            r"\[model\] a gpt has one vocabulary: it needs \[tokens\] shared",
+            r"\[model\] kind gpt has one vocabulary: it needs \[tokens\] shared",
         ),
         (changed(WRITER, "model", {"max_length": 18}), r"train.en, line \d+: \d\d tokens, more than the 9 that fit"),
         (changed(WRITER, "model", {"vocab_size": 9}), r"\[model\] has no key vocab_size"),

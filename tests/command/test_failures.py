@@ -108,7 +108,7 @@ def test_texts_that_cannot_be_searched(fails, tmp_path, content, question, said)
 def test_configs_are_valid(path, tmp_path):
     run = Run(path, tmp_path)
     assert set(tomllib.loads(path.read_text(encoding="utf-8"))) <= set(run.config)
-    assert ("Downloaded" in path.read_text(encoding="utf-8")) == path.stem.startswith(("multi30k", "craft"))
+    assert ("Downloaded" in path.read_text(encoding="utf-8")) == path.stem.startswith(("multi30k", "craft", "babi"))
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,12 @@ def test_configs_are_valid(path, tmp_path):
         (f'{NUMBERS}[model]\nactivation = "tanh"', "[model] activation must be"),
         (f"{NUMBERS}[model]\nd_ff = 2147483647\nd_model = 2147483646\nnum_heads = 1", "[model] "),
         ("[model]\nshare_embeddings = true", "[model] share_embeddings needs [tokens] shared"),
+        ('[model]\nkind = "copying"', "[model] kind copying has one vocabulary: it needs [tokens] shared = true"),
+        (
+            '[model]\nkind = "copying"\n[tokens]\nshared = true',
+            "[model] kind copying has one table of embeddings: it needs",
+        ),
+        ('[model]\nkind = "facts"\nnewline = 13', "[model] has no key newline"),
         ('[training]\nlearning_rate = "1e-3"', "[training] learning_rate must be a number, not '1e-3'"),
         ("[training]\nlearning_rate = nan", "[training] learning_rate must be positive"),
         ("[training]\nsteps = 10\nwarmup_steps = 20", "[training] step must be"),

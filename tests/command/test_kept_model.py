@@ -9,7 +9,7 @@ from dotformer.command_line.runs import Run
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["grammar", "trees"])
+@pytest.mark.parametrize("name", ["grammar", "stories", "trees"])
 def test_a_kept_model_is_what_its_configuration_makes(name, tmp_path):
     kept, new = Run.load(ROOT / "book/models" / name), Run(ROOT / f"configs/{name}.toml", tmp_path)
     new.config["tokens"]["learnt"] = kept.config["tokens"]["learnt"]

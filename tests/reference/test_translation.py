@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from dotformer.alignment import on_target
-from dotformer.command_line.models import MODELS, new_translator
+from dotformer.command_line.models import MODELS, ONE_VOCABULARY, new_translator
 from dotformer.data.corpora import Pair
 from dotformer.generation import beam_search
 from dotformer.tokens import BPETokenizer, pad_batch
@@ -37,8 +37,9 @@ SHAPES = {
     },
     "recurrent": {"d_model": 32},
 }
+SHAPES |= {"facts": SHAPES["transformer"], "copying": SHAPES["transformer"] | {"share_embeddings": True}}
 TEXTS = ["the cat", "he", "  the old dog sings\n", "a bird", "cats", "", "man", "the dog", "\u3000\t", "a bird"]
-every_kind = pytest.mark.parametrize("kind", ["transformer", "recurrent"])
+every_kind = pytest.mark.parametrize("kind", SHAPES)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,11 @@ def tokenizers():
 def recurrent(tokenizers):
     """A small translator as it starts."""
     return new_translator(*tokenizers, "recurrent", {"d_model": 4})
+
+
+def tokenizers_for(kind, tokenizers):
+    """Two, or the second for both sides of a model that has one vocabulary."""
+    return (tokenizers[1],) * 2 if kind in ONE_VOCABULARY else tokenizers
 
 
 def translated_alone(translator, text):
@@ -109,23 +115,26 @@ class Written:
 
 @every_kind
 def test_the_tokenizers_give_the_model_its_vocabularies_and_the_shape_the_rest(tokenizers, kind):
-    translator = new_translator(*tokenizers, kind, SHAPES[kind])
-    config, model, _ = MODELS[kind]
-    assert type(translator.model) is model
-    assert translator.model.config == config(275, 285, **SHAPES[kind])
-    assert translator.model.config != config(275, 285)
+    tokenizers = tokenizers_for(kind, tokenizers)
+    translator, sizes = new_translator(*tokenizers, kind, SHAPES[kind]), list(map(len, tokenizers))
+    config, model, state = MODELS[kind]
+    assert type(translator.model) is model and translator.state is state
+    assert translator.model.config == config(*sizes, **SHAPES[kind])
+    assert translator.model.config != config(*sizes)
     assert (translator.source, translator.target) == tokenizers
+    assert translator.longest == SHAPES[kind].get("max_length", 1024)
 
 
 @pytest.mark.parametrize(
     ("kind", "shape", "says"),
     [
-        ("rnn", {}, "^kind must be one of transformer, recurrent, gpt, modern, not 'rnn'$"),
-        ("recurrent", {"d_model": 8, "num_heads": 2, "d_ff": 3}, "^a recurrent has no d_ff, num_heads$"),
-        ("transformer", {"source_vocab_size": 7}, "^a transformer has no source_vocab_size$"),
-        ("recurrent", {"pad_id": 7}, "^a recurrent has no pad_id$"),
-        ("gpt", {"vocab_size": 7}, "^a gpt has no vocab_size$"),
-        ("gpt", {"d_model": 12}, r"^a gpt has one vocabulary: it needs \[tokens\] shared = true$"),
+        ("rnn", {}, "^kind must be one of transformer, recurrent, gpt, modern, facts, copying, not 'rnn'$"),
+        ("recurrent", {"d_model": 8, "num_heads": 2, "d_ff": 3}, "^kind recurrent has no d_ff, num_heads$"),
+        ("transformer", {"source_vocab_size": 7}, "^kind transformer has no source_vocab_size$"),
+        ("recurrent", {"pad_id": 7}, "^kind recurrent has no pad_id$"),
+        ("gpt", {"vocab_size": 7}, "^kind gpt has no vocab_size$"),
+        ("gpt", {"d_model": 12}, r"^kind gpt has one vocabulary: it needs \[tokens\] shared = true$"),
+        ("copying", SHAPES["copying"], r"^kind copying has one vocabulary: it needs \[tokens\] shared = true$"),
     ],
 )
 def test_another_kind_and_a_shape_that_cannot_be_are_named(tokenizers, kind, shape, says):
@@ -133,11 +142,18 @@ def test_another_kind_and_a_shape_that_cannot_be_are_named(tokenizers, kind, sha
         new_translator(*tokenizers, kind, shape)
 
 
+def test_a_model_that_copies_needs_one_table(tokenizers):
+    for shape in ({}, {"share_embeddings": False}):
+        with pytest.raises(ValueError, match=r"^kind copying has one table of embeddings: it needs share_emb"):
+            new_translator(tokenizers[0], tokenizers[0], "copying", SHAPES["transformer"] | shape)
+
+
 # the tokens of a text
 
 
 @every_kind
 def test_a_text_is_cut_up_without_the_space_around_it(tokenizers, kind):
+    tokenizers = tokenizers_for(kind, tokenizers)
     translator = new_translator(*tokenizers, kind, SHAPES[kind])
     tokens = translator.tokens("the cat")
     assert tokens == tokenizers[0].encode(" the cat")
@@ -231,7 +247,7 @@ def test_a_text_may_become_50_tokens_longer_whatever_is_translated_beside_it(tok
 
 @every_kind
 def test_a_translation_leaves_chance_and_gradients_as_they_are(tokenizers, kind):
-    translator = new_translator(*tokenizers, kind, SHAPES[kind] | {"dropout": 0.5})
+    translator = new_translator(*tokenizers_for(kind, tokenizers), kind, SHAPES[kind] | {"dropout": 0.5})
     expected, before = translated_alone(translator, "the cat"), torch.get_rng_state()
     translator.model.train()
     assert translator.translate(["the cat"]) == [expected]  # nothing is dropped
@@ -335,7 +351,7 @@ def learned(tokenizers, request):
     """A translator of each kind that has learned PAIRS by heart, in float64."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        translator = new_translator(*tokenizers, request.param, SHAPES[request.param])
+        translator = new_translator(*tokenizers_for(request.param, tokenizers), request.param, SHAPES[request.param])
         source, target = (pad_batch(side, 0) for side in zip(*translator.encode_pairs(PAIRS), strict=True))
         optimizer = torch.optim.Adam(translator.model.parameters(), lr=0.02)
         for _ in range(50):

@@ -1,0 +1,275 @@
+"""Nineteen bAbI tasks, learnt together by a vector for each fact: `python -m benchmarks.reading --jobs 2`.
+
+Learning rate and dropout of a `FactTransformer` are chosen by the share of right answers on the validation set, each
+axis wide enough that its best value lies inside. Then it is judged on the test set with three seeds, and again after
+twice as many steps. Kept are the share of right answers to each task, beside three rules that never look at what is
+asked; how often attention points at a fact that the answer follows from, beside chance and two simple rules; how much
+is still right when lines may not attend to one another; whose answer is given when the state of a line is another
+story's; and what is written instead of the answer. Takes twenty-five minutes of one core. Whatever is done is kept in
+book/measurements/reading.json, and not done again.
+"""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache, partial
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.race import SEEDS, Store, asked_for, parameters
+from benchmarks.search import Settings, climb
+from dotformer.command_line.models import new_translator
+from dotformer.data.babi import Story, babi
+from dotformer.data.corpora import Corpus
+from dotformer.support.recording import record_weights
+from dotformer.tokens import BPETokenizer
+from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
+from dotformer.translation import Translator
+
+STEPS, LONGER, MAX_TOKENS, VOCAB = 2000, 2, 4096, 10_000
+SHAPE = {"d_model": 64, "num_heads": 4, "num_encoder_layers": 3, "num_decoder_layers": 1, "d_ff": 128}
+SHAPE |= {"norm_first": True, "share_embeddings": True, "max_length": 1024}
+SAMPLED, VALIDATED, SHOWN = 100, 100, 2  # questions of each task
+PLACES = ["bathroom", "bedroom", "garden", "hallway", "kitchen", "office"]
+LINKS = {  # from line q to line k, where 0 is the question
+    "none": lambda q, k: (q < 0) & (k < 0),
+    "question to facts": lambda q, k: (q == 0) & (k > 0),
+    "facts to question": lambda q, k: (q > 0) & (k == 0),
+    "facts to facts": lambda q, k: (q > 0) & (k > 0) & (q != k),
+}
+AXES: dict[str, list[Any]] = {
+    "learning_rate": [3.75e-4 * 2**n for n in range(8)],
+    "dropout": [None, 0.0, 0.05, 0.1, 0.2, 0.3],
+}
+START: Settings = {"learning_rate": 3e-3, "dropout": 0.0}
+
+
+@cache
+def learnt() -> tuple[Corpus, BPETokenizer]:
+    """The questions, and one tokenizer for both sides, by words."""
+    corpus = babi()
+    return corpus, BPETokenizer.train((f" {text}" for story in corpus.train for text in story[:2]), VOCAB)
+
+
+@cache
+def encoded() -> tuple[list, list]:
+    """The pairs to learn from, and some to choose by, as tokens."""
+    corpus, _ = learnt()
+    held_out = [story for some in of_each_task(corpus.validation, VALIDATED).values() for story in some]
+    return tuple(map(fresh(START).encode_pairs, (corpus.train, held_out)))
+
+
+def of_each_task(stories: list[Story], count: int) -> dict[int, list[Story]]:
+    """Some questions of each task, always the same ones."""
+    tasks: dict[int, list[Story]] = {}
+    for story in stories:
+        tasks.setdefault(story.task, []).append(story)
+    return {task: Random(0).sample(some, count) for task, some in tasks.items()}
+
+
+def fresh(settings: Settings) -> Translator:
+    """One whose model has random parameters."""
+    _, tokenizer = learnt()
+    return new_translator(tokenizer, tokenizer, "facts", SHAPE | {"dropout": settings["dropout"]})
+
+
+@torch.no_grad()
+def attention(translator: Translator, story: Story) -> tuple[Tensor, Tensor]:
+    """How the question attends to each line in the encoder, and how the decoder does for the answer's first token.
+
+    Both (layers, H, L), each row with the sum 1.
+    """
+    source = torch.tensor([translator.tokens(story.source)])
+    with record_weights(translator.model) as seen:
+        translator.model(source, torch.tensor([[translator.target.bos_id]]))
+    question = torch.cat([seen[name] for name in seen if name.startswith("encoder.")])
+    answer = torch.cat([seen[name] for name in seen if name.endswith("cross_attention")])[:, :, 0]
+    return question[:, :, 0], answer
+
+
+@torch.no_grad()
+def right_without(translator: Translator, story: Story) -> Tensor:
+    """Whether a question is answered right when lines may not attend to others, as `LINKS` says: (links,)."""
+    [(source, target)] = translator.encode_pairs([story])
+    source, target, model = torch.tensor([source]), torch.tensor([target]), translator.model
+    (x, mask), (_, seen) = model.embed(source), model.encode(source)
+    number = torch.arange(x.shape[1])
+    right = []
+    for forbidden in LINKS.values():
+        memory = model.encoder(x, mask & ~forbidden(number[:, None], number))
+        logits = model.decode(target[:, :-1], memory, seen)
+        right.append(bool((logits.argmax(dim=-1) == target[:, 1:]).all()))
+    return torch.tensor(right)
+
+
+@torch.no_grad()
+def exchanged(translator: Translator, stories: list[Story]) -> dict[str, Any]:
+    """How often the answer is a donor's, when the state of one line is the donor's after 0, 1, ... layers.
+
+    The donor is the same story with another place in the fact that names the answer. The line is the question, that
+    fact, the other fact that the answer follows from, or another that has nothing to do with it. A
+    story does not count that is answered wrong, or whose donor is, or that lacks one of these lines.
+    """
+    rng, model, count = Random(0), translator.model, 0
+    layers = model.encoder.layers
+    hits: dict[str, list[int]] = {}
+
+    def answer(x: Tensor, mask: Tensor, seen: Tensor, done: int) -> list[str]:
+        """The answers to which states x after so many layers lead."""
+        for layer in layers[done:]:
+            x = layer(x, mask)
+        begin = torch.full((len(x), 1), translator.target.bos_id)
+        best = model.decode(begin, model.encoder.norm(x), seen)[:, 0].argmax(dim=-1)
+        return [translator.target.decode([token]).strip() for token in best.tolist()]
+
+    for story in stories:
+        lines, wanted = story.source.split("\n"), [story.target, rng.choice([p for p in PLACES if p != story.target])]
+        place = next((n for n in story.evidence if story.target in lines[n]), None)
+        others = [n for n in range(1, len(lines)) if n not in story.evidence]
+        if place is None or not others:
+            continue
+        changed = [*lines[:place], lines[place].replace(*wanted), *lines[place + 1 :]]
+        source = torch.tensor([translator.tokens(text) for text in (story.source, "\n".join(changed))])
+        (x, mask), (_, seen) = model.embed(source), model.encode(source)
+        if answer(x, mask, seen, 0) != wanted:
+            continue
+        count += 1
+        exchange = {"question": 0, "fact": place, "another": rng.choice(others)}
+        exchange |= dict.fromkeys(["other fact"] * (len(story.evidence) > 1), sum(story.evidence) - place)
+        for done in range(len(layers) + 1):
+            for name, line in exchange.items():
+                mixed = x[:1].clone()
+                mixed[:, line] = x[1:, line]
+                counted = hits.setdefault(name, [0] * (len(layers) + 1))
+                counted[done] += answer(mixed, mask[:1], seen[:1], done) == wanted[1:]
+            x = layers[done](x, mask) if done < len(layers) else x
+    return {"stories": count} | {name: [round(n / max(count, 1), 3) for n in each] for name, each in hits.items()}
+
+
+def on_evidence(weights: Tensor, story: Story) -> Tensor:
+    """Whether the largest weight on a fact is on one that the answer follows from: (layers, H)."""
+    best = weights[..., 1:].argmax(dim=-1) + 1
+    return (best[..., None] == torch.tensor(story.evidence)).any(dim=-1)
+
+
+def rules(stories: list[Story]) -> dict[str, float]:
+    """How often it is evidence: a fact drawn at random, the newest, the newest with most words of the question."""
+    found: Counter[str] = Counter()
+    for story in stories:
+        question, *facts = (set(re.findall(r"\w+", line.lower())) for line in story.source.split("\n"))
+        shared = [len(question & fact) for fact in facts]
+        found["chance"] += len({*story.evidence}) / len(facts)
+        found["newest"] += 1 in story.evidence
+        found["shared words"] += 1 + shared.index(max(shared)) in story.evidence
+    return {name: round(hits / len(stories), 4) for name, hits in found.items()}
+
+
+def shortcuts() -> dict[int, dict[str, float]]:
+    """How often three rules are right that never look at what is asked, on the test set of each task.
+
+    The answer that is commonest in training; and of all answers to the task that are words of the story, the newest
+    and the commonest (the newer of two), or else the commonest in training.
+    """
+    corpus, _ = learnt()
+    found = {}
+    for task in sorted({story.task for story in corpus.test}):
+        known = Counter(story.target for story in corpus.train if story.task == task)
+        [(best, _)] = known.most_common(1)
+        hits: Counter[str] = Counter()
+        asked = [story for story in corpus.test if story.task == task]
+        for story in asked:
+            words = re.findall(r"\w+", story.source.partition("\n")[2])
+            there = [word for word in words if word in known] or [best]
+            hits["commonest in training"] += story.target == best
+            hits["newest in the story"] += story.target == there[0]
+            hits["commonest in the story"] += story.target == Counter(there).most_common(1)[0][0]
+        found[task] = {name: round(count / len(asked), 4) for name, count in hits.items()}
+    return found
+
+
+def right(translator: Translator, stories: list[Story]) -> float:
+    """The share of questions that are answered right, in every token."""
+    batches = pair_batches(translator.encode_pairs(stories), max_tokens=MAX_TOKENS)
+    return round(evaluate(translator.model, batches)["exact"], 4)
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Train one model, and judge it; the job with what is kept."""
+    torch.set_num_threads(1)
+    torch.manual_seed(job["seed"])
+    settings, seed = job["settings"], job["seed"]
+    translator, steps = fresh(settings), settings["steps"]
+    pairs, held_out = encoded()
+    config = TrainingConfig(
+        steps,
+        settings["learning_rate"],
+        warmup_steps=steps // 10,
+        label_smoothing=0.0,
+        validate_every=steps // 5,
+        seed=seed,
+    )
+    batches = partial(pair_batches, pairs, max_tokens=MAX_TOKENS, seed=seed)
+    validate = partial(evaluate, batches=list(pair_batches(held_out, max_tokens=MAX_TOKENS)))
+    start = time.process_time()
+    try:
+        rows = Trainer(translator.model, config).train(batches, validate, progress=False)
+    except FloatingPointError:  # the gradient has overflowed: a learning rate that is too high
+        rows = [{"validation_loss": 1e9, "validation_exact": 0.0}]
+    found = {
+        "seconds": round(time.process_time() - start, 1),
+        "parameters": parameters(translator.model),
+        "validation_loss": rows[-1]["validation_loss"],
+        "validation_exact": [round(row["validation_exact"], 4) for row in rows],
+    }
+    return job | found | (judged(translator) if job["part"] == "judge" else {})
+
+
+def judged(translator: Translator) -> dict[str, Any]:
+    """What is kept of a trained model: by task, how much is right, where it looks, and what it writes instead."""
+    corpus, _ = learnt()
+    translator.model.eval()
+    tasks, some = of_each_task(corpus.test, 1000), of_each_task(corpus.test, SAMPLED)
+    found: dict[str, Any] = {"right": {task: right(translator, stories) for task, stories in tasks.items()}}
+    found |= {name: {} for name in ("question_on_evidence", "answer_on_evidence", "mistakes", "shown")}
+    found["exchanged"] = {task: exchanged(translator, tasks[task][:200]) for task in (1, 2)}
+    found["right_without"] = {task: mean(right_without(translator, s) for s in some[task]) for task in some}
+    for task, stories in some.items():
+        rows = [[on_evidence(weights, story) for weights in attention(translator, story)] for story in stories]
+        question, answer = zip(*rows, strict=True)
+        found["question_on_evidence"][task], found["answer_on_evidence"][task] = mean(question), mean(answer)
+        written = translator.translate([story.source for story in stories], beam=1)
+        pairs = [(text, story) for text, story in zip(written, stories, strict=True) if text != story.target]
+        found["mistakes"][task] = Counter(f"{story.target} > {text}" for text, story in pairs).most_common(5)
+        short = sorted(pairs, key=lambda pair: len(pair[1].source))[:SHOWN]
+        found["shown"][task] = [[story.source, story.target, text] for text, story in short]
+    return found
+
+
+def mean(hits: Iterable[Tensor]) -> list:
+    """The share of questions for which each is true, with three digits."""
+    return (torch.stack(list(hits)).double().mean(dim=0) * 1000).round().div(1000).tolist()
+
+
+if __name__ == "__main__":
+    jobs, _ = asked_for(__doc__)
+    store = Store("reading", run, jobs, {"steps": STEPS, "axes": AXES, "shape": SHAPE, "links": list(LINKS)})
+    some = of_each_task(learnt()[0].test, 1000)
+    store.about["rules"] = {task: rules(stories) for task, stories in some.items()}
+    store.about["shortcuts"] = shortcuts()
+    base = {"corpus": "babi", "model": "facts", "seed": 0}
+
+    def losses_of(some: list[Settings]) -> list[float]:
+        """The share of wrong answers on the validation set; of equals the lower loss."""
+        search = base | {"part": "search"}
+        rows = store.do([search | {"settings": one | {"steps": STEPS}} for one in some])
+        return [1 - row["validation_exact"][-1] + row["validation_loss"] / 1000 for row in rows]
+
+    store.chosen["facts"] = best = climb(AXES, START, losses_of)
+    for times in (1, LONGER):
+        job = base | {"part": "judge", "settings": best | {"steps": times * STEPS}}
+        store.do([job | {"seed": seed} for seed in SEEDS])
+    store.save()

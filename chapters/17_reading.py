@@ -1,0 +1,1411 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 17. Can it answer what it has read?
+#
+# *Mary took the ball. Mary went to the kitchen. Where is the ball?* The answer stands in neither sentence alone. A
+# question with a story is a text, and so is the answer; a long text and its summary are texts as well. So all of this
+# can be asked of a translator. At the end of this chapter your transformer answers such questions, you have found out
+# by experiment how it joins two facts, and you have given it a **pointer**, with which it copies words that no training
+# has shown it. Then you know where all that ends: which questions it fails, and when a rule without any model does
+# better.
+#
+# You need [chapter 9](09_decoder.ipynb) and [chapter 14](14_translation.ipynb). It takes about 30 minutes to read, and
+# 35 more for the exercises.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it questions."}}
+from functools import partial
+
+import matplotlib.pyplot as plt
+import numpy as np
+from classroom import checks, plots, quiz, transformer_map
+from classroom.diagram import Diagram
+from classroom.measured import measured, trained
+
+plots.book_style()
+transformer_map(built=17)
+
+# %% [markdown]
+# ## An answer is a text
+#
+# To see what is going on, begin with a world so small that everything about it is known. Four people walk between five
+# rooms and take three things. Whoever takes a thing keeps it. After four to ten such facts comes a question.
+
+# %% tags=["export"] module="reading"
+from random import Random
+
+from dotformer.data.babi import Story
+from dotformer.data.corpora import Corpus, distinct
+
+
+def story(rng: Random) -> Story:
+    """Four to ten facts about people who walk and take things, and a question.
+
+    "Where is Mary?" takes one fact to answer, "Where is the ball?" two.
+    """
+    people, things = ("Anna", "John", "Mary", "Paul"), ("ball", "book", "cup")
+    rooms = ("bathroom", "bedroom", "hall", "kitchen", "office")
+    facts, went, took = [], {}, {}  # who went where, who took what, in which fact
+    for n in range(rng.randint(4, 10)):
+        who, thing = rng.choice(people), rng.choice(things)
+        if who in went and thing not in took and rng.random() < 0.5:
+            took[thing] = who, n
+            facts.append(f"{who} took the {thing}.")
+        else:
+            elsewhere = [room for room in rooms if room not in went.get(who, ())]
+            went[who] = rng.choice(elsewhere), n
+            facts.append(f"{who} went to the {went[who][0]}.")
+    asked, evidence = rng.choice([*went]), []
+    who = asked
+    if took and rng.random() < 0.7:
+        thing = rng.choice([*took])
+        asked, (who, n) = f"the {thing}", took[thing]
+        evidence = [n]
+    room, n = went[who]
+    lines = tuple(len(facts) - n for n in [*evidence, n])  # the newest is line 1
+    source = "\n ".join([f"Where is {asked}?", *reversed(facts)])
+    return Story(source, room, lines, task=len(lines))
+
+
+def stories(train: int = 20_000, validation: int = 500, test: int = 500) -> Corpus:
+    """Questions about different stories; the task is how many facts one takes."""
+    rng = Random(0)
+    wanted = train + validation + test
+    return Corpus.split(distinct(lambda: story(rng), wanted), validation, test)
+
+
+# %% tags=["nbval-check-output"]
+corpus = stories()
+example = corpus.test[50]
+for n, line in enumerate(example.source.split("\n")):
+    print(f"{n}  {line.strip()}")
+print("answer:", example.target, "  evidence: lines", *example.evidence)
+
+# %% [markdown]
+# The newest fact comes first, so that it is always in line 1. **Predict first**: which lines does one need, and in
+# which order? Paul has the book; where is Paul? He took it in the kitchen, and has gone to the bedroom since. So it
+# takes two **supporting facts**, and the second can only be chosen when the first is known. Such a chain is called
+# **multi-hop** reasoning, here of two hops. A question about a person takes one. (`task` is the number of hops.)
+#
+# ## A vector for each fact
+#
+# The transformer of chapter 9 can take this pair as it is: some forty tokens to read, one to write. What would it have
+# to do? *bedroom* belongs to *Paul* because both are in one sentence, and of the sentences in which *Paul* and *went*
+# are, this is the newest. Before two facts can be joined, words must be gathered into facts.
+#
+# One can do that for the model (Sukhbaatar and others 2015), and let the encoder have **one vector for each fact**
+# instead of one for each token. Attention then runs between facts. What should that vector be? Adding up the embeddings
+# of its words gives a **bag of words**, in which the order is lost: *Mary follows John* would be *John follows Mary*.
+# (Our small world could do without order. Later on, *the office is north of the kitchen* cannot.)
+#
+# So multiply each embedding by something that depends on its position, entry by entry, before adding up (**position
+# encoding**, in that paper, with factors that grow or fall along the sentence). We have vectors that tell positions
+# apart, the sinusoids of [chapter 5](05_position.ipynb). Here are words with two numbers each. The sinusoids of
+# positions 0, 1 and 2 are $(0, 1)$, $(0.841, 0.540)$ and $(0.909, -0.416)$:
+#
+# | | Mary $(2, 1)$ | follows $(1, 1)$ | John $(0, 3)$ | sum |
+# |---|---|---|---|---|
+# | *Mary follows John* | $(2 \cdot 0,\ 1 \cdot 1)$ | $(0.841,\ 0.540)$ | $(0 \cdot 0.909,\ 3 \cdot (-0.416))$ | $(0.841,\ 0.292)$ |
+# | *John follows Mary* | $(2 \cdot 0.909,\ 1 \cdot (-0.416))$ | $(0.841,\ 0.540)$ | $(0 \cdot 0,\ 3 \cdot 1)$ | $(2.659,\ 3.124)$ |
+
+# %% tags=["nbval-check-output"]
+from dotformer.by_hand.positions import sinusoidal_positions
+
+word = {"Mary": [2, 1], "follows": [1, 1], "John": [0, 3]}
+positions = sinusoidal_positions(3, 2)
+for text in ("Mary follows John", "John follows Mary"):
+    vectors = np.array([word[w] for w in text.split()])
+    times, plus = (
+        (vectors * positions).sum(axis=0),
+        (vectors + positions).sum(axis=0),
+    )
+    print(f"{text}:  multiplied {times.round(3)},  added {plus.round(3)}")
+
+# %% [markdown]
+# Multiplied, the two sentences differ. On the right the sinusoids were *added* to the embeddings, as chapter 5 does it,
+# and the sentences became equal again. The sum of sums is $\sum_i (e_i + p_i) = \sum_i e_i + \sum_i p_i$, in which no
+# word knows its position any more. Adding is fine as long as each token keeps a vector of its own. Where vectors are
+# summed, adding loses the positions, and no error tells you: such a model trains, and has no way to tell the two
+# sentences apart.
+
+# %% tags=["proof"]
+both = [
+    np.array([word[w] for w in t.split()])
+    for t in ("Mary follows John", "John follows Mary")
+]
+one, other = ((vectors * positions).sum(axis=0) for vectors in both)
+assert np.allclose(one, [0.841, 0.292], atol=0.001) and np.allclose(
+    other, [2.66, 3.12], atol=0.01
+)
+assert np.allclose(*((vectors + positions).sum(axis=0) for vectors in both))
+
+# %% [markdown]
+# For a whole batch of stories, one needs for each token the number of its line, and its position in it. A newline is a
+# token, too. It opens the next line.
+
+
+# %% tags=["export"] module="reading"
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+
+def line_positions(
+    source: Int[Tensor, "B S"], newline: int
+) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B S"]]:
+    """For each token the number of its line and its position there, from 0.
+
+    `newline` is a token too, the first of the line that it opens.
+    """
+    opens = source == newline
+    number = torch.arange(source.shape[1], device=source.device)
+    first = (number * opens).cummax(dim=1).values  # of the token's line
+    return opens.cumsum(dim=1), number - first
+
+
+# %% tags=["nbval-check-output"]
+line, position = line_positions(
+    torch.tensor([[7, 5, 13, 4, 9, 8, 13, 6]]), newline=13
+)
+print("line    ", *line[0].tolist())
+print("position", *position[0].tolist())
+
+# %% [markdown]
+# Then the vector of line $l$ is
+#
+# $$x_l = p_l + \sum_{i \text{ in line } l} \sqrt{D} \, e_i \odot p_{\text{pos}(i)}$$
+#
+# with the embedding $e_i$ (D) of token $i$, the sinusoids $p$ (D), and $\odot$ for the product entry by entry. The
+# line's own position $p_l$ is added as always, because lines keep a vector each. In code the sum over a line is a
+# product with a matrix of zeros and ones, `inside`, which says what belongs to which line.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Three lines of tokens, Where is Mary, Mary took the ball, Mary went to the hall. The tokens of each line are added up into one vector, so the encoder gets three vectors, which attend to one another. The decoder reads them and writes hall."}}
+drawing = Diagram(7.6, 2.5)
+lines = ["Where is Mary ?", "Mary took the ball .", "Mary went to the hall ."]
+for n, text in enumerate(lines):
+    y = 1.95 - 0.62 * n
+    for k, token in enumerate(text.split()):
+        drawing.box(
+            0.36 + 0.6 * k,
+            y,
+            token,
+            width=0.56,
+            height=0.34,
+            color=plots.GREY,
+            size=9,
+        )
+    drawing.arrow((0.7 + 0.6 * k, y), (4.0, y))
+    drawing.sum(4.1, y)
+    drawing.arrow((4.2, y), (4.7, y))
+    drawing.arrow((5.8, y), (6.25, 1.33 + 0.25 * (1 - n)))
+drawing.text(4.1, 2.35, "one vector a line", size=9)
+drawing.box(5.25, 1.33, "encoder", width=1.1, height=1.7)
+drawing.box(6.75, 1.33, "decoder", width=1.0, height=0.8, color=plots.RED)
+drawing.arrow((6.75, 1.73), (6.75, 2.15))
+drawing.text(6.75, 2.3, "hall", size=11)
+plt.show()
+
+# %% tags=["export"] module="reading"
+from dotformer.decoder import padding_mask
+from dotformer.support.shapes import shapes
+from dotformer.transformer import Transformer
+from jaxtyping import Bool, Float
+
+
+class FactTransformer(Transformer):
+    """A transformer whose encoder gets one vector for each line, not each token.
+
+    It is the sum of the line's embeddings, each multiplied by the sinusoid of its
+    position in the line, so that their order counts. After Sukhbaatar and others
+    (2015), section 4.1, whose factors are other ones.
+    """
+
+    newline = 13  # byte 10, behind the three special tokens of a `BPETokenizer`
+
+    @shapes
+    def embed(
+        self, source: Int[Tensor, "B S"]
+    ) -> tuple[Float[Tensor, "B L D"], Bool[Tensor, "B 1 1 L"]]:
+        """A vector for each of L lines, its position added, and their mask."""
+        line, position = line_positions(source, self.newline)
+        number = torch.arange(int(line.max()) + 1, device=source.device)
+        real = padding_mask(source, self.config.pad_id)[:, 0]
+        inside = (line[:, None] == number[:, None]) & real  # (B, L, S)
+        e = self.source_embeddings
+        sinusoids = e.positions.table[position * real[:, 0]]  # (B, S, D)
+        tokens = e.tokens(source) * e.scale * sinusoids
+        x = e.positions(inside.to(tokens.dtype) @ tokens)
+        return x, inside.any(dim=-1)[:, None, None]
+
+    @shapes
+    def encode(
+        self, source: Int[Tensor, "B S"]
+    ) -> tuple[Float[Tensor, "B L D"], Bool[Tensor, "B 1 1 L"]]:
+        """The memory and its mask, a row for each line."""
+        x, mask = self.embed(source)
+        return self.encoder(x, mask), mask
+
+
+# %% [markdown]
+# That is all that changes. Encoder, decoder, training and decoding are those of chapters 8 to 12; the memory has one
+# row per line now, and the parameters are, name by name, those of a `Transformer`. So the same command trains it, in
+# about a minute on one core:
+#
+# ```bash
+# python -m dotformer train configs/stories.toml
+# python -m dotformer evaluate runs/stories
+# ```
+#
+# It has two encoder layers, one decoder layer and width 64. The trained model comes with the book. How many of the 500
+# held-out stories does it answer?
+
+# %% tags=["export"] module="reading"
+from collections.abc import Sequence
+
+
+def babi_scores(
+    answers: Sequence[str], stories: Sequence[Story]
+) -> dict[str, float | int]:
+    """The share of right answers to each task, their mean, and how many are passed.
+
+    A task is passed with 0.95, after Weston and others (2015). An answer is right
+    if it is the story's, letter by letter. ValueError: not equally many, or none.
+    """
+    right: dict[int, list[bool]] = {}
+    for answer, story in zip(answers, stories, strict=True):
+        right.setdefault(story.task, []).append(answer == story.target)
+    if not right:
+        raise ValueError("there are no answers to score")
+    shares = {task: sum(hits) / len(hits) for task, hits in sorted(right.items())}
+    scores = {f"task {task}": share for task, share in shares.items()}
+    passed = sum(share >= 0.95 for share in shares.values())
+    return scores | {"mean": sum(shares.values()) / len(shares), "passed": passed}
+
+
+# %%
+import json
+
+from dotformer.generation import KVCache
+from dotformer.tokens import BPETokenizer
+from dotformer.transformer import TransformerConfig
+from dotformer.translation import Translator
+from safetensors.torch import load_model
+
+folder = trained("stories")
+tokenizer = BPETokenizer.load(folder / "source.json")
+shape = json.loads((folder / "config.json").read_text())["model"]
+shape.pop("kind")
+config = TransformerConfig(len(tokenizer), len(tokenizer), **shape)
+model = FactTransformer(config).eval()
+load_model(model, folder / "model.safetensors")
+translator = Translator(tokenizer, tokenizer, model, KVCache)
+
+answers = translator.translate([one.source for one in corpus.test], beam=1)
+for name, score in babi_scores(answers, corpus.test).items():
+    print(f"{name}: {score:g}")
+
+# %% [markdown]
+# All of them, those of task 1 (one hop) and of task 2 (two). (As bAbI counts below, a task is *passed* with 95
+# percent.) Now one of your own, the newest fact first. All lines but the question begin with a space, so that a word is
+# the same token in each:
+
+# %%
+mine = """Where is the cup?
+ Mary went to the office.
+ John took the cup.
+ John went to the hall.
+ Mary went to the hall."""
+print(translator.translate([mine], beam=1))
+
+# %% tags=["proof"]
+assert answers == [one.target for one in corpus.test]
+assert translator.translate([mine], beam=1) == ["hall"]
+
+# %% tags=["quiz"]
+quiz.number(
+    "A story has a question and eight facts of six tokens each, with the newline; the question has five tokens. How many vectors does the encoder of a `FactTransformer` get?",
+    9,
+    tolerance=0.4,
+    feedback="Yes, one for each line. Attention compares 9 · 9 pairs of lines, where a vector for each token would make 53 · 53 pairs.",
+    mistakes=[
+        (
+            53,
+            "That is the number of tokens, 5 + 8 · 6. They are added up, line by line.",
+        ),
+        (8, "The question is a line, too."),
+    ],
+    otherwise="Count the lines, not the tokens.",
+)
+
+# %% [markdown]
+# ## How does it join two facts?
+#
+# *Where is the book?* Somewhere in the model, the question must meet *Paul took the book*, and Paul must meet *Paul
+# went to the bedroom*. Where, and in which order? **Predict first**: which line looks for which?
+#
+# Attention maps suggest an answer, and do not prove it ([chapter 15](15_pretrained.ipynb)). So make an experiment. Take
+# two stories that differ in one word, and so in their answer. Run the encoder on both, and stop after some layer. Now
+# copy the vectors of *some lines* from the second story, the **donor**, into the first; let the first go on, and see
+# which answer comes out. If it is the donor's, then at that layer these vectors hold enough of what the word has
+# changed to decide the answer. (If it is not, they may still hold some of it, unread.) This is the **activation
+# patching** of [chapter 13](13_alignment.ipynb), line by line (Vig and others 2020, Geiger and others 2021). It needs a
+# function that goes on from states in the middle of the encoder:
+
+
+# %%
+@torch.no_grad()
+def answers_from(translator, x, mask, layers_done):
+    """What a model answers to states x (B, L, D) after some encoder layers."""
+    model = translator.model
+    for layer in model.encoder.layers[layers_done:]:
+        x = layer(x, mask)
+    memory = model.encoder.norm(x)
+    begin = torch.full((len(x), 1), translator.target.bos_id)
+    mask = mask.expand(len(x), -1, -1, -1)
+    best = model.decode(begin, memory, mask)[:, 0].argmax(dim=-1)
+    return [translator.target.decode([token]).strip() for token in best.tolist()]
+
+
+# %% [markdown]
+# Three words can be changed: which *thing* is asked for, who took it (its *owner*), and the *room* to which the owner
+# went.
+
+
+# %%
+def supporting(lines):
+    """The lines that say who took the thing asked for, and where that person went."""
+    thing = lines[0].strip("?").split()[-1]
+    [took] = [
+        n for n, line in enumerate(lines) if line.endswith(f"took the {thing}.")
+    ]
+    owner = lines[took].split()[0]
+    went = next(
+        n for n, line in enumerate(lines) if line.startswith(f" {owner} went")
+    )
+    return took, went
+
+
+def donor(lines, change, rng):
+    """The story with one word of it exchanged for another of the story, if there is one."""
+    took, went = supporting(lines)
+    n, word, others = {
+        "thing": (0, -1, [line for line in lines if " took " in line]),
+        "owner": (took, 0, [line for line in lines[took:] if " went " in line]),
+        "room": (went, -1, [line for line in lines if " went " in line]),
+    }[change]
+    old, *names = (line.strip(".?").split()[word] for line in [lines[n], *others])
+    names = sorted({*names} - {old})
+    new = lines[n].replace(old, rng.choice(names)) if names else lines[n]
+    return [*lines[:n], new, *lines[n + 1 :]]
+
+
+# %% [markdown]
+# Which lines are copied? The question; or the line that says who *took* the thing; or the line that says where the
+# owner *went*; or all others. (Where the two stories have other lines for that, both are copied.)
+
+
+# %%
+CHANGES = ("thing", "owner", "room")
+COPIED = ("question", "took", "went", "all others")
+
+
+@torch.no_grad()
+def patched(translator, change):
+    """How many donors have another answer, and how often copies bring it.
+
+    A row for 0, 1, ... layers, a column for each of COPIED; no rows for no donors.
+    """
+    rng, hits, layers = Random(0), [], translator.model.encoder.layers
+    for one in corpus.test:
+        lines = one.source.split("\n")
+        other = donor(lines, change, rng) if one.task == 2 else lines
+        texts = ["\n".join(story) for story in (lines, other)]
+        tokens = torch.tensor([translator.tokens(text) for text in texts])
+        x, mask = translator.model.embed(tokens)
+        ours, donors = answers_from(translator, x, mask, 0)
+        if ours == donors:
+            continue
+        took, went = zip(supporting(lines), supporting(other), strict=True)
+        rest = {*range(1, len(lines))} - {*took, *went}
+        hits.append([])
+        for done in range(len(layers) + 1):
+            mixed = x[:1].repeat(len(COPIED), 1, 1)
+            for row, some in enumerate(([0], took, went, rest)):
+                mixed[row, list(some)] = x[1, list(some)]
+            answers = answers_from(translator, mixed, mask[:1], done)
+            hits[-1].append([answer == donors for answer in answers])
+            x = layers[done](x, mask) if done < len(layers) else x
+    return len(hits), np.mean(hits, axis=0).round(2).tolist() if hits else []
+
+
+found = {change: patched(translator, change) for change in CHANGES}
+print("the donor's answer, when lines are copied after 0, 1, 2 layers")
+for change, (count, shares) in found.items():
+    print(f"another {change} ({count} stories)")
+    for name, row in zip(COPIED, np.transpose(shares), strict=True):
+        print(f"   {name:10}", *(f"{share:6.0%}" for share in row))
+
+# %% tags=["proof"]
+staircase = {
+    "thing": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]],
+    "owner": [[0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]],
+    "room": [[0, 0, 1, 0]] * 3,
+}
+assert all(
+    np.allclose(found[name][1], step, atol=0.05) for name, step in staircase.items()
+)
+
+# %% [markdown]
+# Read the first block from left to right. Before any layer, the thing asked for is in the question, of course. After
+# layer 1 the question no longer matters: copied there, it never brings the donor's answer. What matters now is the line
+# about who *took* the thing. After layer 2 that line does not matter either, and the line about who *went* where does.
+#
+# The second block begins one step later: the owner is in the line about taking until after layer 1, and in that about
+# going after layer 2. The room never moves.
+#
+# So in this model what is asked moves from the question to the *took* line in layer 1, from there to the *went* line in
+# layer 2, and from there into the answer. Attention carries information to the position that attends. So it is not the
+# question that goes and looks for the book: the facts look at the question, and what they find there decides which of
+# them is read in the end. Here it is one layer for each hop. (How a *went* line knows that it is the newest of its
+# person, this experiment does not say.)
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Four lines of a story as rows, and columns for the embeddings, layer 1, layer 2 and the answer. What is asked goes from the question to Paul took the book in layer 1, from there to Paul went to the bedroom in layer 2, and from there to the answer, bedroom."}}
+drawing = Diagram(7.6, 2.5)
+columns = {
+    "embeddings": 3.2,
+    "after layer 1": 4.6,
+    "after layer 2": 6.0,
+    "answer": 7.1,
+}
+rows = {
+    "Where is the book?": 1.8,
+    "Paul took the book.": 1.25,
+    "Paul went to the bedroom.": 0.7,
+    "Mary went to the hall.": 0.15,
+}
+for text, y in rows.items():
+    drawing.text(2.3, y, text, at="right", size=10)
+    drawing.arrow((2.5, y), (6.3, y), color=plots.BLANK)
+for text, x in columns.items():
+    drawing.text(x, 2.3, text, color=plots.GREY, size=9)
+one, two, three = 3.2, 4.6, 6.0
+drawing.arrow((one + 0.1, 1.74), (two - 0.12, 1.31), color=plots.RED, width=2.2)
+drawing.arrow((two + 0.1, 1.19), (three - 0.12, 0.76), color=plots.RED, width=2.2)
+drawing.arrow((three + 0.12, 0.7), (6.72, 0.7), color=plots.RED, width=2.2)
+for x, y in ((one, 1.8), (two, 1.25), (three, 0.7)):
+    drawing.axes.plot(x, y, "o", color=plots.RED, ms=9, zorder=4)
+drawing.text(3.95, 1.72, "asked?", color=plots.RED, size=9)
+drawing.text(5.35, 1.17, "asked?", color=plots.RED, size=9)
+drawing.text(7.15, 0.7, "bedroom", size=10)
+plt.show()
+
+# %% [markdown]
+# Does attention agree? Here is the mean weight of one line on another, in the head where it is largest:
+
+# %%
+from dotformer.support.recording import record_weights
+
+
+@torch.no_grad()
+def attention(one):
+    """Weights of the encoder (layers, H, L, L) and of the answer on lines (H, L)."""
+    source = torch.tensor([translator.tokens(one.source)])
+    with record_weights(model) as seen:
+        model(source, torch.tensor([[translator.target.bos_id]]))
+    layers = [w for name, w in seen.items() if name.startswith("encoder")]
+    [cross] = [w for name, w in seen.items() if "cross" in name]
+    return torch.cat(layers), cross[0, :, 0]
+
+
+hops = {"took on question": [], "went on took": [], "answer on went": []}
+for one in corpus.test:
+    if one.task == 2:
+        (took, went), (layers, answer) = one.evidence, attention(one)
+        hops["took on question"].append(layers[0, :, took, 0])
+        hops["went on took"].append(layers[1, :, went, took])
+        hops["answer on went"].append(answer[:, went])
+for name, weights in hops.items():
+    best = torch.stack(weights).mean(dim=0)
+    print(f"{name:17} {best.max():.2f} in head {int(best.argmax()) + 1}")
+
+# %% tags=["proof"]
+largest = [torch.stack(w).mean(dim=0).max() for w in hops.values()]
+assert 0.25 < largest[0] < 0.4 and min(largest[1:]) > 0.95
+
+# %% [markdown]
+# It does, for two of the three: the *went* line has nearly all weight of one head on the *took* line, and the answer on
+# the *went* line. For the first hop the largest mean weight is a third. The map alone would not have told that all
+# depends on it.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "In a model of three layers, copying the donor's *fact* changes the answer after layers 0 and 1, and no longer after layer 2. What follows?",
+    quiz.right(
+        "In layer 2 another line has read from the fact what the answer needs",
+        "Yes. After that, the fact alone no longer decides. Copy the other lines to find out which one does.",
+    ),
+    quiz.wrong(
+        "The fact has lost its room in layer 2",
+        "Its vector may still have it; the residual stream loses little. But what is read there is no longer enough to decide.",
+    ),
+    quiz.wrong(
+        "The decoder's weight on the fact is zero",
+        "It may be large. The experiment says that what the decoder reads there does not decide the answer.",
+    ),
+    quiz.wrong(
+        "The question attends to the fact in layer 2",
+        "It is one of the lines that could have read it. In our small world it was another fact.",
+    ),
+)
+
+# %% [markdown]
+# ### Is that how it is done?
+#
+# It is how one trained model does it. Here are three more, with twice its learning rate, which was the best on the
+# validation set, and the seeds 0, 1 and 2. (The kept model has seed 0.) Beside them stands a `Transformer` with a
+# vector for each *token*: the same parameters, the same steps, and a learning rate of its own
+# (`python -m benchmarks.stories`, half an hour). For each change, the arrows say which line's copy brings the donor's
+# answer in most stories, before any layer, after layer 1 and after layer 2. And because a score says little alone,
+# there is a rule that never reads the question: the room of whoever took something last.
+
+# %%
+runs = [run for run in measured("stories")["runs"] if run["part"] == "judge"]
+for run in sorted(runs, key=lambda run: run["model"]):
+    scores = " ".join(f"{run['scores'][f'task {n}']:6.1%}" for n in (1, 2))
+    times = ", 4 times the steps" if "times" in run["settings"] else ""
+    about = f"{run['seconds']:.0f} seconds{times}"
+    print(f"{run['model']:12} seed {run['seed']}: {scores}, {about}")
+    for change, (_, shares) in run.get("patched", {}).items():
+        way = [
+            COPIED[int(np.argmax(r))] if max(r) > 0.5 else "spread" for r in shares
+        ]
+        print(f"   {change:6}", " -> ".join(way) or "no answer changes")
+
+
+def taker(one):
+    """The room of whoever took something last, whatever is asked."""
+    facts = one.source.split("\n ")[1:]
+    [last, *_] = (fact.split()[0] for fact in facts if " took " in fact)
+    return (
+        next(f for f in facts if f.startswith(f"{last} went"))
+        .strip(".")
+        .split()[-1]
+    )
+
+
+def commonest(one):
+    """The room that is named most often."""
+    facts = [fact for fact in one.source.split("\n ")[1:] if " went " in fact]
+    named = [fact.strip(".").split()[-1] for fact in facts]
+    return max(named, key=named.count)
+
+
+two_hops = [one for one in corpus.test if one.task == 2]
+rule = np.mean([taker(one) == one.target for one in two_hops])
+plain = np.mean([commonest(one) == one.target for one in two_hops])
+print(f"the room of whoever took something last: {rule:.1%} of task 2")
+print(f"the room that is named most often: {plain:.1%}")
+
+# %% tags=["proof"]
+assert 0.85 < rule < 0.9 and 0.44 < plain < 0.5
+facts = [run for run in runs if run["model"] == "facts"]
+tokens = [run for run in runs if run["model"] == "transformer"]
+assert facts[0]["scores"]["task 2"] == 1 and facts[1]["scores"]["task 2"] > 0.99
+assert (
+    0.84 < facts[2]["scores"]["task 2"] < 0.88
+    and facts[2]["patched"]["thing"][1] == []
+)
+first, second = (
+    {change: shares for change, (_, shares) in run["patched"].items()}
+    for run in facts[:2]
+)
+assert first["room"][1][1] > 0.95 and first["owner"][1][1] > 0.95
+assert min(second[change][1][2] for change in CHANGES) > 0.75
+assert all(0.44 < run["scores"]["mean"] < 0.48 for run in tokens)
+assert tokens[3]["settings"]["times"] == 4 and tokens[3]["seconds"] > 380
+
+# %% [markdown]
+# No two are alike:
+#
+# - The kept model, above, goes from the question over the *took* line to the *went* line.
+# - Seed 0 differs from it only in the learning rate, and does it the other way round. In layer 1 the *room* moves into
+#   the *took* line. So it looks up where each thing is, whichever is asked for. In the end the answer is read from both
+#   lines.
+# - In seed 1 the *went* line has it all after one layer. It may attend to the question and to the *took* line at once.
+# - Seed 2 is right in 86 percent, and another *thing* never changes its answer: it does not read which thing is asked
+#   for. A rule that does not read it either has 88 percent, because often only one thing was taken, or all by people
+#   who are in one room. From the score alone it would pass for a model that is nearly there.
+#
+# So one layer for each hop is how the kept model works, and no law. What patching finds is true of one network; it
+# takes more of them before it is said of all.
+#
+# The `Transformer` with a vector for each token stays at 46 percent, also after four times the steps and eleven times
+# the seconds. The room that is named most often would give as much. It does not show that no such model can do it
+# (larger ones do, with more training). It shows what one saves by gathering words into facts.
+#
+# ## Twenty tasks
+#
+# Our world was made to be solved. The **bAbI** tasks (Weston and others 2015) are twenty worlds, each made to test one
+# kind of reasoning, with 9,000 questions to learn from and 1,000 for the test. One model learns nineteen of them
+# together, in three minutes. (Task 3 is left out, because our copy has only a tenth of it.)
+#
+# ```bash
+# python -m dotformer train configs/babi.toml
+# ```
+#
+# **Predict first.** Which of these will it fail?
+#
+# | task | a question, and what it takes |
+# |---|---|
+# | 2 | *Where is the football?* Two facts, but now things are put down again |
+# | 7 | *How many objects is Sandra carrying?* Counting |
+# | 10 | *Is Bill in the office?* He is in the office or in the park, so: *maybe* |
+# | 16 | *What color is Bernhard?* He is a swan, Brian is a swan, and Brian is white |
+# | 17 | *Is the triangle below the square?* Both are placed by way of a third shape |
+# | 19 | *How do you go from the garden to the office?* East, then south |
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of right answers to each of nineteen tasks, three seeds, from below: paths 0.08 to 0.10, induction 0.47 to 0.49, positions and deduction about 0.6, then two facts 0.81, rising to 1.00 for both of them. Rules that never look at the question have as much for paths, induction and compound pronouns, which is task 13."}}
+names = """1 one fact, 2 two facts, 4 who of two, 5 who of three, 6 yes or no, 7 counting,
+8 lists, 9 negation, 10 maybe, 11 who is he, 12 both of them, 13 who are they, 14 time,
+15 deduction, 16 induction, 17 positions, 18 sizes, 19 paths, 20 motives"""
+tasks = dict(
+    name.split(maxsplit=1) for name in names.replace("\n", " ").split(", ")
+)
+babi = measured("reading")
+runs = [run for run in babi["runs"] if run["part"] == "judge"]
+runs = [run for run in runs if run["settings"]["steps"] == 4000]
+means = {task: np.mean([run["right"][task] for run in runs]) for task in tasks}
+
+figure, axes = plt.subplots(figsize=(6.4, 5.2), layout="constrained")
+order = sorted(tasks, key=means.get)
+for y, task in enumerate(order):
+    axes.plot(
+        max(babi["shortcuts"][task].values()), y, "|", color=plots.RED, ms=11, mew=2
+    )
+    for run in runs:
+        axes.plot(run["right"][task], y, "o", color=plots.BLUE, ms=5, alpha=0.7)
+axes.axvline(0.95, color=plots.GREY, lw=0.8, ls=":")
+axes.set_yticks(range(len(order)), [f"{task}  {tasks[task]}" for task in order])
+axes.set(xlabel="right answers (red: without the question)", xlim=(0, 1.02))
+plt.show()
+
+# %%
+for run in runs:
+    passed = sum(share >= 0.95 for share in run["right"].values())
+    mean = np.mean(list(run["right"].values()))
+    print(f"seed {run['seed']}: {mean:.1%} right, {passed} of 19 tasks passed")
+for task in ("7", "16", "17", "19"):
+    source, wanted, written = runs[0]["shown"][task][0]
+    question, *facts = source.split("\n ")
+    print(f"\n{task}  {' '.join(reversed(facts))}")
+    print(f"   {question}  wanted: {wanted}, written: {written}")
+
+# %% tags=["proof"]
+half_way = [r for r in babi["runs"] if r["part"] == "judge" and r not in runs]
+assert all(0.8 < np.mean(list(run["right"].values())) < 0.84 for run in runs)
+assert {sum(x >= 0.95 for x in run["right"].values()) for run in runs} == {5, 6}
+rules = {task: max(row.values()) for task, row in babi["shortcuts"].items()}
+assert means["19"] < rules["19"] + 0.01 and means["17"] < 0.65
+assert (
+    abs(means["13"] - rules["13"]) < 0.001 and abs(means["16"] - rules["16"]) < 0.03
+)
+for task in ("6", "9", "10"):
+    early = [run["right"][task] for run in half_way]
+    assert max(early) < 0.76 and means[task] > 0.92
+assert 0.45 < means["16"] < 0.5 and 0.8 < means["2"] < 0.82
+counts = ["none", "one", "two", "three"]
+for pair, _ in (mistake for run in runs for mistake in run["mistakes"]["7"]):
+    wanted, written = map(counts.index, pair.split(" > "))
+    assert abs(wanted - written) == 1
+one_hop = [run["exchanged"]["1"] for run in runs]
+assert min(one_hop[0]["fact"]) > 0.9 and one_hop[2]["question"][2] > 0.9
+assert all(0.7 < np.mean(list(run["right"].values())) < 0.72 for run in half_way)
+
+# %% [markdown]
+# It answers 82 percent, and passes five or six of nineteen tasks. (Learning rate and dropout were chosen on the
+# validation set; `python -m benchmarks.reading` repeats all of it in 25 minutes.) How much of that is reading? The red
+# lines are the best of three rules that never look at the question: the answer that is commonest in training, and of
+# the story's words that can be an answer, the newest or the commonest.
+#
+# - **Who are they** (13) looks almost solved, with 94.4 percent. The newest room of the story has 94.4 percent, too,
+#   equal to a thousandth. So it may have learned that, and no pronoun.
+# - **Induction** (16): half are right, and so they are with the newest colour.
+# - **Paths** (19) are no better than always the same answer, and **positions** (17) little better than a coin. In both,
+#   relations must be composed, through things that the question does not name.
+# - **Counting** (7): most mistakes take *one* for *none*. Things are handed on, and the model loses track of who has
+#   them.
+#
+# Are these what such a model cannot do? With half the steps it had 71 percent, and tasks 6, 9 and 10, now above 92,
+# stood below 76. So part of it may be training. [Dehghani and others (2018)](https://arxiv.org/abs/1807.03819) let one
+# layer, with the same weights, run again and again. This *Universal Transformer* passed all twenty tasks (the best of
+# ten starts), and a plain transformer did not. Why sharing the weights helps, our experiment does not say.
+#
+# Nor do equal scores mean equal ways. All three models answer task 1 (*Where is Mary?*) almost without a mistake.
+# Patched like ours, one reads the room from its fact, in another it moves into the question in layer 2, and the third
+# does some of both.
+
+# %% [markdown]
+# ## Questions about real paragraphs
+#
+# XQuAD (Artetxe and others 2020) has 1,190 questions about 240 paragraphs of Wikipedia, each with the words that answer
+# it. Find the *sentence* of the paragraph in which the answer stands. This is **answer sentence selection**. Chapter
+# 15's encoder, MiniLM, takes the sentence whose vector is nearest to the question's. (Among the billion pairs that it
+# learned from are SQuAD's questions with their paragraphs, though not these.) Two rules learn nothing. One takes the
+# sentence that shares most words with the question (*lexical overlap*). In the other a rare word counts more: one that
+# is in $n$ of $N$ sentences counts $\ln(N / n)$, its **inverse document frequency**. **Predict first**: who wins?
+
+# %%
+questions = measured("questions")
+sentences = questions["sentences"]
+for rule, name in {
+    "random": "a sentence at random",
+    "first": "the first sentence",
+    "minilm": "nearest vector (MiniLM)",
+    "shared_words": "most shared words",
+    "idf": "the same, rare words count more",
+}.items():
+    print(f"{name:32} {sentences['right'][rule]:.1%}")
+words = sentences["words_shared"]
+print(
+    f"words of a question in the answer's sentence: {words['answer']:.0%},",
+    f"in any other of the paragraph: {words['others']:.0%}",
+)
+
+# %% tags=["proof"]
+assert (sentences["questions"], sentences["paragraphs"]) == (1190, 240)
+assert sentences["minilm_shared_words"]["p"] > 0.1
+assert sentences["minilm_idf"]["p"] < 1e-4
+assert sentences["right"]["idf"] > sentences["right"]["shared_words"] > 0.75
+assert 0.73 < sentences["right"]["minilm"] < 0.75
+
+# %% [markdown]
+# Counting words does as well as 22 million parameters (the difference could be chance, p = 0.21 in McNemar's test), and
+# counting rare words more does better (p = 0.00002). Why? Whoever wrote these questions had the paragraph before them,
+# and took words from it: half of a question's words are in the answer's sentence. Where a question and its answer use
+# different words, as in chapter 15, counting finds nothing. So a score says little before one has seen what the
+# simplest rule makes of the same data.
+#
+# ### A published model, zero-shot
+#
+# [Chapter 19](19_modern.ipynb) loads SmolLM2, a chat model of 135 million parameters (in a copy quantised to about five
+# bits a number). Give it the paragraph, a question, and the request to answer in a few words, without any training,
+# which is called **zero-shot**. An answer counts if the right words occur in it. (A hundred questions of each kind.)
+
+# %%
+asked = questions["xquad"]
+for name, row in (("SmolLM2", asked), ("most shared words", asked["shared_words"])):
+    print(f"real questions, {name:18} {row['contains']:.0%}, F1 {row['f1']:.2f}")
+for task in (1, 2):
+    found = questions[f"babi_{task}"]
+    print(
+        f"bAbI task {task}: {found['right']:.0%}, no room named {found['no_place']:.0%};",
+        f"the room named last {found['named_last']:.0%}, a guess {found['chance']:.0%}",
+    )
+for _, wanted, written in [*asked["shown"][:2], *questions["babi_1"]["shown"][:2]]:
+    print(f"   wanted: {wanted!r}, written: {written!r}")
+
+# %% tags=["proof"]
+lexical, one, two = asked["shared_words"], questions["babi_1"], questions["babi_2"]
+assert asked["contains"] == 0.24 and lexical["contains"] == 0.7
+assert 0 < lexical["f1"] - asked["f1"] < 0.02 and 0.5 < asked["cut"] < 0.6
+assert one["no_place"] == 0.52 and all(
+    r["right"] < r["named_last"] for r in (one, two)
+)
+
+# %% [markdown]
+# A quarter of its replies to real questions have the right words in them. The sentence with most shared words, taken
+# whole, has them in 70 percent; counted by F1, for which every further word costs something, the two are nearly equal.
+# In bAbI's first task half of the replies name no room at all (as in *The answer is "John"*), and in both tasks the
+# room named last is a better answer than the model's. This is no verdict on language models. One wording was tried,
+# half of the replies to real questions were cut off at 24 tokens, ours has learned from 9,000 questions of each task
+# and this one from none, and larger models do far better. But it is a warning: a model that writes fluent English need
+# not have read what it was given, and only a test beside a simple rule tells.
+#
+# ## A text made short
+#
+# A **summary** is harder to judge, since many are good. The field counts shared n-grams, as for translations: **ROUGE**
+# (Lin 2004). ROUGE-1 counts words, ROUGE-2 pairs of neighbours, and ROUGE-L the longest common subsequence, words in
+# the same order with gaps allowed. Lin's is the recall alone; today F1 is usual. A word counts at most as often as it
+# is in both texts. On paper:
+#
+# | | words |
+# |---|---|
+# | wanted | ***the number of** nodes **in** a graph* |
+# | written | ***the number of** edges **in** it* |
+#
+# Four of six written words are right, and four of seven wanted ones were found (*the, number, of, in*). F1 is
+# $2 \cdot 4 / (6 + 7) = 0.615$.
+
+
+# %% tags=["export"] module="reading"
+from importlib.metadata import version
+
+from dotformer.data.corpora import Pair
+
+
+def rouge_scores(
+    texts: Sequence[str], pairs: Sequence[Pair]
+) -> dict[str, float | str]:
+    """ROUGE-1, -2 and -L of texts beside the pairs' targets, and their signature.
+
+    Means of F1, 0 to 100, with stems of words. ValueError: not equally many, or
+    none. After Lin (2004), by the library `rouge-score`.
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    if not pairs:
+        raise ValueError("there are no texts to score")
+    names = ("rouge1", "rouge2", "rougeL")
+    scorer = RougeScorer(names, use_stemmer=True)
+    scores = [
+        scorer.score(pair.target, text)
+        for text, pair in zip(texts, pairs, strict=True)
+    ]
+    found = {
+        name: 100 * sum(one[name].fmeasure for one in scores) / len(scores)
+        for name in names
+    }
+    signature = f"f1|stemmer:porter|version:{version('rouge-score')}"
+    return found | {"rouge_signature": signature}
+
+
+# %%
+from dotformer.data.corpora import Pair
+
+wanted = Pair("", "the number of nodes in a graph")
+for name, score in rouge_scores(["the number of edges in it"], [wanted]).items():
+    print(name, score if isinstance(score, str) else round(score, 1))
+
+# %% tags=["quiz"]
+quiz.number(
+    "For the same two texts, what is ROUGE-2, from 0 to 100?",
+    rouge_scores(["the number of edges in it"], [wanted])["rouge2"],
+    tolerance=0.6,
+    feedback="Yes: *the number* and *number of* are shared, of five and six pairs: 2 · 2 / (5 + 6).",
+    mistakes=[
+        (
+            40,
+            "That is the precision, 2 of 5. F1 has the six pairs of the wanted text in it as well.",
+        ),
+        (
+            100 / 3,
+            "That is the recall, 2 of 6. F1 has the five pairs that were written in it as well.",
+        ),
+        (61.5, "That is ROUGE-1. Count pairs of neighbours."),
+    ],
+    otherwise="Two pairs are shared. There are five in one text, six in the other.",
+)
+
+# %% [markdown]
+# ### A pointer
+#
+# A summary has to name what its text is about, and what it is about may never have been in the training set. Here is
+# the smallest such task. Take two sentences of [chapter 13's](13_alignment.ipynb) grammar, put an invented name in each
+# where a person was, and ask who they are about. The 300 names to learn from and the 100 of the test differ.
+
+# %%
+import re
+
+from dotformer.data.grammar import Sampler
+
+person = re.compile(
+    r"\b(Anna|Paul|he|she|(my|his|her|the|an?) (old )?"
+    r"(man|woman|brother|sister|father|mother))\b"
+)
+
+
+def invented(rng):
+    """A name of three syllables."""
+    letters = (rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
+    return "".join(letters).capitalize()
+
+
+def about(name, sampler):
+    """A sentence of the grammar in which someone has this name."""
+    while True:
+        text, found = person.subn(name, sampler.pair()[0], count=1)
+        if found:
+            return text
+
+
+def news(names, rng, sampler):
+    """Two sentences about two people, and who they are."""
+    both = rng.sample(names, 2)
+    text = " ".join(about(name, sampler) for name in both)
+    return Pair(text, " and ".join(both))
+
+
+rng, sampler = Random(0), Sampler(Random(0))
+names = list(dict.fromkeys(invented(rng) for _ in range(400)))
+known, new = names[:300], names[300:]
+learn = [news(known, rng, sampler) for _ in range(3000)]
+tests = {
+    name: [news(some, rng, sampler) for _ in range(200)]
+    for name, some in (("known names", known), ("new names", new))
+}
+print(learn[0].source, "->", learn[0].target)
+
+# %% [markdown]
+# To keep it short, each word is a token here, also the names of the test. They have rows in the embedding table, but no
+# training pair has them. **Predict first**: can the transformer write a name that it has never had to write?
+#
+# What one wants is a second way to a word: point at it in the source, and copy it. We have something that points, which
+# is attention. Let $a$ be its weights on the source's positions, and let a **gate** $p_{\text{gen}}$ between 0 and 1
+# decide which way to go (See, Liu and Manning 2017):
+#
+# $$p(w) = p_{\text{gen}} \cdot p_{\text{vocabulary}}(w) + (1 - p_{\text{gen}}) \sum_{i:\ \text{source}_i = w} a_i$$
+#
+# This is a **pointer-generator**. Say that the source is *Netasa sleeps*, with weights 0.9 and 0.1, that the gate is at
+# 0.2, and that the vocabulary's softmax gives *Netasa* 0.01. Then
+# $p(\text{Netasa}) = 0.2 \cdot 0.01 + 0.8 \cdot 0.9 = 0.722$. Both parts are probability distributions, so their
+# mixture is one, too. All of it is differentiable, so the gate learns from the same loss. (Theirs takes the decoder's
+# own attention for $a$. Ours has one of its own, a single head whose query is made from the decoder's last state.)
+
+
+# %% tags=["export"] module="reading"
+from dotformer.attention import scaled_dot_product_attention
+from dotformer.transformer import TransformerConfig
+from torch import nn
+
+
+class CopyingTransformer(Transformer):
+    """A transformer that writes each token from its vocabulary, or copies it.
+
+    p(token) = p_gen softmax(logits) + (1 - p_gen) (weights on the positions of the
+    source that hold the token). What it returns as logits is log p. Raises
+    ValueError unless both sides share a vocabulary. After See, Liu and Manning
+    (2017); the pointer is an attention of its own, where theirs is the decoder's.
+    `decode` gives states here, and `mix` log-probabilities.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        if not config.share_embeddings:
+            raise ValueError("copying needs one vocabulary: share_embeddings=True")
+        self.vocabulary, self.output = self.output, nn.Identity()  # decode: states
+        self.output.weight = self.vocabulary.weight  # `KVCache` asks for its device
+        self.pointer = nn.Linear(config.d_model, config.d_model)
+        self.gate = nn.Linear(config.d_model, 1)
+
+    @shapes
+    def mix(
+        self,
+        states: Float[Tensor, "B T D"],
+        source: Int[Tensor, "B S"],
+        memory: Float[Tensor, "B S D"],
+        memory_mask: Bool[Tensor, "B 1 1 S"],
+    ) -> Float[Tensor, "B T V"]:
+        """Log-probabilities, from the decoder's states and what it has read."""
+        query, mask = self.pointer(states), memory_mask[:, 0]
+        _, weights = scaled_dot_product_attention(query, memory, memory, mask)
+        p_gen = self.gate(states).sigmoid()
+        p = p_gen * self.vocabulary(states).softmax(dim=-1)
+        tokens = source[:, None].expand_as(weights)  # what stands at each position
+        p = p.scatter_add(-1, tokens, (1 - p_gen) * weights)
+        return p.clamp_min(torch.finfo(p.dtype).tiny).log()
+
+    @shapes
+    def forward(
+        self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T V"]:
+        """Log-probabilities: row t has those of what may follow targets 0 to t."""
+        memory, memory_mask = self.encode(source)
+        states = self.decode(target, memory, memory_mask)
+        return self.mix(states, source, memory, memory_mask)
+
+
+# %% [markdown]
+# `scatter_add` adds each weight to the probability of the token that stands there. A plain `scatter` would keep the
+# last only, where a word is in the source twice. The probabilities would then no longer sum to 1, and the loss would go
+# down all the same.
+#
+# `decode` returns states now, not logits, and `mix` makes log-probabilities of them. A log-softmax leaves those as they
+# are, so loss, greedy decoding and beam search need no change. To write step by step, the cache must remember the
+# source:
+
+
+# %% tags=["export"] module="reading"
+from dotformer.generation import KVCache
+
+
+class CopyingCache(KVCache):
+    """Sentences that a `CopyingTransformer` writes; see `KVCache`."""
+
+    @torch.no_grad()
+    def __init__(
+        self, model: CopyingTransformer, source: Int[Tensor, "B S"]
+    ) -> None:
+        super().__init__(model, source)
+        self.read = source, *model.encode(source)
+
+    @torch.no_grad()
+    def step(self, tokens: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        """Read a token of each row: log-probabilities of what may follow."""
+        states = super().step(tokens)[:, None]
+        read = (part[self.sentences] for part in self.read)
+        return self.model.mix(states, *read)[:, 0]
+
+
+# %% [markdown]
+# Now train both, as small as possible, one layer on each side:
+
+# %%
+from dotformer.generation import greedy
+from dotformer.tokens import pad_batch
+from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
+
+words = sorted({w for pair in learn for side in pair[:2] for w in side.split()})
+words = ["<pad>", "<bos>", "<eos>", *words, *new]
+numbers = {word: n for n, word in enumerate(words)}
+
+
+def encode(pair):
+    """The tokens of both sides, the target between begin and end."""
+    source, target = ([numbers[w] for w in side.split()] for side in pair[:2])
+    return source, [1, *target, 2]
+
+
+def train(kind):
+    """A small model of that kind, after 240 steps."""
+    torch.manual_seed(0)
+    shape = {"d_model": 64, "num_heads": 4, "d_ff": 128, "norm_first": True}
+    depths = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    sizes = len(words), len(words)
+    config = TransformerConfig(*sizes, **depths, **shape, share_embeddings=True)
+    model = kind(config)
+    steps = TrainingConfig(240, 4e-3, warmup_steps=24, label_smoothing=0.0)
+    pairs = list(map(encode, learn))
+    batches = partial(pair_batches, pairs[100:], max_tokens=1024)
+    validate = partial(evaluate, batches=list(pair_batches(pairs[:100])))
+    Trainer(model, steps).train(batches, validate, progress=False)
+    return model.eval()
+
+
+def right(model, state, pairs):
+    """The share of pairs of which a model writes the target, greedily."""
+    encoded = list(map(encode, pairs))
+    written = greedy(state(model, pad_batch([s for s, _ in encoded], 0)), 8)
+    return np.mean(
+        [
+            text == target[1:-1]
+            for text, (_, target) in zip(written, encoded, strict=True)
+        ]
+    )
+
+
+shares = {}
+for kind, state in ((Transformer, KVCache), (CopyingTransformer, CopyingCache)):
+    model = train(kind)
+    for name, pairs in tests.items():
+        shares[kind.__name__, name] = right(model, state, pairs)
+        print(f"{kind.__name__:18} {name}: {shares[kind.__name__, name]:.0%}")
+
+# %% tags=["proof"]
+assert shares["Transformer", "new names"] == 0
+assert shares["CopyingTransformer", "new names"] > 0.6
+assert shares["CopyingTransformer", "known names"] > 0.95
+
+# %% [markdown]
+# The transformer does not write one pair of new names. Its output layer has a row for each, but in training that name
+# was never the right one, so each step has made it less likely. (Known names it would learn in a few hundred steps
+# more. With subwords it could spell a new one, if it has learned to copy subwords.) The pointer needs no row, because
+# it is asked *where*, not *which*. Look at it for one pair of the test:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Pointer weights of the four tokens that are written on the words of the source. The first name has its weight on that name in the source, the second on the other."}}
+pair = tests["new names"][0]
+source, target = (torch.tensor([row]) for row in encode(pair))
+with torch.no_grad():
+    memory, mask = model.encode(source)
+    states = model.decode(target[:, :-1], memory, mask)
+    _, weights = scaled_dot_product_attention(
+        model.pointer(states), memory, memory, mask[:, 0]
+    )
+    gate = model.gate(states).sigmoid()[0, :, 0]
+labels = [*pair.target.split(), "<eos>"]
+labels = [f"{w}  ({g:.2f})" for w, g in zip(labels, gate, strict=True)]
+figure, axes = plt.subplots(figsize=(7.6, 2.6), layout="constrained")
+plots.attention_map(weights[0].numpy(), labels, pair.source.split(), ax=axes)
+plt.show()
+
+# %% [markdown]
+# For both names $p_{\text{gen}}$ (behind each token) is 0: nothing comes from the vocabulary, and the pointer lies on
+# the right word. For *and* and for the end it is 1, so they are written from the vocabulary, and where the pointer lies
+# does not matter. Nobody has told the model which words are names.
+#
+# ### What does it change in real summaries?
+#
+# A docstring begins with a line that sums it up. The packages that come with this book have 12,700 functions and
+# classes with such a line and more text after it (`summaries` in `dotformer.data`; nothing is downloaded). From the
+# name and the text, write the line. The test set has 500 pairs of the same packages, and 500 of *networkx*, of which
+# nothing was learned. Both models are as before, but larger (width 96, two layers each, subwords), each with its own
+# learning rate and dropout (`python -m benchmarks.summaries`; `configs/summaries.toml` trains a similar one, without
+# the name). Three rivals need no training: the first sentence of the text; the words of the name, so that
+# `number_of_nodes` is *number of nodes*; and, as an **oracle**, the sentence with the highest ROUGE-1. (It has seen the
+# answer, so it is an upper bound for whoever chooses one sentence. Taking sentences of the text is called
+# **extractive**, writing new ones **abstractive** summarisation.)
+#
+# **Predict first**: in which order will they come?
+
+# %%
+summaries = measured("summaries")
+systems = {
+    "transformer": "transformer",
+    "copying": "with a pointer",
+    "words of the name": "words of the name",
+    "first sentence": "first sentence",
+    "best sentence": "oracle",
+}
+for part, result in summaries["results"].items():
+    print(f"{part}: ROUGE-1, -2, -L, and words that are in the text")
+    for system, name in systems.items():
+        row = result["systems"][system]
+        scores = "".join(f"{score:6.1f}" for score in row["rouge"].values())
+        print(f"   {name:18}{scores} {row['words in the text']:7.0%}")
+
+for one in [summaries["examples"]["unseen package"][n] for n in (0, 4)]:
+    print(f"\n{one['name'].rpartition('.')[2]}: {one['summary']}")
+    for system, name in systems.items():
+        print(f"   {name:18}{one[system]}")
+
+# %% tags=["proof"]
+seen, unseen = (
+    {name: row["rouge"]["rouge1"] for name, row in result["systems"].items()}
+    for result in summaries["results"].values()
+)
+chance = {part: result["p"] for part, result in summaries["results"].items()}
+for part, row in (("unseen lines", seen), ("unseen package", unseen)):
+    assert 6 < row["copying"] - row["transformer"] < 9.5
+    assert chance[part]["transformer, copying"]["rouge1"] < 0.001
+    assert chance[part]["copying, words of the name"]["rouge1"] < 0.01
+    assert row["words of the name"] > row["first sentence"] > row["copying"]
+assert chance["unseen lines"]["copying, first sentence"]["rouge1"] > 0.2
+assert chance["unseen package"]["copying, first sentence"]["rouge1"] < 0.001
+results = summaries["results"]["unseen package"]["systems"]
+assert results["transformer"]["words in the text"] < 0.25
+assert 0.65 < results["copying"]["words in the text"] < 0.68
+assert sum(summaries["sizes"].values()) == 12_717
+
+# %% [markdown]
+# The pointer is worth six points of ROUGE-1, and nine in the package that is new (p < 0.001, by exchanging texts at
+# random between the two; means of three seeds). Of what the transformer writes there, a quarter of the words are in the
+# text, with the pointer two thirds: it writes *Return the number of the given tensor* about graphs, because it has
+# learned from *torch*.
+#
+# And neither wins. With the pointer the model is about as good as the first sentence in packages that it knows, worse
+# in a new one, and in both the *words of the name* are better. After three to five minutes of training from nothing it
+# has learned how such lines begin, and which words to take, and not what they say: *the maximum edge graph of the
+# graph* has good words in it. ROUGE counts words, and cannot tell that from a summary. Whoever reads a score without
+# the texts, and without the two rules, is not told.
+
+# %% [markdown]
+# ## Exercises
+#
+# ### Exercise 1: How right is an answer?
+#
+# *Easy, 10 minutes.* SQuAD scores an answer by the F1 of its words: each word counts as often as it is in both texts.
+# *the red house* and *red house by the sea* share three words, and have three and five, so F1 is
+# $2 \cdot 3 / (3 + 5) = 0.75$. (SQuAD drops *a*, *an* and *the* first; leave them in.) Both arguments are texts in
+# small letters.
+
+
+# %% tags=["exercise"]
+def word_f1(answer, wanted):
+    """The F1 of the words of an answer, 0 to 1."""
+    ...
+
+
+# %% tags=["check"]
+def overlap_f1(answer, wanted, times=True, which="f1"):
+    left, right = answer.split(), wanted.split()
+    if times:
+        shared = sum(min(left.count(w), right.count(w)) for w in {*left})
+    else:
+        shared = len({*left} & {*right})
+    return {
+        "f1": 2 * shared / (len(left) + len(right)),
+        "precision": shared / len(left),
+        "recall": shared / len(right),
+        "loose": 2 * sum(w in right for w in left) / (len(left) + len(right)),
+    }[which]
+
+
+check_f1 = partial(
+    checks.check,
+    reference=overlap_f1,
+    cases=[
+        ("the red house", "red house by the sea"),
+        ("the the the", "the sea by the house"),
+        ("a dog", "the cat"),
+        ("no no yes", "yes no no no"),
+    ],
+    mistakes={
+        "a word that is in both texts twice counts twice": partial(
+            overlap_f1, times=False
+        ),
+        "that is the precision": partial(overlap_f1, which="precision"),
+        "that is the recall": partial(overlap_f1, which="recall"),
+        "a word counts at most as often as it is in the wanted text": partial(
+            overlap_f1, which="loose"
+        ),
+    },
+)
+check_f1(word_f1)
+
+
+# %% tags=["solution"]
+def word_f1(answer, wanted):
+    from collections import Counter
+
+    left, right = Counter(answer.split()), Counter(wanted.split())
+    return 2 * (left & right).total() / (left.total() + right.total())
+
+
+verdict = check_f1(word_f1)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 2: The longest common subsequence
+#
+# *Medium, 15 minutes.* ROUGE-L needs the length of the longest sequence of words that both texts have in the same
+# order, with gaps allowed: 3 for *the red old house* and *the house is red and old*. Fill a matrix: `length[i][j]` is
+# that of the first $i$ words of one and the first $j$ of the other.
+
+
+# %% tags=["exercise"]
+def common_subsequence(left, right):
+    """The length of the longest common subsequence of two lists of words."""
+    ...
+
+
+# %% tags=["check"]
+def longest_common(left, right, gaps=True, order=True, twice=False):
+    if not order:
+        return sum(min(left.count(w), right.count(w)) for w in {*left})
+    length = np.zeros((len(left) + 1, len(right) + 1), int)
+    for i, j in np.ndindex(len(left), len(right)):
+        if left[i] == right[j]:
+            length[i + 1, j + 1] = length[i + (twice), j] + 1
+        elif gaps:
+            length[i + 1, j + 1] = max(length[i, j + 1], length[i + 1, j])
+    return int(length[-1, -1] if gaps else length.max())
+
+
+check_common = partial(
+    checks.check,
+    reference=longest_common,
+    cases=[
+        ("the red old house".split(), "the house is red and old".split()),
+        ("a b c d".split(), "d c b a".split()),
+        ("a b c".split(), "a x b y c".split()),
+        ("a a b".split(), "a b a b".split()),
+        ([], ["a"]),
+        ("a b".split(), "a a a".split()),
+    ],
+    mistakes={
+        "words between may be left out": partial(longest_common, gaps=False),
+        "the words must be in the same order in both": partial(
+            longest_common, order=False
+        ),
+        "a word cannot be used twice": partial(longest_common, twice=True),
+    },
+)
+check_common(common_subsequence)
+
+
+# %% tags=["solution"]
+def common_subsequence(left, right):
+    length = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
+    for i, one in enumerate(left, 1):
+        for j, other in enumerate(right, 1):
+            if one == other:
+                length[i][j] = length[i - 1][j - 1] + 1
+            else:
+                length[i][j] = max(length[i - 1][j], length[i][j - 1])
+    return length[-1][-1]
+
+
+verdict = check_common(common_subsequence)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ### Exercise 3: Written or copied
+#
+# *Easy, 10 minutes.* Compute the mixture for one position: `vocabulary` has a probability for each token, `weights` one
+# for each position of the source, and `source` says which token stands there.
+
+
+# %% tags=["exercise"]
+def mixture(p_gen, vocabulary, weights, source):
+    """The probability of each token, a list as long as `vocabulary`."""
+    ...
+
+
+# %% tags=["check"]
+def mixed(p_gen, vocabulary, weights, source, turned=False, add=True, own=True):
+    gate = 1 - p_gen if turned else p_gen
+    p = [gate * share for share in vocabulary] if own else [0.0] * len(vocabulary)
+    for weight, token in zip(weights, source, strict=True):
+        p[token] = (1 - gate) * weight + (
+            p[token] if add else gate * vocabulary[token]
+        )
+    return p
+
+
+check_mixture = partial(
+    checks.check,
+    reference=mixed,
+    cases=[
+        (0.2, [0.01, 0.5, 0.49], [0.9, 0.1], [0, 2]),
+        (0.5, [0.25, 0.25, 0.5], [0.5, 0.25, 0.25], [1, 1, 0]),
+        (1.0, [0.5, 0.5], [1.0], [0]),
+    ],
+    mistakes={
+        "p_gen is the share of the vocabulary, not of the source": partial(
+            mixed, turned=True
+        ),
+        "a token that is in the source twice gets both weights": partial(
+            mixed, add=False
+        ),
+        "what the vocabulary gives is missing": partial(mixed, own=False),
+    },
+)
+check_mixture(mixture)
+
+
+# %% tags=["solution"]
+def mixture(p_gen, vocabulary, weights, source):
+    p = [p_gen * share for share in vocabulary]
+    for weight, token in zip(weights, source, strict=True):
+        p[token] += (1 - p_gen) * weight
+    return p
+
+
+verdict = check_mixture(mixture)
+assert verdict.passed, verdict
+verdict
+
+# %% [markdown]
+# ## In one breath
+#
+# Questions and summaries are sequences, so a translator can learn them. With one vector for each fact, one fact looks
+# up another; copying states from one story into another shows on which way the answer came, and another seed may go
+# another way. A pointer lets the decoder copy what it cannot write. And before one praises a model, one measures what a
+# count of shared words, or the first sentence, makes of the same data.
+#
+# **Sources.** A vector for each fact: [Sukhbaatar and others (2015)](https://arxiv.org/abs/1503.08895), section 4.1.
+# The twenty tasks: [Weston and others (2015)](https://arxiv.org/abs/1502.05698), CC BY 3.0. Interventions on states:
+# [Vig and others (2020)](https://arxiv.org/abs/2004.12265), [Geiger and others
+# (2021)](https://arxiv.org/abs/2106.02997). XQuAD: [Artetxe and others (2020)](https://arxiv.org/abs/1910.11856), from
+# SQuAD of [Rajpurkar and others (2016)](https://arxiv.org/abs/1606.05250), CC BY-SA 4.0. ROUGE: [Lin
+# (2004)](https://aclanthology.org/W04-1013/). Copying: [Vinyals, Fortunato and Jaitly
+# (2015)](https://arxiv.org/abs/1506.03134), [See, Liu and Manning (2017)](https://arxiv.org/abs/1704.04368).
+#
+# **Next.** Encoder and decoder have read and written apart so far. [Chapter 18](18_gpt.ipynb) takes the encoder away,
+# and lets one stack do both.
