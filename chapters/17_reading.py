@@ -108,10 +108,12 @@ print("answer:", example.target, "  evidence: lines", *example.evidence)
 # apart, the sinusoids of [chapter 5](05_position.ipynb). Here are words with two numbers each. The sinusoids of
 # positions 0, 1 and 2 are $(0, 1)$, $(0.841, 0.540)$ and $(0.909, -0.416)$:
 #
-# | | Mary $(2, 1)$ | follows $(1, 1)$ | John $(0, 3)$ | sum |
-# |---|---|---|---|---|
-# | *Mary follows John* | $(2 \cdot 0,\ 1 \cdot 1)$ | $(0.841,\ 0.540)$ | $(0 \cdot 0.909,\ 3 \cdot (-0.416))$ | $(0.841,\ 0.292)$ |
-# | *John follows Mary* | $(2 \cdot 0.909,\ 1 \cdot (-0.416))$ | $(0.841,\ 0.540)$ | $(0 \cdot 0,\ 3 \cdot 1)$ | $(2.659,\ 3.124)$ |
+# | | *Mary follows John* | *John follows Mary* |
+# |---|---|---|
+# | Mary $(2, 1)$ | $(2 \cdot 0,\ 1 \cdot 1)$ | $(2 \cdot 0.909,\ 1 \cdot (-0.416))$ |
+# | follows $(1, 1)$ | $(0.841,\ 0.540)$ | $(0.841,\ 0.540)$ |
+# | John $(0, 3)$ | $(0 \cdot 0.909,\ 3 \cdot (-0.416))$ | $(0 \cdot 0,\ 3 \cdot 1)$ |
+# | sum | $(0.841,\ 0.292)$ | $(2.659,\ 3.124)$ |
 
 # %% tags=["nbval-check-output"]
 from dotformer.by_hand.positions import sinusoidal_positions
@@ -378,7 +380,7 @@ def answers_from(translator, x, mask, layers_done):
 
 # %%
 def supporting(lines):
-    """The lines that say who took the thing asked for, and where that person went."""
+    """The lines of who took the thing asked for, and of where that person went."""
     thing = lines[0].strip("?").split()[-1]
     [took] = [
         n for n, line in enumerate(lines) if line.endswith(f"took the {thing}.")
@@ -391,7 +393,7 @@ def supporting(lines):
 
 
 def donor(lines, change, rng):
-    """The story with one word of it exchanged for another of the story, if there is one."""
+    """The story with a word exchanged for another of its words, if there is one."""
     took, went = supporting(lines)
     n, word, others = {
         "thing": (0, -1, [line for line in lines if " took " in line]),
@@ -443,6 +445,7 @@ def patched(translator, change):
     return len(hits), np.mean(hits, axis=0).round(2).tolist() if hits else []
 
 
+# %%
 found = {change: patched(translator, change) for change in CHANGES}
 print("the donor's answer, when lines are copied after 0, 1, 2 layers")
 for change, (count, shares) in found.items():
@@ -670,6 +673,8 @@ assert tokens[3]["settings"]["times"] == 4 and tokens[3]["seconds"] > 380
 # | 19 | *How do you go from the garden to the office?* East, then south |
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of right answers to each of nineteen tasks, three seeds, from below: paths 0.08 to 0.10, induction 0.47 to 0.49, positions and deduction about 0.6, then two facts 0.81, rising to 1.00 for both of them. Rules that never look at the question have as much for paths, induction and compound pronouns, which is task 13."}}
+from textwrap import fill, shorten
+
 names = """1 one fact, 2 two facts, 4 who of two, 5 who of three, 6 yes or no, 7 counting,
 8 lists, 9 negation, 10 maybe, 11 who is he, 12 both of them, 13 who are they, 14 time,
 15 deduction, 16 induction, 17 positions, 18 sizes, 19 paths, 20 motives"""
@@ -702,8 +707,8 @@ for run in runs:
 for task in ("7", "16", "17", "19"):
     source, wanted, written = runs[0]["shown"][task][0]
     question, *facts = source.split("\n ")
-    print(f"\n{task}  {' '.join(reversed(facts))}")
-    print(f"   {question}  wanted: {wanted}, written: {written}")
+    print(fill(f"{task}. {' '.join(reversed(facts))}", 72))
+    print(f"   {question} Wanted: {wanted}, written: {written}\n")
 
 # %% tags=["proof"]
 half_way = [r for r in babi["runs"] if r["part"] == "judge" and r not in runs]
@@ -807,7 +812,7 @@ for task in (1, 2):
         f"the room named last {found['named_last']:.0%}, a guess {found['chance']:.0%}",
     )
 for _, wanted, written in [*asked["shown"][:2], *questions["babi_1"]["shown"][:2]]:
-    print(f"   wanted: {wanted!r}, written: {written!r}")
+    print(f"wanted: {wanted}; written: {shorten(written, 40)}")
 
 # %% tags=["proof"]
 lexical, one, two = asked["shared_words"], questions["babi_1"], questions["babi_2"]
@@ -948,7 +953,7 @@ tests = {
     name: [news(some, rng, sampler) for _ in range(200)]
     for name, some in (("known names", known), ("new names", new))
 }
-print(learn[0].source, "->", learn[0].target)
+print(learn[0].source, learn[0].target, sep="\n-> ")
 
 # %% [markdown]
 # To keep it short, each word is a token here, also the names of the test. They have rows in the embedding table, but no
@@ -1170,7 +1175,7 @@ for part, result in summaries["results"].items():
 for one in [summaries["examples"]["unseen package"][n] for n in (0, 4)]:
     print(f"\n{one['name'].rpartition('.')[2]}: {one['summary']}")
     for system, name in systems.items():
-        print(f"   {name:18}{one[system]}")
+        print(f"   {name:18}{shorten(one[system], 56)}")
 
 # %% tags=["proof"]
 seen, unseen = (
@@ -1193,8 +1198,8 @@ assert sum(summaries["sizes"].values()) == 12_717
 # %% [markdown]
 # The pointer is worth six points of ROUGE-1, and nine in the package that is new (p < 0.001, by exchanging texts at
 # random between the two; means of three seeds). Of what the transformer writes there, a quarter of the words are in the
-# text, with the pointer two thirds: it writes *Return the number of the given tensor* about graphs, because it has
-# learned from *torch*.
+# text, with the pointer two thirds: it writes of *GPU memory* where a maximum flow is computed, because it has learned
+# from *torch*.
 #
 # And neither wins. With the pointer the model is about as good as the first sentence in packages that it knows, worse
 # in a new one, and in both the *words of the name* are better. After three to five minutes of training from nothing it
