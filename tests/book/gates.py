@@ -47,8 +47,8 @@ ALLOWED_IMPORTS = {  # a folder -> what its files may import beside the standard
         "torch",
     },
     "chapters": {
-        *("classroom", "dotformer", "jaxtyping", "matplotlib", "num2words", "numpy", "regex", "sacrebleu"),
-        *("safetensors", "tokenizers", "torch", "tqdm", "transformers"),
+        *("classroom", "dotformer", "jaxtyping", "matplotlib", "num2words", "numpy", "regex", "rouge_score"),
+        *("sacrebleu", "safetensors", "tokenizers", "torch", "tqdm", "transformers"),
     },
 }
 FORBIDDEN_IMPORTS = {  # a folder -> which of the project's own packages its files may not import
