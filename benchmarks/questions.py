@@ -2,8 +2,8 @@
 
 Which sentence of its paragraph answers each of XQuAD's 1,190 questions: as often as rules by shared words and chapter
 15's encoder find it. Then what SmolLM2-135M-Instruct replies, always the likeliest token, 24 at most, in a fresh
-conversation each: to questions of XQuAD with and without the paragraph, to two bAbI tasks, and to docstrings of
-networkx that it shall sum up, beside simple baselines. All are shares, 0 to 1, except ROUGE, 0 to 100; "cut" is the
+conversation each: to questions about paragraphs of XQuAD, to two bAbI tasks, and to docstrings of networkx that it
+shall sum up, beside simple baselines. All are shares, 0 to 1, except ROUGE, 0 to 100; "cut" is the
 share of replies that take all 24. Takes some twenty minutes of one core.
 """
 
@@ -172,10 +172,8 @@ def main() -> None:
     some = Random(0).sample(questions, COUNT)
     golds = [question.answers[0] for question in some]
     prompts = [f"{' '.join(question.sentences)}\n\n{question.text} {FEW}" for question in some]
-    bare = [question.text for question in some]
-    for name, texts in {"xquad": prompts, "xquad_without_paragraph": bare}.items():
-        replies, kept = asked(smollm2, texts, golds)
-        found[name] = squad_scores(replies, some) | kept
+    replies, kept = asked(smollm2, prompts, golds)
+    found["xquad"] = squad_scores(replies, some) | kept
     best = [question.sentences[most_shared(question, lambda word: 1)] for question in some]
     found["xquad"]["shared_words"] = squad_scores(best, some)
     for task, stories in of_each_task(babi("1 2").test, COUNT).items():

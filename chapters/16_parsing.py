@@ -1355,7 +1355,8 @@ quiz.one_choice(
 #
 # So the sequence costs about two points there, and some forty here. Ours has a fifth of the sentences, an eighth of the
 # width, and minutes of one core. What does each parser make of still fewer trees? Here all have been given a quarter
-# and a sixteenth, drawn with three seeds, each with settings chosen anew (and half and a quarter of the steps).
+# and a sixteenth, drawn with three seeds, with settings chosen separately for each (and half and a quarter of the
+# steps).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "F1 against the number of trees to learn from, 479, 1,915 and 7,661. Chart parser 59, 69, 78; grammar 58, 69, 75; translator 23, 28, 35. Right-branching is at 19."}}
 figure, axes = plt.subplots(figsize=(6.2, 3.4), layout="constrained")
@@ -1419,8 +1420,8 @@ assert 33 < f1["grammar", 1 / 16] - f1["translator", 1 / 16] < 35
 # With 479 trees the grammar is still 34 points ahead of the translator. The chart parser is no better than the grammar
 # there, nor with a quarter of the trees (it wins in 18 and in 13 of 30 articles); it leaves the grammar behind only
 # with all of them. Four times the trees are worth six to eleven points to these two, and less the second time. To the
-# translator they are worth 4.2 points, then 7.0, so its curve bends upwards. With more trees it should come nearer, as
-# it has in the paper.
+# translator they are worth 4.2 points, then 7.0: it alone gains more the second time. With more trees it should come
+# nearer, as it has in the paper.
 #
 # A model can *learn* to count words and to close what is open, but it has to pay for it in examples. A chart has both
 # built in. That is the choice behind many models: build in what you know of the task, and need little data, or build in

@@ -454,6 +454,7 @@ for change, (count, shares) in found.items():
         print(f"   {name:10}", *(f"{share:6.0%}" for share in row))
 
 # %% tags=["proof"]
+assert 35 < len(translator.tokens(example.source)) < 45
 staircase = {
     "thing": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]],
     "owner": [[0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]],
@@ -464,9 +465,9 @@ assert all(
 )
 
 # %% [markdown]
-# Read the first block from left to right. Before any layer, the thing asked for is in the question, of course. After
-# layer 1 the question no longer matters: copied there, it never brings the donor's answer. What matters now is the line
-# about who *took* the thing. After layer 2 that line does not matter either, and the line about who *went* where does.
+# Read the first block from left to right. Before any layer, the thing asked for is in the question. After layer 1 the
+# question no longer matters: copied there, it never brings the donor's answer. What matters now is the line about who
+# *took* the thing. After layer 2 that line does not matter either, and the line about who *went* where does.
 #
 # The second block begins one step later: the owner is in the line about taking until after layer 1, and in that about
 # going after layer 2. The room never moves.
@@ -630,7 +631,10 @@ first, second = (
 assert first["room"][1][1] > 0.95 and first["owner"][1][1] > 0.95
 assert min(second[change][1][2] for change in CHANGES) > 0.75
 assert all(0.44 < run["scores"]["mean"] < 0.48 for run in tokens)
-assert tokens[3]["settings"]["times"] == 4 and tokens[3]["seconds"] > 380
+assert tokens[3]["settings"]["times"] == 4
+assert (
+    10.5 < tokens[3]["seconds"] / np.mean([run["seconds"] for run in facts]) < 11.5
+)
 
 # %% [markdown]
 # No two are alike:
@@ -723,19 +727,18 @@ for task in ("6", "9", "10"):
     early = [run["right"][task] for run in half_way]
     assert max(early) < 0.76 and means[task] > 0.92
 assert 0.45 < means["16"] < 0.5 and 0.8 < means["2"] < 0.82
-counts = ["none", "one", "two", "three"]
-for pair, _ in (mistake for run in runs for mistake in run["mistakes"]["7"]):
-    wanted, written = map(counts.index, pair.split(" > "))
-    assert abs(wanted - written) == 1
+counted = [mistake for run in runs for mistake in run["mistakes"]["7"]]
+most = sum(times for pair, times in counted if pair == "one > none")
+assert most > 0.6 * sum(times for _, times in counted)
 one_hop = [run["exchanged"]["1"] for run in runs]
 assert min(one_hop[0]["fact"]) > 0.9 and one_hop[2]["question"][2] > 0.9
 assert all(0.7 < np.mean(list(run["right"].values())) < 0.72 for run in half_way)
 
 # %% [markdown]
 # It answers 82 percent, and passes five or six of nineteen tasks. (Learning rate and dropout were chosen on the
-# validation set; `python -m benchmarks.reading` repeats all of it in 25 minutes.) How much of that is reading? The red
-# lines are the best of three rules that never look at the question: the answer that is commonest in training, and of
-# the story's words that can be an answer, the newest or the commonest.
+# validation set; `python -m benchmarks.reading` repeats all of it in 25 minutes.) How much of that is reading? The
+# dotted line is the 95 percent that pass. The red lines are the best of three rules that never look at the question:
+# the answer that is commonest in training, and of the story's words that can be an answer, the newest or the commonest.
 #
 # - **Who are they** (13) looks almost solved, with 94.4 percent. The newest room of the story has 94.4 percent, too,
 #   equal to a thousandth. So it may have learned that, and no pronoun.
@@ -749,6 +752,43 @@ assert all(0.7 < np.mean(list(run["right"].values())) < 0.72 for run in half_way
 # stood below 76. So part of it may be training. [Dehghani and others (2018)](https://arxiv.org/abs/1807.03819) let one
 # layer, with the same weights, run again and again. This *Universal Transformer* passed all twenty tasks (the best of
 # ten starts), and a plain transformer did not. Why sharing the weights helps, our experiment does not say.
+#
+# bAbI names the supporting facts, so one can also ask whether attention finds them. Take the decoder's look at the
+# facts when it begins its answer, and for each task the head that is best at it:
+
+# %%
+for run in runs:
+    best = [np.max(run["answer_on_evidence"][task]) for task in tasks]
+    print(
+        f"seed {run['seed']}: largest weight on a supporting fact: {np.mean(best):.0%}"
+    )
+for rule in ("chance", "newest", "shared words"):
+    share = np.mean([babi["rules"][task][rule] for task in tasks])
+    print(f"{rule}: {share:.0%}")
+print("\nright, of a hundred questions of each task, where lines may not attend:")
+for n, link in enumerate(babi["links"]):
+    shares = [
+        np.mean([run["right_without"][task][n] for task in tasks]) for run in runs
+    ]
+    print(f"   {link:18}", *(f"{share:.0%}" for share in shares))
+
+# %% tags=["proof"]
+heads = [
+    np.mean([np.max(run["answer_on_evidence"][task]) for task in tasks])
+    for run in runs
+]
+by_words = np.mean([babi["rules"][task]["shared words"] for task in tasks])
+assert min(heads) > 0.7 and max(heads) < by_words < 0.79
+without = [
+    [np.mean([run["right_without"][task][n] for task in tasks]) for n in range(4)]
+    for run in runs
+]
+assert all(min(row[1:]) > 0.4 and max(row[1:]) < row[0] - 0.05 for row in without)
+
+# %% [markdown]
+# It finds them in some three of four questions, more than twice as often as chance. The newest fact that shares most
+# words with the question is one of them a little more often. So pointing at evidence is little proof of reasoning,
+# either. But the lines do need one another: each kind of link costs answers when it is cut.
 #
 # Nor do equal scores mean equal ways. All three models answer task 1 (*Where is Mary?*) almost without a mistake.
 # Patched like ours, one reads the room from its fact, in another it moves into the question in layer 2, and the third
@@ -783,8 +823,9 @@ print(
 
 # %% tags=["proof"]
 assert (sentences["questions"], sentences["paragraphs"]) == (1190, 240)
-assert sentences["minilm_shared_words"]["p"] > 0.1
-assert sentences["minilm_idf"]["p"] < 1e-4
+assert round(sentences["minilm_shared_words"]["p"], 2) == 0.21
+assert round(sentences["minilm_idf"]["p"], 5) == 2e-5
+assert 0.5 < sentences["words_shared"]["answer"] < 0.55
 assert sentences["right"]["idf"] > sentences["right"]["shared_words"] > 0.75
 assert 0.73 < sentences["right"]["minilm"] < 0.75
 
@@ -1194,6 +1235,8 @@ results = summaries["results"]["unseen package"]["systems"]
 assert results["transformer"]["words in the text"] < 0.25
 assert 0.65 < results["copying"]["words in the text"] < 0.68
 assert sum(summaries["sizes"].values()) == 12_717
+minutes = [r["seconds"] / 60 for r in summaries["runs"] if r["part"] == "judge"]
+assert min(minutes) > 2.3 and max(minutes) < 5
 
 # %% [markdown]
 # The pointer is worth six points of ROUGE-1, and nine in the package that is new (p < 0.001, by exchanging texts at
@@ -1202,7 +1245,7 @@ assert sum(summaries["sizes"].values()) == 12_717
 # from *torch*.
 #
 # And neither wins. With the pointer the model is about as good as the first sentence in packages that it knows, worse
-# in a new one, and in both the *words of the name* are better. After three to five minutes of training from nothing it
+# in a new one, and in both the *words of the name* are better. After two to five minutes of training from nothing it
 # has learned how such lines begin, and which words to take, and not what they say: *the maximum edge graph of the
 # graph* has good words in it. ROUGE counts words, and cannot tell that from a summary. Whoever reads a score without
 # the texts, and without the two rules, is not told.
@@ -1217,6 +1260,8 @@ for system, name in (("smollm2", "SmolLM2"), ("first_sentence", "first sentence"
 for _, wanted, written in zero_shot["shown"][:2]:
     print(f"{wanted}\n   {shorten(written, 70)}")
 assert zero_shot["asked"] == 100 and zero_shot["cut"] == 0.76
+less = zero_shot["first_sentence"]["rouge1"] - zero_shot["smollm2"]["rouge1"]
+assert 2.9 < less < 3.3
 
 # %% [markdown]
 # SmolLM2, asked for one short sentence about a hundred of the *networkx* texts, scores three points less than their
