@@ -9,11 +9,11 @@
 # # 1. Why attention?
 #
 # Before attention, most networks read a text the way you listen to a stranger's telephone number: one digit at a time,
-# holding on to what you can. By the end of this chapter you will have run three untrained networks that read like that,
-# and measured how fast they forget and how much they can hold.
+# holding on to what you can. By the end of this chapter you will have run networks that read like that, untrained, and
+# measured how fast they forget and how much they can hold.
 #
-# You need a little Python, the product of two matrices, and the idea of a derivative. It takes about 20 minutes to
-# read, and 25 for the exercises.
+# You need a little Python, the product of two matrices, and the ideas of a derivative and of a variance. It takes about
+# 20 minutes to read, and 25 for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
 from functools import partial
@@ -79,15 +79,15 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # The code finds the same numbers by trial: it nudges a word, reads again, and sees how far the state moves. That works
 # for any network.
 #
-# Why not multiply by 1? Then nothing fades, and nothing makes room: after a thousand words the state is a sum of a
-# thousand, and no single one can be read off. With more than 1 the oldest word would drown the newest, and the
-# derivative would grow without end: the **exploding gradient**. A memory of fixed size has to let go of something,
-# which is the *bottleneck* of such a network. The questions are how fast, and of what.
+# Why not multiply by 1? Then nothing fades, but no room is made for new words either: after a thousand words the state
+# is the sum of all thousand, and no single one can be read off. With more than 1 the oldest word would drown the
+# newest, and the derivative would grow without end: the **exploding gradient**. A memory of fixed size has to let go of
+# something, which is the *bottleneck* of such a network. The questions are how fast, and of what.
 #
 # ## Three cells
 #
 # A real state is a vector, and the function that computes the new state from the old one and the word is called a
-# **cell**. Three cells did most of the work before 2017.
+# **cell**. Three cells were in use before 2017, the last two far more than the first.
 #
 # The plain one mixes word and state with two matrices and squeezes the result between −1 and 1:
 #
@@ -98,13 +98,13 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # The **LSTM** (long short-term memory) has a second state, the **cell state** $c$, which is *added to* instead of being
 # squeezed at every step. **Gates**, numbers between 0 and 1, decide how much of each entry passes: the forget gate $f$
-# how much of the old $c$ is kept (1 keeps all, in spite of the name), the input gate $i$ how much of the new candidate
-# $g$ is let in, the output gate $o$ how much is shown. With $\odot$ for products entry by entry,
+# how much of the old $c$ is kept (so with 1 it forgets nothing), the input gate $i$ how much of the new candidate $g$
+# is let in, the output gate $o$ how much is shown. With $\odot$ for products entry by entry,
 #
 # $$c' = f \odot c + i \odot g, \qquad h' = o \odot \tanh c' .$$
 #
-# Each gate is $\sigma(x W_x + h W_h + b)$ with matrices of its own, where $\sigma(z) = 1 / (1 + e^{-z})$, and $g$ is the
-# $\tanh$ of such a sum.
+# Each gate is $\sigma(x W_x + h W_h + b)$ with matrices of its own, where $\sigma(z) = 1 / (1 + e^{-z})$, and $g$ is
+# the $\tanh$ of such a sum.
 #
 # The **GRU** (gated recurrent unit) makes do with one state. An update gate $z$ blends it with a candidate $n$, and a
 # reset gate $r$ says how much of the old state the candidate gets to see:
@@ -161,8 +161,8 @@ except TypeError as error:
     print(*lines[1:4], "...", *lines[-3:], sep="\n")
 
 # %% [markdown]
-# The error names the argument, the shape it has and the axes that its annotation asks for. The last lines list the sizes
-# known by then: `x` came first, so $D$ is 7.
+# The error names the argument, the shape it has and the axes that its annotation asks for. The last lines list the
+# sizes known by then: `x` came first, so $D$ is 7.
 #
 # Next the two cells with gates. `4*H` is the width of $i$, $f$, $g$ and $o$ side by side, which one product computes
 # together.
@@ -232,8 +232,8 @@ def gru_cell(
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} ,$$
 #
-# which is computed from left to right, back in time (**backpropagation through time**). Its size, the root of the sum of
-# squares, is what we compare.
+# which is computed from left to right, back in time (**backpropagation through time**). Its size, the root of the sum
+# of squares, is what we compare.
 #
 # The weights are drawn as PyTorch draws them, uniformly at random between $-1/\sqrt{H}$ and $1/\sqrt{H}$ for a state of
 # $H = 24$ numbers.
@@ -305,15 +305,15 @@ for name in names:
     print(f"{name:18}", *(f"{k} back {m[k]:.0e}  " for k in (1, 5, 20, 40)))
 
 # %% [markdown]
-# For the first three rows the answer is: less than a ten-thousandth. The plain cell depends on the word 20 back about two
-# millionths as much as on the last one. Twenty words is one sentence.
+# For the first three rows the answer is: less than a ten-thousandth. The plain cell depends on the word 20 back about
+# two millionths as much as on the last one. Twenty words is one sentence.
 #
 # We can explain this number. Each step multiplies the derivative by $W_h$ and by the slope of $\tanh$. The entries of
 # $W_h$ lie between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it sums
 # $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$
 # is $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step.
-# Measured from 5 back to 20 it is 0.52. The gates of the LSTM and the GRU help only a little so far. With biases near 0 a
-# gate stands half open, at $\sigma(0) = \frac12$, and lets through about half at every step.
+# Measured from 5 back to 20 it is 0.52. The gates of the LSTM and the GRU help only a little so far. With biases near 0
+# a gate stands half open, at $\sigma(0) = \frac12$, and lets through about half at every step.
 
 # %%
 slopes, shrinks = [], []
@@ -332,16 +332,16 @@ assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
 # Much of the fault, then, lies in the *initial* weights, and these can be chosen. Row 4 is the plain cell with an
-# **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: its factor is
-# exactly 1. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is thousands of times
-# what it was. But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row 5
-# is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$
-# a step, some 0.14 after 40 steps; measured against the latest word a third is left, since there is a path through
-# $h$ as well. Gates can hold on.
+# **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: its factor is exactly
+# 1. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is thousands of times what it was.
+#    But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row 5 is an LSTM
+#    whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$ a step,
+#    some 0.14 after 40 steps. Measured against the latest word a third is left, since the gates also read $h$, which is
+#    a second path. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that have
-# no influence. This is the **vanishing gradient**. It made plain networks hard to train, and the LSTM was invented
-# to overcome it. But a gradient that arrives is not yet a memory.
+# no influence. This is the **vanishing gradient**. It made plain networks hard to train, and the LSTM was invented to
+# overcome it. But a gradient that arrives is not yet a memory.
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["GRU"][20] < 1e-4
@@ -357,7 +357,7 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # $R^2$, the share of the word's variance that the fit explains: 1 is perfect recall, 0 is none.
 #
 # **Predict first.** A state of 24 numbers, words of 8. A word has 8 numbers, each with an $R^2$; add them up over all
-# words. Has the network that forgets slowest the largest sum?
+# words. Does the network that forgets slowest have the largest sum?
 
 
 # %%
@@ -388,29 +388,64 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# No: the slowest, the open gate, has 20.5, though its state, $h$ and $c$ together, has 48 numbers where a plain cell
-# has 24. To forget slowly is not to hold much more. The orthogonal cell, whose gradient comes through so much better,
-# recalls hardly more than the plain one: 21 numbers against 19. It spreads its memory over more words, each less sharp,
-# and the open gate spreads it thinnest: 2 % of the word 40 back.
+# No. The slowest, the open gate, has 20.5, about as much as the orthogonal cell, though its state, $h$ and $c$
+# together, has 48 numbers where a plain cell has 24. To forget slowly is not to hold more. The orthogonal cell, whose
+# gradient comes through so much better, recalls hardly more than the plain one: 21 numbers against 19. It spreads its
+# memory over more words, each less sharp, and the open gate spreads it thinnest: 2 % of the word 40 back. The GRU and
+# the LSTM as they start have the smallest sums. Their gates multiply, so much of what the state holds are products of
+# two numbers, in which a linear fit finds neither. Counted with these, they hold 23 of 24 and some 45 of 48 (in the
+# folded cell below).
 #
-# There is a bound. Take a state of one number that has read two, $h = x_1 + x_2$. Its correlation with each is $1 /
-# \sqrt 2 = 0.71$, and a linear fit explains the square of that, half of $x_1$ and half of $x_2$: together 1. With other
-# shares, $h = a x_1 + b x_2$, one gains what the other loses. In general, replace the state's entries by $H$
-# uncorrelated combinations of them, which hold the same information. An input's $R^2$ is then the sum of its squared
-# correlations with these. And since the inputs are independent, like axes at right angles, each combination has by
-# Pythagoras squared correlations that add up to at most 1, to share among all inputs. So **a linear fit to a state of
-# $H$ numbers recalls at most $H$ of the independent numbers that were read**, whatever the weights: from 24, three
-# words of 8. This is the state's **memory capacity**. As long as the read-out is linear, training can only choose
-# *which* three words' worth to keep. It cannot wait for the question. A recurrence without the $\tanh$ can be computed
-# for all words at once, and newer recurrent networks such as Mamba use that: [Gu and Dao,
-# 2023](https://arxiv.org/abs/2312.00752). The bound holds for their states, too.
+# There is a bound, and three steps lead to it.
 #
-# Something other than a linear fit might find more, but the next layer of a network begins with a matrix.
+# 1. Take a state of one number that has read two, $h = x_1 + x_2$. Its correlation with each is $1 / \sqrt 2 = 0.71$,
+#    and a linear fit explains the square of that, half of $x_1$ and half of $x_2$: together 1. With other shares,
+#    $h = a x_1 + b x_2$, one gains what the other loses.
+# 2. Why 1, whatever the shares? Write down a number of the state for each of the 4,000 texts: a vector. Do the same for
+#    each number that was read. Once their means are subtracted, correlations are the cosines between such vectors.
+#    Independent numbers are uncorrelated, so theirs stand at right angles, like axes. The squared cosines of one vector
+#    with axes sum to at most 1, by Pythagoras.
+# 3. A state of $H$ numbers can be replaced by $H$ uncorrelated combinations of them, which hold the same information.
+#    An input's $R^2$ is then the sum of its squared correlations with these. (So the code computes it: `qr` makes such
+#    combinations, and `basis.T @ read` compares them with what was read.) Each of the $H$ has at most 1 to share among
+#    all inputs.
+#
+# So **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent numbers that were read**, whatever
+# the weights: from 24, three words of 8. What it does recall, the sum in the last column, is the state's **memory
+# capacity**. As long as the read-out is linear, training can only choose *which* three words' worth to keep. It cannot
+# wait for the question. A larger state holds more, at a price: 50 words of 8 take 400 numbers, so $400^2$
+# multiplications a step, and the 51st word overwrites something again.
+#
+# Something other than a linear fit might find more, as real words are neither independent nor random. But the next
+# layer of a network begins with a matrix. Newer recurrent networks such as Mamba leave out the $\tanh$, so that all
+# states can be computed at once ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)). The bound holds for their
+# states, too.
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
 assert sums["plain"] > 18 and sums["plain, orthogonal"] > 18
 assert 0.01 < recall["LSTM, gate open"][40] < 0.03
+
+
+def with_products(name, texts=6000, back=6):
+    """Sum of R² over the latest numbers and over the products of any two of them."""
+    rng = np.random.default_rng(0)
+    step, weights, size = network(name, rng)
+    read = rng.standard_normal((30, texts, 8))
+    state = np.zeros((texts, size))
+    for word in read:
+        state = step(word, state, *weights)
+    basis, _ = np.linalg.qr(state - state.mean(axis=0))
+    latest = np.concatenate(read[-back:], axis=1)
+    one, other = np.triu_indices(latest.shape[1])
+    inputs = np.hstack([latest, latest[:, one] * latest[:, other]])
+    inputs -= inputs.mean(axis=0)
+    explained = ((basis.T @ inputs) ** 2).sum(axis=0) / (inputs**2).sum(axis=0)
+    chance = size / texts
+    return ((explained - chance) / (1 - chance)).sum()
+
+
+assert 22.5 < with_products("GRU") < 24 and 43 < with_products("LSTM") < 48
 
 # %% tags=["quiz"]
 quiz.number(
@@ -458,9 +493,9 @@ drawing.text(0.2, 1.55, "attention", color=plots.BLUE, at="left")
 plt.show()
 
 # %% [markdown]
-# Chapters 2 to 4 explain how the weights are computed. Here we set them by hand, to see what is possible: each
-# word has a score, and the weights are $e^{\text{score}}$, divided by their sum. A word with score 9 among words with
-# score 0 gets nearly all of the weight.
+# Chapters 2 to 4 explain how the weights are computed. Here we set them by hand, to see what is possible: each word has
+# a score, and the weights are $e^{\text{score}}$, divided by their sum. A word with score 9 among words with score 0
+# gets nearly all of the weight.
 
 
 # %%
@@ -480,10 +515,11 @@ for back in (1, 10, 40):
 
 # %% [markdown]
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
-# recurrent networks had 24 or 48. And the derivative of the answer with respect to a word is that word's weight: one
-# factor, at any distance, and no product over the steps in between.
+# recurrent networks had 24 or 48. And, with the scores given, the derivative of the answer with respect to a word is
+# that word's weight: one factor, at any distance, and no product over the steps in between. A word with a weight near 0
+# gets next to no gradient on this way, but its distance has nothing to do with it.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain, GRU and LSTM fall straight, below a ten-thousandth at 20 back; the rotation falls half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all five curves are near 0 by 10 back, and attention is a level line at 1."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain, GRU and LSTM fall straight, below a ten-thousandth at 20 back; the rotation falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all five curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
     zip(
         names,
@@ -576,10 +612,9 @@ assert (neighbours, dilated, everybody) == (40, 4, 1)
 # %% [markdown]
 # So much for the paths: each layer of the convolution reaches 2 words further, so 80 words take 40 layers.
 #
-# The work is more than its column says, because it leaves out constants and attention's own matrices. Per word, a
-# plain cell multiplies by two matrices of $d \times d$, an LSTM by eight, and attention by four (chapters 4 and 6 say
-# which), besides $2 n d$ multiplications for comparing and adding up $n$ words. For the width of the original
-# transformer, $d = 512$:
+# The column of work leaves out constants, and attention's own matrices. Per word, a plain cell multiplies by two
+# matrices of $d \times d$, an LSTM by eight, and attention by four (chapters 4 and 6 say which), besides $2 n d$
+# multiplications for comparing and adding up $n$ words. For the width of the original transformer, $d = 512$:
 
 # %% tags=["nbval-check-output"]
 d = 512
@@ -592,17 +627,18 @@ for n in (50, 512, 5000):
 
 # %% [markdown]
 # For a sentence of 50 words attention by itself costs twice a plain cell and half an LSTM. As the text grows the square
-# takes over: at $n = 2d$, a thousand words, it is even with the LSTM, at ten thousand it costs five times as much. What
-# attention saves in training is the *waiting*: it computes all words at once, where a recurrent network must take them
-# in a row. When attention *writes* a text it takes them in a row, too ([chapter 12](12_generation.ipynb)).
+# takes over: at $n = 2d$, a thousand words, it costs as much as the LSTM, at ten thousand it costs five times as much.
+# What attention saves in training is the *waiting*: it computes all words at once, where a recurrent network must take
+# them in a row. When attention *writes* a text, it too must produce its words one at a time ([chapter
+# 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
 # No, though it is sometimes called so. It is true that nothing fades with distance. And **no parameter depends on the
-# number of words**: the same matrices serve every word, in attention as in a recurrent network. But all the words must be
-# kept, there are $n^2$ weights to compute, and the average weight falls, since all of them sum to 1. In practice
-# every model has a longest text, set by memory, by cost, or by the positions that it was trained on
-# ([chapter 5](05_position.ipynb)).
+# number of words**: the same matrices serve every word, in attention as in a recurrent network. But all the words must
+# be kept, there are $n^2$ weights to compute, and the average weight falls, since all of them sum to 1. In practice
+# every model has a longest text, set by memory, by cost, or by the positions that it was trained on ([chapter
+# 5](05_position.ipynb)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -650,12 +686,12 @@ wrong = run(batch, weights)  # (7, 24)?
 print("right:", right.shape, "  wrong:", wrong.shape)
 
 # %% [markdown]
-# With 4 sentences of 7 words the shape of the result gives it away, if you look. With 7 sentences of 7 words it does not,
-# and the loop runs over *sentences*: the state that it hands on for position 1 has read the first word of each
-# sentence, one after the other.
+# With 4 sentences of 7 words the shape of the result gives it away, if you look. With 7 sentences of 7 words it does
+# not, and the loop runs over *sentences*: its first state has read the first word of sentence 1, then the first word of
+# sentence 2, and so on.
 #
-# The check: change one sentence, and the results of the others must stay as they were. Which one to change? In the wrong
-# layout the sentences act as time steps. The first is then read longest ago, and we know what becomes of that.
+# The check: change one sentence, and the results of the others must stay as they were. Which one to change? In the
+# wrong layout the sentences act as time steps. The first is then read longest ago, and we know what becomes of that.
 
 
 # %%
@@ -798,13 +834,13 @@ verdict
 #
 # Which word of a sentence matters depends on what is asked, and that is known only afterwards. A recurrent network has
 # to pack the words into a state of fixed size as they come: with a poor start it forgets them within a sentence, and at
-# its best, to a linear fit, it holds as many numbers as its state has. Attention keeps the words and looks back at all
-# of them in one step, at a cost that grows with the square of their number.
+# best, as far as a linear fit can tell, it holds as many numbers as its state has. Attention keeps the words and looks
+# back at all of them in one step, at a cost that grows with the square of their number.
 #
 # **Sources.** The plain recurrent network: [Elman (1990)](https://doi.org/10.1207/s15516709cog1402_1). Why gradients
-# vanish: [Bengio, Simard and Frasconi (1994)](https://doi.org/10.1109/72.279181). Orthogonal matrices for a start: [Saxe,
-# McClelland and Ganguli (2014)](https://arxiv.org/abs/1312.6120). How much a state recalls, and the bound: [Jaeger
-# (2001)](https://www.ai.rug.nl/minds/uploads/STMEchoStatesTechRep.pdf). The LSTM: [Hochreiter and Schmidhuber
+# vanish: [Bengio, Simard and Frasconi (1994)](https://doi.org/10.1109/72.279181). Orthogonal matrices for a start:
+# [Saxe, McClelland and Ganguli (2014)](https://arxiv.org/abs/1312.6120). How much a state recalls, and the bound:
+# [Jaeger (2001)](https://www.ai.rug.nl/minds/uploads/STMEchoStatesTechRep.pdf). The LSTM: [Hochreiter and Schmidhuber
 # (1997)](https://doi.org/10.1162/neco.1997.9.8.1735), its forget gate: [Gers, Schmidhuber and Cummins
 # (2000)](https://doi.org/10.1162/089976600300015015). The GRU: [Cho and others
 # (2014)](https://arxiv.org/abs/1406.1078). Attention in a recurrent network: [Bahdanau, Cho and Bengio

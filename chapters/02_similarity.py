@@ -58,23 +58,24 @@ drawing.arrow((2.6 + 0.7, 2.4), (2.6 + 0.7, 2.12), color=plots.RED)
 plt.show()
 
 # %% [markdown]
-# Multiply the question by each word, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for
-# *debts*, 0 for the rest. The word that **agrees** with the question is found, because where both have a large number of
-# the same sign the product is large.
+# Multiply the question by each word, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*,
+# 0 for the rest. The word that **agrees** with the question is found, because where both have a large number of the
+# same sign the product is large.
 #
 # Why is agreement what a look-up needs? An exact match, as in a Python dictionary, would find nothing: no word is
 # $(0, 2, 0)$. What is not asked for costs nothing, since whatever a word has there is multiplied by 0. And more of what
-# is asked for counts for more. Compare with distance: if *debts* had 9 under *thing* instead of 3, its agreement would
-# grow from 6 to 18, but its distance from the question would grow too, from 1 to 7.
+# is asked for counts for more, so that a key can insist: if *debts* had 9 under *thing* instead of 3, its agreement
+# would grow from 6 to 18. Its distance from the question would grow too, from 1 to 7, so a look-up by distance would
+# punish it.
 #
-# In attention the question is called the **query**, and what a word offers is its **key**. This chapter
-# is about the comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
+# In attention the question is called the **query**, and what a word offers is its **key**. This chapter is about the
+# comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
 #
 # ## A word as a row of numbers
 #
-# Now a simpler case: the query is itself a word, and to agree means to be alike. *Tea* is more like *coffee*
-# than like *train*. You know that; how would a program know? Give each word a few numbers. Here are three properties, and
-# our own rough answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
+# Now a simpler case: the query is itself a word, and agreeing means being alike. *Tea* is more like *coffee* than like
+# *train*. You know that; how would a program know? Give each word a few numbers. Here are three properties, and our own
+# rough answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
 
 # %%
 import numpy as np
@@ -118,8 +119,7 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
     print(f"tea and {word:7}{multiply_and_add(tea, vector):3}")
 
 # %% [markdown]
-# This sum of products is
-# the **dot product**, or inner product:
+# This sum of products is the **dot product**, or inner product:
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
@@ -200,19 +200,20 @@ plt.show()
 #
 # The **length** of an arrow, the **norm** of its vector, is Pythagoras in $D$ dimensions, and it is a dot product too:
 # $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$. For the angle $\theta$ between two arrows, look at the
-# third side of the triangle they span, $a - b$. Compute the square of its length twice: by multiplying out, which dot
-# products allow as numbers do, $(a - b) \cdot (a - b) = a \cdot a - 2\, a \cdot b + b \cdot b$; and by the law of
-# cosines, which is Pythagoras corrected for an angle that is not a right one. (For vectors of length 1 the squared
-# distance is therefore $2 - 2 \cos\theta$: the nearest is the one with the largest cosine.)
+# third side of the triangle they span, $a - b$. Compute the square of its length twice: by multiplying out, which works
+# for dot products as it does for numbers, $(a - b) \cdot (a - b) = a \cdot a - 2\, a \cdot b + b \cdot b$; and by the
+# law of cosines, which is Pythagoras corrected for an angle that is not a right one.
 #
 # $$\|a\|^2 + \|b\|^2 - 2\, a \cdot b \;=\; \|a - b\|^2 \;=\; \|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta .$$
 #
-# The two sides agree only if
+# The left and the right end agree only if
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
 # So the dot product depends on the lengths and on the angle. For the angle alone, divide by the lengths. What is left
-# is the **cosine similarity**: 1 for the same direction, 0 for a right angle, $-1$ for opposite directions.
+# is the **cosine similarity**: 1 for the same direction, 0 for a right angle, $-1$ for opposite directions. (For
+# vectors of length 1 the line above says that the squared distance is $2 - 2 \cos\theta$, so the nearest is the one
+# with the largest cosine.)
 #
 # For tea and coffee, $\|a\| = \sqrt{4 + 9} = \sqrt{13}$ and $\|b\| = \sqrt{9 + 9} = \sqrt{18}$, so the cosine is
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
@@ -271,11 +272,14 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # | | depends on | good for |
 # |---|---|---|
-# | dot product | direction and length | attention: a key of large norm has scores further from 0, above or below, so it can pull harder, and the norm is learnt too |
+# | dot product | direction and length | attention: a key of large norm gets larger scores, positive or negative, and training chooses the norms, too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
-# Stretching the query multiplies all its scores alike; stretching one key can change which key wins. For vectors of
-# length 1, dot product and cosine are equal.
+# Stretching the query multiplies all its scores alike; stretching one key can change which key wins, as coffee beat tea
+# above. When is that wanted? A word that matters to every question can have a long key, and be found even by queries
+# that point elsewhere. When is it not? Where scores grow so large that one key takes everything; some of today's models
+# therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For vectors of length 1, dot product and cosine
+# are equal.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -324,9 +328,9 @@ quiz.number(
 # %% [markdown]
 # ## How alike are strangers?
 #
-# Our vectors had three entries; those of a transformer have 512. Is a cosine of 0.5 a lot? That depends on what two
-# vectors have in common by accident. Take vectors that have nothing to do with each other, every entry drawn from a
-# normal distribution.
+# Our vectors had three entries; those of the original transformer have 512 (64 where it compares queries with keys). Is
+# a cosine of 0.5 a lot? That depends on what two vectors have in common by accident. Take vectors that have nothing to
+# do with each other, every entry drawn from a normal distribution.
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -360,14 +364,14 @@ print(f"2000 vectors of width 512: the closest pair has a cosine of {closest:.2f
 # They gather around 0, and the last two columns say how closely: a typical cosine is $1/\sqrt{D}$. (Typical means the
 # root of the mean square over 500 pairs, and ± is the standard deviation over 20 seeds.) The reason: scale both vectors
 # to length 1. Turning both together does not change their angle, so turn them until the first lies along the first
-# axis; the cosine is then the first entry of the second. The second is still a random direction, since a normal
-# distribution favours none and the two are independent. Its $D$ squared entries add up to 1, so each is $1/D$ on
-# average, and the root of that is $1/\sqrt{D}$.
+# axis; the cosine is then the first entry of the second. The second is still a random direction, since this normal
+# distribution favours no direction and the two are independent. Its $D$ squared entries add up to 1, so each is $1/D$
+# on average, and the root of that is $1/\sqrt{D}$.
 #
-# At width 512 that is 0.044, an angle of 87 degrees. **In a wide space, random vectors are almost at right angles**, or
-# nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2 and practically never happens at
-# width 512. And there is room: of two thousand vectors, nearly four times as many as there are axes, the closest two
-# have a cosine near 0.2.
+# At width 512 that is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random vectors are
+# almost at right angles**, or nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2 and
+# practically never happens at width 512. And there is room: of two thousand vectors, nearly four times as many as there
+# are axes, the closest two have a cosine near 0.2.
 
 # %%
 mean, expected = runs.mean(axis=1), 1 / np.sqrt(widths)
@@ -381,7 +385,8 @@ assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
 # Where do the numbers of a real model come from? Not from us. There is an old idea, the **distributional hypothesis**,
 # which J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same
 # kinds of sentences, after *drink* and *a cup of*. A model that is trained on much text, for example to guess a hidden
-# word from its neighbours, ends up with similar vectors for them.
+# word from its neighbours, ends up with similar vectors for them: whatever guess is right beside *tea* is often right
+# beside *coffee*, so training pushes both vectors the same way.
 #
 # all-MiniLM-L6-v2 is such a model, trained first on running text and then on a billion pairs of sentences, and it is
 # installed with this book; chapter 15 runs all of it. Here we take only its first part, the **embedding table**: 30,522
@@ -420,18 +425,18 @@ print(
 )
 
 # %% [markdown]
-# Of 21,000 words, *coffee*. Nobody gave the model a list of drinks. Is a cosine of 0.44 high? Two words drawn at random
-# have 0.07, somewhat more than the 0.05 of random vectors of this width, and the *nearest* of all words to a random
-# direction has 0.20, because it is the luckiest of many. So 0.44 is hardly an accident. Before you call two words
-# alike, compare with strangers from the same model. Where even strangers have cosines far above 0, all vectors share a
-# direction, which is called **anisotropy** ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)): look at their
-# average, and subtract it.
+# Out of 21,000 words, the nearest to *tea* is *coffee*. Nobody gave the model a list of drinks. Is a cosine of 0.44
+# high? Two words drawn at random typically have 0.07, somewhat more than the 0.05 of random vectors of this width, and
+# the *nearest* of all words to a random direction has 0.20, because it is the luckiest of many. So 0.44 is hardly an
+# accident. Before you call two words alike, compare their cosine with that of unrelated words from the same model. (In
+# some models even these are far above 0, because all vectors share a direction: **anisotropy**, [Ethayarajh,
+# 2019](https://aclanthology.org/D19-1006/).)
 #
 # Two rows deserve a second look. *Debts* finds *creditors* and *owed*, words that go together with debts without being
 # like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which it has found. And
-# the neighbours of *python* are animals as well as *import* and *pip*. These are **static** embeddings: one vector for
-# each word, whatever the sentence. To find out which python is meant, a model has to look at the other words. That is
-# what attention is for, and with these very vectors chapter 4 does it.
+# the neighbours of *python* are animals as well as *import* and *pip* (and *panda* may be either). These are **static**
+# embeddings: one vector for each word, whatever the sentence. To find out which python is meant, a model has to look at
+# the other words. That is what attention is for, and with these very vectors chapter 4 does it.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -457,16 +462,23 @@ for row, query in enumerate(x):
         similarities[row, column] = dot(query, key)
 
 # %% [markdown]
-# Two loops, 36 dot products; for 1,000 words of width 512 it would be half a billion multiplications. An entry of a
-# matrix product is a dot product too, of a row with a column. With the queries as the rows of $Q$ and the keys as the
-# rows of $K$, all of them at once are
+# Two loops, 36 dot products; for 1,000 words of width 512 it would be half a billion multiplications, each a step of
+# Python. An entry of a matrix product is a dot product too, of a row with a column. With the queries as the rows of
+# $Q$, and the keys as the rows of $K$ and so the columns of $K^\top$, all of them at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
-# The $^\top$ is needed because the keys lie in rows, and a matrix product combines rows with columns. Shapes: $(T, D)$
-# times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. `*#batch` stands for any further axes in
-# front, one for the sentences of a batch, say; with the `#`, an axis of size 1 is stretched to fit, as NumPy does when
-# it *broadcasts*.
+# Take the four words from the beginning, *Lannister*, *always*, *pays* and *debts*, as keys, and two questions, *what
+# gets paid?* and *how often?*:
+#
+# $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 1 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 3 & 0 & 0 \end{pmatrix} .$$
+#
+# The first question finds *debts*, the second *always*. The multiplications are those of the loops; but they run in
+# compiled code, and nothing waits for Python.
+#
+# Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. `*#batch` stands for any
+# further axes in front, one for the sentences of a batch, say; with the `#`, an axis of size 1 is stretched to fit, as
+# NumPy does when it *broadcasts*.
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -484,6 +496,10 @@ def similarity_matrix(
 
 # %% tags=["proof"]
 assert np.allclose(similarity_matrix(x, x), similarities, rtol=0, atol=1e-12)
+found = similarity_matrix(
+    np.array([[0, 2, 0], [0, 0, 1]]), np.array([*offers.values()])
+)
+assert found.tolist() == [[0, 0, 0, 6], [0, 3, 0, 0]]
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Six by six matrix of cosines for the words they, drink, hot, coffee, or, tea. The diagonal is 1. Coffee and tea have 0.44, drink has 0.33 with coffee and 0.28 with tea; they and or have 0.19; nearly all others are close to 0. The matrix is the same above and below its diagonal."}}
 plots.score_map(similarity_matrix(x, x), sentence, sentence)
@@ -491,10 +507,11 @@ plt.show()
 
 # %% [markdown]
 # Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about what strangers have, although tea is
-# often hot. *They* and *or* have little to do with any of these, and a little with each other, as both are function
-# words. Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b
-# \cdot a$. For likeness that is right. For a look-up it is not: if *tea* needs *drink* to be understood, must *drink*
-# need *tea* as much? Chapter 4 gives each word a query and a key that differ.
+# often hot. The words *they* and *or* have little to do with any of these, and with each other 0.19. Now read the last
+# column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot a$. For likeness
+# that is right. For a look-up it is not: if *tea* needs *drink* to be understood, must *drink* need *tea* as much? And
+# by likeness every word finds itself first: the diagonal is the largest entry of each row. Chapter 4 gives each word a
+# query and a key that differ.
 
 # %% tags=["proof"]
 assert np.allclose(similarity_matrix(x, x), similarity_matrix(x, x).T)
@@ -539,8 +556,8 @@ print("the row of 'tea', reshaped:  ", wrong[5].round(2))
 
 # %% [markdown]
 # No error, the same shape, numbers of a believable size. `reshape` keeps the numbers in reading order and cuts them
-# into new rows, so that a "key" is now made of numbers from different words. One number gives it away, if
-# you know what to look for: the last, tea's likeness to itself, which is not 1.
+# into new rows, so that a "key" is now made of numbers from different words. One number gives it away, if you know what
+# to look for: the last, tea's likeness to itself, which is not 1.
 #
 # A sentence compared with itself must give a symmetric matrix, and vectors of length 1 a diagonal of ones. Where
 # queries and keys differ, neither helps. There, swap two keys: the result must be the old matrix with these two columns
@@ -551,7 +568,7 @@ assert np.allclose(right, right.T) and np.allclose(np.diag(right), 1)
 assert not np.allclose(wrong, wrong.T) and not np.allclose(np.diag(wrong), 1)
 
 # %% [markdown]
-# Keep the habit: after every function, ask what must hold *whatever the numbers are*, and assert it.
+# After every function, ask what must hold *whatever the numbers are*, and assert it.
 
 # %% tags=["quiz"]
 quiz.several_choices(

@@ -10,7 +10,8 @@
 #
 # A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. This chapter builds
 # a look-up that answers with a *blend* of all values, most of it from the best match, and shows why transformers divide
-# their scores by a square root: without it, many wide queries with entries of size 1 hardly learn.
+# their scores by a square root: a score sums many products, so the wider the vectors, the further apart the scores,
+# until the blend is a hard choice again, which cannot learn.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$ and the quotient rule. It takes about 25 minutes to
 # read, and 35 more for the exercises.
@@ -52,8 +53,8 @@ print("the best match is", drinks[best], "with price and litres", values[best])
 # %% [markdown]
 # Coffee wins with 6, tea has 5, and tea's **value**, what its key would have returned, is thrown away. Worse, turn the
 # query a little, and the answer stays the same, until it jumps to another drink. A machine that learns asks "if I
-# change this number a little, does the answer get better?" Here the reply is nearly always "nothing happens", so there is
-# nothing to learn from.
+# change this number a little, does the answer get better?" Here the reply is nearly always "nothing happens", so no
+# better query can be found in small steps.
 #
 # So give every key a *share*, and let the answer be a blend of all values: then every score counts a little.
 #
@@ -71,15 +72,15 @@ with np.errstate(all="ignore"):
         print(row, "->", (row / np.sum(row)).round(2))
 
 # %% [markdown]
-# The second line has the same differences as the first, ten points higher, and the winner's share fell from 0.67 to 0.36.
-# In the third the sum is 0, and in the last, our drinks, ice gets a negative share.
+# The second line has the same differences as the first, ten points higher, and the winner's share fell from 0.67 to
+# 0.36. In the third the sum is 0, and in the last, our drinks, ice gets a negative share.
 #
 # We could subtract the lowest score first. Then only differences count and nothing is negative. But now one bad key
-# changes how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ nearly 1
-# to 1. So demand a little more: **the ratio of two shares depends on the difference of these two scores, and on
-# nothing else.** A function that turns differences into ratios is the exponential, $e^{a - b} = e^a / e^b$, and up to
-# the base it is the only smooth one. So raise $e$, the base with the simplest derivative, to each score, and divide
-# by the sum. For the scores 0, 1, 2:
+# changes how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ nearly 1 to
+# 1. So demand a little more: **the ratio of two shares depends on the difference of these two scores, and on nothing
+#    else.** Say that $f(a - b)$ is this ratio. The ratio of $a$ to $c$ is that of $a$ to $b$ times that of $b$ to $c$,
+#    so $f(x + y) = f(x) f(y)$, and the only smooth functions that do this are the exponentials. So raise $e$, the base
+#    with the simplest derivative, to each score, and divide by the sum. For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -110,8 +111,8 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
-# Its results are called **weights**. In the function below, the largest score of each row, `highest`, is subtracted from
-# all. That changes no difference, so it changes no weight (**shift invariance**), and we shall need it soon.
+# Its results are called **weights**. In the function below, the largest score of each row, `highest`, is subtracted
+# from all. That changes no difference, so it changes no weight (**shift invariance**), and we shall need it soon.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -189,9 +190,9 @@ quiz.number(
 # ## The blend
 #
 # Now use the weights: multiply each value by its weight and add up. A sum whose weights are not negative and sum to 1
-# is a **weighted average**, or convex combination. It always lies between the values, never outside (of vectors, each
-# entry does). For $T$ queries at once, with weights $W$ of shape $(T, S)$ and values $V$ of shape $(S, D)$, it is one
-# more matrix product:
+# is a **weighted average**, or convex combination. It always lies between the values, never outside (for vectors, this
+# holds entry by entry). For $T$ queries at once, with weights $W$ of shape $(T, S)$ and values $V$ of shape $(S, D)$,
+# it is one more matrix product:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
 
@@ -272,8 +273,8 @@ assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
 assert (curves.argsort(axis=1) == scores.argsort()).all()
 
 # %% [markdown]
-# On the pages of this book you can move $\tau$ yourself: down until coffee has everything, then up until you can hardly
-# tell the four bars apart.
+# On the page you can move $\tau$ yourself: down until coffee has everything, then up until you can hardly tell the four
+# bars apart.
 
 # %% tags=["plot"]
 movable.temperature(drinks, scores)
@@ -289,12 +290,13 @@ with np.errstate(all="ignore"):
 print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 
 # %% [markdown]
-# `nan`, "not a number", three times. $e^{1000}$ is larger than any float64, so it **overflows** to infinity, and infinity
-# over infinity is undefined. In float16, which GPUs are fast at, the exponential of every score above 11.09 overflows.
+# `nan`, "not a number", three times. $e^{1000}$ is larger than any float64, so it **overflows** to infinity, and
+# infinity over infinity is undefined. In float16, which GPUs are fast at, the exponential of every score above 11.09
+# overflows.
 #
 # Only differences count, so `softmax` subtracts the largest score from all. The largest exponential is then $e^0 = 1$,
-# nothing can overflow, and the weights are the same. Very small weights may round to 0, which matters only where somebody
-# takes their logarithm (exercise 2).
+# nothing can overflow, and the weights are the same. Very small weights may round to 0, which matters where somebody
+# takes their logarithm (exercise 2) or divides by them.
 #
 # A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
 # minus infinity has no weights, and `check_scores` refuses it, as it refuses NaN and scores that have overflowed.
@@ -322,9 +324,9 @@ assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 #
 # $$-0.665 \cdot 0.090, \quad -0.665 \cdot 0.245, \quad 0.665 \cdot 0.335 \quad=\quad -0.060, \quad -0.163, \quad 0.223 .$$
 #
-# The three sum to 0, as they must: raise all three scores alike, and the weight stays. That was a row, *one weight* as
-# each score rises. A column is *all weights* as one score rises, and it sums to 0 too: what its key gains the others
-# lose.
+# The three sum to 0, as they must: raise all three scores alike, and the weight stays. $J$ is symmetric, so a column
+# has the same numbers as a row, read another way: a row is *one weight* as each score rises, a column *all weights* as
+# one score rises, and what its key gains the others lose.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -357,10 +359,6 @@ for j in range(3):
 # %% [markdown]
 # $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. **A softmax that is sure of itself has stopped
 # listening**: nudge its scores, and hardly anything moves. It is **saturated**.
-#
-# Temperature enters twice. With $w = \operatorname{softmax}(s / \tau)$ the derivative with respect to $s$ is, by the
-# chain rule, $J / \tau$: a high temperature keeps $J$ away from 0 and divides it at the same time. A low one multiplies
-# it, but as soon as the softmax is saturated $J$ vanishes much faster.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -434,7 +432,10 @@ assert all(0.25 < divided < 0.33 for _, divided in luckiest.values())
 # score of key $j$ is $q \cdot k_j / \tau$ with $\tau = \sqrt{d_k}$ or 1, so by the chain rule the derivative of the
 # weights with respect to the query is $J K / \tau$, with the keys as the rows of $K$. Its size, the root of the sum of
 # its squares (the *Frobenius norm*), limits how far the weights can move. Whether they move further with the division
-# or without is not obvious, because it keeps $J$ away from 0 and divides by $\tau$.
+# or without is not obvious: dividing keeps the softmax, and so $J$, away from 0, and it also divides by $\tau$. Take
+# two keys at width 1024, with the scores 40 and 20. Undivided, the second weight is $e^{-20}$, and the slope $w_1 w_2$
+# some two billionths. Divided by 32, the scores are 1.25 and 0.63 and the slope is 0.23; divided by 32 once more,
+# 0.007. Here the division wins by far. But had the scores been 21 and 20, it would lose.
 
 # %%
 dead = {}
@@ -456,12 +457,24 @@ for width in widths:
     shares = (dead[name, width] for name in ("undivided", "divided"))
     print(line + "   ", *(f"{share:4.0%}" for share in shares))
 
+
+# %% tags=["proof"]
+def slope(gap):
+    weight = 1 / (1 + np.exp(-gap))
+    return weight * (1 - weight)
+
+
+assert 1.9e-9 < slope(20) < 2.2e-9 and round(slope(20 / 32), 2) == 0.23
+assert round(slope(20 / 32) / 32, 3) == 0.007 and slope(1) > slope(1 / 32) / 32
+
 # %% [markdown]
-# Read the means first: undivided, the weights move *further* on average from width 4 on, 1.5 against 0.35 at 1024. But
-# at large widths the mean is carried by a few queries whose best two keys happen to be nearly even. The median
-# describes the typical query. At 64 its weights still move further undivided; at 1024, if it moves by a tiny step, they
-# move by at most 0.0002 of the step. Divided, no query's weights move by less than 0.01, at any width. Undivided, it is
-# about a sixth of the queries at 64 and nearly two thirds at 1024: inside attention this is the **vanishing gradient**.
+# Both happens. On average (the numbers in brackets) undivided weights move *further* from width 4 on, 1.5 against 0.35
+# at 1024, thanks to a few queries whose best two keys are nearly even. The median describes the typical query. At 64
+# its weights still move further undivided; at 1024 they move by 0.0002 of a tiny step. Divided, of 2,000 queries at
+# each width, none has weights that move by less than 0.01 of it. Undivided, at 64 about a sixth do, and at 1024 nearly
+# two thirds: a **vanishing gradient**, here within a single softmax. (A classifier's last softmax does not stall like
+# that: its loss is $-\ln w$, whose slope is large just where the model is confidently wrong. Inside attention nothing
+# says which weight was right.)
 #
 # Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of
 # that key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning
@@ -505,18 +518,19 @@ for width in (16, 64, 1024):
 
 # %% [markdown]
 # Divided, nearly every query finds its key, unless the learning rate is too small for a hundred steps: gradient ascent
-# with 0.1, and at width 16 Adam with 0.01. At these small learning rates the undivided are ahead, because the same
-# movement of a query changes their scores more. Undivided, the wider the keys, the fewer get there. At width 64, that
-# of the original transformer, gradient ascent leaves one in nine behind even at a learning rate of a million. Adam does
-# better, and leaves 4 to 12 percent behind; at 1024, about two thirds. Why does it leave any, although it divides
-# slopes by their size? Because of $\epsilon$: slopes far below it stay small. With $10^{-30}$ all arrive at 64, and
-# four of five at
-# 1024. So the slopes are there, but too small for the usual optimiser. The paper gives this as a guess: "we suspect
-#       that for large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function into
-#       regions where it has extremely small gradients".
+# with 0.1, and at width 16 Adam with 0.01. At these small learning rates the undivided version is ahead, because the
+# same movement of a query changes its scores more. Undivided, the wider the keys, the fewer get there. At width 64,
+# that of the original transformer, gradient ascent leaves one in nine behind even at a learning rate of a million. Adam
+# leaves 4 to 12 percent behind; at 1024, about two thirds. Why does it leave any, although it divides slopes by their
+# size? Because of $\epsilon$: slopes far below it stay small. With $10^{-30}$ all arrive at width 64, and at 1024 four
+# of five (what holds back the rest, we have not looked into). So the slopes are there, but too small for the usual
+# optimiser. The paper gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
+# magnitude, pushing the softmax function into regions where it has extremely small gradients".
 #
-# What counts is the variance of the scores, $v^2 d_k$. With $v = \tfrac13$, as PyTorch's `nn.Linear` starts, undivided
-# scores at width 64 have the variance 7, as those of width 7 would here: too small to do much harm at the start.
+# What counts is the variance of the scores, $v^2 d_k$. PyTorch's `nn.Linear` makes queries and keys with $v = \tfrac13$
+# from words of variance 1, so undivided scores at width 64 have the variance 7, the same as width 7 in our experiment:
+# too small to do much harm at the start. The wider the keys, and the larger their entries, the more the division
+# matters; and it costs next to nothing.
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is the
 # same function, so training can absorb any constant divisor. The division changes where training *begins*, with scores
@@ -543,7 +557,7 @@ assert min(*ends["divided", 64][1:], *ends["divided", 1024][1:]) > 0.95
 # attentions side by side, called **heads** (chapter 6), each with narrow keys of its own, and it is the width of one of
 # these.
 #
-# | divide by | in the original paper | why one would | but |
+# | divide by | in the original paper | the temptation | why it is wrong |
 # |---|---|---|---|
 # | $\sqrt{d_k}$ | $\sqrt{64} = 8$ | | this is the one |
 # | $\sqrt{d_\text{model}}$ | $\sqrt{512} \approx 22.6$ | 512, the width of a word, is usually quoted | one score sums the 64 entries of one head's key |
@@ -588,8 +602,8 @@ quiz.number(
 # %% [markdown]
 # ## Break it: the wrong axis
 #
-# A matrix of scores has two axes, `softmax` takes an `axis`, and it is easy to name the wrong one. Here are three queries
-# and three keys:
+# A matrix of scores has two axes, `softmax` takes an `axis`, and it is easy to name the wrong one. Here are three
+# queries and three keys:
 
 # %% tags=["nbval-check-output"]
 scores = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0], [1.0, 0.0, 1.0]])
@@ -612,8 +626,7 @@ except ValueError as error:
 
 # %% [markdown]
 # The middle query hands out weights that sum to 1.15, the last 0.86. `weighted_average` insists on sums of 1, and
-# catches it. In a square matrix of equal scores both axes give the same weights, and no check can tell. So test with
-# scores that differ, and with more keys than queries.
+# catches it. So test with scores that differ, and with more keys than queries.
 
 # %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)

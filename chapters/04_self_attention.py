@@ -10,11 +10,13 @@
 #
 # *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other
 # words. At the end of this chapter you have a function of eight lines that lets every word of a sentence look at all of
-# them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer.
+# them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer. Any two
+# words are then one step apart, however long the text, and all words are computed at once. The price is a weight for
+# every pair of words.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). It takes about 30 minutes to read, and 45 more for the
-# exercises. To write attention in ten minutes, read [three roles](#three-roles), [the definition](#the-definition), [the
-# masks](#leaving-a-word-out) and [the PyTorch module](#the-same-as-a-pytorch-module).
+# exercises. To write attention in ten minutes, read [three roles](#three-roles), [the definition](#the-definition),
+# [the masks](#leaving-a-word-out) and [the PyTorch module](#the-same-as-a-pytorch-module).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
 from functools import partial, wraps
@@ -70,9 +72,9 @@ for sentence in ("you import python with a script", "a python is a large snake")
     assert weights.max() > 0.99
 
 # %% [markdown]
-# *Python* attends to itself and to hardly anything else, because no other vector of length 1 has so large a cosine with
-# it, and at so low a temperature the largest score takes all. So leave the word itself out, with a score of minus
-# infinity, and look again.
+# *Python* attends to itself and to hardly anything else: its cosine with itself is 1, far above any other, and at so
+# low a temperature such a gap decides everything. So leave the word itself out, with a score of minus infinity, and
+# look again.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two look-ups by python, itself left out. In you import python with a script the weights are import 0.68, script 0.24, the rest at most 0.04; what python receives is near to import, imported, imports, exported, while the plain average of the words is near to with, you, and, for. In a python is a large snake the weight is 0.88 on snake; what it receives is near to snake, snakes, serpent, lizard, and the plain average to are, the, and, was."}}
 from classroom.diagram import Diagram
@@ -218,8 +220,9 @@ plt.show()
 # at itself: nothing in $W_Q$ and $W_K$ makes an action look for actions. What it cannot tell is *who* bites, because
 # that takes the order of the words, which is not in these vectors. At the same time *dog* and *man*, whose query is
 # $(0, 2)$, look for an action. They find *bites*, but its value is $(0, 0)$, so they learn nothing from it: a weight
-# says how much of a value is taken, and not whether there is anything in it. Nor can a softmax say *none*: a word that
-# needs nothing must still give away a weight of 1.
+# says how much of a value is taken, and not whether there is anything in it. That is useful, because a softmax cannot
+# say *none*: a word that needs nothing must still distribute a total weight of 1, and can give it to a word whose value
+# is zero.
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -230,8 +233,8 @@ assert np.allclose(weights[1] @ v, [0.955, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
 # The comparison with the search for a video breaks down in three ways. In a sentence every word asks *and* is found.
-# Nobody writes the titles, because queries and keys are learned together, so that they fit. And what comes back is a
-# blend of all the videos.
+# Nobody writes the titles: queries and keys are learned together, so they come to fit. And what comes back is a blend
+# of all the videos.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -271,7 +274,9 @@ quiz.one_choice(
 # | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
-# And in code, with nothing left out but checks. (The `mask` comes [below](#leaving-a-word-out).)
+# The scores are dot products now and no longer cosines, so that a long query can choose more sharply than a short one,
+# and the temperature is $\sqrt{d_k}$. In code, with nothing left out but checks (the `mask` comes
+# [below](#leaving-a-word-out)):
 
 
 # %%
@@ -296,8 +301,8 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # sentences goes through at once.
 #
 # There are $T \times S$ weights. For a sentence of 1,000 words that is a million, and a text twice as long has four
-# times as many. Both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are **quadratic** in the
-# length.
+# times as many. As written here, both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
+# **quadratic** in the length.
 #
 # The folded cell holds the version that the rest of the book imports, `scaled_dot_product_attention`, with its shapes
 # in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
@@ -355,8 +360,9 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 # %% [markdown]
 # And the question that chapter 2 left open is answered. There the matrix of similarities was symmetric: if *drink*
 # matters to *tea*, then *tea* matters to *drink*. Here the score of *bites* with *man* is 4, and that of *man* with
-# *bites* is 2. With one matrix for queries and another for keys, scores need not be symmetric: $q_i \cdot k_j = x_i \,
-# W_Q W_K^\top \, x_j^\top$, and the product $W_Q W_K^\top$ in the middle can be any matrix whose rank is at most $d_k$.
+# *bites* is 2. With one matrix for queries and another for keys, scores need not be symmetric:
+# $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the product $W_Q W_K^\top$ in the middle can be any matrix
+# whose rank is at most $d_k$.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -382,28 +388,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Why the square root?
 #
-# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) has the argument. A score is a sum of $d_k$
-# products; if these are independent, of mean 0 and variance 1, their sum has variance $d_k$, a standard deviation of
-# $\sqrt{d_k}$. Divided by that, it has variance 1 at every width. Without the division nearly all the weight of a wide
-# query is on one word before anything has been learnt, and there the softmax has hardly any slope to learn by. The
-# derivative of a weight with respect to its own scaled score is $w (1 - w)$; the column *slopes*, below, adds these up
-# over the nine keys: 8/9 where all weights are equal, and near 0 where there is little to learn by.
-
-# %%
-for d_k in (4, 64, 512):
-    rng = np.random.default_rng(d_k)
-    random_q, random_k = rng.standard_normal((2, 1000, 9, d_k))
-    scores = similarity_matrix(random_q, random_k)
-    print(f"d_k {d_k:3}: variance of a score {scores.var():5.1f}")
-    for name, each in (("undivided", scores), ("divided", scores / d_k**0.5)):
-        weights = softmax(each)
-        largest = weights.max(axis=-1).mean()
-        slopes = (weights * (1 - weights)).sum(axis=-1).mean()
-        print(
-            f"    {name:9} largest of 9 weights {largest:.2f}, slopes {slopes:.2f}"
-        )
-    assert abs(scores.var() / d_k - 1) < 0.05
-    assert 0.3 < largest < 0.35 and 0.75 < slopes < 0.85
+# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) has the argument and the experiment. A score
+# sums $d_k$ products, so scores of wide queries and keys lie further apart, and one word gets nearly all the weight
+# before anything has been learned. Divided by $\sqrt{d_k}$ they have the same spread at every width.
 
 # %% tags=["quiz"]
 slide_scores = np.array([89, 12, 32, 45, 73, 34])
@@ -449,12 +436,12 @@ quiz.number(
 # ## Leaving a word out
 #
 # Some words must not be seen. A **mask** is a boolean matrix, and in this book, as in PyTorch's
-# `scaled_dot_product_attention`, **True means: may attend**. Two kinds are common.
+# `scaled_dot_product_attention`, **True means *may attend***. Two kinds are common.
 #
 # A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later. A model that
 # writes a text word by word (an **autoregressive** model) does not have the later words yet. In training it is given
-# the whole text, so there they must be hidden ([chapter 9](09_decoder.ipynb)). The mask is a lower triangle, one row
-# for each query:
+# the whole text and has to guess each next word from those before, so there the later ones must be hidden, or it would
+# copy them ([chapter 9](09_decoder.ipynb)). The mask is a lower triangle, one row for each query:
 
 # %% tags=["nbval-check-output"]
 causal = np.tril(np.ones((3, 3), dtype=bool))
@@ -471,11 +458,11 @@ assert not np.allclose(*[output[2] for output in outputs])
 # %% [markdown]
 # *Dog* comes first and has only itself. *Bites* may attend to *dog* and to itself, and the weight that went to *man* is
 # divided between them, in proportion. Only the last word sees every word. To see that a causal mask works, change a
-# later word: no output before it may move, and its own must. Shapes and sums of weights prove nothing here, since
-# without a mask they are right, too.
+# later word: the outputs before it must not change, and its own must. Shapes and sums of weights prove nothing here,
+# since without a mask they are right, too.
 #
 # A **padding mask** hides filler. Sentences in a batch must be equally long, so short ones are filled up with padding,
-# and the padding is no key for anyone. It has one entry for each *key*, the same for all queries:
+# and no query may attend to the padding. The mask has one entry for each *key*, the same for all queries:
 
 # %% tags=["nbval-check-output"]
 batch = np.stack([small, small])  # (2 sentences, 3 tokens, width 3)
@@ -491,8 +478,8 @@ print(padded_weights[1].round(3))
 # padding holds, its column of weights is 0. Its *row* is computed like any other; nobody reads it. To hide both the
 # future and the padding, combine the two masks with `&`.
 #
-# Beware of two other conventions. In `nn.MultiheadAttention` and its `key_padding_mask`, True means: hidden. And a mask
-# of floats, 0 or 1, is not a mask: PyTorch's functions *add* it to the scores, and raise no error.
+# Beware of two other conventions. In `nn.MultiheadAttention` and its `key_padding_mask`, True means *hidden*. And a
+# mask of floats, 0 or 1, is not a mask: PyTorch's functions *add* it to the scores, and raise no error.
 #
 # ### Why minus infinity?
 #
@@ -523,8 +510,9 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # **A row with nothing to attend to.** If every key is hidden, every score is minus infinity, the largest one too, and
 # their difference is NaN, which spreads to everything it touches. It happens where padding stands before a text: under
 # a causal mask the first of the padding tokens sees itself only, and that is hidden. `attention` above gives NaN; the
-# folded function, which the book uses, refuses. PyTorch's own give NaN or zeros, depending on which is called, and how.
-# In a model you want the weights of such a row to be 0, as those of chapter 7's module are.
+# folded function, which the book uses, refuses. PyTorch's functions return NaN or zeros, depending on the function and
+# its arguments, and so does the module below. In a model you want the weights of such a row to be 0, as those of
+# chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -566,8 +554,8 @@ assert softmax(scaled * may)[2].round(2) == 0.09
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# In a model that trains, attention is written in PyTorch. `nn.Linear` without bias is a matrix that training can change,
-# and `.mT` swaps the last two axes.
+# In a model that trains, attention is written in PyTorch. `nn.Linear` without bias is a matrix that training can
+# change, and `.mT` swaps the last two axes.
 
 # %%
 import torch
@@ -650,10 +638,13 @@ assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# One shared matrix hardly helps, because then every query *is* the word's own key. The scores $X W (X
-# W)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0. With two random
-# matrices a word's query has no more to do with its own key than with any other, which is a start that favours nobody.
-# An attention that always picks its own word fetches nothing new.
+# At the start one shared matrix hardly helps, because then every query *is* the word's own key. The scores
+# $X W (X W)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0. With two
+# random matrices a word's query has no more to do with its own key than with any other, which is a start that favours
+# nobody. An attention that always picks its own word fetches nothing new. Training can mend the habit, or a mask:
+# [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where there is nobody
+# else, and then a shared matrix does as well. But the symmetry stays. *Bites* could not want *man* more than *man*
+# wants *bites*.
 #
 # ### What is the third matrix for?
 #
@@ -687,14 +678,15 @@ for used in (8, 16):
 # Without $W_V$ half of the two words' squared length is lost, because no linear map can tell the terms of a sum apart
 # where both may point in the same directions. A matrix, even a random one, turns what was found into other directions
 # than those the word itself uses, and nothing is lost, provided there is room: 8 and 8 numbers fit in 16, two full
-# words do not, and then it gains nothing. The matrix also
-# sets the width of what is handed over, and lets a word hand over something other than what it is found by: *man* was
-# found as *alive* and handed over *human* as well.
+# words do not, and then it gains nothing. (A matrix that acts on the blend afterwards would do the same, and chapter 6
+# has one; for a single head the two count as one product.) The matrix also sets the width of what is handed over, and
+# lets a word hand over something other than what it is found by: *man* was found as *alive* and handed over *human* as
+# well.
 #
 # ### Are Q, K and V the word vectors?
 #
-# No. They are three projections of them. In self-attention they have the same *source*, but *bites* entered as $(0, 1,
-# 0)$; its query was $(2, 0)$, its key $(0, 1)$, its value $(0, 0)$.
+# No. They are three projections of them. In self-attention they have the same *source*, but *bites* entered as
+# $(0, 1, 0)$; its query was $(2, 0)$, its key $(0, 1)$, its value $(0, 0)$.
 
 # %% [markdown]
 # ## Are the weights based on position?
@@ -829,11 +821,11 @@ for name, version in versions.items():
     print("{:24}{:>6}{:>15}{:>9}{:>15}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too, and a
-# scale that depends on the number of queries. No division at all passes every check but the last: its weights are
-# positive, sum to 1 and follow the words around. It takes known numbers or an independent reference to see it, which is
-# why the tests of this book compare every function with one. Test with a $d_k$ that differs from the number of words:
-# where both are 9, the two roots agree.
+# Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too, and
+# here the scale, which depends on the number of queries. No division at all passes every check but the last: its
+# weights are positive, sum to 1 and follow the words around. It takes known numbers or an independent reference to see
+# it, which is why the tests of this book compare every function with an independent implementation. Test with a $d_k$
+# that differs from the number of words: where both are 9, the two roots agree.
 
 # %% [markdown]
 # ## Exercises
@@ -1055,13 +1047,13 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Every word makes a query, a key and a value from its own vector, by three learned matrices. Its query
-# is compared with all keys, the scores are divided by the root of the key's width, and the softmax of these says in which
-# proportions the word receives the values. All words do so at once, and the order of the words plays no part until it is
-# put into the vectors or a mask.
+# Every word makes a query, a key and a value from its own vector, by three learned matrices. Its query is compared with
+# all keys, the scores are divided by the root of the key's width, and the softmax of these says in which proportions
+# the word receives the values. All words do so at once, and the order of the words plays no part until it is put into
+# the vectors or a mask.
 #
-# **Sources.** The formula, and the names: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762). A shared matrix:
-# [Kitaev, Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). The nine tokens come from a [forum
+# **Sources.** The formula, and the names: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762). A shared
+# matrix: [Kitaev, Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). The nine tokens come from a [forum
 # answer](https://stats.stackexchange.com/a/502203), the scores of *Hi* from a set of slides.
 #
 # **Next.** [Chapter 5](05_position.ipynb) gives each word a position, so that *dog bites man* and *man bites dog*

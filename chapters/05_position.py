@@ -28,8 +28,8 @@ transformer_map(built=5)
 #
 # ## The same words in another order
 #
-# Here is what chapter 4 found, once more: three words with random vectors, three random projections, two orders, and the
-# verb receives the same in both (**permutation equivariance**).
+# Here is what chapter 4 found, once more: three words with random vectors, three random projections, two orders, and
+# the verb receives the same in both (**permutation equivariance**).
 
 # %%
 import numpy as np
@@ -85,14 +85,20 @@ for t in (1, 2, 50):
     )
 
 # %% [markdown]
-# **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: all that is left is the
-# large number. **The index over the length** keeps its size, but a step of one word is 0.250 in a short sentence and
-# 0.025 in a long one, so "the word before me" looks different every time. **One-hot** tells positions apart and nothing
-# else: position 0 is as far from its neighbour as from position 50, and position 100 has no column at all. (Multiplied by
-# a matrix, it picks a row of that matrix. That is the learned table that we meet below.)
+# **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: all that is left is the large
+# number. **The index over the length** keeps its size, but a step of one word is 0.250 in a short sentence and 0.025 in
+# a long one, so "the word before me" looks different every time. **One-hot** tells positions apart, but no two are
+# nearer than others: position 0 is as far from its neighbour as from position 50, and position 100 has no column at
+# all. (Multiplied by a matrix, it picks a row of that matrix. That is the learned table that we meet below.)
+#
+# What about a small step of fixed size, $t / 10{,}000$? It is bounded for any text that we shall meet, and looks the
+# same everywhere. But then a ten-thousandth is all that tells a word from its neighbour, and a head that wants the one
+# and not the other needs enormous matrices. A single number cannot be slow enough for a long text and fine enough for
+# two neighbours. Several numbers can, as hours, minutes and seconds do.
 #
 # So here is the wish list. Every position should be *different*, with *bounded* numbers. A step of one should look *the
-# same everywhere*. Neighbouring positions should be *similar*. And there should be no last position.
+# same everywhere*. Neighbouring positions should be *similar*, so that what is learned at one position nearly holds at
+# the next, and a head can attend to a whole neighbourhood. And there should be no last position.
 
 # %% tags=["proof"]
 assert round(cosine_similarity(dog + 100, man + 100), 3) == 1.000
@@ -102,7 +108,8 @@ assert cosine_similarity(dog, man) < 0.5
 # ## A counter with smooth digits
 #
 # A counter does some of that. In binary, the ones flip at every step, the twos at every second, the fours at every
-# fourth. With $n$ digits of 0 or 1, each at its own pace, it tells $2^n$ positions apart, with bounded numbers.
+# fourth. With $n$ digits of 0 or 1, each at its own pace, it tells $2^n$ positions apart, with bounded numbers. But
+# neighbours need not be similar: from 7 to 8, 0111 to 1000, every digit changes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels over positions 0 to 15. Above, four binary digits as black and white cells; the lowest flips at every step, the highest once. Below, four cosine waves with the same periods, 2, 4, 8 and 16, running smoothly between 1 and -1."}}
 positions = np.arange(16)
@@ -135,9 +142,9 @@ below.spines["left"].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# Above, each digit jumps. Below, a wave has the same period and does not jump. A wave is a smooth digit, and smooth is
-# what we need, because neighbouring positions should be similar. The fastest wave here has period 2, and at whole
-# positions it is as jumpy as the digit, so the encoding below starts with a slower one.
+# Above, each digit jumps. Below, a wave has the same period and does not jump. A wave is a smooth digit: between
+# neighbours it changes little, unless it is the fastest. The fastest wave here has period 2, and at whole positions it
+# is as jumpy as the digit, so the encoding below starts with a slower one.
 #
 # ## Sines and cosines
 #
@@ -185,7 +192,7 @@ assert np.allclose(
 )
 
 # %% [markdown]
-# These are the four columns of $D = 8$ that hold a sine. Each wave is ten times as slow as the one before, and the last
+# For a longer look, here are the four sines of $D = 8$. Each wave is ten times as slow as the one before, and the last
 # two have hardly begun when a sentence is over:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four waves over positions 0 to 63 for width 8, with a dot at each position. The first has a period of 6.3 positions and goes round ten times, the second a period of 63 and goes round once, the third, of period 628, rises slowly, and the fourth, of period 6,283, is nearly flat."}}
@@ -270,12 +277,12 @@ for d_model in (4, 8, 16, 32):
     print(f"D {d_model:2}: nearest to position 0 is {nearest:4}, {apart:.2f} apart")
 
 # %% [markdown]
-# Tick off the list; that near positions are similar, and that a step is the same everywhere, follows below. Bounded:
-# between −1 and 1. No last position: the formula takes any $t$. Every row has the same length, $\sqrt{D/2}$, because
-# each pair contributes $\sin^2 + \cos^2 = 1$. Different: at every width, but how well *apart* depends on it. With $D =
-# 4$, position 1885 is nearly position 0, because both pairs are back where they began, the one after three hundred
-# turns and the other after three. With $D = 16$ or 32, of the first ten thousand positions none is nearer than the
-# neighbour.
+# Go through the list. Two wishes, that near positions are similar and that a step looks the same everywhere, get a
+# section each below. Bounded: between −1 and 1. No last position: the formula takes any $t$. Every row has the same
+# length, $\sqrt{D/2}$, because each pair contributes $\sin^2 + \cos^2 = 1$. Different: no two positions are equal at
+# any width, but how far *apart* they are depends on it. With $D = 4$, position 1885 is nearly position 0, because both
+# pairs are back where they began, the first after 300 turns and the second after 3. With $D = 16$ or 32, no position
+# below ten thousand is nearer than the neighbour.
 #
 # ### Why 10,000?
 #
@@ -308,8 +315,9 @@ plt.show()
 # slowest pair comes round only after 47,000, far longer than any sentence. With a million it falls more slowly still,
 # even at first: at a distance of 10 the similarity is 0.76 rather than 0.66. Fast pairs tell near positions apart and
 # slow pairs far ones, and a larger base trades the former for the latter. Models for long texts that turn their vectors
-# ([below](#turning-instead-of-adding)) use larger bases, Llama 3 500,000 ([Grattafiori and others,
-# 2024](https://arxiv.org/abs/2407.21783)).
+# ([below](#turning-instead-of-adding)) use larger bases; Llama 3 uses 500,000 ([Grattafiori and others,
+# 2024](https://arxiv.org/abs/2407.21783)). So the base must be large for the texts that are read; the paper gives no
+# reason for this very number.
 
 # %%
 left_at = {}
@@ -339,7 +347,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Because training would otherwise take too long",
-        "A model without positions can be trained. It never learns what depends on order.",
+        "A model without positions can be trained. Without a causal mask, it never learns what depends on order.",
     ),
 )
 
@@ -381,8 +389,8 @@ quiz.number(
 # $$\bigl(\sin \omega (t + k),\; \cos \omega (t + k)\bigr) = \bigl(\sin \omega t,\; \cos \omega t\bigr) \begin{pmatrix} \cos \omega k & -\sin \omega k \\ \sin \omega k & \cos \omega k \end{pmatrix} .$$
 #
 # One such block for each pair, along the diagonal of a $D \times D$ matrix $R_k$, and a step of $k$ looks the same from
-# every position: $p_{t+k} = p_t R_k$. That is the better reason for pairs, because with sines alone there is no such
-# matrix.
+# every position: $p_{t+k} = p_t R_k$. That is the better reason for pairs. With sines alone there is no such matrix: at
+# $t = 0$ all of them are 0, and 0 times any matrix is 0.
 
 
 # %% tags=["export"] module="by_hand.positions"
@@ -409,9 +417,9 @@ for shift in range(-49, 50):
     assert np.allclose(rotation @ rotation.T, np.eye(32))  # lengths and angles stay
 
 # %% [markdown]
-# This can make the encoding useful to attention, because a query matrix can *be* a rotation. If $W_Q$ is $R_{-1}$
-# and $W_K$ the identity (so that $d_k = D$), the query of position $t$ points exactly at the encoding of position $t -
-# 1$: "one word back", with the same matrix at every position. Here it is for the positions alone, without words.
+# This can make the encoding useful to attention, because a query matrix can *be* a rotation. If $W_Q$ is $R_{-1}$ and
+# $W_K$ the identity (so that $d_k = D$), the query of position $t$ points exactly at the encoding of position $t - 1$:
+# "one word back", with the same matrix at every position. Here it is for the positions alone, without words.
 
 # %%
 look_back = 20 * rotation_matrix(-1, 32)  # the factor makes the choice sharper
@@ -424,8 +432,17 @@ names = [str(t) for t in range(8)]
 plots.attention_map(weights, names, names)
 plt.show()
 
+# %% tags=["proof"]
+_, plain = self_attention(
+    sinusoidal_positions(8, 32), look_back / 20, np.eye(32), np.eye(32)
+)
+assert np.allclose(weights[[1, 2, 7], [0, 1, 6]], [0.92, 0.85, 0.85], atol=0.005)
+assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
+
 # %% [markdown]
-# One matrix does it at all positions at once, here at $D = 32$.
+# Each position gives 0.85 to the one before it (position 1 gives 0.92), and all by the same matrix. Position 0 has none
+# before it, and gives most to itself. The factor 20 is the price of similar neighbours: their scores differ by little,
+# and without it no weight would be above 0.21.
 #
 # ### The dog and the man
 #
@@ -505,9 +522,9 @@ assert (
 # %% [markdown]
 # The peak is the position itself. From there the curve falls for a few words, and then it ripples: in this picture,
 # whose width is 16, the product at a distance of six is a little higher than at two. So a product depends on the
-# distance alone, but the distance cannot be read off it. On the whole, at widths from 16 on, near positions are more
-# alike than far ones. And the curve is its own mirror image: one word *before* and one word *after* give the same
-# product. A rotation in $W_Q$ tells them apart.
+# distance alone, but a larger product need not mean a smaller distance. On the whole, at widths from 16 on, near
+# positions are more alike than far ones. And the curve is its own mirror image: one word *before* and one word *after*
+# give the same product. A rotation in $W_Q$ tells them apart.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -536,12 +553,12 @@ quiz.one_choice(
 # A model could also start with a random vector for every position and train it, like the word vectors. BERT and GPT-2
 # have such **learned position embeddings**.
 #
-# Take a small task: every position must attend to the position before it. The scores are $P A P^\top$ with a matrix $A$
-# to be found. In one version $P$ holds sinusoids; in the other it starts at random and is trained along with $A$. Both
-# practise on positions 0 to 23, and are then tested on 24 to 47 (**extrapolation**). Training is the subject of
-# [chapter 7](07_learning.ipynb). For now it is enough that both versions learn in the same way, at five learning rates,
-# each with three seeds, and that the means at the best and at the worst learning rate are printed. The best learning
-# rate is chosen by its result beyond 23, which flatters both.
+# Take a small task: every position must attend to the position before it. The scores are $P A P^\top$, where $P$ has a
+# row for each position and $A$, to be found, stands for $W_Q W_K^\top$. In one version $P$ holds sinusoids; in the
+# other it starts at random and is trained along with $A$. Both practise on positions 0 to 23, and are then tested on 24
+# to 47 (**extrapolation**). Training is the subject of [chapter 7](07_learning.ipynb). For now it is enough that both
+# versions learn in the same way, at five learning rates, each with three seeds, and that the means at the best and at
+# the worst learning rate are printed. The best learning rate is chosen by its result beyond 23, which flatters both.
 #
 # **Predict first.** How often does each attend to the right position beyond 23?
 
@@ -624,9 +641,10 @@ for d_model in (16, 32, 64, 128):
 #
 # Adding first is the case $W_1 = W_2$: this saves the second matrix and the extra width, but gives up some freedom. A
 # score $(x_t + p_t) \, M \, (x_s + p_s)^\top$, with $M = W_Q W_K^\top$, then has four terms: word with word, word with
-# position, position with word, position with position. And concatenation is a special case of adding, too: $(x, 0) +
-# (0, p) = (x, p)$, as with the dog and the man. That takes dimensions that the words leave free, and at a given $D$
-# room for positions is room taken from words. But word vectors are learned, and can leave that room wherever it helps.
+# position, position with word, position with position. And concatenation is a special case of adding, too:
+# $(x, 0) + (0, p) = (x, p)$, as with the dog and the man. That takes dimensions that the words leave free, and at a
+# given $D$ room for positions is room taken from words. But word vectors are learned, and can leave that room wherever
+# it helps.
 #
 # Can the sum be taken apart when nobody has left any room? Try it: 50 random words, 32 positions, half of all 1,600
 # combinations to fit two linear maps by least squares (the column of ones is their constant), the other half to test
@@ -653,10 +671,10 @@ directions = np.linalg.svd(sinusoidal_positions(32, 64), compute_uv=False)
 assert (directions > directions[0] / 100).sum() == 12  # a dozen
 
 # %% [markdown]
-# At width 256 both come back, in every held-out combination, because 50 words and a dozen directions of positions (the
-# 32 encodings vary little in any other) fit in 256 dimensions with room to spare. At 64 they nearly fill the space, and
-# the position suffers. A real vocabulary has far more words than dimensions, so random vectors would leave no room; but
-# word vectors are learned.
+# At width 256 both come back, in every held-out combination, because 50 words and 32 positions are 82 directions, which
+# fit in 256 dimensions with room to spare. They do not fit in 64, and the position suffers. (It suffers only somewhat,
+# because positions hardly vary outside a dozen of their directions.) A real vocabulary has far more words than
+# dimensions, so random vectors would leave no room; but word vectors are learned.
 #
 # ### Why multiply the embedding by the root of the width?
 #
@@ -683,9 +701,9 @@ assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 # %% [markdown]
 # These are shares of the squared norm, at $D = 512$. Started small and multiplied, word and position are of comparable
 # size: a third is position. Started small and *not* multiplied, nearly everything is position. With PyTorch's default
-# start it is the other way round: leave the factor out and the two are balanced; put it in, and the position is a tenth
-# of a percent: the word's vector is some 30 times as long. Training can still find it there, but beside the word it
-# starts out as next to nothing.
+# start it is the other way round: leave the factor out and the two are comparable; put it in, and the position is a
+# tenth of a percent: the word's vector is some 30 times as long. Training can still find it there, but beside the word
+# it starts out as next to nothing.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -714,7 +732,7 @@ quiz.several_choices(
 # A step is a rotation, so distance can enter the scores in another way. Do not add anything to the words. Instead, turn
 # each pair of entries of a *query* by its angle at the query's position, and each pair of a *key* by its angle at the
 # key's position. A head has $d_k$ entries, so $d_k$ takes the place of $D$ in the frequencies. With $R_t$ for the
-# rotation by $t$ steps,
+# rotation by $t$ steps, a query $q$ at position $t$ and a key $k$ at position $s$ have the score
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
@@ -722,8 +740,8 @@ quiz.several_choices(
 # their positions: the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where it
 # stands, even though the dot product of two encodings depends on their distance only. Positions that turn queries and
 # keys are called **rotary positions** (RoPE). They are applied in every layer, so that no layer has to remember them;
-# the values are not turned, because only the scores need the distance; and distance enters every score by itself, where
-# added positions must be picked out by $W_Q$ and $W_K$. Llama ([Touvron and others,
+# the values are not turned, because only the scores need the distance; and distance enters every score by itself,
+# whereas added positions must be picked out by $W_Q$ and $W_K$. Llama ([Touvron and others,
 # 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. For longer texts their angles
 # are rescaled (*position interpolation*, [Chen and others, 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and
 # others, 2023](https://arxiv.org/abs/2309.00071)). Others subtract a multiple of the distance from each score ([ALiBi,
@@ -775,8 +793,8 @@ assert np.allclose(mended, at_once) and not np.allclose(one_by_one, at_once)
 #
 # ### Exercise 1: A page of short sentences
 #
-# *Easy, 10 minutes.* To save room, several sentences are often packed into one row. Each must count its positions
-# from 0. Given the lengths, return the positions of all tokens: for `[3, 2]` that is `[0, 1, 2, 0, 1]`.
+# *Easy, 10 minutes.* To save room, several sentences are often packed into one row. Each must count its positions from
+# 0. Given the lengths, return the positions of all tokens: for `[3, 2]` that is `[0, 1, 2, 0, 1]`.
 
 
 # %% tags=["exercise"]
@@ -819,8 +837,8 @@ verdict
 # %% [markdown]
 # ### Exercise 2: Where is it?
 #
-# *Medium, 15 minutes.* Somebody hands you an encoding and not its position. Find the position
-# below `limit` whose encoding comes closest. Use only what this chapter showed about dot products.
+# *Medium, 15 minutes.* Somebody hands you an encoding and not its position. Find the position below `limit` whose
+# encoding comes closest. Use only what this chapter showed about dot products.
 
 
 # %% tags=["exercise"]
@@ -947,10 +965,11 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# By itself attention has no sense of order, so a vector for the position is added to each word before the
-# first layer. Sines and cosines of many frequencies make such vectors: bounded, well apart if there are enough of them,
-# similar when near, and a step of $k$ words is the same rotation from any position, which a query matrix can hold.
-# Learned positions work too, up to the longest text seen in training.
+# By itself attention has no sense of order, so a vector for the position is added to each word before the first layer.
+# Sines and cosines of many frequencies make such vectors: bounded, well apart if there are enough of them, similar when
+# near, and a step of $k$ words is the same rotation from any position, which a query matrix can hold. Learned positions
+# work too, up to the longest text seen in training; beyond it sinusoids can work, and often do not. Rotary positions
+# turn queries and keys instead of adding anything.
 #
 # **Sources.** Sinusoids: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.5. Learned positions
 # in a convolutional model, before that: [Gehring and others (2017)](https://arxiv.org/abs/1705.03122). Rotary

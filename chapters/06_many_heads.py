@@ -12,8 +12,8 @@
 # chapter builds **multi-head attention**, the form of attention that transformers use, in eight lines, gives it as a
 # PyTorch module ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
 #
-# You need [chapter 4](04_self_attention.ipynb) and the rotation of [chapter 5](05_position.ipynb#a-step-is-a-rotation).
-# It takes about 25 minutes to read, and 45 more for the exercises.
+# You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). It takes
+# about 25 minutes to read, and 45 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
 from functools import partial, wraps
@@ -97,13 +97,16 @@ plt.show()
 #
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
 # of $\alpha$ would do: two equations for two unknowns. The nearer they are to each other, the more a little noise
-# hurts. To hand over a whole name, a head must be as wide as a name. In a real model a word has 512 numbers and a head
-# 64, so it hands over what its $W_V$ has picked.
+# hurts. To hand over a whole name, a head must be as wide as a name. In the original transformer a word has 512 numbers
+# and a head 64, so it hands over what its $W_V$ has picked.
 #
-# Note what this does and does not show. It is about a *matrix*, and about two things that fill the same 8 dimensions.
-# In chapter 5 word and position could be taken apart, because there was room for both. A later part that is not linear
-# could memorise which average belongs to which pair. And two layers of one head could fetch one name after the other,
-# if the first is passed on beside the second (chapter 8); two heads do it in one layer.
+# No attention runs here, and none is needed: whatever the scores, what one head hands over is such an average. Could
+# its $W_V$ not write the first name into other numbers than the last, as each word carries its position? No: $W_V$ is
+# the same matrix for every word, and a position is only added, so all names land in the same numbers. The experiment is
+# about a *matrix*, and about two things that fill the same 8 dimensions. In chapter 5 word and position could be taken
+# apart, because there was room for both. A later part that is not linear could memorise which average belongs to which
+# pair. And two layers of one head could fetch one name after the other, if the first is passed on beside the second
+# (chapter 8); two heads do it in one layer.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -176,17 +179,20 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # ## The definition
 #
 # There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$, where $d_k = D / H$ is the **head
-# dimension**, so $D$ must be divisible by $H$. The width of queries and keys limits how finely a head can choose, that
-# of the values, $d_v$, how much it can hand over; here the two are the same. That $H d_k = D$ is a habit that keeps the
-# cost constant: with $W_O$ of shape $(H d_k, D)$ any $d_k$ would do.
+# dimension**, so $D$ must be divisible by $H$. This choice keeps the cost the same for any number of heads. It is a
+# convention: with $W_O$ of shape $(H d_k, D)$ any $d_k$ would do. Nor need the values be as wide as queries and keys.
+# The width of queries and keys limits how finely a head can choose ([below](#what-if-a-head-is-too-narrow)), and the
+# width of the values limits how much it can hand over.
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
 # $$\operatorname{MultiHead}(X) = \bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O .$$
 #
-# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. The paper
-# speaks of different *representation subspaces*, but nothing forces these apart. The last matrix, the **output
-# projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each other.
+# The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. The last
+# matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each
+# other. The paper says that they attend to different *representation subspaces*, but nothing forces them to be
+# different. They become so because they start with different random matrices: two heads that started equal, their rows
+# of $W_O$ too, would get equal gradients and stay equal.
 #
 # ### Heads are a sum
 #
@@ -195,9 +201,9 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
 #
 # The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. A head's rows say where in
-# the word's vector it writes. Its $W_V$ and its rows of $W_O$ matter only through their product, the head's **OV
-# circuit**, and so do its $W_Q$ and $W_K$, the **QK circuit** ([Elhage and others,
-# 2021](https://transformer-circuits.pub/2021/framework/index.html)).
+# the word's vector it writes. Without biases, its $W_V$ and its rows of $W_O$ matter only through their product, the
+# head's **OV circuit**, and so do its $W_Q$ and $W_K$ (unless rotary positions turn what comes between), the **QK
+# circuit** ([Elhage and others, 2021](https://transformer-circuits.pub/2021/framework/index.html)).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -218,6 +224,21 @@ drawing.sum(5.95, 1.25)
 drawing.arrow((6.05, 1.25), (6.45, 1.25))
 drawing.text(6.62, 1.25, "out")
 plt.show()
+
+# %% [markdown]
+# ### What $W_O$ joins
+#
+# $W_O$ decides where each head writes, and whether two heads write into the same numbers, which lets them work
+# together. Take the dog and the man again, and let $W_O$ compute one number, *dog bites* minus *dog is bitten*: the
+# first entry of head 1 minus the first of head 2. It is about +1 in *dog bites man*, and about −1 in *man bites dog*.
+
+# %%
+who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
+for name, sentence in (("dog bites man", news), ("man bites dog", joke)):
+    heads, _ = heads_by_loop(sentence, w_q, w_k, w_v, num_heads=2)
+    bites = (heads @ who)[1, 0]
+    print(f"{name}: dog bites minus dog is bitten {bites:5.2f}")
+    assert np.isclose(bites, 1 if name.startswith("dog") else -1, atol=0.01)
 
 # %% [markdown]
 # ### In code
@@ -305,8 +326,8 @@ plt.show()
 # Each cell carries its row and column in the first matrix. Attention works on the last two axes, and treats heads as it
 # treats the sentences of a batch: each by itself.
 #
-# The folded cell has the same for the rest of the book, `multi_head_attention`: its shapes in the signature, with a
-# mask, and with queries that need not come from the same words as keys and values.
+# The folded cell holds the version that the rest of the book uses, `multi_head_attention`: its shapes in the signature,
+# with a mask, and with queries that need not come from the same words as keys and values.
 
 
 # %% tags=["export", "hide-input"] module="by_hand.multihead"
@@ -418,7 +439,7 @@ theirs, _ = pytorchs(x, memory, memory)
 assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 
 # %% [markdown]
-# With the same matrices it agrees with `nn.MultiheadAttention`, causal or across.
+# With the same matrices it agrees with `nn.MultiheadAttention`, with a causal mask and as cross-attention.
 
 # %% tags=["proof"]
 per_head, _ = heads_by_loop(sequence, w_q, w_k, w_v, 4)
@@ -427,18 +448,6 @@ terms = [
     for rows in (slice(4 * h, 4 * h + 4) for h in range(4))
 ]
 assert np.allclose(sum(terms), mixed)
-
-# %% [markdown]
-# ### What $W_O$ joins
-#
-# $W_O$ decides where each head writes, and whether two heads write into the same numbers, which lets them work
-# together. Take the dog and the man again, and let $W_O$ compute one number, *dog bites* minus *dog is bitten*: the
-# first entry of head 1 minus the first of head 2. It is about +1 in *dog bites man*, and about −1 in *man bites dog*.
-
-# %%
-who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
-print("dog bites minus dog is bitten:", *(received @ who)[:, 1, 0].round(2))
-assert np.allclose((received @ who)[:, 1, 0], [1, -1], atol=0.01)
 
 # %% tags=["quiz"]
 quiz.number(
@@ -478,12 +487,12 @@ for num_heads in (1, 8, 64):
     print(f"{heads}: {parameters:,} parameters, {products:,} products")
 
 # %% [markdown]
-# The same number of parameters, and the same number of multiplications. More heads are narrower heads, and $H \cdot
-# d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, with the time for their softmaxes
-# and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each with fewer
-# numbers. In practice one chooses the head dimension, often 64 or 128, and $H$ follows. In row A of the paper's table
-# 3, where the translations score between 24.9 and 25.8 BLEU, a single head is 0.9 worse than eight, 16 heads of width
-# 32 are as good as eight of 64, and 32 heads of width 16 are 0.4 worse.
+# The same number of parameters, and the same number of multiplications. More heads are narrower heads, and
+# $H \cdot d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, with the time for their
+# softmaxes and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each with
+# fewer numbers. In practice one chooses the head dimension, and $H$ follows: 64 in the original transformer, 128 in
+# Llama. In row A of the paper's table 3 a single head is 0.9 BLEU worse than eight, 16 heads of width 32 are as good as
+# eight of 64, and 32 heads of width 16 are 0.4 worse.
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -515,9 +524,11 @@ assert (change > 0.01).all()
 # most $d_k$, so that a head can tell keys apart in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and
 # others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a sentence have that rank at most, too, so
 # where a sentence has many more words than a head has numbers, not every pattern of weights is possible. With $d_k = 1$
-# a query can ask for the largest or for the smallest of one number, and for nothing between. In the paper, eight heads
-# with keys of width 16 in place of 64 lose 0.7 BLEU, part of which may be due to the smaller model. What a head hands
-# over is bounded in the same way, by the width of its values.
+# a query can ask for the largest or for the smallest of one number, but never for a value in between. With $d_k = 2$
+# the keys can lie on a circle, where each can be picked by a query that points at it; but with many keys, neighbours on
+# the circle differ by little, and the query must be long. Each further dimension gives the keys room. In the paper,
+# eight heads with keys of width 16 in place of 64 lose 0.7 BLEU, part of which may be due to the smaller model. What a
+# head hands over is bounded in the same way, by the width of its values.
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -612,14 +623,16 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
 # In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no
-# other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation, and
-# training found it. Look through the others. Some attend to the special token at the end, `[SEP]`, which [Clark and
-# others (2019)](https://aclanthology.org/W19-4828/) read as where a head rests that finds nothing. And many heads can
-# go: Voita and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15
-# BLEU; Michel and others found layers that manage with a single one. That several heads *can* do in one layer what one
-# cannot does not mean that each trained head does something of use. A map of weights shows neither what a head hands
-# over nor whether another hands over the same. To see whether two heads attend to the same words, compare their weights
-# on the same sentences; to see whether one is needed, switch it off, as chapter 15 does.
+# other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation (here
+# positions are learned, and nothing rotates), and training found it. Look through the others. Some attend to the
+# special token at the end, `[SEP]`, which [Clark and others (2019)](https://aclanthology.org/W19-4828/) take for a rest
+# of heads that find nothing to attend to. And many heads can go: Voita and others pruned 38 of the 48 heads in a
+# translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and others found layers that manage with
+# a single one. Why train so many, then? One does not know beforehand which will be of use, and pruned models are found
+# by training the large one first. That several heads *can* do in one layer what one cannot does not mean that each
+# trained head does something of use. A map of weights shows neither what a head hands over nor whether another hands
+# over the same. To see whether two heads attend to the same words, compare their weights on the same sentences; to see
+# whether one is needed, switch it off, as chapter 15 does.
 
 # %% [markdown]
 # ## Break it: merged without the swap
@@ -797,9 +810,10 @@ verdict
 # %% [markdown]
 # ### Exercise 3: One head in two
 #
-# *Harder, 20 minutes.* Two heads can always do what one head of the same width does. Given the matrices $W_Q$, $W_K$,
-# $W_V$ of one head, all $(D, D/2)$, return $(D, D)$ matrices for two heads that both compute what this one does, and a
-# $W_O$ of shape $(D, D)$ that gives their *average* in the first $D/2$ numbers of each word, and 0 in the others.
+# *Harder, 20 minutes.* Two heads can always do what one head does that is as wide as each of them. Given the matrices
+# $W_Q$, $W_K$, $W_V$ of one head, all $(D, D/2)$, return $(D, D)$ matrices for two heads that both compute what this
+# one does, and a $W_O$ of shape $(D, D)$ that gives their *average* in the first $D/2$ numbers of each word, and 0 in
+# the others.
 
 
 # %% tags=["exercise"]
@@ -888,5 +902,4 @@ verdict
 # (2019)](https://arxiv.org/abs/1905.10650).
 #
 # **Next.** Part I ends here: attention, positions, heads, by hand and with matrices that we chose. Part II lets them
-# learn. What people often get wrong about all this, and the chapter that measures it, are in a [list of
-# misconceptions](../misconceptions.md).
+# learn. A [list of common misconceptions](../misconceptions.md) says which chapter tests each.

@@ -62,8 +62,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the blend
 #
-# The output is $o = \sum_j w_j v_j$. If $w_j$ grows a little, the output moves along $v_j$, so the loss changes by
-# the dot product of its gradient with $v_j$:
+# The output is $o = \sum_j w_j v_j$. If $w_j$ grows a little, the output moves along $v_j$, so the loss changes by the
+# dot product of its gradient with $v_j$:
 #
 # $$\frac{\partial L}{\partial w_j} = \frac{\partial L}{\partial o} \cdot v_j , \qquad \frac{\partial L}{\partial v_j} = w_j \, \frac{\partial L}{\partial o} .$$
 #
@@ -72,12 +72,12 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
-# One scaled score $s_i$ moves all three weights. Chapter 3 found by how much: $\partial w_j / \partial s_i = w_j
-# (\delta_{ij} - w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and 0 otherwise. Add up the three ways in which $s_i$
-# reaches the loss, $\sum_j \frac{\partial L}{\partial w_j} w_j (\delta_{ij} - w_i)$. Of the first term only $j = i$ is
-# left, and the second is $w_i$ times a weighted average:
+# One scaled score $s_i$ moves all three weights. Chapter 3 found by how much:
+# $\partial w_j / \partial s_i = w_j (\delta_{ij} - w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and 0 otherwise. Add up
+# the three ways in which $s_i$ reaches the loss, and multiply out. In the sum with $\delta_{ij}$ only $j = i$ is left,
+# and in the other $w_i$ is a common factor:
 #
-# $$\frac{\partial L}{\partial s_i} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
+# $$\frac{\partial L}{\partial s_i} = \sum_j \frac{\partial L}{\partial w_j} w_j \, \delta_{ij} - \sum_j \frac{\partial L}{\partial w_j} w_j w_i = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
 # The sum is the *average* gradient of the weights, weighted as the blend was. So a score is judged by comparison: it
 # falls if its value did worse than the average, and rises if it did better. Only the comparison counts, since the
@@ -91,9 +91,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | minus the average, 0.546 | −0.592 | −0.546 | 0.176 |
 # | times the weight: gradient of the score | −0.110 | −0.025 | 0.135 |
 #
-# All is computed before rounding. A negative gradient asks for more. *Dog* should score higher, *man* lower. And
-# *bites* should score a little higher too, although its value is useless: even nothing beats what *man* handed over.
-# The three sum to 0, since the same number added to all scores would change nothing.
+# All entries were computed from unrounded numbers. A negative gradient asks for more. *Dog* should score higher, *man*
+# lower. And *bites* should score a little higher too, although its value is useless, because even zeros are better than
+# what *man* hands over. The three sum to 0, since the same number added to all scores would change nothing.
 #
 # ### Back to query and keys
 #
@@ -101,9 +101,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \sum_j \frac{\partial L}{\partial s_j} k_j , \qquad \frac{\partial L}{\partial k_j} = \frac{1}{\sqrt 2} \frac{\partial L}{\partial s_j} \, q .$$
 #
-# With the numbers of the table above, $\partial L / \partial q = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \,
-# (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$. The query should look a little less for *alive*. For this sentence,
-# that is right: the key of *man* is twice as alive as that of *dog*, so looking for *alive* finds him.
+# With the numbers of the table above,
+# $\partial L / \partial q = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$.
+# The query should look a little less for *alive*. For this sentence, that is right: the key of *man* is twice as alive
+# as that of *dog*, so looking for *alive* finds him.
 
 # %%
 d_output = output - [1, 0]
@@ -133,9 +134,9 @@ assert abs(d_scaled.sum()) < 1e-15
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.013 and 2.669 (they were 1.414, 0
-# and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is $\tfrac12
-# (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. In this one $W_K$ and $W_V$ stay as they are;
-# their turn comes below.
+# and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is
+# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. In this one $W_K$ and $W_V$ stay as
+# they are; their turn comes below.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same."}}
 from classroom.diagram import Diagram
@@ -204,9 +205,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## The definition
 #
-# The same steps for a whole matrix of queries. Write $dX$ for the gradient of the loss with respect to $X$; it has the
-# shape of $X$. $A$ are the attention weights ($w$ above), $S = Q K^\top$ the scores before the division (the $s$ above
-# were scaled), and $\circ$ multiplies entry by entry. From $dO$ of shape $(T, d_v)$:
+# Here are the same steps for a whole matrix of queries. Write $dX$ for the gradient of the loss with respect to $X$; it
+# has the shape of $X$. $A$ are the attention weights ($w$ above), $S = Q K^\top$ the scores before the division (the
+# $s$ above were scaled), $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up each row and gives a
+# column, which is subtracted from every column. From $dO$ of shape $(T, d_v)$:
 #
 # $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
 #
@@ -215,9 +217,8 @@ quiz.one_choice(
 # $$dQ = dS \, K , \qquad dK = dS^\top Q ,$$
 #
 # and from $dQ$ to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. What is left
-# goes back to the words, and so to the layer below. In self-attention they receive it on three paths, which add up: $dX
-# = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$. The factor $1 / \sqrt{d_k}$ is there because $S$ are the scores
-# before the division.
+# goes back to the words, and so to the layer below. In self-attention they receive it on three paths, which add up:
+# $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 
 # %% tags=["export"] module="by_hand.gradients"
 import numpy as np
@@ -333,10 +334,12 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 0.31))
 plt.show()
 
 # %% [markdown]
-# Each further matrix that may learn makes the loss fall faster. With $W_Q$ alone it is slow: the keys stay where they
-# are, and the query that picks out the dog is far away: it must score low both actions and what is very alive. With
-# $W_K$ the dog may become easier to find. With $W_V$ even a word that is found by mistake learns to hand over what is
-# wanted. Training changes all of them at once.
+# Here each further matrix that may learn makes the loss fall faster. With $W_Q$ alone it is slow, because the keys stay
+# where they are. The dog's key, $(1, 0)$, is half-way between those of *man* and of a word that is not alive at all, so
+# the query must at last turn against *man* with a negative first number, and against *bites* with a second number that
+# is negative, too. The first step pointed the other way: while *man* has nearly all the weight, even *bites* is better
+# than average. With $W_K$ the dog may become easier to find. With $W_V$ even a word that is found by mistake learns to
+# hand over what is wanted. Training changes all of them at once.
 
 # %%
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
@@ -351,10 +354,11 @@ assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 #
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
 # it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**).
-# Backwards, because a tensor that was used several times gets a gradient from each use, and can pass it on only when
-# all have been added up. A tensor made with `requires_grad=True` is one whose gradient you want; after `backward()` its
-# gradient has been *added* to its `.grad`, so that this must be cleared before the next step, which would otherwise go
-# along the old gradients too.
+# Backwards, because there is one loss and there are many parameters: one sweep from the loss gives the derivatives with
+# respect to all of them, for about twice the work of computing the loss. Forwards, one would need a sweep for each
+# parameter. A tensor made with `requires_grad=True` is one whose gradient you want; after `backward()` its gradient has
+# been *added* to its `.grad`, so this must be cleared before the next step, or that would follow the old gradients as
+# well.
 
 # %%
 import torch
@@ -419,8 +423,8 @@ def scaled_dot_product_attention(
 
 
 # %% [markdown]
-# And several heads. In the signature, `{self.d_model}` stands for the width that the layer was built with. A mask of
-# shape $(B, T, S)$ is refused by the first line, for the reason that [chapter
+# Now several heads. In the signature of `forward`, `{self.d_model}` stands for the width that the layer was built with.
+# Its first line refuses a mask of shape $(B, T, S)$, for the reason that [chapter
 # 4](04_self_attention.ipynb#two-ways-to-go-wrong) gives.
 
 
@@ -480,11 +484,10 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# When the weights are not asked for, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. In
-# the PyTorch of this book it computes the same, and on most devices as one fused kernel that never writes the matrix of
-# weights to memory ([chapter 20](20_one_gpu.ipynb)). The folded cell feeds the same numbers to four
-# implementations: chapter 6's `multi_head_attention`, this layer with its weights and without them, and
-# `nn.MultiheadAttention`.
+# When the weights are not asked for, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. In the
+# PyTorch of this book it computes the same, and on most devices as one fused kernel that never writes the matrix of
+# weights to memory ([chapter 20](20_one_gpu.ipynb)). The folded cell feeds the same numbers to four implementations:
+# chapter 6's `multi_head_attention`, this layer with its weights and without them, and `nn.MultiheadAttention`.
 
 # %% tags=["proof"]
 from dotformer.by_hand.multihead import multi_head_attention
@@ -526,7 +529,8 @@ with torch.no_grad():
 
 # %% [markdown]
 # Their outputs agree to twelve digits. One trap on the way: in `nn.MultiheadAttention` a true entry of the mask means
-# *may not attend*, in `F.scaled_dot_product_attention` it means *may*. Both are PyTorch. Mixing them up raises no error.
+# *may not attend*, in `F.scaled_dot_product_attention` it means *may*. Both are PyTorch. Mixing them up raises no
+# error.
 #
 # ## Learning to look things up
 #
@@ -578,9 +582,9 @@ class NoteModel(nn.Module):
 # Training repeats four steps: take a **batch** of sixteen notes and ask each for all of its five names, measure the
 # loss, pass its gradient back, and subtract from every parameter its gradient times the learning rate. The last is what
 # the optimizer `SGD` (stochastic gradient descent) does; chapter 11 has better ones. The learning rate is 1, which is
-# large: the model of chapter 11 would learn nothing with it. The loss is the **cross-entropy**: minus the logarithm of
-# the probability that the model gave to the right digit. It is 0 for a model that was certain and right, and grows
-# without bound as that probability goes to 0.
+# large; it suits this small layer. The loss is the **cross-entropy**: minus the logarithm of the probability that the
+# model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound as that
+# probability goes to 0.
 
 # %%
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -643,8 +647,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 #
 # Why in this order? A score is corrected by *comparing values*. At first the values are small random vectors that
 # differ little and mean nothing, so there is hardly anything to compare. But the layer can learn something else, which
-# is to hand over digits at all, so that the model bets on the five digits in the note. Once the values say
-# something, looking at the right one pays. The sizes of the gradients fit that.
+# is to hand over digits at all: then the model can bet on the five digits in the note. Once the values say something,
+# looking at the right one pays. The sizes of the gradients fit that.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sizes of two gradients over 200 training steps, on a logarithmic axis. That of W_V starts at 0.03 and rises slowly to about 0.5 near step 120. That of W_Q starts at 0.0008, forty times smaller, rises more steeply and nearly catches up near step 120. Then both fall."}}
 figure, axes = plt.subplots(figsize=(6, 3.2))
@@ -661,7 +665,7 @@ plt.show()
 
 # %% [markdown]
 # The gradient that reaches $W_Q$ begins at a fortieth of the one that reaches $W_V$. By step 80, when the weights have
-# hardly moved, it is some forty times what it was at the start.
+# hardly moved, it has grown some forty times.
 #
 # That fits, and proves nothing yet. So intervene: let a model learn values first, with $W_Q$ and $W_K$ frozen at their
 # random start, and only then let these learn, too. If values were what was missing, the look-up should now come
@@ -693,12 +697,13 @@ for seed in range(3):
 
 # %% [markdown]
 # Once the values are there, after 1,000 steps that went to nothing else, the look-up takes some 30; from the very start
-# it took some 120. With them the output's matrices were trained, too, so it is the whole path from value to answer that
-# was missing, or most of it.
+# it took some 120. The output matrices were trained along with the values, so what was missing is the path from value
+# to answer as a whole, or most of it.
 #
-# You were also asked how large the weight would be: it ends near two thirds, while all answers are right. A weight is not
-# a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in which
-# one digit is the strongest, and once the loss is nearly 0, little pushes the weight any higher: from here it creeps.
+# You were also asked how large the weight would be: it ends near two thirds, while all answers are right. A weight is
+# not a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in
+# which one digit is the strongest, and once the loss is nearly 0, little pushes the weight any higher: from here it
+# creeps.
 #
 # Was this run a fluke? Train three models from three starts, and ask each about 2,000 new notes.
 
@@ -725,6 +730,30 @@ assert losses[0] - np.mean(losses[75:85]) > 0.4
 assert at[140].diagonal().min() > 0.5 and np.mean(losses[135:145]) < 0.2
 start = sizes[:10].mean(axis=0)
 assert 20 < start[1] / start[0] < 80
+
+# %% [markdown]
+# These are the matrices that it found. A row of $W_Q W_K^\top$ for each name that asks, a column for each that is
+# asked:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
+with torch.no_grad():
+    asking, asked = (
+        model.attention.w_q.weight[:, :8],
+        model.attention.w_k.weight[:, :8],
+    )
+    found = (asking.T @ asked / 18**0.5).numpy()
+figure, axes = plt.subplots(figsize=(5.4, 4.2), layout="constrained")
+plots.score_map(found, names, names, ax=axes)
+plt.show()
+
+# %% [markdown]
+# Nobody drew that diagonal. Each name scores itself nearly 2 and every other about 0 or less, and a softmax makes two
+# thirds of it. A ninth name, which training never showed, would find nothing: its columns of the two matrices would
+# still be random.
+
+# %% tags=["proof"]
+assert found.diagonal().min() > 1.5 and found.diagonal().max() < 2.2
+assert (found - 9 * np.eye(8)).max() < 0.3
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -760,7 +789,7 @@ for name, parameter in model.named_parameters():
 # Matrices and biases, and not one attention weight. One of these parameters cannot even learn: the bias of the keys
 # adds the same number to all scores of a query, and that changes no weight. Attention weights are computed for each
 # note, like the scores and the blend. Shuffle the note, so that Ada stands second, and the same parameters give the
-# first question its row in another order:
+# weights of the first question in another order:
 
 # %%
 order = torch.tensor([3, 0, 4, 1, 2])
@@ -807,8 +836,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## The first number to look at
 #
-# The very first batch by itself gave a loss of 2.33. That could have been predicted. A model that knows nothing should
-# give each of $V$ answers the probability $1/V$, and minus the logarithm of that is $\ln V$; here $\ln 10 = 2.30$.
+# The very first batch gave a loss of 2.33 (the 2.30 of step 0 above is an average over several). That could have been
+# predicted. A model that knows nothing should give each of $V$ answers the probability $1/V$, and minus the logarithm
+# of that is $\ln V$; here $\ln 10 = 2.30$.
 #
 # A language model chooses among more. Take $V = 1000$ tokens, vectors of width 64, and score each token by the dot
 # product with its embedding, as many models do (the output is **tied** to the embeddings).
@@ -840,14 +870,16 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 # 1, and the loss is half a unit above $\ln 1000$.
 #
 # Why half? The loss is the logarithm of $\sum e^s$, less the target's own logit. For normal logits of mean 0 and
-# variance 1 the average of $e^s$ is $e^{1/2}$, so the sum is near $1000 \, e^{1/2}$. With variance 64 a few large terms
-# decide, and 1,000 are too few for that average.
+# variance 1 the average of $e^s$ is $e^{1/2}$, so the sum is near $1000 \, e^{1/2}$. With variance 64 that average
+# would be $e^{32}$, but a few large terms decide, and 1,000 draws do not contain them. The largest of 1,000 normal
+# numbers is about 3.2 standard deviations, here $8 \cdot 3.2 \approx 26$, and the logarithm of the sum is little more
+# than its largest term.
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. The output's
 # bias may have been set to the logarithms of the tokens' frequencies, which is a fair start. The sum may have been
-# divided by too many targets, padding among them, that do not count in it. Or the model sees what it should predict. A
-# common way: the targets were not shifted by one, and a model with tied embeddings is asked for the very token that it
-# was given.
+# divided by too many targets, with the padding counted among them. Or the model sees what it should predict. A common
+# way: the targets were not shifted by one, and a model with tied embeddings is asked for the very token that it was
+# given.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -908,8 +940,8 @@ quiz.number(
 # ## Break it: a cut in the record
 #
 # Somebody wants to plot the weights, gets an error about gradients, and follows its advice to write `.detach()`, but on
-# the weights that the model goes on to use. Or turns them into a new tensor, with `torch.tensor(weights)`. The numbers
-# are the same. But PyTorch's record ends there. Values and output still learn; no gradient reaches the scores.
+# the weights that the model goes on to use. Or they turn them into a new tensor, with `torch.tensor(weights)`. The
+# numbers are the same. But PyTorch's record ends there. Values and output still learn; no gradient reaches the scores.
 
 
 # %%
@@ -946,8 +978,9 @@ plt.show()
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. The cut model's
 # stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns which. An even blend of
-# all five, and linear maps after it, can do no better than 1.58, and its blend is nearly even, so it has learnt nearly
-# all that its parts allow. From outside it is a model that learns badly. One check finds the reason:
+# all five, and linear maps after it, can do no better than about 1.58 (the best that we found), and its blend is nearly
+# even, so it has learnt nearly all that its parts allow. From outside it is a model that learns badly. One check finds
+# the reason:
 
 # %%
 _, digits = draw(5000, torch.Generator().manual_seed(0))

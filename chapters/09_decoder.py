@@ -96,14 +96,20 @@ plt.show()
 #
 # ## Who may see whom
 #
-# At every word the decoder must settle one question: *what comes next?* In training the whole answer is
-# there, and all positions are asked at once. Then the third word must not see the fourth, because it would copy it
-# instead of predicting it. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed,
-# and why they set scores to minus infinity; here they become functions for a batch. In this book, **True means: may
-# attend**.
+# At every word the decoder must settle one question: *what comes next?* In training it is given the right answer,
+# shifted by one, and all positions are asked at once:
 #
-# - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
-#   T)$, queries by keys, and it is the same for every sentence.
+# | given | `<bos>` | I | am | fine |
+# |---|---|---|---|---|
+# | **wanted** | I | am | fine | `<eos>` |
+#
+# So a position must not see what is given further right. There stands the very word that is wanted from it, and it
+# would copy that word instead of predicting it. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two
+# masks that are needed, and why they set scores to minus infinity; here they become functions for a batch. In this
+# book, **True means: may attend**.
+#
+# - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is
+#   $(T, T)$, queries by keys, and it is the same for every sentence.
 # - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that
 #   means nothing. Its shape is $(B, 1, 1, S)$ for the question and $(B, 1, 1, T)$ for the answer: one row for each
 #   sentence, the same for all heads and all queries.
@@ -177,7 +183,7 @@ plt.show()
 # %% [markdown]
 # Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. In the
 # decoder `<bos>` comes before *I*; the picture leaves it out. The last row belongs to the padding token. No word may
-# attend to padding; its own row is still computed, and the loss leaves it out.
+# attend to it. What the padding token itself receives is still computed, and the loss leaves it out.
 #
 # ### Are causal and padding masks interchangeable?
 #
@@ -233,8 +239,8 @@ quiz.one_choice(
 # The second thing a decoder needs is the question. [Exercise 1 of chapter
 # 4](04_self_attention.ipynb#exercise-1-ask-somebody-else) did it: queries from one sequence, keys and values from
 # another. The formula does not change, and the matrix of weights is no longer square. It has a row for each word of the
-# answer, $T$, and a column for each word of the question, $S$. This is **cross-attention**, in the paper *encoder-decoder
-# attention*.
+# answer, $T$, and a column for each word of the question, $S$. This is **cross-attention**, in the paper
+# *encoder-decoder attention*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 3 rows and 6 columns. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, and an arrow W_Q leads to their queries. To the right an arrow leads to three results, each a blend of the values, which are memory times W_V."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
@@ -294,14 +300,16 @@ plt.show()
 #
 # ### Which encoder layer does the decoder ask?
 #
-# In this model, the *last* one. A picture of two towers side by side suggests that decoder layer 2 asks encoder
-# layer 2. It does not. The encoder runs to its end first, and its final output is the **memory** that every decoder
-# layer asks, each through its own $W_K$ and $W_V$. With partners the two stacks would have to be equally deep, and
-# the first decoder layers would read words that have hardly seen their neighbours.
+# In this model, the *last* one. A picture of two towers side by side suggests that decoder layer 2 asks encoder layer
+# 2. It does not. The encoder runs to its end first, and its final output is the **memory** that every decoder layer
+#    asks, each through its own $W_K$ and $W_V$. If each decoder layer asked an encoder layer of its own, the stacks
+#    would have to be equally deep, and the first decoder layers would read words that have hardly seen their
+#    neighbours.
 #
-# So a decoder layer has three sublayers, each in the *add and norm* of chapter 8, and $16 D^2$ parameters in its
-# matrices where an encoder layer has $12 D^2$. Self-attention comes first, because the query that goes to the memory
-# should know how far the answer has come. Cross-attention follows, and the feed-forward network is last.
+# So a decoder layer has three sublayers, each in the *add and norm* of chapter 8, and, with $d_\text{ff} = 4D$,
+# $16 D^2$ parameters in its matrices where an encoder layer has $12 D^2$. Self-attention comes first, because the query
+# that goes to the memory should know how far the answer has come. Cross-attention follows, and the feed-forward network
+# is last.
 
 # %% tags=["export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -395,7 +403,7 @@ quiz.one_choice(
 #
 # Two embeddings, two stacks, and the linear map. `TransformerConfig` extends the `LayerConfig` of chapter 8, and its
 # defaults are the paper's base model, except that the paper shares one table of embeddings where we have two, and that
-# we drop more entries, as PyTorch does.
+# dropout also acts on attention weights and hidden entries, as in PyTorch.
 
 # %% tags=["export"] module="transformer"
 from dataclasses import dataclass
@@ -432,8 +440,9 @@ class TransformerConfig(LayerConfig):
 
 # %% [markdown]
 # With `tie_output` (**weight tying**) the output needs no matrix of its own: a token's logit is the dot product of the
-# last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). All masks are made in
-# `encode` and `decode`.
+# last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). For the paper's 37,000
+# tokens of width 512 that saves 19 million parameters, and a rare token's embedding learns from every position where
+# the token was *not* the answer. All masks are made in `encode` and `decode`.
 
 
 # %% tags=["export"] module="transformer"
@@ -624,11 +633,12 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # %% [markdown]
 # In training the decoder receives `<bos> I am fine` and must predict `I am fine <eos>`. Both have the same length,
 # position by position: after `<bos>` comes *I*, after *I* comes *am*. In code, the targets are `answers[:, 1:]`, and
-# the decoder receives `answers[:, :-1]`, the targets *shifted right*. (A shorter answer of a batch also feeds its
-# `<eos>`, which is harmless: what should follow is padding.) This is **next-token prediction**. The loss skips padding
-# (`ignore_index=0`). Training with the right words as input is called **teacher forcing**, because the model goes on
-# from them whatever it would have said. It has a price: in use it goes on from its *own* words, and training never
-# showed it a beginning with a mistake in it (**exposure bias**), so one mistake may bring the next.
+# the decoder receives `answers[:, :-1]`, the targets *shifted right*. (In a batch only the last column is cut off, so
+# the input of a shorter answer also contains its `<eos>`. That is harmless: what should follow is padding, which the
+# loss skips, by `ignore_index=0`.) This is **next-token prediction**. Training with the right words as input is called
+# **teacher forcing**, because the model goes on from them whatever it would have said. It has a price: in use it goes
+# on from its *own* words, and training never showed it a beginning with a mistake in it (**exposure bias**), so one
+# mistake may bring the next.
 
 
 # %%
@@ -679,7 +689,8 @@ config = TransformerConfig(
 # %% [markdown]
 # To use it, the encoder runs once, and the decoder once for each word: each new word is appended and goes in with the
 # rest, until every sentence has its `<eos>`. Writing like this, each word after all before it, is called
-# **autoregressive**, and always taking the best next word is **greedy** decoding. Chapter 12 has better and faster ways.
+# **autoregressive**, and always taking the best next word is **greedy** decoding. Chapter 12 has better and faster
+# ways.
 
 
 # %%
@@ -721,14 +732,14 @@ assert words(generate(model, hello)[0]) == "I am fine"
 
 # %% [markdown]
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
-# greeting, so it is enough to remember the rest: test data that the training data contain, or nearly, are called
-# **contaminated**. Hold out whole *topics* instead: a person with a state, under every greeting, and with *why*. If
-# *you* and *tired* never stood in one question, what does the model say to *why are you tired*? To combine what was
-# seen in different examples is called **compositional generalisation**. *Are you tired* is easier: the answer, *yes, I
-# am*, does not name the state.
+# greeting, so it is enough to remember the rest: test data that also appear, exactly or nearly, in the training data
+# are called **contaminated**. Hold out whole *topics* instead: a person with a state, under every greeting, and with
+# *why*. If *you* and *tired* never stood in one question, what does the model say to *why are you tired*? To combine
+# what was seen in different examples is called **compositional generalisation**. *Are you tired* is easier: the answer,
+# *yes, I am*, does not name the state.
 #
-# **Predict first.** What share of such answers is right? A program has trained models with nine seeds and nine splits
-# (`python -m benchmarks.answers`, a minute; the folded cell holds what it runs).
+# **Predict first.** What share of such answers is right? A program has trained nine models on each kind of split, every
+# one with a seed and a split of its own (`python -m benchmarks.answers`, a minute; the folded cell holds what it runs).
 
 
 # %% tags=["hide-input"]
@@ -787,11 +798,11 @@ for kind in ("yes", "why", "how"):
     print(f"new topics, {kind}: {right:.0f} of {total} = {right / total:.0%}")
 
 # %% [markdown]
-# All nine models answer every new question. Of the new topics they answer nearly all that want *yes*, for which the
-# person is enough, and 93 percent of those that ask *why*, whose answer repeats person and state: a model that has seen
-# *you cold* and *Ada tired* can mostly say *who says I am tired*. Of those that ask *how* they get one in four right.
-# There are only nine such topics, one a person, perhaps too few to learn from. Which of the four numbers is *the* score
-# of the model? A test set measures what its split makes it measure.
+# Where questions were held out, all nine models answer every one. Where topics were, they answer nearly all that want
+# *yes*, for which the person is enough, and 93 percent of those that ask *why*, whose answer repeats person and state:
+# a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. Of those that ask *how* they
+# get one in four right. There are only nine such topics, one a person, perhaps too few to learn from. Which of the four
+# numbers is *the* score of the model? A test set measures what its split makes it measure.
 
 # %% tags=["proof"]
 twins = {about for question, _, about in (pairs[n] for n in for_training)}
@@ -849,10 +860,10 @@ for word, product, weight, value in zip(
 print("the blend begins with", [round(entry, 2) for entry in blend[:4].tolist()])
 
 # %% [markdown]
-# Read the row of *you*: its dot product with the query is 8.03, divided by $\sqrt 8$ that is 2.84, and $e^{2.84} =
-# 17.1$ of a sum of 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the weight 0.73.
-# Multiply the last two columns row by row and add up, and you have the first entry of the blend (0.58 from the rounded
-# numbers). That is one head; the second does the same with numbers of its own, and `w_o` joins them.
+# Read the row of *you*: its dot product with the query is 8.03, divided by $\sqrt 8$ that is 2.84, and
+# $e^{2.84} = 17.1$ of a sum of 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the
+# weight 0.73. Multiply the last two columns row by row and add up, and you have the first entry of the blend (0.58 from
+# the rounded numbers). That is one head; the second does the same with numbers of its own, and `w_o` joins them.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)
@@ -896,9 +907,9 @@ assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"
 #
 # ### Does the map say why?
 #
-# Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take one for the reason of the other.
-# Hide one position of the memory at a time from the decoder, and see what becomes of the probability of *I*, in this
-# model and in the nine of the program. That is an **ablation**. (*Look* is the last layer's cross-attention from
+# Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take the first as the reason for the
+# second. Hide one position of the memory at a time from the decoder, and see what becomes of the probability of *I*, in
+# this model and in the nine of the program. That is an **ablation**. (*Look* is the last layer's cross-attention from
 # `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
 
 # %%
@@ -913,18 +924,19 @@ for row in nine:
     needs.append(
         [w for w, p in zip(question, row["without"], strict=True) if p < 0.5]
     )
-print("\nnine models attend most to:", *most)
-print("*I* falls below 0.5 without:", *("/".join(n) or "-" for n in needs))
+print("\nmodel   attends most to   *I* falls below 0.5 without")
+for n, (word, needed) in enumerate(zip(most, needs, strict=True), 1):
+    print(f"{n:5}   {word:15}   {' or '.join(needed) or '(no single word)'}")
 
 # %% [markdown]
 # Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
-# while any other word can be hidden. Of the nine, four are like that. Three can do without *you*, but not without *how*
-# or without *are*: most likely their encoders have carried the person on, since after two layers a position holds more
-# than its own word ([chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers)). In two models *I*
-# stays above 0.5 whichever word is hidden, and one of these fails when *how* is hidden together with *are* or *you*. In
-# all, the word attended to most is one that is needed in six models of nine. A map shows where a model looked. Whether
-# that mattered, only an intervention can tell, and hiding one word at a time misses what is stored twice. Chapter 15
-# goes on with the question whether maps are **faithful** explanations.
+# while any other word can be hidden. Of the nine, four are like that (1, 3, 7 and 8). Three can do without *you*, but
+# not without *how* or without *are*: most likely their encoders have carried the person on, since after two layers a
+# position holds more than its own word ([chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers)). In
+# two models *I* stays above 0.5 whichever word is hidden, and one of these fails when *how* is hidden together with
+# *are* or *you*. In all, the word attended to most is one that is needed in six models of nine (models 2 and 5 too). A
+# map shows where a model looked. Whether that mattered, only an intervention can tell, and hiding one word at a time
+# misses what is stored twice. Chapter 15 goes on with the question whether maps are **faithful** explanations.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
@@ -967,14 +979,16 @@ with torch.no_grad():
 # write, but only one in each step of training. A recurrent network ([chapter 1](01_why_attention.ipynb)) needs a
 # thousand steps for either.
 #
-# It rests on one property: *no position sees its future*. So it is worth a test of its own. Change the last words of
-# the answer, and nothing before them may move, in training mode and out of it. Dropout must be 0 for that, since it
-# moves everything at random. (Or ask autograd: the gradient of the earlier logits with respect to a later word's
-# embedding must be zero.) The function below changes the targets after the third. This **leak test** finds only masks
-# that show too much of the target's future. It cannot find a mask that hides too much, a wrong mask on the
-# cross-attention, or a target that was not shifted: a model asked to predict the very word it is given copies it, and
-# its loss falls to 0 without any look at the future. In use it repeats `<bos>`. Padding has such a test too: append it
-# to the question, and nothing may move.
+# It rests on one property: *no position sees its future*. Why is it enough to mask each layer? Row $t$ of a masked
+# attention is made of rows 0 to $t$ of its input, and all else in a layer works on each row alone. So row $t$ of the
+# last layer depends on rows 0 to $t$ of the layer below, and so on down to the tokens. The property is worth a test of
+# its own. Change the last words of the answer, and nothing before them may move, in training mode and out of it.
+# Dropout must be 0 for that, since it moves everything at random. (Or ask autograd: the gradient of the earlier logits
+# with respect to a later word's embedding must be zero.) The function below changes the targets after the third. This
+# **leak test** finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a
+# wrong mask on the cross-attention, or a target that was not shifted: a model asked to predict the very word it is
+# given copies it, and its loss falls to 0 without any look at the future. In use it repeats `<bos>`. Padding can be
+# tested in the same way: append some to the question, and nothing may move.
 
 
 # %%
@@ -1025,9 +1039,9 @@ quiz.one_choice(
 # ### Does a causal mask carry order?
 #
 # Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
-# in the first layer equal words receive different averages, since the words before them differ, and
-# the second layer can use that. In the folded cell a random decoder without positions reads five words, and then with
-# the first two exchanged: with one layer what the last word receives stays the same, with two it changes.
+# in the first layer equal words receive different averages, since the words before them differ, and the second layer
+# can use that. In the folded cell a random decoder without positions reads five words, and then with the first two
+# exchanged: with one layer what the last word receives stays the same, with two it changes.
 
 # %% tags=["hide-input"]
 from dotformer.encoder import Encoder, LayerConfig
@@ -1052,8 +1066,8 @@ for num_layers in (1, 2):
 #
 # ## Break it: six ways to get a mask wrong
 #
-# Forget the causal mask, turn it around, multiply the scores by it, multiply the weights by it, drop it outside training,
-# or put it on the cross-attention too. Train a model with each, padding hidden in all, and ask:
+# Forget the causal mask, turn it around, multiply the scores by it, multiply the weights by it, drop it outside
+# training, or put it on the cross-attention too. Train a model with each, padding hidden in all, and ask:
 #
 # - Does the loss fall?
 # - *Forced*: what share of held-out words is right when the decoder is given the right words so far?
@@ -1169,8 +1183,8 @@ print(
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# A perfect loss, and it cannot write. A program has trained all seven with nine seeds each (`python -m
-# benchmarks.masks`, five minutes). The last two columns need no training, so they are computed here.
+# A perfect loss, and it cannot write. A program has trained all seven with nine seeds each
+# (`python -m benchmarks.masks`, five minutes). The last two columns need no training, so they are computed here.
 
 # %%
 from classroom.measured import measured
@@ -1198,15 +1212,17 @@ for name, make in variants.items():
 # each loss, seen alone, looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to the
 # best. Questions are held out, not topics.
 #
-# - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at best.
+# - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at
+#   best.
 # - *Turned around*, which is what you get if you mix up the convention of `nn.MultiheadAttention` with ours: it shows
 #   *only* the future, and while writing the newest word sees nothing. Ours gives it zeros. PyTorch's module gives NaN
 #   by default, so there you would notice.
 # - *Scores times mask* leaves the future some weight. With *weights times mask* the future still counts in the
-#   softmax's denominator, and training finds even that.
+#   softmax's denominator. In training that sum betrays the next word, and the model learns to read it; when it writes,
+#   there is no next word to betray.
 # - A mask *in training only* makes writing a lottery. Forced, every word suddenly sees its future, and half the words
-#   come out wrong. While writing, the words before the newest one have a future. One seed gets 3 percent right, another
-#   97.
+#   come out wrong. While writing, the newest word has none, but the words before it see what comes after them, as they
+#   never did in training. One seed gets 3 percent right, another 97.
 # - *On cross-attention* often gets away with it, presumably because the encoder has carried much of the question to its
 #   first words. Seven of nine seeds answer everything, the worst 78 percent, and the leak test passes. Only the
 #   comparison with a reference finds it every time.
@@ -1335,12 +1351,13 @@ class OneScreen(nn.Module):
 
 
 # %% [markdown]
-# Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns by itself, and
-# at the paper's width and depth its first loss is half a unit above $\ln V$, as [chapter
+# Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns from scratch.
+# At the paper's width and depth its first loss is half a unit above $\ln V$, as [chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at) expects, here for 1,000 tokens. The reason is the lines in
-# `__init__` that draw its embeddings: with PyTorch's own start for `nn.Embedding` the tied logits have size $\sqrt{512}
-# \approx 23$ in place of 1, and the first loss is ten times as large. Besides leaving out checks it does not start its
-# biases at 0, drops no attention weights or hidden entries, and returns NaN for a row with nothing to attend to.
+# `__init__` that draw its embeddings: with PyTorch's own start for `nn.Embedding` the tied logits have size
+# $\sqrt{512} \approx 23$ in place of 1, and the first loss is ten times as large. It differs from the model above in
+# four things: it has no checks, its biases do not start at 0, dropout leaves attention weights and hidden entries
+# alone, and a row with nothing to attend to is NaN.
 
 # %%
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()
@@ -1516,10 +1533,10 @@ verdict
 # %% [markdown]
 # ### Exercise 3: A decoder layer
 #
-# *Medium, 25 minutes.* Write a decoder layer in the order that most models use today, **pre-norm**. You get its parts as
-# functions: `own(query, key, value, mask)` and `cross(query, key, value, mask)` are the two attentions, `feed(x)` is the
-# feed-forward network, and `norms` are three layer norms, in the order in which they are needed. Nothing in the memory is
-# padding, so `cross` gets the mask `None`.
+# *Medium, 25 minutes.* Write a decoder layer in the order that most models use today, **pre-norm**. You get its parts
+# as functions: `own(query, key, value, mask)` and `cross(query, key, value, mask)` are the two attentions, `feed(x)` is
+# the feed-forward network, and `norms` are three layer norms, in the order in which they are needed. Nothing in the
+# memory is padding, so `cross` gets the mask `None`.
 
 
 # %% tags=["exercise"]

@@ -13,8 +13,8 @@
 # and that has learnt from text which bytes belong together. You see a real sentence as a model sees it, and what that
 # does to spelling, to arithmetic, and to a language without any training text.
 #
-# You need some Python (a queue, a class) and no mathematics. It takes about 25 minutes to read, and 45 more for
-# the exercises.
+# You need some Python (a queue, a class) and no mathematics. It takes about 25 minutes to read, and 45 more for the
+# exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
 from functools import partial
@@ -28,8 +28,9 @@ transformer_map(built=10)
 # %% [markdown]
 # ## Words are too many, letters are too few
 #
-# A model needs a number for each token, its **token ID**, and a row of a table for each number. All its tokens together
-# are the model's **vocabulary**. There are two obvious answers, and each has its price.
+# A **token** is a piece of text that a model treats as one unit, and knows only by its number, the **token ID**. For
+# each number there is a row in the table of embeddings. All its tokens together are the model's **vocabulary**. There
+# are two obvious answers, and each has its price.
 #
 # **A number for each word.** German writes numbers as single words: 21 is *einundzwanzig*, one-and-twenty. Here are the
 # first 10,000, with a few hundred of them set aside.
@@ -65,7 +66,7 @@ assert not known & set(unseen)
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of
 # neighbours. Make the most frequent pair a new symbol. Repeat. Where two pairs are equally frequent a fixed rule
-# decides, or the same text would give one program other merges than another.
+# decides, otherwise two programs could learn different merges from the same text.
 #
 # Take four words, with how often each occurs:
 #
@@ -127,9 +128,9 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the smile four. With bytes as the
 # first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and whatever UTF-8 can write comes back from its
-# tokens as it was. The reverse does not hold: a model may write *t* and *ea* where `encode` gives *tea*. A single
-# token, however, may be part of a character. A program that prints tokens as they are generated must wait until a
-# character is complete (exercise 1).
+# tokens as it was. Tokens, however, need not come back from their text: a model may write *t* and *ea* where `encode`
+# gives *tea*. And a single token may be part of a character, so a program that prints tokens as they are generated must
+# wait until a character is complete (exercise 1).
 #
 # Usually merges do not cross from one word into the next, because frequent phrases such as *of the* would fill the
 # vocabulary. So the text is first cut into words, each with the space before it, so that nothing is lost. This is
@@ -155,16 +156,19 @@ assert (
 
 # %% [markdown]
 # One consequence: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different
-# embeddings. And *ë* can be one character or two, *e* and the dots, which look alike and have different bytes; programs
-# that compare texts bring them to one form first, by **Unicode normalisation**.
+# embeddings. (So do not end a prompt with a space. The next word would usually bring its own, and a text cut like this
+# is one that training hardly ever showed.) Another trap is not the tokenizer's: *ë* can be one character or two, *e*
+# and the dots, which look alike and have different bytes; programs that compare texts bring them to one form first, by
+# **Unicode normalisation**.
 #
 # ## The definition
 #
 # Learning is what you did by hand, on bytes, with faster counting. After a merge, only the words that contained the
 # pair are counted again. A queue keeps the most frequent pair in front. Its entries may be out of date, but only in one
 # direction: a merge lowers the counts of the pairs that it breaks up, and raises only those of pairs that contain the
-# new symbol. So an old count is too high, never too low. Such an entry comes to the front too early, is seen to be
-# outdated, and goes back with its right count.
+# new symbol. So an old count is too high, never too low. By hand: once *e a* is merged, the queue still has *t e* with
+# 9, although no *t e* is left. It comes to the front too early, is counted again, found to be 0, and dropped; had a few
+# been left, it would go back with their number.
 
 # %% tags=["export"] module="tokens"
 import heapq
@@ -249,9 +253,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # %% [markdown]
 # Both ways learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes:
 # `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These stand for no text:
-# only the program can write them, never a user. Symbols and tokens are numbered differently: *symbols* count from the
-# bytes, *tokens* from the special tokens, so symbol 256 is token 259. A tokenizer is saved as JSON, which the imported
-# `tokenizer_files` reads and checks.
+# only the program can write them, by their numbers, between the texts that it encodes, and never a user. Symbols and
+# tokens are numbered differently: *symbols* count from the bytes, *tokens* from the special tokens, so symbol 256 is
+# token 259. A tokenizer is saved as JSON, which the imported `tokenizer_files` reads and checks.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -358,9 +362,9 @@ assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 #
 # ## A real sentence, at 300 tokens and at 8,000
 #
-# Numbers are a small world. We have trained the same tokenizer on the 58,000 English and German image captions of
-# Multi30k, with vocabularies of several sizes (`python -m benchmarks.tokens`). Here is how it cuts *The dog bites the
-# man, and the man drinks his tea.* in two languages.
+# We have trained the same tokenizer on the 58,000 English and German image captions of Multi30k, with vocabularies of
+# several sizes (`python -m benchmarks.tokens`). Here is how it cuts *The dog bites the man, and the man drinks his
+# tea.* in two languages.
 
 # %%
 from classroom.measured import measured
@@ -406,11 +410,11 @@ plt.show()
 # ### How many merges?
 #
 # Each merge makes texts shorter, and the embedding table longer by one row that must be learnt. Count a token as *rare*
-# if the training text uses it fewer than 100 times, so that it is read fewer than 100 times an epoch. A merge that was
-# frequent when it was made may end as a rare token, since later merges swallow it: *tea* was made 9 times above, and
-# once *tea m* is merged, only 4 are left. A token that is hardly ever read stays **undertrained**; in large models such
-# tokens are called *glitch tokens*, and a prompt with one can get an odd answer. The average number of tokens per word
-# is called **fertility**. It is counted here on captions that were not used to learn the merges.
+# if the training text uses it fewer than 100 times. A merge that was frequent when it was made may end as a rare token,
+# since later merges swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left. A token that
+# is hardly ever read stays **undertrained**; in large models such tokens are called *glitch tokens*, and a prompt with
+# one can get an odd answer. The average number of tokens per word is called **fertility**. It is counted here on
+# captions that were not used to learn the merges.
 
 # %%
 print(
@@ -433,10 +437,10 @@ for row in captions["sizes"]:
 # transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and German together; models of today, with
 # terabytes of text, have 100,000 and more.
 #
-# The third column is French, in which there was no training text at all. The tokenizer encodes it all the same. But it
+# The third column is French, in which there was no training text at all. The tokenizer can still encode it. But it
 # needs more tokens per word than for English, a quarter more with 300 and about twice as many from 2,000 on, because
-# few merges fit. That means twice the computation or more, half as much text in the same context, and, where a service
-# charges by the token, twice the price.
+# few merges fit. As far as French and English words can be compared, that means twice the computation or more, half as
+# much text in the same context, and, where a service charges by the token, twice the price.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -487,8 +491,8 @@ quiz.number(
 # %% [markdown]
 # ### What a model does not see
 #
-# Several weaknesses of language models begin here, because the model receives token numbers and not letters. At 32,000
-# tokens:
+# Several weaknesses of language models are easier to understand when one sees what the model receives, which is token
+# numbers and not letters. At 32,000 tokens:
 
 # %%
 for text in (" Straßenbahnhaltestelle", " 12345", " tea", "tea", " TEA"):
@@ -502,18 +506,20 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 
 # %% [markdown]
 # *Spelling*: the model gets one number for *Straßenbahn* and never sees its letters, so it must have memorised how many
-# *a* are in it. *Arithmetic*: 12345 begins with *12*, because that is frequent, while other numbers are cut elsewhere,
-# so units, tens and hundreds do not line up. Many newer tokenizers therefore cut numbers into single digits, or into
-# groups of three. *Case and spaces*: *␣tea*, *tea* and *TEA* share no token, and their similarity must be learnt.
+# *a*'s it contains. *Arithmetic*: 12345 begins with *12*, because that is frequent, while other numbers are cut
+# elsewhere, so units, tens and hundreds do not line up. Many newer tokenizers therefore cut numbers into single digits,
+# or into groups of three. *Case and spaces*: *␣tea*, *tea* and *TEA* share no token, and their similarity must be
+# learnt.
 #
 # Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges the pair whose count is highest *when divided by
 # the counts of its two parts*, and cuts a new word by taking the longest known subword first. How different is that way
 # of cutting, with our own 8,000 tokens? Of the 1,741 words of the test text that are cut at all, 36 percent come out
 # differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug*
-# with the longest first. **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts
-# with far too many subwords and drops those whose removal lowers the likelihood of the training text least; a new word
-# gets its most probable segmentation. It can also draw one of several at random while a model is trained (**subword
-# regularisation**); *BPE-dropout* does that with merges.
+# with the longest first. Here the second looks better, but a model that was trained on texts cut in the first way must
+# get new ones cut in the same way. **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it
+# starts with far too many subwords and drops those whose removal lowers the likelihood of the training text least; a
+# new word gets its most probable segmentation. It can also draw one of several at random while a model is trained
+# (**subword regularisation**); *BPE-dropout* does that with merges.
 #
 # ## Is it the same as the library's?
 #
@@ -615,10 +621,10 @@ quiz.one_choice(
 # 11 leaves it out, or else it would be the easiest token of all, and the mean loss would fall with every bit of
 # padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
 # But padding is computed like any other token. In a batch of mixed lengths much of the work is padding. So sort
-# sentences by length first, a pair by the longer of its two sides, which is called **bucketing**, and close a batch
-# when its tokens, padding included, would exceed a limit. Then short sentences come in large batches and long ones in
-# small batches, and all steps have about the same number of tokens. The price is that a batch is no longer a random
-# sample of all lengths.
+# sentences by length first, a pair by the longer of its two sides, which is called **bucketing**, and start a new batch
+# when the next sentence would push the tokens, padding included, over a limit. Then short sentences come in large
+# batches and long ones in small batches, and all steps have about the same number of tokens. The price is that a batch
+# is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -711,8 +717,8 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: text that acts as a command
 #
-# Suppose special tokens are recognised in the text, by a regular expression that looks for
-# `<eos>`. It is convenient: one can write them into training texts by hand. Then somebody types one.
+# Suppose special tokens are recognised in the text, by a regular expression that looks for `<eos>`. It is convenient:
+# one can write them into training texts by hand. Then somebody types one.
 
 
 # %%
@@ -748,10 +754,10 @@ assert convenient.decode(convenient.encode(message)) != message
 # another's name, a form of **prompt injection**. Ordinary tests do not show it, because ordinary texts come back as
 # they were. The check: whatever the text, `encode` must by default return no special token.
 #
-# Another mistake hides even better. If the merges are learnt from the *test* text as well, its frequent words become
-# whole tokens, so that its score no longer says how well a model does with held-out text (**data leakage**). Learn
-# merges from the training text only, and keep the tokenizer with its model: with other merges, the same numbers mean
-# something else.
+# Another mistake is even harder to notice. If the merges are learnt from the *test* text as well, its frequent words
+# become whole tokens, so that its score no longer says how well a model does with held-out text (**data leakage**).
+# Learn merges from the training text only, and keep the tokenizer with its model: with other merges, the same numbers
+# mean something else.
 
 # %% [markdown]
 # ## Exercises
@@ -837,7 +843,7 @@ verdict
 # ### Exercise 2: Cut a new word
 #
 # *Medium, 15 minutes.* Given a word as a list of symbols, and the merges in the order in which they were learnt, as a
-# list of pairs (merge number $n$ makes symbol $256 + n$), return its symbols after all merges.
+# list of pairs (merge number $n$, counted from 0, makes symbol $256 + n$), return its symbols after all merges.
 
 
 # %% tags=["exercise"]

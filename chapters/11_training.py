@@ -8,10 +8,12 @@
 # %% [markdown]
 # # 11. How do you train it, and stop halfway?
 #
-# So far every model of this book was trained by a loop of ten lines, and every loop left something out. At the end of
-# this chapter there is a trainer that can be killed at any moment and goes on as if nothing had happened. With it you
-# train a transformer that turns English numbers into German ones, in well under a minute, and it is right on held-out
-# numbers. You also see what each part of the usual recipe does, and a model that overfits.
+# So far every model of this book was trained by a loop of ten lines, and every loop left something out. What that can
+# cost you will see in the last section: a run that has nearly finished is stopped, goes on with its parameters alone,
+# and one step later has lost a good part of what it could do. At the end of this chapter there is a trainer that can be
+# killed at any moment and goes on as if nothing had happened. With it you train a transformer that turns English
+# numbers into German ones, in well under a minute, and it is right on held-out numbers. You also see what each part of
+# the usual recipe does, and a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
 # 30 minutes to read, and 25 more for the exercises.
@@ -237,8 +239,8 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
 # The two terms meet at $n = \text{warmup}$, where the learning rate is highest. Other schedules go down to 0 in a
-# straight line, or along half a **cosine**, which falls slowly at both ends and fast between. With a warm-up of $w$
-# steps and the last step $N$ that is
+# straight line, or along half a **cosine**, which falls slowly at both ends and fast between. With $N$ steps, of which
+# the first $w$ go up in a straight line, that is
 #
 # $$\eta(n) = \eta_\text{peak} \cdot \tfrac12 \left( 1 + \cos \pi \tfrac{n - w}{N - w} \right) \quad \text{for } n \ge w .$$
 #
@@ -321,23 +323,24 @@ quiz.number(
 # vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$
 # of norm 5 becomes $(0.6, 0.8)$. The direction stays. Does Adam not divide the size out anyway? Of the typical
 # gradient, yes. But let one batch have a gradient of a hundred times the usual size. It outweighs everything else in
-# $m$, so that for some twenty steps the model follows this one batch. And it stays in $v$, whose root is 14 times the
-# usual at first, and after 200 steps still twice, so that once $m$ has forgotten it, steps are too short for long.
+# $m$, so that for some twenty steps the model follows this one batch. And it stays in $v$. With a usual square of 1,
+# the root of $v$ is $\sqrt{0.98 + 0.02 \cdot 100^2} = 14$ at first, and 200 steps later still
+# $\sqrt{1 + 0.98^{200} \cdot 200} = 2.1$, so steps stay too short long after $m$ has forgotten the batch.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
 # asking for it. The older way is **L2 regularisation**: add $\frac{\lambda}{2} \lVert \theta \rVert^2$ to the loss, and
 # so $\lambda \theta$ to the gradient. For plain gradient descent the two are the same. In Adam they are not, because
 # Adam would divide $\lambda \theta$ by $\sqrt v$ as well, and parameters with large gradients would hardly decay.
-# **AdamW** therefore takes the decay out of the gradient, and does it separately from Adam's step, $\theta \leftarrow
-# \theta - \eta \lambda \theta$, which is called *decoupled*. Most models of today are trained with AdamW, usually
-# without decay of biases and norms. The paper used none, and neither does our trainer.
+# **AdamW** therefore takes the decay out of the gradient, and does it separately from Adam's step,
+# $\theta \leftarrow \theta - \eta \lambda \theta$, which is called *decoupled*. Most models of today are trained with
+# AdamW, usually without decay of biases and norms. The paper used none, and neither does our trainer.
 #
 # ## One step from several batches
 #
 # The batch you want may not fit into memory. Then send several smaller ones through the model in turn, add up their
 # gradients, and step once: it takes the time of all of them, and the memory of one. This is **gradient accumulation**,
-# and together they form the *effective batch*. The step should be *the same* as with one large batch. Is it? Take two
-# sentences, with 3 and 9 targets (the end token counts), as one batch and as two.
+# and together they form the *effective batch*. Without dropout the step should be *the same* as with one large batch.
+# Is it? Take two sentences, with 3 and 9 targets (the end token counts), as one batch and as two.
 
 # %%
 from dotformer.transformer import Transformer, TransformerConfig
@@ -382,7 +385,7 @@ for name, scale in [
 assert length > 2  # of the last one
 
 # %% [markdown]
-# Divided by 12, the number of all targets, the two gradients add up to the one of the whole batch. A mean of means is
+# Divided by 12, the total number of targets, the two gradients add up to that of the whole batch. A mean of means is
 # another direction, because a word of the short sentence counts three times as much as one of the long. A plain sum of
 # means is also more than twice as long.
 #
@@ -537,17 +540,23 @@ def pair_batches(
 
 
 # %% [markdown]
-# Now the trainer. Read its last method first, the loop: draw batches, take a step, and every so often validate, note
-# and save. Then read what it calls.
+# Now the trainer. Its last method, `train`, is the loop. In words:
+#
+# 1. load what an earlier run has left in the folder, if it has;
+# 2. draw the batches of one step;
+# 3. take the step, at the learning rate that the schedule says;
+# 4. every so often validate, and write a line into the log;
+# 5. every so often save;
+# 6. go on at 2, until the last step.
 #
 # `train_step` makes one step from several batches. `count_targets` counts the real targets of all of them before
-# anything is divided, and `accumulate_gradients` divides each summed loss by that count. Clipping
-# computes the norm of all gradients. If one entry is infinite, or *not a number*, so is the norm, and every gradient is
-# spoiled. So that is an error, raised before parameters and Adam have changed.
+# anything is divided, and `accumulate_gradients` divides each summed loss by that count. Clipping computes the norm of
+# all gradients. If one entry is infinite, or *not a number*, so is the norm, and every gradient would be spoiled. Then
+# the step ends with an error, before parameters and Adam have changed.
 #
-# Of the helpers, `stream` gives the batches of one epoch after another, grouped into steps, from a given `place` on,
-# which is an epoch and how many of its batches are done, and `Meter` adds up losses and looks at the clock. What
-# `RunFolder` keeps, and how a run goes on from there, is the last part of this chapter.
+# Two helpers are imported. `stream` gives the batches of one epoch after another, grouped into steps. It begins at a
+# `place`, for instance (1, 37): epoch 1, of which 37 batches are done. `Meter` adds up losses and looks at the clock.
+# What `RunFolder` keeps, and how a run goes on from there, is the last part of this chapter.
 
 # %% tags=["export"] module="training"
 from contextlib import nullcontext
@@ -819,21 +828,23 @@ plt.show()
 #
 # **Clipping.** With Adam, clipping makes no difference here. SGD reaches 99 percent a hundred steps later without it.
 #
-# **The schedule.** A line and half a cosine are equally good. The inverse square root is there equally soon, but does
-# not settle, since its last steps are still four tenths of the longest. The paper's own schedule, with its 4,000 steps
-# of warm-up, is at step 600 only 15 percent of the way up. It was made for 100,000 steps. So a schedule must fit the
-# length of the run. And averaging the last checkpoints does what small last steps do: it brings the inverse square root
-# to 100 percent. The paper did the same. Each checkpoint lies a little beside the lowest point, in another direction,
-# and in the mean that cancels. What is averaged are parameters, of one run, and not predictions. In a run that is still
-# improving the mean is worse than the end, because older checkpoints are worse.
+# **The schedule.** A line and half a cosine are equally good. The inverse square root gets there just as soon, but does
+# not settle, since its last steps are still four tenths of the longest. The paper's own schedule has 4,000 steps of
+# warm-up to a peak of 0.002. At step 600 it is only 15 percent of the way up, at 0.0003, too low for this model, and
+# has not begun to fall. It was made for 100,000 steps. So a schedule must fit the length of the run. And averaging the
+# last checkpoints does what small last steps do: it brings the inverse square root to 100 percent. The paper did the
+# same. Each checkpoint lies a little beside the lowest point, in a direction that depends on its last few batches, and
+# in the mean such directions cancel. What is averaged are parameters, of one run, and not predictions. In a run that is
+# still improving the mean is worse than the end, because older checkpoints are worse.
 #
 # **Label smoothing.** A model that does what is asked gives the right token $0.9 + 0.1 / 334 = 0.9003$, and then its
 # perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number of right answers is the same with and
 # without it. In the paper it cost perplexity and helped translation. There several words may be right; a number has one
 # name.
 #
-# So here a learning rate outside a tenfold range of good ones, or a schedule that does not settle, cost right answers
-# in the end; the rest cost time, or nothing. That holds for this small model and its easy task, not in general.
+# So here a learning rate outside a tenfold range of good ones, a schedule that has not begun to fall, or one that does
+# not settle cost right answers in the end; the rest cost time, or nothing. But nearly every recipe ends at 100 percent,
+# so in the end this easy task cannot tell them apart. It tells only which are faster.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a schedule. The linear ones reach the top by step 300 and stay there. One over the root reaches it as soon, but keeps dropping by some percent. With the paper's schedule the curves have only begun to rise at step 400 and end between 66 and 87 percent."}}
 figure, axes = plt.subplots(figsize=(6.4, 3.2))
@@ -962,8 +973,8 @@ for name in ("none", "weight decay 1"):
 #   right numbers still rises, from 38 to 43 percent.
 # - **Weight decay**, here with AdamW on all parameters (`trainer.optimizer = optim.AdamW(..., weight_decay=1.0)`),
 #   leaves no room for large parameters that only a few examples ask for. With 0.1 it gains some eight points, with 1 it
-#   gains fifty: 93 percent. With 3 as many are right, at five times the loss. Where models are large and texts many,
-#   0.01 to 0.1 is usual.
+#   gains fifty: 93 percent. With 3 as many are right (0.2 points more, one number in five hundred), at five times the
+#   loss, so we took 1. Where models are large and texts many, 0.01 to 0.1 is usual.
 # - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85
 #   with 0.2.
 # - **Label smoothing** changes little: it gains with two seeds and loses with one.
@@ -1024,7 +1035,7 @@ assert max(run["loss"][-1] for run in few["none"]) < 0.001
 # The schedule is not on the list, as it is a function of the step. Nor is the order of the sentences, which follows
 # from seed and epoch. What can be computed again need not be kept.
 #
-# Now stop a run that saves every 5 steps, as step 13 asks for its batch.
+# Now stop a run that saves every 5 steps, just as step 13 asks for its batch.
 
 # %%
 import tempfile
@@ -1066,13 +1077,13 @@ assert all(torch.equal(one, other) for one, other in both)
 
 # %% [markdown]
 # Every parameter is equal to the last bit. The two steps after step 10 were lost and made again, with the same
-# sentences and the same dropout. On a GPU some sums are taken in an order that varies, and their last bits with it.
-# The book's tests do the same at every batch in turn, and with programs that are killed while they save.
+# sentences and the same dropout. On a GPU some sums are taken in an order that varies, and their last bits with it. The
+# book's tests do the same at every batch in turn, and with programs that are killed while they save.
 #
 # The five things are in one file, the **checkpoint**. `RunFolder` replaces it only once the new file is complete (it is
 # written beside the old one and then renamed), and writes a checksum into it, so that a file damaged by a faulty disk
 # is refused before anything has changed. Its format is [safetensors](https://huggingface.co/docs/safetensors), which
-# holds named tensors and a text, and cannot hold a program, as a pickle can. The model with the lowest validation loss
+# holds named tensors and a text, and, unlike a pickle, cannot hold a program. The model with the lowest validation loss
 # is kept beside it, in `model.safetensors`.
 #
 # ### Break it: the parameters are enough
@@ -1110,7 +1121,7 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 # parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
 # parameters move by far less, in directions averaged over many batches. Ten steps later the damage is still there. A
 # long run may repair it. But it is not *as if it had never stopped*. Losing the random state or the position in the
-# data does not even show in the curve; only the comparison with a run that never stopped finds it.
+# data need not show in the curve at all; only the comparison with a run that never stopped finds it.
 #
 # ## Exercises
 #
@@ -1273,10 +1284,11 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Training minimises minus the logarithm of the probability that the model gave to the right word, averaged over all real
-# words, with or without smoothing. Adam steps by what the latest gradients agree on, the schedule says how far, and
-# several batches make one step if every word counts once. If you keep the parameters, Adam's means, the random state, the
-# position in the data and the history, you can stop at any moment, and lose only the time since the last save.
+# Training minimises minus the logarithm of the probability that the model gave to the right word, averaged over all
+# real words, with or without smoothing. Adam steps by what the latest gradients agree on, the schedule says how far,
+# and several batches make one step if every word counts once. If you keep the parameters, Adam's means, the random
+# state, the position in the data and the history, you can stop at any moment, and lose only the time since the last
+# save.
 #
 # **Sources.** Adam: [Kingma and Ba (2015)](https://arxiv.org/abs/1412.6980). Label smoothing: [Szegedy and others
 # (2016)](https://arxiv.org/abs/1512.00567). The schedule, and label smoothing for translation: [Vaswani and others

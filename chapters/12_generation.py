@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 12. How does it write?
 #
-# A trained model says what is likely to come next. That is not a sentence yet. This chapter shows three ways to get one:
-# taking the best word each time, following several hypotheses at once, and sampling. It builds the cache that saves the
-# model from computing everything again at each word. And you read what a model has written, right and wrong.
+# A trained model says what is likely to come next. That is not a sentence yet. This chapter shows three ways to get
+# one: taking the best word each time, following several hypotheses at once, and sampling. It builds the cache that
+# saves the model from computing everything again at each word. And you read what a model has written, right and wrong.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
 # learnt something. It takes about 30 minutes to read, and 40 more for the exercises.
@@ -150,10 +150,16 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # %% [markdown]
 # ## Several hypotheses at once
 #
-# **Beam search** keeps not one beginning but the best few, say two, which are called **hypotheses**. By hand: after one
-# word these are *a* (0.5) and *the* (0.4). Continue both: *the tea* 0.36, *a cup* 0.2, *a pot* 0.175, *a tea* 0.125,
-# *the cup* 0.04. Keep the best two, *the tea* and *a cup*. Both end. The better one is *the tea*: found, although its
-# first word was only the second best.
+# **Beam search** keeps not one beginning but the best few, say two, which are called **hypotheses**. By hand, with what
+# is kept in bold:
+#
+# | step | live | continuations |
+# |---|---|---|
+# | 1 | `<bos>` | **a 0.5**, **the 0.4**, this 0.1 |
+# | 2 | a, the | **the tea 0.36**, **a cup 0.2**, a pot 0.175, a tea 0.125, the cup 0.04 |
+# | 3 | the tea, a cup | **the tea `<eos>` 0.36**, **a cup `<eos>` 0.2** |
+#
+# Both have ended. The better one is *the tea*: found, although its first word was only the second best.
 #
 # Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. Each further token adds a
 # negative number, so the sum favours hypotheses that end early. [Wu and others
@@ -165,23 +171,25 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # This is **length normalisation**, and in spite of its name the penalty favours *long* hypotheses: with $\alpha = 0$
 # nothing is divided, and the larger it is, the longer the hypotheses that win. The form and its constants are theirs,
 # and the original transformer takes $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6
-# tokens and $-1.4$. Undivided, the short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) =
-# (11/6)^{0.6} = 1.439$, so the scores are $-1.010$ and $-0.973$, and the long one wins.
+# tokens and $-1.4$. Undivided, the short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and
+# $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are $-1.010$ and $-0.973$, and the long one wins.
 #
 # The function below keeps the `beam` likeliest hypotheses of each sentence; to a model these are rows like any others,
 # and `select` makes several rows of one. Three details decide whether a search is right:
 #
 # - For each hypothesis it considers `beam` + 1 continuations, because one may be the end, which does not go on.
-# - An end counts only if it is among the best `beam` continuations. Otherwise every hypothesis could end at every step
-#   with some tiny probability, and after a few steps the list would be full of sentences that end too early.
+# - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Otherwise every
+#   hypothesis could end at every step with some tiny probability, and after a few steps the list would be full of
+#   sentences that end too early.
 # - A sentence is done when `beam` hypotheses have ended and no live one can beat the best of them. What is the most
 #   that a live one could reach? Its further words can at best have probability 1, and add 0. And a negative sum comes
 #   closest to 0 under the largest divisor, the penalty of `max_length` tokens.
 #
-# In the code, `live` has an entry for each row: the number of its sentence, its sum of logarithms, its tokens. After the
-# first word of the example these are $(0, \ln 0.5, [\text{a}])$ and $(0, \ln 0.4, [\text{the}])$. `candidates` holds for
-# each sentence what may come next, as (sum, row that is continued, token), among them $(\ln 0.36, 1, \text{tea})$ and
-# $(\ln 0.2, 0, \text{cup})$. `ranked` puts the largest sum first, and the best two become the next `live`.
+# In the code, `live` has an entry for each row: the number of its sentence, its sum of logarithms, its tokens. After
+# the first word of the example these are $(0, \ln 0.5, [\text{a}])$ and $(0, \ln 0.4, [\text{the}])$. `candidates`
+# holds for each sentence what may come next, as (sum, row that is continued, token), among them
+# $(\ln 0.36, 1, \text{tea})$ and $(\ln 0.2, 0, \text{cup})$. `ranked` puts the largest sum first, and the best two that
+# have not ended become the next `live`.
 
 # %% tags=["export"] module="generation"
 from typing import NamedTuple
@@ -412,7 +420,7 @@ class KVCache:
 # none here: all rows are equally long, since a sentence that has ended leaves. Prompts of different lengths are padded
 # in front, and need one.
 #
-# Two mistakes would raise no error: a wrong *position* for the new token, which is the number of tokens before it, and
+# Two mistakes raise no error: a wrong *position* for the new token, which is the number of tokens before it, and
 # selecting sentences without all that is kept for them. One check finds both. Teacher forcing gives the logits at all
 # positions in one pass ([chapter 11](11_training.ipynb#how-good-is-it)). Step by step the cache must give the same,
 # even when the sentences change places on the way, and one is dropped and another doubled, as in a beam.
@@ -476,7 +484,7 @@ quiz.one_choice(
 # mask, which a single token could do without, is needed again: without it the first new token would see the second, and
 # nothing would crash. PyTorch's `is_causal=True` is no way out: it puts the triangle at the *left* of such a rectangle,
 # where the first new token would see a single kept one. Here are two new tokens after three kept ones, with the right
-# mask, with `is_causal=True` and with none; printed is how far the latter two are from the first:
+# mask, with `is_causal=True` and with none; the numbers printed say how far the latter two are from the first:
 
 # %%
 from dotformer.decoder import causal_mask
@@ -529,9 +537,9 @@ print("difference at steps 1 to 4:", [f"{d:.3f}" for d in apart[:4].tolist()])
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# The first step is right, and all later ones are not. Nothing crashes, and the shapes fit. The loss is fine too, because
-# training sends whole sentences through, and there the positions are right. Only what it writes is worse, and you can
-# tell only if you know how good it should have been. Further down we measure it.
+# The first step is right, and all later ones are not. Nothing crashes, and the shapes fit. The loss is fine too,
+# because training sends whole sentences through, and there the positions are right. Its output is merely worse, and you
+# notice only if you know how good it should have been. Further down we measure it.
 #
 # ### What it saves, and what it costs
 
@@ -628,7 +636,7 @@ plt.show()
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
 # ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one. Others store it in fewer
-# bits, or keep only the last few thousand tokens, a *sliding window*. Ours also copies everything at each step, in
+# bits, or keep only the last few thousand tokens, a *sliding window*. Our cache also copies everything at each step, in
 # `torch.cat`. Programs that serve many users give each text room as it grows, in pages of a few tokens:
 # *PagedAttention* ([Kwon and others, 2023](https://arxiv.org/abs/2309.06180)).
 
@@ -656,12 +664,12 @@ quiz.number(
 # ### Why one sentence is slow
 #
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
-# loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of $2B /
-# 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where a CPU needs several FLOPs per
-# byte to stay busy, and a GPU hundreds. So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb)
-# draws the roofline): the arithmetic waits for the parameters, that is, for the memory's bandwidth. More sentences
-# share the parameters. But each has a cache of its own, which nobody shares, and with many or long texts it is the
-# caches that take longest to read. A prefill has many tokens, and is limited by arithmetic.
+# loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of
+# $2B / 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where a CPU needs several
+# FLOPs per byte to stay busy, and a GPU hundreds. So decoding one sentence is **memory-bound** ([chapter
+# 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the memory's
+# bandwidth. More sentences share the parameters. But each has a cache of its own, which nobody shares, and with many or
+# long texts it is the caches that take longest to read. A prefill has many tokens, and is limited by arithmetic.
 
 # %%
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -676,25 +684,44 @@ for rows in (1, 4, 16, 64):
     cost[rows] = step / rows
     print(f"{rows:9} {step:11.1f} {cost[rows]:15.2f}")
 assert cost[64] < cost[1] / 4
-assert round(sum(0.8**n for n in range(5)), 1) == 3.4  # speculative decoding
 
 # %% [markdown]
-# For 64 times the work a step takes only a few times as long, so each sentence costs a small part of what it costs
-# alone. On a CPU the calls themselves take some of the time, so this shows that sentences share a cost, and not yet
-# which.
+# For 64 times the work a step takes several times as long, and not 64 times, so each sentence costs a small part of
+# what it costs alone. On a CPU the calls themselves take some of the time, so this shows that sentences share a cost,
+# and not yet which.
 #
-# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses this for a single
-# sentence. A small **draft model** writes a few tokens ahead, and the large one checks them all in one pass, with the
-# rectangular mask from above, which for few sentences takes hardly longer than a pass for one token. If the small one
-# drew a token with probability $q$ and the large one gives it $p$, it is accepted with probability $\min(1, p / q)$.
-# The first refused token is replaced by one drawn with probabilities proportional to $\max(0, p - q)$, and what was
-# written after it is discarded, from the cache too. If none is refused, the pass has given the probabilities of one
-# more token, free of charge. Why is this right? A token is drawn and accepted with probability $q \min(1, p / q) =
-# \min(p, q)$. A refusal has the probability $R = \sum (q - \min(p, q)) = \sum \max(0, p - q)$, since $p$ and $q$ both
-# sum to 1, and then a token is drawn with probability $\max(0, p - q) / R$. Together that is $\min(p, q) + \max(0, p -
-# q) = p$: the large model's probability, exactly. If a token of the draft model is accepted with probability $a$, a
-# pass that checks $k$ of them gives $1 + a + \dots + a^k$ tokens on average, 3.4 for $a = 0.8$ and $k = 4$. Nothing is
-# gained where the draft model is slow or often refused, or where many sentences keep the device busy anyway.
+# ### Several tokens for the price of one
+#
+# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) fills the idle arithmetic
+# for a single sentence. A small **draft model** writes a few tokens ahead, and the large one checks them all in one
+# pass, with the rectangular mask from above. Where decoding is memory-bound, that pass takes hardly longer than one for
+# a single token, because the parameters are loaded once in either case. With greedy decoding, tokens are accepted as
+# long as each is the large model's likeliest. With sampling the rule is finer. Let $q(x)$ be the draft model's
+# probability of a token $x$ and $p(x)$ the large one's.
+#
+# 1. A token $x$ that the draft model has drawn is accepted with probability $\min(1, p(x) / q(x))$.
+# 2. The first token that is refused is replaced by one drawn with probabilities proportional to $\max(0, p(x) - q(x))$,
+#    and what was written after it is discarded, from the cache too.
+# 3. If none is refused, the pass has given the probabilities of one more token, which costs nothing.
+#
+# Then each token is distributed exactly as if the large model had drawn it. To be drawn *and* accepted, $x$ has the
+# probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$. The sum of these falls short of 1 by the probability of a
+# refusal, and that is exactly what the second rule hands out, to the tokens of which the draft model drew too few. For
+# three tokens:
+
+# %% tags=["nbval-check-output"]
+large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
+accepted, missing = np.minimum(large, draft), np.maximum(large - draft, 0)
+refused = 1 - accepted.sum()
+replaced = refused * missing / missing.sum()
+print("drawn and accepted", accepted, "  put in after a refusal", replaced.round(2))
+assert np.allclose(accepted + replaced, large)
+assert round(sum(0.8**n for n in range(5)), 1) == 3.4  # for the text below
+
+# %% [markdown]
+# If a token of the draft model is accepted with probability $a$, a pass that checks $k$ of them gives
+# $1 + a + \dots + a^k$ tokens on average, 3.4 for $a = 0.8$ and $k = 4$. Nothing is gained where the draft model is
+# slow or often refused, or where many sentences keep the device busy anyway.
 #
 # ## Is the search right?
 #
@@ -836,11 +863,11 @@ assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 # %% [markdown]
 # Each column is one seed. Greedy decoding gets as many right as teacher forcing had predicted, because up to its first
 # mistake it has been given only the right words, and after it the number is wrong anyway ([chapter
-# 11](11_training.ipynb#how-good-is-it)). A beam of one agrees with it here, though it need not: where the best token is
-# the end, it can look further for a better score. Without counting positions the model loses many points, and from
-# outside that looks like a model that has not been trained enough. Four hypotheses instead of one gain a point or two,
-# with every seed, for four times as many rows. The gain comes from the width: without a length penalty it is about the
-# same.
+# 11](11_training.ipynb#how-good-is-it)). A beam of one gives nearly the same. It need not: where the best token is the
+# end, it can look further for a better score. Without counting positions the model loses many points, and from outside
+# that looks like a model that has not been trained enough. Four hypotheses instead of one get more numbers right with
+# every seed (a point is five numbers), for four times as many rows. The gain comes from the width. Without a length
+# penalty it is about the same.
 #
 # Read what the first model writes. Here are two numbers that greedy decoding gets wrong and the beam gets right, and
 # one that it gets right and the beam spoils, with the beam's best hypotheses:
@@ -870,10 +897,9 @@ print(
 )
 
 # %% [markdown]
-# In the first, greedy decoding begins with *vier* and cannot go back. In the second it takes *eighty* from the end of
-# the source where only *tausend* would do, and later writes *zwei hundert* for *acht hundert*. The beam keeps the
-# alternative in both, and in the end it has the higher score, by a small margin. In the third the hypothesis that
-# leaves out *acht hundert* wins over the right one: a model error, which a narrower search had hidden.
+# In the first two, greedy decoding once prefers a wrong token and cannot go back. The beam keeps the right one as an
+# alternative, and in the end that has the higher score, by a small margin. In the third a wrong hypothesis wins over
+# the right one: a model error, which a narrower search had hidden.
 #
 # ## Sampling
 #
@@ -887,7 +913,7 @@ print(
 # At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them to
 # reach $p$. **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at least
 # a given share of the likeliest one's probability, however many those are. Whether its texts are better is disputed
-# ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)).
+# ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)); the chapter's code leaves it out.
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
@@ -950,12 +976,15 @@ drawn_share = {
 }
 print({text: round(share.item(), 3) for text, share in drawn_share.items()})
 assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
+print(len({text_of(d) for d in drawn}), "different sentences")
 
 # %% [markdown]
 # A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences sampled
-# from the tea model, *the tea* and *a cup* make up about the 36 and 20 percent that they should.
+# from the tea model, *the tea* and *a cup* make up about the 36 and 20 percent that they should. Greedy decoding would
+# have written *a cup* a thousand times; here all seven sentences occur that the model can write.
 #
-# **Predict first.** Greedy decoding gets more than half of the numbers right with the first model. How many does sampling?
+# **Predict first.** Greedy decoding gets more than half of the numbers right with the first model. How many does
+# sampling?
 
 # %%
 for options in (
@@ -982,10 +1011,10 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 
 # %% [markdown]
 # About a fifth. Of five draws for one number that greedy decoding gets right, one adds *zehn* and says *neun* for
-# *sieben*, and it need not be the only one that is wrong. A number is right only if all its tokens are, nine on
-# average, and wherever the model is unsure, a draw may take another word. Taking the unlikely words away helps, and the
-# lower the temperature, the closer to greedy decoding. Sampling is for tasks with many good answers. Where
-# there is one, a single draw is a poor way to find it.
+# *sieben*, and it need not be the only one that is wrong. A number is right only if all its tokens are, and wherever
+# the model is unsure, a draw may take another word. Taking the unlikely words away helps, and the lower the
+# temperature, the closer to greedy decoding. Sampling is for tasks with many good answers. Where there is one, a single
+# draw is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
@@ -1019,8 +1048,8 @@ quiz.one_choice(
 #
 # ### Exercise 1: The nucleus
 #
-# *Medium, 15 minutes.* Write top-p yourself. Given probabilities of one step, an array that sums to 1, and $p$, set to 0
-# all that are not needed, and make the rest sum to 1. Words are taken from the likeliest down until their sum is at
+# *Medium, 15 minutes.* Write top-p yourself. Given probabilities of one step, an array that sums to 1, and $p$, set to
+# 0 all that are not needed, and make the rest sum to 1. Words are taken from the likeliest down until their sum is at
 # least $p$. In NumPy, $(V,)$ in and out.
 
 
@@ -1230,9 +1259,9 @@ verdict
 #
 # ## In one breath
 #
-# A model that writes takes a word, asks what may come next, and chooses. The best word each time can lead astray, so a
-# beam follows a few hypotheses, and where many texts would do, one samples. What was computed for earlier words does not
-# change, so their keys and values are kept, and each new word must know how many came before it.
+# To write, a model reads a word, says what may come next, and one of these is chosen. The best word each time can lead
+# astray, so a beam follows a few hypotheses, and where many texts would do, one samples. What was computed for earlier
+# words does not change, so their keys and values are kept, and each new word must know how many came before it.
 #
 # **Sources.** Beam search for translation and the length penalty: [Wu and others
 # (2016)](https://arxiv.org/abs/1609.08144), section 7; beam 4 and $\alpha = 0.6$: [Vaswani and others
