@@ -1,9 +1,11 @@
 """Chapter 8's small encoders, whole, with a part left out, with and without warm-up: `python -m benchmarks.encoders`.
 
-The code is the chapter's own. Takes half an hour of one core and writes book/measurements/encoders.json.
+And stacks of twelve layers, in either order of norm and sum, and without one of the two. The code is the chapter's own.
+Takes an hour of one core and writes book/measurements/encoders.json.
 """
 
 from itertools import product
+from math import isfinite
 
 from tqdm import tqdm
 
@@ -14,6 +16,8 @@ SEEDS = range(3)
 PARTS = (None, "residual", "residual, attention", "residual, feed-forward", "norm", "attention", "feed-forward")
 RATES_PARTS = (0.0025, 0.005, 0.01, 0.02)
 RATES_WARM_UP = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.045, 0.06)
+RATES_DEEP = tuple(0.0025 / 2**n for n in range(-1, 5))
+DEEP = ({"norm_first": True}, {"norm_first": False}, {"without": "norm"}, {"without": "residual"})
 LAST = 20  # steps at the end whose mean is a result
 
 
@@ -22,10 +26,11 @@ def main() -> None:
     learn = names_before("08_encoder", "encoders")["learn"]
 
     def runs(task: str, **settings: object) -> dict[str, object]:
-        ends: dict[str, list[float]] = {"losses": [], "right": []}
+        ends: dict[str, list[float | None]] = {"losses": [], "right": []}
         for seed in SEEDS:
             _, losses, right = learn(task, seed=seed, **settings)
-            ends["losses"].append(sum(losses[-LAST:]) / LAST)
+            loss = sum(losses[-LAST:]) / LAST
+            ends["losses"].append(loss if isfinite(loss) else None)
             ends["right"].append(sum(right[-LAST:]) / LAST)
         return {"task": task} | settings | ends
 
@@ -37,7 +42,11 @@ def main() -> None:
         runs("reverse", norm_first=norm_first, warm_up=steps, learning_rate=rate)
         for norm_first, steps, rate in tqdm([*product((False, True), (1, 200), RATES_WARM_UP)])
     ]
-    save("encoders", {"parts": parts, "warm_up": warm_up})
+    deep = [
+        runs("reverse", **settings, num_layers=12, learning_rate=rate, steps=600)
+        for settings, rate in tqdm([*product(DEEP, RATES_DEEP)])
+    ]
+    save("encoders", {"parts": parts, "warm_up": warm_up, "deep": deep})
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Reading without training for it: `python -m benchmarks.questions`.
 
 Which sentence of its paragraph answers each of XQuAD's 1,190 questions: as often as rules by shared words and chapter
-15's encoder find it. Then what SmolLM2-135M-Instruct replies, always the likeliest token, 24 at most, in a fresh
+15's encoder find it. Then what SmolLM2-135M-Instruct replies, always the likeliest token, 128 at most, in a fresh
 conversation each: to questions about paragraphs of XQuAD, to two bAbI tasks, and to docstrings of networkx that it
 shall sum up, beside simple baselines. All are shares, 0 to 1, except ROUGE, 0 to 100; "cut" is the
-share of replies that take all 24. Takes some twenty minutes of one core.
+share of replies that take all 128. Takes some forty minutes of one core.
 """
 
 import math
@@ -31,7 +31,7 @@ from dotformer.pretrained import load_minilm, search
 from dotformer.reading import rouge_scores
 from dotformer.support.chat import Chat
 
-COUNT, LENGTH, SHOWN = 100, 24, 3
+COUNT, LENGTH, SHOWN = 100, 128, 3
 FEW, ONE = "Answer with a few words from the text.", "Answer with one word."
 SUM_UP = "Say in one short sentence what this function does."
 

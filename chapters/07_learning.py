@@ -724,13 +724,6 @@ print("weight on the name:", *(f"{share:.2f}" for share in weight))
 assert min(right) > 0.999 and min(looked) > 0.999
 assert min(weight) > 0.6 and max(weight) < 0.75
 
-at = dict(zip(steps, frames, strict=True))
-assert (at[0] - 0.2).abs().max() < 0.02 and (at[80] - 0.2).abs().max() < 0.06
-assert losses[0] - np.mean(losses[75:85]) > 0.4
-assert at[140].diagonal().min() > 0.5 and np.mean(losses[135:145]) < 0.2
-start = sizes[:10].mean(axis=0)
-assert 20 < start[1] / start[0] < 80
-
 # %% [markdown]
 # These are the matrices that it found. A row of $W_Q W_K^\top$ for each name that asks, a column for each that is
 # asked:
@@ -752,6 +745,12 @@ plt.show()
 # still be random.
 
 # %% tags=["proof"]
+at = dict(zip(steps, frames, strict=True))
+assert (at[0] - 0.2).abs().max() < 0.02 and (at[80] - 0.2).abs().max() < 0.06
+assert losses[0] - np.mean(losses[75:85]) > 0.4
+assert at[140].diagonal().min() > 0.5 and np.mean(losses[135:145]) < 0.2
+start = sizes[:10].mean(axis=0)
+assert 20 < start[1] / start[0] < 80
 assert found.diagonal().min() > 1.5 and found.diagonal().max() < 2.2
 assert (found - 9 * np.eye(8)).max() < 0.3
 

@@ -11,7 +11,7 @@
 # One layer of attention mixes words once. The transformer of 2017 has six layers on each side, later ones many more,
 # and around each attention stand other parts: a residual connection, a norm, and a small network that works on one word
 # at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and you have left out each part of its
-# layers, to see which parts two small tasks need.
+# layers, to see which parts two small tasks need in three layers, and which in twelve.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 25 minutes to read, and 40 more for the exercises.
 
@@ -80,8 +80,8 @@ plt.show()
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
 # which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, on which both write, is its **residual
-# stream**: the vector that entered, plus everything that has been added to it. In code the whole layer is the function
-# `layer`:
+# stream**: the vector that entered, and everything that has been added to it since. In code the whole layer is the
+# function `layer`:
 
 
 # %%
@@ -135,8 +135,8 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 #
 # Why add, and not replace each word by what attention returns? Stack attention without adding and see. A sentence has
 # 16 random words of width 64. Ask how much of a word's vector is **its own**: write the vectors as rows of $X$,
-# subtract their average $\bar X$ from each, and compare the roots of the sums of squares, $\lVert X - \bar X \rVert /
-# \lVert X \rVert$. The matrices are random, with the variance that [Glorot and Bengio
+# subtract their average $\bar X$ from each, and compare the roots of the sums of squares,
+# $\lVert X - \bar X \rVert / \lVert X \rVert$. The matrices are random, with the variance that [Glorot and Bengio
 # (2010)](https://proceedings.mlr.press/v9/glorot10a.html) recommend (`xavier_uniform_`, after Xavier Glorot), so that
 # one projection keeps the size of a vector on average.
 #
@@ -195,24 +195,25 @@ for n, depth in enumerate(DEPTHS):
 # %% [markdown]
 # At the start it is 97 percent, $\sqrt{15/16}$, since the average of 16 random words is not 0. After two layers it is 3
 # percent, after four nothing: all sixteen words have become one vector. The reason is that each layer replaces words by
-# weighted averages of all words, and such averages are more alike than the words were; and the more alike the words,
-# the more even the weights. Dong and others (2021) call this **rank collapse**, and prove that in a stack of nothing
-# but attention it is faster than exponential. Feed-forward networks, which these stacks lack, slow it down. No later
-# layer can tell the words apart again.
+# weighted averages of all words, and such averages are more alike than the words were. The averages are also shorter,
+# so scores shrink, and the weights become more even still. Dong and others (2021) call this **rank collapse**, and
+# prove that in a stack of nothing but attention it is faster than exponential. Feed-forward networks, which these
+# stacks lack, slow it down. No later layer can tell the words apart again.
 #
 # The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word
 # itself on, and a layer only contributes something:
 #
 # $$x \leftarrow x + \operatorname{Attention}(x) .$$
 #
-# On the way back, a change of $x$ changes this sum in two ways, and the derivative is $I + \operatorname{Attention}'(x)$.
-# Through the $I$ the gradient reaches the layer below without passing through attention. [He and others
+# On the way back, a change of $x$ changes this sum in two ways, and the derivative is
+# $I + \operatorname{Attention}'(x)$. Through the $I$ a gradient reaches the layer below without passing through
+# attention, and nothing can make it vanish on this way (it may still explode, as we shall see). [He and others
 # (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them deeper networks
 # had trained worse than shallow ones (the **degradation problem**).
 #
-# But read the right column down to its end. At 24 layers less than 1 percent is a word's own. The reason is not that it
-# has shrunk, as the next cell shows. As soon as the stream is mostly common to all words, so is what attention adds to
-# it, and both grow together from layer to layer. A word's own part grows too, but more slowly, and is swamped.
+# But read the right column down to its end. At 24 layers less than 1 percent is a word's own. As soon as the stream is
+# mostly common to all words, so is what attention adds to it, and this common part grows from layer to layer. A word's
+# own part has not shrunk: the next cell shows that it has grown too, but more slowly, and is swamped.
 
 # %%
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
@@ -225,7 +226,9 @@ assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
 assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shrunk
 
 # %% [markdown]
-# Both the size and the gradient explode. Something has to keep the stream within bounds.
+# Both the size and the gradient explode. What attention adds is about as large as the stream and points mostly the same
+# way for all words, so the stream grows in proportion to itself. The gradient has the size of queries and keys among
+# its factors, and grows faster still. Something has to keep the stream within bounds.
 #
 # ## Layer norm, on four numbers
 #
@@ -362,14 +365,15 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Either norm stops the explosion. The first panel is the surprise: post-norm keeps words apart no better than adding
-# alone, and pre-norm much better. Why? Most of what attention adds is common to all words. With adding alone the common
-# part grows in proportion to itself, from layer to layer, and soon a word's own is a small share of it. In a post-norm
-# stack, once nearly everything is common, attention adds a second vector as large as the stream. Their sum is scaled
-# back to size 1, and that shrinks a word's own part again, in every layer. In a pre-norm stack the word's own part is
-# never scaled down, and what is added to it stays bounded, however large the stream, because the norm comes first.
-# After 24 layers an entry has size 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, as much as at the
-# start.
+# Either norm stops the explosion. The first panel is the surprise (attention only; feed-forward networks would slow
+# this down): post-norm keeps words apart no better than adding alone, and pre-norm much better. Why? Most of what
+# attention adds is common to all words. With adding alone the common part grows in proportion to itself, from layer to
+# layer, and soon a word's own is a small share of it. In a post-norm stack, once nearly everything is common, attention
+# adds a second vector as large as the stream. Their sum is scaled back to size 1, and that shrinks a word's own part
+# again, in every layer. Say that the common part is 1, and a word's own 0.1. Attention adds another 1 to what is
+# common; the norm divides by 2; what is left is 1 and 0.05. In a pre-norm stack the word's own part is never scaled
+# down, and what is added to it stays bounded, however large the stream, because the norm comes first. After 24 layers
+# an entry has size 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, as much as at the start.
 #
 # So much for stacks before training. This favours pre-norm (also **Pre-LN**; the other is **Post-LN**), as will the
 # learning rates at the end of this chapter, a little; most deep models of today are pre-norm. The price: the larger the
@@ -423,8 +427,8 @@ quiz.one_choice(
 # replace the first map by the product of two, of which one passes through an activation function: **SwiGLU** ([Shazeer,
 # 2020](https://arxiv.org/abs/2002.05202)).
 #
-# Written entry by entry, it looks familiar. Let $k_i$ be the columns of $W_1$ and $v_i$ the rows of $W_2$. Without
-# the biases,
+# Written entry by entry, it looks familiar. Let $k_i$ be the columns of $W_1$ and $v_i$ the rows of $W_2$. Without the
+# biases,
 #
 # $$\operatorname{FeedForward}(x) = \sum_{i=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot k_i) \; v_i .$$
 #
@@ -622,11 +626,11 @@ class Encoder(Stack):
 
 # %% [markdown]
 # Only pre-norm needs a final norm, and gets one, unless `final_norm` says otherwise: its stream has grown from layer to
-# layer, and whatever comes after the encoder wants numbers of a known size.
+# layer, and whatever comes after the encoder expects numbers of a known size.
 #
-# PyTorch has an encoder too. Draw all its parameters at random, since its own start, with equal layers, gains of 1 and
-# biases of 0, would hide mistakes. Give them to ours, under the names that `our_state_dict` finds, and both must return
-# the same vectors, in either order of norm, with some tokens masked out.
+# PyTorch has an encoder too. Draw all its parameters at random, since its own start, with equal layers and gains of 1,
+# would hide mistakes. Give them to ours, under the names that `our_state_dict` finds, and both must return the same
+# vectors, in either order of norm, with some tokens masked out.
 
 
 # %%
@@ -720,7 +724,7 @@ class PositionalEncoding(nn.Module):
 
 
 # %% [markdown]
-# Before them comes the look-up, with its scale:
+# Before the positions comes the look-up, with its scale:
 
 
 # %% tags=["export"] module="encoder"
@@ -788,11 +792,12 @@ def learn(
     learning_rate=0.005,
     steps=400,
     seed=0,
+    num_layers=3,
 ):
-    """Train three layers: the model, its losses, and the shares right."""
+    """Train a few layers: the model, its losses, and the shares right."""
     torch.manual_seed(seed)
     sizes = {"d_model": 32, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
-    stack = Encoder(LayerConfig(**sizes, norm_first=norm_first), num_layers=3)
+    stack = Encoder(LayerConfig(**sizes, norm_first=norm_first), num_layers)
     for matrix in stack.parameters():
         if matrix.ndim == 2:
             nn.init.xavier_uniform_(matrix)
@@ -884,6 +889,42 @@ assert min(slow["feed-forward"]) == 0.35 and max(slow["feed-forward"]) == 0.38
 assert min(slow[None]) == 1
 
 # %% [markdown]
+# So what are norms and residual connections for? Three layers hardly need them. Stack **twelve**, and train *reverse*
+# again (post-norm and pre-norm, and without one of the two; six learning rates, three seeds each). **Predict first**:
+# which of the four still learn?
+
+# %%
+print("twelve layers, reverse: share right at the best learning rate, three seeds")
+deep = {}
+for row in measurement["deep"]:
+    if "without" in row:
+        name = f"no {row['without']}"
+    else:
+        name = "pre-norm" if row["norm_first"] else "post-norm"
+    deep.setdefault(name, []).append(row)
+for name, rows in deep.items():
+    best = max(rows, key=lambda row: np.mean(row["right"]))
+    shares = "  ".join(f"{share:6.1%}" for share in best["right"])
+    print(f"{name:12} {shares}   at {best['learning_rate']:g}")
+
+# %% [markdown]
+# Only pre-norm, with nearly every digit right at four of the six learning rates. Post-norm is stuck near a quarter at
+# all of them, in these 600 steps and with a warm-up of 50. Without norms nothing is learned: the stream explodes, and
+# what comes out is noise. Without the residual connections a fifth is right at best. So these parts are not for one
+# layer, they are for stacks.
+
+# %% tags=["proof"]
+for name, rows in deep.items():
+    shares = np.array([row["right"] for row in rows])
+    assert len(rows) == 6 and shares.shape == (6, 3)
+    if name == "pre-norm":
+        assert (shares.min(axis=1) > 0.99).sum() == 4
+    else:
+        most = {"post-norm": 0.28, "no norm": 0.13, "no residual": 0.22}
+        assert shares.max() < most[name]
+
+# %% [markdown]
+#
 # ## What does a position hold after a few layers?
 #
 # *Reverse* lets you look inside. Train it once and ask of every layer's output, with a linear map fitted on some
@@ -951,26 +992,27 @@ assert min(others) > 0.17 and max(others) < 0.23
 
 # %% [markdown]
 # In the second layer some head gives the mirrored position 0.97 of its weight, and in the first no head more than 0.16
-# (1/12 would be chance). Looking proves nothing, so we also threw away what each layer's attention finds. Without the
-# second's, fewer than two thirds of the digits are right, so it fetches many of them, and the third's, which looks at
-# the same position, perhaps the rest. Without the third's nothing is lost: by then the digit is there. The 30 percent
-# after the first layer mean less than it seems, since the digits of other positions can be read from there, too, to
-# some 20 percent.
+# (1/12 would be chance). A weight alone does not prove that it matters, so we also threw away what each layer's
+# attention finds. Without the first layer's, more than four in five are still right, so it is of some use. Without the
+# second's, fewer than two thirds are right: it fetches many of the digits, and the third layer's, which looks at the
+# same position, perhaps the rest. Without the third's nothing is lost: by then the digit is there. The 30 percent after
+# the first layer mean less than it seems, since the digits of other positions can be read from there, too, to some 20
+# percent.
 #
-# So a position of layer 3 is **no longer its word alone**. It is a vector in the residual stream that began as one
-# digit and by now holds two. In a language model such vectors are called **contextual**: the same word has the same row
-# of the embedding table in every sentence, and at layer 5 a different vector in each. When an attention map of a higher
-# layer shows a line to the word *bank*, the line leads to everything that lower layers have written at that position,
-# and this is the first reason not to read such maps as explanations. [Chapter
-# 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) tests it in a published model.
+# So a position of layer 3 is **no longer its word alone**. It is a vector that began as one digit and by now holds two.
+# In a language model such vectors are called **contextual**: the same word has the same row of the embedding table in
+# every sentence, and at layer 5 a different vector in each. When an attention map of a higher layer shows a line to the
+# word *bank*, the line leads to everything that lower layers have written at that position, and this is the first
+# reason not to read such maps as explanations. [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions)
+# tests it in a published model.
 
 # %% [markdown]
 # ## Does it need warm-up?
 #
-# Vaswani and others start with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong and others
-# (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks, whose gradients near the output start
-# large. Is warm-up needed? A single learning rate would show little, so the same program trains *reverse* at nine of
-# them, three seeds each, with a warm-up of 200 of the 400 steps, or none.
+# The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong and
+# others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks, whose gradients near the output
+# start large. Is warm-up needed? A single learning rate would show little, so the same program trains *reverse* at nine
+# of them, three seeds each, with a warm-up of 200 of the 400 steps, or none.
 #
 # **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning
 # rate?
@@ -1000,10 +1042,10 @@ plt.show()
 # 0.3 with every seed) at each learning rate up to 0.01, and nothing at 0.015 or above. With warm-up it learns at 0.02
 # as well. Pre-norm needs no warm-up to learn at 0.02, and with it learns even at 0.03.
 #
-# So at a learning rate that is low enough, neither pre-norm nor warm-up is needed here, and each makes learning rates
-# usable that are one or two steps of this grid higher, a factor of one and a half to two. Part of what warm-up does is
-# plain: for the first 200 of these 400 steps the learning rate is smaller. And this is a small stack of three layers.
-# For post-norm models of full size Xiong and others found warm-up essential, which this experiment cannot show.
+# So at a learning rate that is low enough, neither pre-norm nor warm-up is needed here, and each lets the learning rate
+# go one or two steps of this grid higher, a factor of one and a half to two. Part of the effect of warm-up is trivial:
+# for the first 200 of these 400 steps the learning rate is smaller. And this is a small stack of three layers. For
+# post-norm models of full size Xiong and others found warm-up essential, which this experiment cannot show.
 
 # %% tags=["proof"]
 highest = {}
@@ -1039,9 +1081,9 @@ for width in (4, 64, 512):
 
 # %% [markdown]
 # At the paper's width it is a tenth of a percent, in all entries alike, and a trained $\gamma$ can make up for it. So a
-# loss curve will not tell. The difference shows where two programs must agree: load parameters that were trained with
-# the other norm, and every layer is a little off. At width 4 it is 13 percent, which no tolerance hides: compare with a
-# reference on small models, too.
+# loss curve will not reveal it. The difference shows where two programs must agree: load parameters that were trained
+# with the other norm, and every layer is a little off. At width 4 it is 13 percent, too much for any tolerance to hide,
+# so compare small models with a reference, too.
 #
 # ## Exercises
 #

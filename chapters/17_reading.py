@@ -578,7 +578,11 @@ quiz.one_choice(
 # there is a rule that never reads the question: the room of whoever took something last.
 
 # %%
-runs = [run for run in measured("stories")["runs"] if run["part"] == "judge"]
+runs = [
+    run
+    for run in measured("stories")["runs"]
+    if run["part"] == "judge" and run["corpus"] == "stories"
+]
 for run in sorted(runs, key=lambda run: run["model"]):
     scores = " ".join(f"{run['scores'][f'task {n}']:6.1%}" for n in (1, 2))
     times = ", 4 times the steps" if "times" in run["settings"] else ""
@@ -655,11 +659,71 @@ assert (
 # the seconds. The room that is named most often would give as much. It does not show that no such model can do it
 # (larger ones do, with more training). It shows what one saves by gathering words into facts.
 #
+# ### A third fact
+#
+# *The ring is in the book.* Let each thing hold another, a coin, a key or a ring, and ask for these as well. *Where is
+# the ring?* takes three facts: what holds it, who took that, and where they went. The model gets a third encoder layer,
+# and 60,000 such stories to learn from, as many questions of one, two and three hops.
+#
+# The rule that never reads what is asked is right in 79 percent of the questions of three hops. So train twice: on
+# stories *as they come*, and on stories *told apart*, in which those who took something are in two rooms or more. On
+# the latter the rule has 46 percent. Then ask both about new stories told apart. **Predict first**: does either learn
+# the third hop?
+
+# %%
+hops = measured("stories")
+for world in ("as they come", "told apart"):
+    for run in hops["runs"]:
+        if (run["part"], run["corpus"]) == ("judge", world):
+            alike, apart = run["scores"]["task 3"], run["told apart"]["task 3"]
+            print(
+                f"learned stories {world}, seed {run['seed']}: three hops", end=""
+            )
+            print(f" {alike:4.0%} on its own kind, {apart:4.0%} told apart")
+
+three = {
+    (run["corpus"], run["seed"]): run for run in hops["runs"] if "followed" in run
+}
+count, shares = three["told apart", 0]["followed"]
+print(f"\nseed 0, another thing asked for ({count} stories), lines copied:")
+for done, row in enumerate(shares):
+    print(f"   after layer {done}:", end="")
+    for line, share in zip(
+        ("question", "held", "took", "went", "others"), row, strict=True
+    ):
+        print(f"  {line} {share:4.0%}", end="")
+    print()
+
+# %% tags=["proof"]
+alike, apart = (
+    {key: run[part]["task 3"] for key, run in three.items()}
+    for part in ("scores", "told apart")
+)
+for seed in range(3):
+    assert 0.81 < alike["as they come", seed] < 0.9
+    assert 0.52 < apart["as they come", seed] < 0.62
+assert apart["told apart", 0] == 1
+assert 0.47 < apart["told apart", 1] < apart["told apart", 2] < 0.54
+assert [
+    round(hops["shortcuts"][name], 2) for name in ("as they come", "told apart")
+] == [0.79, 0.46]
+assert shares[0][0] == shares[1][2] == shares[2][3] == 1
+
+# %% [markdown]
+# All three that learned stories as they come look nearly there, with 82 to 90 percent. Told apart, they have 53 to 62:
+# most of the score was the rule's. Of those that learned stories told apart, one has the third hop, with every question
+# right, and two have little more than the rule. So such a model *can* do it. Whether training finds it depends on the
+# start, and a score on questions that a rule can guess would not have told.
+#
+# And how does it do it? What is asked moves from the question to the line of who *took* the thing in layer 1, and on to
+# where they *went* in layer 2. The line of what *held* it never carries what is asked. What the book holds does not
+# depend on the question, so the *took* line can read the question and that line at once: three hops, two layers.
+#
 # ## Twenty tasks
 #
 # Our world was made to be solved. The **bAbI** tasks (Weston and others 2015) are twenty worlds, each made to test one
 # kind of reasoning, with 9,000 questions to learn from and 1,000 for the test. One model learns nineteen of them
-# together, in three minutes. (Task 3 is left out, because our copy has only a tenth of it.)
+# together, in three minutes. (Of task 3 our copy has only a tenth; we come to it below.)
 #
 # ```bash
 # python -m dotformer train configs/babi.toml
@@ -686,8 +750,10 @@ tasks = dict(
     name.split(maxsplit=1) for name in names.replace("\n", " ").split(", ")
 )
 babi = measured("reading")
-runs = [run for run in babi["runs"] if run["part"] == "judge"]
-runs = [run for run in runs if run["settings"]["steps"] == 4000]
+judged = [run for run in babi["runs"] if run["part"] == "judge"]
+runs = [run for run in judged if run["settings"]["steps"] == 4000]
+fewer = [run for run in runs if run["corpus"] == "a tenth"]
+runs = [run for run in runs if run["corpus"] == "babi"]
 means = {task: np.mean([run["right"][task] for run in runs]) for task in tasks}
 
 figure, axes = plt.subplots(figsize=(6.4, 5.2), layout="constrained")
@@ -715,7 +781,7 @@ for task in ("7", "16", "17", "19"):
     print(f"   {question} Wanted: {wanted}, written: {written}\n")
 
 # %% tags=["proof"]
-half_way = [r for r in babi["runs"] if r["part"] == "judge" and r not in runs]
+half_way = [r for r in judged if r["corpus"] == "babi" and r not in runs]
 assert all(0.8 < np.mean(list(run["right"].values())) < 0.84 for run in runs)
 assert {sum(x >= 0.95 for x in run["right"].values()) for run in runs} == {5, 6}
 rules = {task: max(row.values()) for task, row in babi["shortcuts"].items()}
@@ -752,6 +818,36 @@ assert all(0.7 < np.mean(list(run["right"].values())) < 0.72 for run in half_way
 # stood below 76. So part of it may be training. [Dehghani and others (2018)](https://arxiv.org/abs/1807.03819) let one
 # layer, with the same weights, run again and again. This *Universal Transformer* passed all twenty tasks (the best of
 # ten starts), and a plain transformer did not. Why sharing the weights helps, our experiment does not say.
+#
+# What about three facts? Task 3 asks *Where was the milk before the kitchen?* One needs to know who had it then, that
+# they went there, and where they had been before. Our copy has 900 such questions to learn from, a tenth of the usual
+# number. So train on a tenth of all twenty tasks, with settings of their own:
+
+# %%
+print("right answers to tasks 1, 2 and 3, three seeds")
+for name, some in (("9,000 of each", runs), ("900 of each", fewer)):
+    for task in sorted({*"123"} & {*some[0]["right"]}):
+        shares = [run["right"][task] for run in some]
+        print(f"{name:14} {task}:", *(f"{share:.0%}" for share in shares))
+shortcut = {task: max(babi["shortcuts_few"][task].values()) for task in "123"}
+print(
+    "no question   ", *(f" {task}: {share:.0%}" for task, share in shortcut.items())
+)
+print(f"task 3, whoever came to the room last: {babi['came_from']:.0%}")
+
+# %% tags=["proof"]
+few = {task: [run["right"][task] for run in fewer] for task in "123"}
+many = {task: [run["right"][task] for run in runs] for task in "12"}
+assert min(few["1"]) > 0.95 and round(np.mean(few["2"]), 2) == 0.57
+assert round(np.mean(many["2"]), 2) == 0.81 and round(np.mean(few["3"]), 2) == 0.44
+assert 0.24 < shortcut["3"] < 0.26 and round(babi["came_from"], 2) == 0.79
+
+# %% [markdown]
+# With a tenth of the questions, those that take two facts are right in 57 percent of the cases instead of 81, so a
+# score says as much about the number of examples as about the number of facts. Those of task 3 are right in 44 percent.
+# That is more than the 25 of the best rule that never looks at the question, and far less than the 79 of a rule that
+# reads half of it, the *kitchen*, and leaves out the milk: where had whoever came there last been before? Most
+# questions of task 3 do not take three facts, and a model that had 79 percent might have learned nothing else.
 #
 # bAbI names the supporting facts, so one can also ask whether attention finds them. Take the decoder's look at the
 # facts when it begins its answer, and for each task the head that is best at it:
@@ -857,20 +953,20 @@ for _, wanted, written in [*asked["shown"][:2], *questions["babi_1"]["shown"][:2
 
 # %% tags=["proof"]
 lexical, one, two = asked["shared_words"], questions["babi_1"], questions["babi_2"]
-assert asked["contains"] == 0.24 and lexical["contains"] == 0.7
-assert 0 < lexical["f1"] - asked["f1"] < 0.02 and 0.5 < asked["cut"] < 0.6
+assert asked["contains"] == 0.26 and lexical["contains"] == 0.7
+assert 0.02 < lexical["f1"] - asked["f1"] < 0.03 and asked["cut"] == 0.03
 assert one["no_place"] == 0.52 and all(
     r["right"] < r["named_last"] for r in (one, two)
 )
 
 # %% [markdown]
-# A quarter of its replies to real questions have the right words in them. The sentence with most shared words, taken
-# whole, has them in 70 percent; counted by F1, for which every further word costs something, the two are nearly equal.
-# In bAbI's first task half of the replies name no room at all (as in *The answer is "John"*), and in both tasks the
-# room named last is a better answer than the model's. This is no verdict on language models. One wording was tried,
-# half of the replies to real questions were cut off at 24 tokens, ours has learned from 9,000 questions of each task
-# and this one from none, and larger models do far better. But it is a warning: a model that writes fluent English need
-# not have read what it was given, and only a test beside a simple rule tells.
+# A quarter of its replies to real questions have the right words in them, and some never come to an end. The sentence
+# with most shared words, taken whole, has them in 70 percent. By F1, for which every further word costs something, it
+# is still ahead. In bAbI's first task half of the replies name no room at all (as in *The answer is "John"*), and in
+# both tasks the room named last is a better answer than the model's. This is no verdict on language models. One wording
+# was tried, ours has learned from 9,000 questions of each task and this one from none, and larger models do far better.
+# But it is a warning: a model that writes fluent English need not have read what it was given, and only a test beside a
+# simple rule tells.
 #
 # ## A text made short
 #
@@ -1259,15 +1355,14 @@ for system, name in (("smollm2", "SmolLM2"), ("first_sentence", "first sentence"
     print(f"{name:15}", *(f"{score:5.1f}" for score in scores))
 for _, wanted, written in zero_shot["shown"][:2]:
     print(f"{wanted}\n   {shorten(written, 70)}")
-assert zero_shot["asked"] == 100 and zero_shot["cut"] == 0.76
+assert zero_shot["asked"] == 100 and zero_shot["cut"] == 0.04
 less = zero_shot["first_sentence"]["rouge1"] - zero_shot["smollm2"]["rouge1"]
-assert 2.9 < less < 3.3
+assert 5 < less < 5.5
 
 # %% [markdown]
-# SmolLM2, asked for one short sentence about a hundred of the *networkx* texts, scores three points less than their
-# first sentence. (Three of four replies were cut off at 24 tokens, which costs it some.) But read them. They are
-# sentences with a meaning, which is more than ours has learned: the second is true, and the first is false, because the
-# girth is the length of the *shortest* cycle. ROUGE does not see that either.
+# SmolLM2, asked for one short sentence about a hundred of the *networkx* texts, scores five points less than their
+# first sentence. But read them. They are sentences with a meaning, which is more than ours has learned: the second is
+# true, and the first is false, because the girth is the length of the *shortest* cycle. ROUGE does not see that either.
 #
 # ## Exercises
 #

@@ -45,7 +45,7 @@ def small(monkeypatch):
     corpus = Corpus(STORIES, STORIES, STORIES)
     tokenizer = BPETokenizer.train((f" {text}" for story in STORIES for text in story[:2]), 10_000)
     shape = {"d_model": 8, "num_heads": 2, "num_encoder_layers": 2, "num_decoder_layers": 1, "d_ff": 16}
-    monkeypatch.setattr(reading, "learnt", lambda: (corpus, tokenizer))
+    monkeypatch.setattr(reading, "learnt", lambda *data: (corpus, tokenizer))
     monkeypatch.setattr(reading, "SHAPE", shape | {"norm_first": True, "share_embeddings": True, "max_length": 64})
 
 
@@ -88,6 +88,20 @@ def test_rules_that_do_not_look_at_the_question_are_counted_story_by_story():
         assert found["commonest in training"] == round(max(map(answers.count, answers)) / len(some), 4)
         assert found["newest in the story"] == round(newest / len(some), 4)
         assert found["commonest in the story"] == round(commonest / len(some), 4)
+
+
+def test_a_rule_for_the_third_task_follows_whoever_came_last():
+    facts = ["John went to the office.", "Mary moved to the hallway.", "Mary went back to the garden.",
+             "John travelled to the garden.", "John got the milk there.", "Mary journeyed to the office."]  # fmt: skip
+
+    def told(count, place):
+        return Story("\n ".join([f"Where was the milk before the {place}?", *facts[:count][::-1]]), "", (), 3)
+
+    assert reading.came_from(told(6, "garden")) == "office"  # John came after Mary
+    assert reading.came_from(told(3, "garden")) == "hallway"
+    assert reading.came_from(told(6, "office")) == "garden"
+    assert reading.came_from(told(4, "office")) is None  # John was nowhere before
+    assert reading.came_from(told(6, "kitchen")) is None
 
 
 def test_evidence_is_found_where_a_weight_on_a_fact_is_the_largest():
