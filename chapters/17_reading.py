@@ -312,7 +312,7 @@ for name, score in babi_scores(answers, corpus.test).items():
     print(f"{name}: {score:g}")
 
 # %% [markdown]
-# All of them, those of task 1 (one hop) and of task 2 (two). (As bAbI counts below, a task is *passed* with 95
+# All of them, those of task 1 (one hop) and of task 2 (two). (By bAbI's rule, below, a task is *passed* with 95
 # percent.) Now one of your own, the newest fact first. All lines but the question begin with a space, so that a word is
 # the same token in each:
 
@@ -655,9 +655,10 @@ assert (
 # So one layer for each hop is how the kept model works, and no law. What patching finds is true of one network; it
 # takes more of them before it is said of all.
 #
-# The `Transformer` with a vector for each token stays at 46 percent, also after four times the steps and eleven times
-# the seconds. The room that is named most often would give as much. It does not show that no such model can do it
-# (larger ones do, with more training). It shows what one saves by gathering words into facts.
+# The `Transformer` with a vector for each token stays at 45 to 49 percent of the questions of two hops, also after four
+# times the steps and eleven times the seconds. The room that is named most often would give as much. It does not show
+# that no such model can do it (larger ones do, with more training). It shows what one saves by gathering words into
+# facts.
 #
 # ### A third fact
 #
@@ -710,14 +711,15 @@ assert [
 assert shares[0][0] == shares[1][2] == shares[2][3] == 1
 
 # %% [markdown]
-# All three that learned stories as they come look nearly there, with 82 to 90 percent. Told apart, they have 53 to 62:
-# most of the score was the rule's. Of those that learned stories told apart, one has the third hop, with every question
-# right, and two have little more than the rule. So such a model *can* do it. Whether training finds it depends on the
-# start, and a score on questions that a rule can guess would not have told.
+# All three that learned stories as they come look nearly there, with 82 to 90 percent. Told apart, they have 53 to 62,
+# so much of that score can have been the rule's. Of those that learned stories told apart, one has the third hop, with
+# every question right, and two have little more than the rule. So such a model *can* do it. Whether training finds it
+# depends on the start, and a score on questions that a rule can guess would not have shown it.
 #
 # And how does it do it? What is asked moves from the question to the line of who *took* the thing in layer 1, and on to
 # where they *went* in layer 2. The line of what *held* it never carries what is asked. What the book holds does not
-# depend on the question, so the *took* line can read the question and that line at once: three hops, two layers.
+# depend on the question, so the *took* line may have read the question and that line at once: three hops, two layers,
+# and after the third the answer is spread over more lines. This is one model, and another may do it otherwise.
 #
 # ## Twenty tasks
 #
@@ -807,8 +809,9 @@ assert all(0.7 < np.mean(list(run["right"].values())) < 0.72 for run in half_way
 # the answer that is commonest in training, and of the story's words that can be an answer, the newest or the commonest.
 #
 # - **Who are they** (13) looks almost solved, with 94.4 percent. The newest room of the story has 94.4 percent, too,
-#   equal to a thousandth. So it may have learned that, and no pronoun.
-# - **Induction** (16): half are right, and so they are with the newest colour.
+#   equal to three decimals. So it may have learned that, and no pronoun.
+# - **Induction** (16): half are right, and so they are with the newest colour. (Equal scores need not be equal answers:
+#   in the example above the newest colour is right, and the model's is not.)
 # - **Paths** (19) are no better than always the same answer, and **positions** (17) little better than a coin. In both,
 #   relations must be composed, through things that the question does not name.
 # - **Counting** (7): most mistakes take *one* for *none*. Things are handed on, and the model loses track of who has
@@ -843,11 +846,11 @@ assert round(np.mean(many["2"]), 2) == 0.81 and round(np.mean(few["3"]), 2) == 0
 assert 0.24 < shortcut["3"] < 0.26 and round(babi["came_from"], 2) == 0.79
 
 # %% [markdown]
-# With a tenth of the questions, those that take two facts are right in 57 percent of the cases instead of 81, so a
-# score says as much about the number of examples as about the number of facts. Those of task 3 are right in 44 percent.
-# That is more than the 25 of the best rule that never looks at the question, and far less than the 79 of a rule that
-# reads half of it, the *kitchen*, and leaves out the milk: where had whoever came there last been before? Most
-# questions of task 3 do not take three facts, and a model that had 79 percent might have learned nothing else.
+# With a tenth of the questions, questions of two facts are right in 57 percent of the cases instead of 81. Those of
+# task 3 are right in 44 percent. That is more than the 25 of the best rule that never looks at the question, and far
+# less than the 79 of a rule that reads half of it, the *kitchen*, and leaves out the milk: where had whoever came there
+# last been before? So most questions of task 3 can be answered from less than it says, and a model that had 79 percent
+# might have learned nothing else.
 #
 # bAbI names the supporting facts, so one can also ask whether attention finds them. Take the decoder's look at the
 # facts when it begins its answer, and for each task the head that is best at it:
@@ -961,19 +964,19 @@ assert one["no_place"] == 0.52 and all(
 
 # %% [markdown]
 # A quarter of its replies to real questions have the right words in them, and some never come to an end. The sentence
-# with most shared words, taken whole, has them in 70 percent. By F1, for which every further word costs something, it
-# is still ahead. In bAbI's first task half of the replies name no room at all (as in *The answer is "John"*), and in
+# with most shared words, taken whole, has them in 70 percent. By F1, for which every further word costs something, the
+# two are close. In bAbI's first task half of the replies name no room at all (as in *The answer is "John"*), and in
 # both tasks the room named last is a better answer than the model's. This is no verdict on language models. One wording
 # was tried, ours has learned from 9,000 questions of each task and this one from none, and larger models do far better.
-# But it is a warning: a model that writes fluent English need not have read what it was given, and only a test beside a
-# simple rule tells.
+# But it is a warning: a model that writes English need not have read what it was given, and only a test beside a simple
+# rule tells.
 #
 # ## A text made short
 #
 # A **summary** is harder to judge, since many are good. The field counts shared n-grams, as for translations: **ROUGE**
 # (Lin 2004). ROUGE-1 counts words, ROUGE-2 pairs of neighbours, and ROUGE-L the longest common subsequence, words in
-# the same order with gaps allowed. Lin's is the recall alone; today F1 is usual. A word counts at most as often as it
-# is in both texts. On paper:
+# the same order with gaps allowed. Lin's ROUGE-1 and -2 are the recall alone; today F1 is usual. A word counts at most
+# as often as it is in both texts. On paper:
 #
 # | | words |
 # |---|---|
@@ -1253,10 +1256,10 @@ assert shares["CopyingTransformer", "new names"] > 0.6
 assert shares["CopyingTransformer", "known names"] > 0.95
 
 # %% [markdown]
-# The transformer does not write one pair of new names. Its output layer has a row for each, but in training that name
-# was never the right one, so each step has made it less likely. (Known names it would learn in a few hundred steps
-# more. With subwords it could spell a new one, if it has learned to copy subwords.) The pointer needs no row, because
-# it is asked *where*, not *which*. Look at it for one pair of the test:
+# The transformer does not get a single pair of new names right. Its output layer has a row for each, but in training
+# that name was never the right one, so each step has made it less likely. (Known names it would learn in a few hundred
+# steps more. With subwords it could spell a new one, if it has learned to copy subwords.) The pointer needs no row in
+# the output layer, because it is asked *where*, not *which*. Look at it for one pair of the test:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Pointer weights of the four tokens that are written on the words of the source. The first name has its weight on that name in the source, the second on the other."}}
 pair = tests["new names"][0]
@@ -1277,7 +1280,7 @@ plt.show()
 # %% [markdown]
 # For both names $p_{\text{gen}}$ (behind each token) is 0: nothing comes from the vocabulary, and the pointer lies on
 # the right word. For *and* and for the end it is 1, so they are written from the vocabulary, and where the pointer lies
-# does not matter. Nobody has told the model which words are names.
+# does not matter. Nobody has marked for the model which words are names; it has learned that from the pairs.
 #
 # ### What does it change in real summaries?
 #
@@ -1288,7 +1291,7 @@ plt.show()
 # learning rate and dropout (`python -m benchmarks.summaries`; `configs/summaries.toml` trains a similar one, without
 # the name). Three rivals need no training: the first sentence of the text; the words of the name, so that
 # `number_of_nodes` is *number of nodes*; and, as an **oracle**, the sentence with the highest ROUGE-1. (It has seen the
-# answer, so it is an upper bound for whoever chooses one sentence. Taking sentences of the text is called
+# answer, so by ROUGE-1 it is an upper bound for whoever chooses one sentence. Taking sentences of the text is called
 # **extractive**, writing new ones **abstractive** summarisation.)
 #
 # **Predict first**: in which order will they come?
@@ -1344,7 +1347,7 @@ assert min(minutes) > 2.3 and max(minutes) < 5
 # in a new one, and in both the *words of the name* are better. After two to five minutes of training from nothing it
 # has learned how such lines begin, and which words to take, and not what they say: *the maximum edge graph of the
 # graph* has good words in it. ROUGE counts words, and cannot tell that from a summary. Whoever reads a score without
-# the texts, and without the two rules, is not told.
+# the texts, and without the two rules, will not notice.
 
 # %%
 zero_shot = questions["networkx"]
@@ -1556,7 +1559,7 @@ verdict
 # ## In one breath
 #
 # Questions and summaries are sequences, so a translator can learn them. With one vector for each fact, one fact looks
-# up another; copying states from one story into another shows on which way the answer came, and another seed may go
+# up another; copying states from one story into another shows by which route the answer came, and another seed may go
 # another way. A pointer lets the decoder copy what it cannot write. And before one praises a model, one measures what a
 # count of shared words, or the first sentence, makes of the same data.
 #
