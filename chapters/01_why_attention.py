@@ -332,12 +332,12 @@ assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
 # Much of the fault, then, lies in the *initial* weights, and these can be chosen. Row 4 is the plain cell with an
-# **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: its factor is exactly
-# 1. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is thousands of times what it was.
-#    But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row 5 is an LSTM
-#    whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$ a step,
-#    some 0.14 after 40 steps. Measured against the latest word a third is left, since the gates also read $h$, which is
-#    a second path. Gates can hold on.
+# **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: so it takes nothing
+# away. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is thousands of times what it
+# was. But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row 5 is an LSTM
+# whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$ a step, some
+# 0.14 after 40 steps. Measured against the latest word a third is left, since the gates also read $h$, which is a
+# second path. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that have
 # no influence. This is the **vanishing gradient**. It made plain networks hard to train, and the LSTM was invented to
@@ -416,10 +416,10 @@ for name in names:
 # wait for the question. A larger state holds more, at a price: 50 words of 8 take 400 numbers, so $400^2$
 # multiplications a step, and the 51st word overwrites something again.
 #
-# Something other than a linear fit might find more, as real words are neither independent nor random. But the next
-# layer of a network begins with a matrix. Newer recurrent networks such as Mamba leave out the $\tanh$, so that all
-# states can be computed at once ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)). The bound holds for their
-# states, too.
+# Something other than a linear fit might find more, and of real words, which depend on one another, even a linear fit
+# recalls more of them than of independent ones. But the state stays as wide as it is, however long the text. Newer
+# recurrent networks such as Mamba leave out the $\tanh$, so that all states can be computed at once ([Gu and Dao,
+# 2023](https://arxiv.org/abs/2312.00752)). The bound holds for their states, too.
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)

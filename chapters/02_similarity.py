@@ -277,9 +277,9 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # Stretching the query multiplies all its scores alike; stretching one key can change which key wins, as coffee beat tea
 # above. When is that wanted? A word that matters to every question can have a long key, and be found even by queries
-# that point elsewhere. When is it not? Where scores grow so large that one key takes everything; some of today's models
-# therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For vectors of length 1, dot product and cosine
-# are equal.
+# that point only partly its way. When is it not? Where scores grow so large that one key takes everything; some of
+# today's models therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For vectors of length 1, dot
+# product and cosine are equal.
 
 # %% tags=["quiz"]
 quiz.one_choice(

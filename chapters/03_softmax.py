@@ -11,7 +11,7 @@
 # A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. This chapter builds
 # a look-up that answers with a *blend* of all values, most of it from the best match, and shows why transformers divide
 # their scores by a square root: a score sums many products, so the wider the vectors, the further apart the scores,
-# until the blend is a hard choice again, which cannot learn.
+# until the blend is a hard choice again, which hardly learns.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$ and the quotient rule. It takes about 25 minutes to
 # read, and 35 more for the exercises.
@@ -76,11 +76,11 @@ with np.errstate(all="ignore"):
 # 0.36. In the third the sum is 0, and in the last, our drinks, ice gets a negative share.
 #
 # We could subtract the lowest score first. Then only differences count and nothing is negative. But now one bad key
-# changes how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ nearly 1 to
-# 1. So demand a little more: **the ratio of two shares depends on the difference of these two scores, and on nothing
-#    else.** Say that $f(a - b)$ is this ratio. The ratio of $a$ to $c$ is that of $a$ to $b$ times that of $b$ to $c$,
-#    so $f(x + y) = f(x) f(y)$, and the only smooth functions that do this are the exponentials. So raise $e$, the base
-#    with the simplest derivative, to each score, and divide by the sum. For the scores 0, 1, 2:
+# changes how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ they share
+# nearly evenly. So demand a little more: **the ratio of two shares depends on the difference of these two scores, and
+# on nothing else.** Say that $f(a - b)$ is this ratio. The ratio of $a$ to $c$ is that of $a$ to $b$ times that of $b$
+# to $c$, so $f(x + y) = f(x) f(y)$, and the only smooth functions that do this are the exponentials. So raise $e$, the
+# base with the simplest derivative, to each score, and divide by the sum. For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|

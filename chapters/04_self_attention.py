@@ -511,7 +511,7 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # their difference is NaN, which spreads to everything it touches. It happens where padding stands before a text: under
 # a causal mask the first of the padding tokens sees itself only, and that is hidden. `attention` above gives NaN; the
 # folded function, which the book uses, refuses. PyTorch's functions return NaN or zeros, depending on the function and
-# its arguments, and so does the module below. In a model you want the weights of such a row to be 0, as those of
+# its arguments; the module below returns NaN. In a model you want the weights of such a row to be 0, as those of
 # chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
@@ -592,8 +592,8 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # %% [markdown]
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
 # model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
-# (chapter 20). What it returns is $d_k$ wide. Chapter 6 brings it back to the width $D$ of a word. And `nn.Linear`
-# stores its matrix transposed, hence the `.T`.
+# (chapter 20). What it returns is $d_k$ wide. In chapter 6 several such results side by side have the width $D$ of a
+# word again. And `nn.Linear` stores its matrix transposed, hence the `.T`.
 #
 
 # %% [markdown]

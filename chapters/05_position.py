@@ -143,7 +143,7 @@ plt.show()
 
 # %% [markdown]
 # Above, each digit jumps. Below, a wave has the same period and does not jump. A wave is a smooth digit: between
-# neighbours it changes little, unless it is the fastest. The fastest wave here has period 2, and at whole positions it
+# neighbours it changes little, unless it is a fast one. The fastest wave here has period 2, and at whole positions it
 # is as jumpy as the digit, so the encoding below starts with a slower one.
 #
 # ## Sines and cosines
@@ -793,8 +793,8 @@ assert np.allclose(mended, at_once) and not np.allclose(one_by_one, at_once)
 #
 # ### Exercise 1: A page of short sentences
 #
-# *Easy, 10 minutes.* To save room, several sentences are often packed into one row. Each must count its positions from
-# 0. Given the lengths, return the positions of all tokens: for `[3, 2]` that is `[0, 1, 2, 0, 1]`.
+# *Easy, 10 minutes.* To save room, several sentences are often packed into one row. In each, positions begin at 0
+# again. Given the lengths, return the positions of all tokens: for `[3, 2]` that is `[0, 1, 2, 0, 1]`.
 
 
 # %% tags=["exercise"]

@@ -558,7 +558,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## Heads at work
 #
-# What does training find? all-MiniLM-L6-v2, which gave us the vectors of chapter 4, has six layers of twelve heads;
+# What does training find? all-MiniLM-L6-v2, which gave us the vectors of chapter 2, has six layers of twelve heads;
 # below are the attention weights of its first layer. Two things come before them that you have not built yet: its
 # positions are learned, and the sum of word and position is **normalised** ([chapter
 # 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head take the average weight that words give to the word

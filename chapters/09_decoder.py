@@ -300,11 +300,11 @@ plt.show()
 #
 # ### Which encoder layer does the decoder ask?
 #
-# In this model, the *last* one. A picture of two towers side by side suggests that decoder layer 2 asks encoder layer
-# 2. It does not. The encoder runs to its end first, and its final output is the **memory** that every decoder layer
-#    asks, each through its own $W_K$ and $W_V$. If each decoder layer asked an encoder layer of its own, the stacks
-#    would have to be equally deep, and the first decoder layers would read words that have hardly seen their
-#    neighbours.
+# In this model, the *last* one. A picture of two towers side by side suggests that the second decoder layer asks the
+# second encoder layer. It does not. The encoder runs to its end first, and its final output is the **memory** that
+# every decoder layer asks, each through its own $W_K$ and $W_V$. If each decoder layer asked an encoder layer of its
+# own, the stacks would have to be equally deep, and the first decoder layers would read words that have hardly seen
+# their neighbours.
 #
 # So a decoder layer has three sublayers, each in the *add and norm* of chapter 8, and, with $d_\text{ff} = 4D$,
 # $16 D^2$ parameters in its matrices where an encoder layer has $12 D^2$. Self-attention comes first, because the query
