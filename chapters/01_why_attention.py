@@ -332,7 +332,7 @@ assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
 # Much of the fault, then, lies in the *initial* weights, and these can be chosen. Row 4 is the plain cell with an
-# **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: so it takes nothing
+# **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is, so it takes nothing
 # away. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is thousands of times what it
 # was. But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row 5 is an LSTM
 # whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$ a step, some
