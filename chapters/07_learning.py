@@ -725,8 +725,8 @@ assert min(right) > 0.999 and min(looked) > 0.999
 assert min(weight) > 0.6 and max(weight) < 0.75
 
 # %% [markdown]
-# These are the matrices that it found. A row of $W_Q W_K^\top$ for each name that asks, a column for each that is
-# asked:
+# These are the matrices that it found, as the scaled scores of names with names: $W_Q W_K^\top / \sqrt{18}$, a row for
+# each name that asks, a column for each that is asked:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
 with torch.no_grad():
@@ -741,8 +741,8 @@ plt.show()
 
 # %% [markdown]
 # Nobody drew that diagonal. Each name scores itself nearly 2 and every other about 0 or less, and a softmax makes two
-# thirds of it. A ninth name, which training never showed, would find nothing: its columns of the two matrices would
-# still be random.
+# thirds of it. A ninth name, which training never showed, would find nothing: its rows of $W_Q$ and $W_K$ would still
+# be random.
 
 # %% tags=["proof"]
 at = dict(zip(steps, frames, strict=True))

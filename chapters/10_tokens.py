@@ -428,10 +428,10 @@ for row in captions["sizes"]:
 
 # %% [markdown]
 # From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
-# another 6 percent, and 98 of 100 learnt tokens are then rare. So there is a trade-off: stop where the curve flattens,
-# while tokens still occur often enough to be learnt. For this corpus that is near 2,000, where 15 percent are rare; at
-# 4,000 it is 65 percent. But the limit of 100 is ours, and only a trained model could tell. A larger vocabulary also
-# costs at the other end, where the output layer computes a logit for every token. [Sennrich and Zhang
+# another 6 to 7 percent, and 98 of 100 learnt tokens are then rare. So there is a trade-off: stop where the curve
+# flattens, while tokens still occur often enough to be learnt. For this corpus that is near 2,000, where 15 percent are
+# rare; at 4,000 it is 65 percent. But the limit of 100 is ours, and only a trained model could tell. A larger
+# vocabulary also costs at the other end, where the output layer computes a logit for every token. [Sennrich and Zhang
 # (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. To compare models with
 # different tokenizers, take the loss per byte, in *bits per byte*, since tokens are of different length. The original
 # transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and German together; models of today, with

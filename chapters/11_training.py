@@ -9,11 +9,11 @@
 # # 11. How do you train it, and stop halfway?
 #
 # So far every model of this book was trained by a loop of ten lines, and every loop left something out. What that can
-# cost you will see in the last section: a run that has nearly finished is stopped, goes on with its parameters alone,
-# and one step later has lost a good part of what it could do. At the end of this chapter there is a trainer that can be
-# killed at any moment and goes on as if nothing had happened. With it you train a transformer that turns English
-# numbers into German ones, in well under a minute, and it is right on held-out numbers. You also see what each part of
-# the usual recipe does, and a model that overfits.
+# cost you will see in the last section: a run that is right on nearly all numbers is stopped, goes on with its
+# parameters alone, and one step later has lost a good part of what it could do. At the end of this chapter there is a
+# trainer that can be killed at any moment and goes on as if nothing had happened. With it you train a transformer that
+# turns English numbers into German ones, in well under a minute, and it is right on held-out numbers. You also see what
+# each part of the usual recipe does, and a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
 # 30 minutes to read, and 25 more for the exercises.
@@ -828,14 +828,15 @@ plt.show()
 #
 # **Clipping.** With Adam, clipping makes no difference here. SGD reaches 99 percent a hundred steps later without it.
 #
-# **The schedule.** A line and half a cosine are equally good. The inverse square root gets there just as soon, but does
-# not settle, since its last steps are still four tenths of the longest. The paper's own schedule has 4,000 steps of
-# warm-up to a peak of 0.002. At step 600 it is only 15 percent of the way up, at 0.0003, too low for this model, and
-# has not begun to fall. It was made for 100,000 steps. So a schedule must fit the length of the run. And averaging the
-# last checkpoints does what small last steps do: it brings the inverse square root to 100 percent. The paper did the
-# same. Each checkpoint lies a little beside the lowest point, in a direction that depends on its last few batches, and
-# in the mean such directions cancel. What is averaged are parameters, of one run, and not predictions. In a run that is
-# still improving the mean is worse than the end, because older checkpoints are worse.
+# **The schedule.** A line and half a cosine end equally good, and the cosine gets to 99 percent a little sooner. The
+# inverse square root gets there just as soon, but does not settle, since its last steps are still four tenths of the
+# longest. The paper's own schedule has 4,000 steps of warm-up to a peak of 0.002. At step 600 it is only 15 percent of
+# the way up, at 0.0003, too low for this model, and has not begun to fall. It was made for 100,000 steps. So a schedule
+# must fit the length of the run. And averaging the last checkpoints does what small last steps do: it brings the
+# inverse square root to 100 percent. The paper did the same. Each checkpoint lies a little beside the lowest point, in
+# a direction that depends on its last few batches, and in the mean such directions cancel. What is averaged are
+# parameters, of one run, and not predictions. In a run that is still improving the mean is worse than the end, because
+# older checkpoints are worse.
 #
 # **Label smoothing.** A model that does what is asked gives the right token $0.9 + 0.1 / 334 = 0.9003$, and then its
 # perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number of right answers is the same with and
@@ -843,8 +844,8 @@ plt.show()
 # name.
 #
 # So here a learning rate outside a tenfold range of good ones, a schedule that has not begun to fall, or one that does
-# not settle cost right answers in the end; the rest cost time, or nothing. But nearly every recipe ends at 100 percent,
-# so in the end this easy task cannot tell them apart. It tells only which are faster.
+# not settle cost many right answers in the end; the rest cost time, a few in a thousand, or nothing. But nearly every
+# recipe ends at 100 percent, so in the end this easy task cannot tell them apart. It tells only which are faster.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a schedule. The linear ones reach the top by step 300 and stay there. One over the root reaches it as soon, but keeps dropping by some percent. With the paper's schedule the curves have only begun to rise at step 400 and end between 66 and 87 percent."}}
 figure, axes = plt.subplots(figsize=(6.4, 3.2))

@@ -866,8 +866,8 @@ assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 # 11](11_training.ipynb#how-good-is-it)). A beam of one gives nearly the same. It need not: where the best token is the
 # end, it can look further for a better score. Without counting positions the model loses many points, and from outside
 # that looks like a model that has not been trained enough. Four hypotheses instead of one get more numbers right with
-# every seed (a point is five numbers), for four times as many rows. The gain comes from the width. Without a length
-# penalty it is about the same.
+# every seed (a point is five numbers), for four times as many rows. The gain comes from the width: the length penalty
+# does not add to it here.
 #
 # Read what the first model writes. Here are two numbers that greedy decoding gets wrong and the beam gets right, and
 # one that it gets right and the beam spoils, with the beam's best hypotheses:
@@ -1011,10 +1011,10 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 
 # %% [markdown]
 # About a fifth. Of five draws for one number that greedy decoding gets right, one adds *zehn* and says *neun* for
-# *sieben*, and it need not be the only one that is wrong. A number is right only if all its tokens are, and wherever
-# the model is unsure, a draw may take another word. Taking the unlikely words away helps, and the lower the
-# temperature, the closer to greedy decoding. Sampling is for tasks with many good answers. Where there is one, a single
-# draw is a poor way to find it.
+# *sieben*, and another draw might go wrong elsewhere. A number is right only if all its tokens are, and wherever the
+# model is unsure, a draw may take another word. Taking the unlikely words away helps, and the lower the temperature,
+# the closer to greedy decoding. Sampling is for tasks with many good answers. Where there is one, a single draw is a
+# poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
