@@ -1,13 +1,14 @@
-"""Nineteen bAbI tasks, learnt together by a vector for each fact: `python -m benchmarks.reading --jobs 2`.
+"""bAbI tasks, learnt together by a vector for each fact: `python -m benchmarks.reading --jobs 2`.
 
-And all twenty from a tenth of the questions: of the third, which takes three facts, there are no more.
+Nineteen of them, and all twenty from a tenth of the questions: of the third, which takes three facts, there are no
+more.
 
 Learning rate and dropout of a `FactTransformer` are chosen by the share of right answers on the validation set, each
 axis wide enough that its best value lies inside. Then it is judged on the test set with three seeds, and again after
 twice as many steps. Kept are the share of right answers to each task, beside three rules that never look at what is
 asked; how often attention points at a fact that the answer follows from, beside chance and two simple rules; how much
 is still right when lines may not attend to one another; whose answer is given when the state of a line is another
-story's; and what is written instead of the answer. Takes twenty-five minutes of one core. Whatever is done is kept in
+story's; and what is written instead of the answer. Takes an hour of one core. Whatever is done is kept in
 book/measurements/reading.json, and not done again.
 """
 

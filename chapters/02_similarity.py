@@ -500,6 +500,7 @@ found = similarity_matrix(
     np.array([[0, 2, 0], [0, 0, 1]]), np.array([*offers.values()])
 )
 assert found.tolist() == [[0, 0, 0, 6], [0, 3, 0, 0]]
+assert round(similarities[0, 4], 2) == 0.19 and similarities[0, 1:4].max() < 0.05
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Six by six matrix of cosines for the words they, drink, hot, coffee, or, tea. The diagonal is 1. Coffee and tea have 0.44, drink has 0.33 with coffee and 0.28 with tea; they and or have 0.19; nearly all others are close to 0. The matrix is the same above and below its diagonal."}}
 plots.score_map(similarity_matrix(x, x), sentence, sentence)

@@ -473,8 +473,8 @@ assert round(slope(20 / 32) / 32, 3) == 0.007 and slope(1) > slope(1 / 32) / 32
 # its weights still move further undivided; at 1024 they move by 0.0002 of a tiny step. Divided, of 2,000 queries at
 # each width, none has weights that move by less than 0.01 of it. Undivided, at 64 about a sixth do, and at 1024 nearly
 # two thirds: a **vanishing gradient**, here within a single softmax. (A classifier's last softmax does not stall like
-# that: its loss is $-\ln w$, whose slope is large just where the model is confidently wrong. Inside attention nothing
-# says which weight was right.)
+# that: its loss is $-\ln w$, whose slope is large exactly where the model is confidently wrong. Inside attention
+# nothing says which weight was right.)
 #
 # Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of
 # that key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning

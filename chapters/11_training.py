@@ -283,6 +283,8 @@ half = (1 + np.cos(np.pi * (steps - 1000) / 9000)) / 2
 cosine = 7e-4 * np.where(steps < 1000, steps / 1000, half)
 assert np.argmax(paper) == 3999 and np.isclose(max(paper), 1 / np.sqrt(512 * 4000))
 assert np.isclose(noam_rate(9, 4, 4), 4**-0.5 * min(9**-0.5, 9 * 4**-1.5))
+spike = 0.98 + 0.02 * 100**2, 1 + 0.98**200 * 200  # of v: at once, 200 steps later
+assert np.allclose(np.sqrt(spike), [14.2, 2.1], atol=0.05)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Learning rate over 10,000 steps. The paper's rises in a line to 0.0007 at step 4,000 and then falls slowly, to 0.00044 at the end. The linear one rises to the same height by step 1,000 and falls in a line to 0. The cosine rises with it, stays higher at first, crosses it halfway and comes to 0 more gently."}}
 figure, axes = plt.subplots(figsize=(6.4, 2.8))
@@ -829,7 +831,7 @@ plt.show()
 # **Clipping.** With Adam, clipping makes no difference here. SGD reaches 99 percent a hundred steps later without it.
 #
 # **The schedule.** A line and half a cosine end equally good, and the cosine gets to 99 percent a little sooner. The
-# inverse square root gets there just as soon, but does not settle, since its last steps are still four tenths of the
+# inverse square root gets there as soon, but does not settle, since its last steps are still four tenths of the
 # longest. The paper's own schedule has 4,000 steps of warm-up to a peak of 0.002. At step 600 it is only 15 percent of
 # the way up, at 0.0003, too low for this model, and has not begun to fall. It was made for 100,000 steps. So a schedule
 # must fit the length of the run. And averaging the last checkpoints does what small last steps do: it brings the
@@ -866,6 +868,8 @@ sgd = [runs[f"SGD, {rate}"] for rate in (0.03, 0.1, 0.3)]
 for chosen, least in ((adam, 0.99), (sgd, 0.96)):
     assert min(run["test"]["exact"] for seeds in chosen for run in seeds) > least
 assert mean_share("SGD, 0.1") == 1 and mean_share("SGD, 1.0") == 0
+assert round(noam_rate(600, 64, 4000), 4) == 0.0003
+assert round(noam_rate(4000, 64, 4000), 3) == 0.002
 ends = {n: np.mean([run["validation_loss"][-1] for run in runs[n]]) for n in grid}
 assert min((n for n in grid if n.startswith("SGD")), key=ends.get) == "SGD, 0.1"
 assert mean_share("Adam, 0.03") == 0 and mean_share("no clipping") == 1
@@ -1036,7 +1040,7 @@ assert max(run["loss"][-1] for run in few["none"]) < 0.001
 # The schedule is not on the list, as it is a function of the step. Nor is the order of the sentences, which follows
 # from seed and epoch. What can be computed again need not be kept.
 #
-# Now stop a run that saves every 5 steps, just as step 13 asks for its batch.
+# Now stop a run that saves every 5 steps, when step 13 asks for its batch.
 
 # %%
 import tempfile

@@ -977,6 +977,7 @@ drawn_share = {
 print({text: round(share.item(), 3) for text, share in drawn_share.items()})
 assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
 print(len({text_of(d) for d in drawn}), "different sentences")
+assert len({text_of(d) for d in drawn}) == 7
 
 # %% [markdown]
 # A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences sampled
