@@ -890,9 +890,9 @@ assert min(slow["feed-forward"]) == 0.35 and max(slow["feed-forward"]) == 0.38
 assert min(slow[None]) == 1
 
 # %% [markdown]
-# So what are norms and residual connections for? Three layers hardly need them. Stack **twelve**, and train *reverse*
-# again (post-norm and pre-norm, and without one of the two; eight learning rates, from 0.00004 to 0.005, three seeds
-# each). **Predict first**: which of the four still learn?
+# So what are the norms for, if three layers can do without? Stack **twelve**, and train *reverse* again (post-norm and
+# pre-norm, and without one of the two; eight learning rates, from 0.00004 to 0.005, three seeds each). **Predict
+# first**: which of the four still learn?
 
 # %%
 print("twelve layers, reverse: share right at the best learning rate, three seeds")

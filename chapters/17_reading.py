@@ -678,10 +678,10 @@ assert (
 # the ring?* takes three facts: what holds it, who took that, and where they went. The model gets a third encoder layer,
 # and 60,000 such stories to learn from, as many questions of one, two and three hops.
 #
-# The rule that never reads what is asked is right in 79 percent of the questions of three hops. So train twice: on
-# stories *as they come*, and on stories *told apart*, in which those who took something are in two rooms or more. On
-# the latter the rule has 46 percent. Then ask both about new stories told apart. **Predict first**: does either learn
-# the third hop?
+# The rule from above, the room of whoever took something last, is right in 79 percent of the questions of three hops.
+# So train twice: on stories *as they come*, and on stories *told apart*, in which those who took something are in two
+# rooms or more. On the latter the rule has 46 percent. Then ask both about new stories told apart. **Predict first**:
+# does either learn the third hop?
 
 # %%
 hops = measured("stories")
@@ -689,10 +689,8 @@ for world in ("as they come", "told apart"):
     for run in hops["runs"]:
         if (run["part"], run["corpus"]) == ("judge", world):
             alike, apart = run["scores"]["task 3"], run["told apart"]["task 3"]
-            print(
-                f"learned stories {world}, seed {run['seed']}: three hops", end=""
-            )
-            print(f" {alike:4.0%} on its own kind, {apart:4.0%} told apart")
+            print(f"learned {world}, seed {run['seed']}: three hops", end=" ")
+            print(f"{alike:4.0%} of its kind, {apart:4.0%} told apart")
 
 three = {
     (run["corpus"], run["seed"]): run for run in hops["runs"] if "followed" in run
