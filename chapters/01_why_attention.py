@@ -87,7 +87,7 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # ## Three cells
 #
 # A real state is a vector, and the function that computes the new state from the old one and the word is called a
-# **cell**. Three cells were in use before 2017, the last two far more than the first.
+# **cell**. Three cells were in wide use before 2017, the last two far more than the first.
 #
 # The plain one mixes word and state with two matrices and squeezes the result between −1 and 1:
 #
@@ -340,8 +340,9 @@ assert abs(a_step - 0.52) < 0.01
 # second path. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that have
-# no influence. This is the **vanishing gradient**. It made plain networks hard to train, and the LSTM was invented to
-# overcome it. But a gradient that arrives is not yet a memory.
+# no influence. (Training can open a gate, too, but such a word sends no signal to open it.) This is the **vanishing
+# gradient**. It made plain networks hard to train, and the LSTM was invented to overcome it. But a gradient that
+# arrives is not yet a memory.
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["GRU"][20] < 1e-4
@@ -389,12 +390,12 @@ for name in names:
 
 # %% [markdown]
 # No. The slowest, the open gate, has 20.5, about as much as the orthogonal cell, though its state, $h$ and $c$
-# together, has 48 numbers where a plain cell has 24. To forget slowly is not to hold more. The orthogonal cell, whose
-# gradient comes through so much better, recalls hardly more than the plain one: 21 numbers against 19. It spreads its
-# memory over more words, each less sharp, and the open gate spreads it thinnest: 2 % of the word 40 back. The GRU and
-# the LSTM as they start have the smallest sums. Their gates multiply, so much of what the state holds are products of
-# two numbers, in which a linear fit finds neither. Counted with these, they hold 23 of 24 and some 45 of 48 (in the
-# folded cell below).
+# together, has 48 numbers where a plain cell has 24. To forget slowly is not to hold more.  The orthogonal cell, whose
+# gradient comes through so much better, recalls hardly more than the plain one: 21 numbers against 19. (The LSTM with
+# its gate open recalls more than the ordinary one, 20 against 14.) It spreads its memory over more words, each less
+# sharp, and the open gate spreads it thinnest: 2 % of the word 40 back. The GRU and the LSTM as they start have the
+# smallest sums. Their gates multiply, so much of what the state holds are products of two numbers, in which a linear
+# fit finds neither. Counted with these, they hold 23 of 24 and some 45 of 48 (in the folded cell below).
 #
 # There is a bound, and three steps lead to it.
 #
@@ -416,9 +417,10 @@ for name in names:
 # wait for the question. A larger state holds more, at a price: 50 words of 8 take 400 numbers, so $400^2$
 # multiplications a step, and the 51st word overwrites something again.
 #
-# Something other than a linear fit might find more, and of real words, which depend on one another, even a linear fit
-# recalls more of them than of independent ones. But the state stays as wide as it is, however long the text. Newer
-# recurrent networks such as Mamba leave out the $\tanh$, so that all states can be computed at once ([Gu and Dao,
+# Something other than a linear fit might find more, and real words depend on one another, so even a linear fit recalls
+# more of them than of independent ones. Words also come from a list: one of 30,000 takes 15 bits, and 24 floating-point
+# numbers could in principle encode many. What remains is that the state stays as wide as it is, however long the text.
+# Newer recurrent networks such as Mamba leave out the $\tanh$, so that all states can be computed at once ([Gu and Dao,
 # 2023](https://arxiv.org/abs/2312.00752)). The bound holds for their states, too.
 
 # %% tags=["proof"]
@@ -517,7 +519,8 @@ for back in (1, 10, 40):
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
 # recurrent networks had 24 or 48. And, with the scores given, the derivative of the answer with respect to a word is
 # that word's weight: one factor, at any distance, and no product over the steps in between. A word with a weight near 0
-# gets next to no gradient on this way, but its distance has nothing to do with it.
+# gets next to no gradient, neither by this route nor by way of its score ([chapter 3](03_softmax.ipynb)), but its
+# distance has nothing to do with it.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain, GRU and LSTM fall straight, below a ten-thousandth at 20 back; the rotation falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all five curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -628,9 +631,9 @@ for n in (50, 512, 5000):
 # %% [markdown]
 # For a sentence of 50 words attention by itself costs twice a plain cell and half an LSTM. As the text grows the square
 # takes over: at $n = 2d$, a thousand words, it costs as much as the LSTM, at ten thousand it costs five times as much.
-# What attention saves in training is the *waiting*: it computes all words at once, where a recurrent network must take
-# them in a row. When attention *writes* a text, it too must produce its words one at a time ([chapter
-# 12](12_generation.ipynb)).
+# What attention saves in training is the *waiting*: it computes all words at once, where a recurrent network with a
+# $\tanh$ must take them in a row. So in the same hours one can train a larger model, or on more text. When attention
+# *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
@@ -657,7 +660,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "It forgets the beginning, like a recurrent network",
-        "Distance plays no part in attention. With more words to share it out, each gets less weight on average; but a good match still wins.",
+        "Distance plays no part in attention. With more words to share it out, each gets less weight on average; but a match that is good enough still wins.",
     ),
 )
 

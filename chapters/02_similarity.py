@@ -202,7 +202,8 @@ plt.show()
 # $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$. For the angle $\theta$ between two arrows, look at the
 # third side of the triangle they span, $a - b$. Compute the square of its length twice: by multiplying out, which works
 # for dot products as it does for numbers, $(a - b) \cdot (a - b) = a \cdot a - 2\, a \cdot b + b \cdot b$; and by the
-# law of cosines, which is Pythagoras corrected for an angle that is not a right one.
+# law of cosines, which is Pythagoras corrected for an angle that is not a right one. (It holds in any number of
+# dimensions, because two arrows always lie in a plane.)
 #
 # $$\|a\|^2 + \|b\|^2 - 2\, a \cdot b \;=\; \|a - b\|^2 \;=\; \|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta .$$
 #
@@ -277,9 +278,9 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # Stretching the query multiplies all its scores alike; stretching one key can change which key wins, as coffee beat tea
 # above. When is that wanted? A word that matters to every question can have a long key, and be found even by queries
-# that point only partly its way. When is it not? Where scores grow so large that one key takes everything; some of
-# today's models therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For vectors of length 1, dot
-# product and cosine are equal.
+# that point only partly its way. When is it not? Where one long key wins for too many queries, or scores grow so large
+# that the winner takes nearly everything; some of today's models therefore normalise queries and keys ([chapter
+# 19](19_modern.ipynb)). For vectors of length 1, dot product and cosine are equal.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -291,7 +292,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "It joins the two end to end and feeds them to a small network",
-        "That is a real design, called additive attention: Bahdanau and colleagues used it in 2015. The transformer "
+        "That is a real design, called additive attention: Bahdanau and colleagues used it in 2014. The transformer "
         "replaced it by the dot product, because a matrix product computes it for all pairs at once.",
     ),
     quiz.right(
@@ -328,9 +329,9 @@ quiz.number(
 # %% [markdown]
 # ## How alike are strangers?
 #
-# Our vectors had three entries; those of the original transformer have 512 (64 where it compares queries with keys). Is
-# a cosine of 0.5 a lot? That depends on what two vectors have in common by accident. Take vectors that have nothing to
-# do with each other, every entry drawn from a normal distribution.
+# Our vectors had three entries; in the original transformer words have 512, queries and keys 64. Is a cosine of 0.5 a
+# lot? That depends on what two vectors have in common by accident. Take vectors that have nothing to do with each
+# other, every entry drawn from a normal distribution.
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -462,9 +463,9 @@ for row, query in enumerate(x):
         similarities[row, column] = dot(query, key)
 
 # %% [markdown]
-# Two loops, 36 dot products; for 1,000 words of width 512 it would be half a billion multiplications, each a step of
-# Python. An entry of a matrix product is a dot product too, of a row with a column. With the queries as the rows of
-# $Q$, and the keys as the rows of $K$ and so the columns of $K^\top$, all of them at once are
+# Two loops, 36 dot products; for 1,000 words of width 512 it would be a million calls from Python, of 512
+# multiplications each. An entry of a matrix product is a dot product too, of a row with a column. With the queries as
+# the rows of $Q$, and the keys as the rows of $K$ and so the columns of $K^\top$, all of them at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
@@ -473,8 +474,9 @@ for row, query in enumerate(x):
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 1 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 3 & 0 & 0 \end{pmatrix} .$$
 #
-# The first question finds *debts*, the second *always*. The multiplications are those of the loops; but they run in
-# compiled code, and nothing waits for Python.
+# The first question finds *debts*, the second *always*. The multiplications are those of the loops. But all run in
+# compiled code, which does several at once and uses each row again while it is at hand, and nothing waits for Python.
+# (A small network that compares each pair, as before the transformer, would need its $\tanh$ for every pair.)
 #
 # Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. `*#batch` stands for any
 # further axes in front, one for the sentences of a batch, say; with the `#`, an axis of size 1 is stretched to fit, as
@@ -511,7 +513,7 @@ plt.show()
 # often hot. The words *they* and *or* have little to do with any of these, and with each other 0.19. Now read the last
 # column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot a$. For likeness
 # that is right. For a look-up it is not: if *tea* needs *drink* to be understood, must *drink* need *tea* as much? And
-# by likeness every word finds itself first: the diagonal is the largest entry of each row. Chapter 4 gives each word a
+# by cosine every word finds itself first: the diagonal is the largest entry of each row. Chapter 4 gives each word a
 # query and a key that differ.
 
 # %% tags=["proof"]

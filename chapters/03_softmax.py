@@ -11,7 +11,8 @@
 # A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. This chapter builds
 # a look-up that answers with a *blend* of all values, most of it from the best match, and shows why transformers divide
 # their scores by a square root: a score sums many products, so the wider the vectors, the further apart the scores,
-# until the blend is a hard choice again, which hardly learns.
+# until the blend is a hard choice again, which hardly learns. (How much that matters, and where it does not, is
+# measured below.)
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$ and the quotient rule. It takes about 25 minutes to
 # read, and 35 more for the exercises.
@@ -432,10 +433,10 @@ assert all(0.25 < divided < 0.33 for _, divided in luckiest.values())
 # score of key $j$ is $q \cdot k_j / \tau$ with $\tau = \sqrt{d_k}$ or 1, so by the chain rule the derivative of the
 # weights with respect to the query is $J K / \tau$, with the keys as the rows of $K$. Its size, the root of the sum of
 # its squares (the *Frobenius norm*), limits how far the weights can move. Whether they move further with the division
-# or without is not obvious: dividing keeps the softmax, and so $J$, away from 0, and it also divides by $\tau$. Take
-# two keys at width 1024, with the scores 40 and 20. Undivided, the second weight is $e^{-20}$, and the slope $w_1 w_2$
-# some two billionths. Divided by 32, the scores are 1.25 and 0.63 and the slope is 0.23; divided by 32 once more,
-# 0.007. Here the division wins by far. But had the scores been 21 and 20, it would lose.
+# or without is not obvious: dividing keeps the softmax from saturating, and so $J$ away from 0, but it also divides by
+# $\tau$. Take two keys at width 1024, with the scores 40 and 20. Undivided, the second weight is $e^{-20}$, and the
+# slope $w_1 w_2$ some two billionths. Divided by 32, the scores are 1.25 and 0.63 and the slope is 0.23; divided by 32
+# once more, 0.007. Here the division wins by far. But had the scores been 21 and 20, it would lose.
 
 # %%
 dead = {}
@@ -468,13 +469,14 @@ assert 1.9e-9 < slope(20) < 2.2e-9 and round(slope(20 / 32), 2) == 0.23
 assert round(slope(20 / 32) / 32, 3) == 0.007 and slope(1) > slope(1 / 32) / 32
 
 # %% [markdown]
-# Both happens. On average (the numbers in brackets) undivided weights move *further* from width 4 on, 1.5 against 0.35
+# Both happen. On average (the numbers in brackets) undivided weights move *further* from width 4 on, 1.5 against 0.35
 # at 1024, thanks to a few queries whose best two keys are nearly even. The median describes the typical query. At 64
-# its weights still move further undivided; at 1024 they move by 0.0002 of a tiny step. Divided, of 2,000 queries at
-# each width, none has weights that move by less than 0.01 of it. Undivided, at 64 about a sixth do, and at 1024 nearly
-# two thirds: a **vanishing gradient**, here within a single softmax. (A classifier's last softmax does not stall like
-# that: its loss is $-\ln w$, whose slope is large exactly where the model is confidently wrong. Inside attention
-# nothing says which weight was right.)
+# its weights still move further undivided; at 1024 they move 0.0002 times as far as the query. Divided, of 2,000
+# queries at each width, none has weights that move by less than 0.01 of that. Undivided, at 64 about a sixth do, and at
+# 1024 nearly two thirds: a **vanishing gradient**, here within a single softmax. (A classifier's last softmax does not
+# stall like that: its loss is $-\ln w$ for the right class, with the slope $-\frac1w \cdot w (1 - w) = -(1 - w)$ in its
+# score, which is near $-1$ exactly where the model is confidently wrong. Inside attention nothing says which weight was
+# right.)
 #
 # Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of
 # that key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning
@@ -800,8 +802,8 @@ verdict
 #
 # The softmax turns scores into weights that are not negative and sum to 1 and depend only on differences between
 # scores; a weighted average of the values with these weights is a look-up that never has to choose. A temperature sets
-# how sharp it is, and a softmax that is too sharp cannot learn by small steps. Dot products of random vectors have size
-# $\sqrt{d_k}$, so they are divided by that, and the start is the same at every width.
+# how sharp it is, and a softmax that is too sharp hardly learns by small steps. Dot products of random vectors with
+# entries of variance 1 have size $\sqrt{d_k}$, so they are divided by that, and the start is the same at every width.
 #
 # **Sources.** The softmax in a learning machine, and its name: [Bridle
 # (1990)](https://doi.org/10.1007/978-3-642-76153-9_28). A temperature to soften it: [Hinton, Vinyals and Dean

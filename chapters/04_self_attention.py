@@ -362,7 +362,8 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 # matters to *tea*, then *tea* matters to *drink*. Here the score of *bites* with *man* is 4, and that of *man* with
 # *bites* is 2. With one matrix for queries and another for keys, scores need not be symmetric:
 # $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the product $W_Q W_K^\top$ in the middle can be any matrix
-# whose rank is at most $d_k$.
+# whose rank is at most $d_k$. (Two narrow matrices hold $2 D d_k$ numbers, where one would hold $D^2$; the rank is the
+# price, and [chapter 6](06_many_heads.ipynb) says what it costs.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -390,7 +391,7 @@ quiz.one_choice(
 #
 # [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) has the argument and the experiment. A score
 # sums $d_k$ products, so scores of wide queries and keys lie further apart, and one word gets nearly all the weight
-# before anything has been learned. Divided by $\sqrt{d_k}$ they have the same spread at every width.
+# before anything has been learned. Divided by $\sqrt{d_k}$ they have, at the start, the same spread at every width.
 
 # %% tags=["quiz"]
 slide_scores = np.array([89, 12, 32, 45, 73, 34])
@@ -399,7 +400,7 @@ quiz.number(
     "In some slides about attention *Hi* has, with the six tokens *Hi* / *,* / *how* / *are* / *you* / *?*, the scores 89, 12, 32, 45, 73, 34, and each is divided by $\\sqrt 6$, the root of the number of *tokens*. Follow them: how many times as much weight does *Hi* give to itself, 89, as to *you*, 73?",
     np.exp(16 / np.sqrt(6)),
     tolerance=10,
-    feedback="Yes, $e^{16 / 2.449}$, nearly 690 times. Scores of that size make a softmax that has stopped listening. (And the root should be that of the key's width.) If a model that has learnt nothing gives weights of 1.00, suspect the scale.",
+    feedback="Yes, $e^{16 / 2.449}$, nearly 690 times. With scores of that size nearly everything goes to one word. (And the root should be that of the key's width.) If a model that has learnt nothing gives weights of 1.00, suspect the scale.",
     mistakes=[
         (
             np.exp(16),
@@ -643,8 +644,8 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # random matrices a word's query has no more to do with its own key than with any other, which is a start that favours
 # nobody. An attention that always picks its own word fetches nothing new. Training can mend the habit, or a mask:
 # [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where there is nobody
-# else, and then a shared matrix does as well. But the symmetry stays. *Bites* could not want *man* more than *man*
-# wants *bites*.
+# else, and then a shared matrix works equally well. But without further changes the symmetry stays. *Bites* could not
+# score *man* higher than *man* scores *bites*.
 #
 # ### What is the third matrix for?
 #
@@ -679,9 +680,9 @@ for used in (8, 16):
 # where both may point in the same directions. A matrix, even a random one, turns what was found into other directions
 # than those the word itself uses, and nothing is lost, provided there is room: 8 and 8 numbers fit in 16, two full
 # words do not, and then it gains nothing. (A matrix that acts on the blend afterwards would do the same, and chapter 6
-# has one; for a single head the two count as one product.) The matrix also sets the width of what is handed over, and
-# lets a word hand over something other than what it is found by: *man* was found as *alive* and handed over *human* as
-# well.
+# has one; for a single head only their product matters. With several heads, $W_V$ makes each narrow, and the later
+# matrix says where in the word it writes.) The matrix also sets the width of what is handed over, and lets a word hand
+# over something other than what it is found by: *man* was found as *alive* and handed over *human* as well.
 #
 # ### Are Q, K and V the word vectors?
 #
@@ -760,7 +761,9 @@ quiz.several_choices(
 #
 # A transformer is a stack of **layers**. The first computes its queries, keys and values from the vectors of the words
 # plus their positions, the second from the outputs of the first, with matrices of its own, and so on upwards. Higher
-# layers therefore compare words that have already been mixed with others, *contextual* vectors.
+# layers therefore compare words that have already been mixed with others, *contextual* vectors. So a weight on *man* in
+# a higher layer is a weight on the blend that stands in its place, and by themselves weights do not say which words the
+# model has used.
 #
 # The model of 2017, built to translate, has two stacks: an **encoder** reads, and a **decoder** writes. Beside
 # self-attention each decoder layer has a second attention, whose queries come from the decoder, and whose keys and

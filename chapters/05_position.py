@@ -92,9 +92,10 @@ for t in (1, 2, 50):
 # all. (Multiplied by a matrix, it picks a row of that matrix. That is the learned table that we meet below.)
 #
 # What about a small step of fixed size, $t / 10{,}000$? It is bounded for any text that we shall meet, and looks the
-# same everywhere. But then a ten-thousandth is all that tells a word from its neighbour, and a head that wants the one
-# and not the other needs enormous matrices. A single number cannot be slow enough for a long text and fine enough for
-# two neighbours. Several numbers can, as hours, minutes and seconds do.
+# same everywhere. But then a ten-thousandth is all that tells a word from its neighbour, so the matrices need enormous
+# entries. And even these can only pick a word at an end of the text: the score is a product with a fixed query, linear
+# in $t$, and so largest where $t$ is largest or smallest. A single number cannot be slow enough for a long text and
+# fine enough for two neighbours. Several numbers can, as hours, minutes and seconds do.
 #
 # So here is the wish list. Every position should be *different*, with *bounded* numbers. A step of one should look *the
 # same everywhere*. Neighbouring positions should be *similar*, so that what is learned at one position nearly holds at
@@ -311,11 +312,11 @@ plt.show()
 
 # %% [markdown]
 # With base 100 the slowest pair comes round after 540 words, the similarity has fallen to zero at a distance of about a
-# hundred, and beyond that it swings up and down. With 10,000 it falls, in ripples, over a few thousand words, since the
-# slowest pair comes round only after 47,000, far longer than any sentence. With a million it falls more slowly still,
-# even at first: at a distance of 10 the similarity is 0.76 rather than 0.66. Fast pairs tell near positions apart and
-# slow pairs far ones, and a larger base trades the former for the latter. Models for long texts that turn their vectors
-# ([below](#turning-instead-of-adding)) use larger bases; Llama 3 uses 500,000 ([Grattafiori and others,
+# hundred, and beyond that it swings up and down. With 10,000 it falls, in ripples, over some ten thousand words, since
+# the slowest pair comes round only after 47,000, far longer than any sentence. With a million it falls more slowly
+# still, even at first: at a distance of 10 the similarity is 0.76 rather than 0.66. Fast pairs tell near positions
+# apart and slow pairs far ones, and a larger base trades the former for the latter. Models for long texts that turn
+# their vectors ([below](#turning-instead-of-adding)) use larger bases; Llama 3 uses 500,000 ([Grattafiori and others,
 # 2024](https://arxiv.org/abs/2407.21783)). So the base must be large for the texts that are read; the paper gives no
 # reason for this very number.
 
@@ -448,9 +449,9 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 #
 # Now add words, and the verb can tell which one stands before it. The words are vectors of the published model from
 # [chapter 2](02_similarity.ipynb#real-vectors), 384 numbers and after them 32 zeros; the positions are 384 zeros and
-# after them 32 sines and cosines. So their sum $x_t + p_t$ really sets them side by side (sums that overlap come
-# below). $W_Q$ and $W_K$ read the positions, as above, and $W_V$ reads the words. Which word is nearest to what *bites*
-# receives?
+# after them 32 sines and cosines. So their sum $x_t + p_t$ really sets them side by side (sums in which the two overlap
+# come later). $W_Q$ and $W_K$ read the positions, as above, and $W_V$ reads the words. Which word is nearest to what
+# *bites* receives?
 
 # %%
 from dotformer.by_hand.similarity import normalize
@@ -487,8 +488,8 @@ assert apart > 0.1
 # %% [markdown]
 # What *bites* receives is nearest to *dog* in the one and to *man* in the other. Words and positions need not keep
 # apart so neatly; further down we separate sums in which they overlap. And the subject of a verb is not always the word
-# before it. But heads that attend to the word before, or after, are among the first that one finds in trained models
-# ([Voita and others, 2019](https://aclanthology.org/P19-1580/), call them positional heads), and chapter 6 shows one.
+# before it. But heads that attend to the word before, or after, are easy to find in trained translators ([Voita and
+# others, 2019](https://aclanthology.org/P19-1580/), call them positional heads), and chapter 6 shows one.
 
 # %% tags=["proof"]
 assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
@@ -626,16 +627,16 @@ for d_model in (16, 32, 64, 128):
 # Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right with a good
 # learning rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at
 # any width. The wider $A$ is, the more matrices fit the 24 positions that were practised, and nothing in training asks
-# for the rotation among them; that is probably why. So the formula makes going further *possible*, and does not force a
-# model to learn it.
+# for the rotation among them; that is probably why. So the formula makes going further *possible*, but nothing makes a
+# model learn it.
 #
 # Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
 # sinusoids in the hope of longer texts.
 #
 # ## Does adding destroy the word?
 #
-# Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
-# thing that happens to it is a projection, and
+# No, where there is room, as we shall measure. But would it not be cleaner to put word and position side by side
+# (**concatenation**) and make the vector wider? The next thing that happens to it is a projection, and
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #

@@ -191,8 +191,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. The last
 # matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each
 # other. The paper says that they attend to different *representation subspaces*, but nothing forces them to be
-# different. They become so because they start with different random matrices: two heads that started equal, their rows
-# of $W_O$ too, would get equal gradients and stay equal.
+# different. Without dropout they can become so only because they start with different random matrices: two heads that
+# started equal, with equal rows of $W_O$, would get equal gradients and stay equal.
 #
 # ### Heads are a sum
 #
@@ -228,9 +228,11 @@ plt.show()
 # %% [markdown]
 # ### What $W_O$ joins
 #
-# $W_O$ decides where each head writes, and whether two heads write into the same numbers, which lets them work
-# together. Take the dog and the man again, and let $W_O$ compute one number, *dog bites* minus *dog is bitten*: the
-# first entry of head 1 minus the first of head 2. It is about +1 in *dog bites man*, and about −1 in *man bites dog*.
+# Without $W_O$ a head could add only to its own $d_k$ of the word's $D$ numbers. ($W_V$ could be $(D, D)$ for each head
+# instead, but that is $H D^2$ numbers and not $2 D^2$.) $W_O$ decides where each head writes, and whether two heads
+# write into the same numbers, which lets them work together. Take the dog and the man again, and let $W_O$ compute one
+# number, *dog bites* minus *dog is bitten*: the first entry of head 1 minus the first of head 2. It is about +1 in *dog
+# bites man*, and about −1 in *man bites dog*.
 
 # %%
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -272,9 +274,9 @@ sequence = rng.standard_normal((5, 16))
 w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 
 # %% [markdown]
-# Two lines are new, `split` and `merged`, and they are easy to get wrong. A `reshape` cuts every row into $H$ slices of
-# $d_k$; that moves nothing. Then two axes change places, so that each head has a matrix of its own with a row for every
-# word. Merging reverses the steps: first swap, then reshape.
+# Two steps are easy to get wrong, `split` and `merged`. A `reshape` cuts every row into $H$ slices of $d_k$; that moves
+# nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word. Merging
+# reverses the steps: first swap, then reshape.
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the way back."}}
@@ -625,8 +627,8 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no
 # other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation (here
 # positions are learned, and nothing rotates), and training found it. Look through the others. Some attend to the
-# special token at the end, `[SEP]`, which [Clark and others (2019)](https://aclanthology.org/W19-4828/) take for a rest
-# of heads that find nothing to attend to. And many heads can go: Voita and others pruned 38 of the 48 heads in a
+# special token at the end, `[SEP]`, which [Clark and others (2019)](https://aclanthology.org/W19-4828/) take to be
+# where heads look when they find nothing. And many heads can go: Voita and others pruned 38 of the 48 heads in a
 # translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and others found layers that manage with
 # a single one. Why train so many, then? One does not know beforehand which will be of use, and pruned models are found
 # by training the large one first. That several heads *can* do in one layer what one cannot does not mean that each
@@ -810,7 +812,7 @@ verdict
 # %% [markdown]
 # ### Exercise 3: One head in two
 #
-# *Harder, 20 minutes.* Two heads can always do what one head does that is as wide as each of them. Given the matrices
+# *Harder, 20 minutes.* Two heads can always do what a single head as wide as each of them does. Given the matrices
 # $W_Q$, $W_K$, $W_V$ of one head, all $(D, D/2)$, return $(D, D)$ matrices for two heads that both compute what this
 # one does, and a $W_O$ of shape $(D, D)$ that gives their *average* in the first $D/2$ numbers of each word, and 0 in
 # the others.

@@ -82,7 +82,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # The sum is the *average* gradient of the weights, weighted as the blend was. So a score is judged by comparison: it
 # falls if its value did worse than the average, and rises if it did better. Only the comparison counts, since the
 # weights share out a fixed 1: more for one is less for the others. And the result is multiplied by $w_i$, so a key that
-# got hardly any weight is hardly corrected.
+# got hardly any weight is hardly corrected. Nor is one that has nearly all of it, because it nearly *is* the average.
+# So a **saturated** row, near 0 and 1, recovers slowly. The gradient of the value, $w_j \, \partial L / \partial o$,
+# stays large for the winner: in a saturated row what is handed over can be corrected, while the choice hardly changes.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -135,7 +137,7 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.013 and 2.669 (they were 1.414, 0
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is
-# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. In this one $W_K$ and $W_V$ stay as
+# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. In this step $W_K$ and $W_V$ stay as
 # they are; their turn comes below.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same."}}
@@ -194,7 +196,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Zero: only the key with the largest weight is corrected",
-        "Every key with a weight above 0 gets its share: *bites*, with 0.045, was corrected too. Only a masked key, with a weight of exactly 0, gets none.",
+        "Every key with a weight above 0 gets its share: *bites*, with 0.045, was corrected too. Only a weight of exactly 0 gets none: that of a masked key, or of a score so low that it rounds to 0.",
     ),
     quiz.wrong(
         "As large as every other key's, since the gradients of the scores sum to 0",
@@ -208,7 +210,7 @@ quiz.one_choice(
 # Here are the same steps for a whole matrix of queries. Write $dX$ for the gradient of the loss with respect to $X$; it
 # has the shape of $X$. $A$ are the attention weights ($w$ above), $S = Q K^\top$ the scores before the division (the
 # $s$ above were scaled), $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up each row and gives a
-# column, which is subtracted from every column. From $dO$ of shape $(T, d_v)$:
+# column; each of its entries is subtracted from the whole row. From $dO$ of shape $(T, d_v)$:
 #
 # $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
 #
@@ -335,11 +337,11 @@ plt.show()
 
 # %% [markdown]
 # Here each further matrix that may learn makes the loss fall faster. With $W_Q$ alone it is slow, because the keys stay
-# where they are. The dog's key, $(1, 0)$, is half-way between those of *man* and of a word that is not alive at all, so
-# the query must at last turn against *man* with a negative first number, and against *bites* with a second number that
-# is negative, too. The first step pointed the other way: while *man* has nearly all the weight, even *bites* is better
-# than average. With $W_K$ the dog may become easier to find. With $W_V$ even a word that is found by mistake learns to
-# hand over what is wanted. Training changes all of them at once.
+# where they are. The keys are $(1, 0)$, $(0, 1)$ and $(2, 0)$. So *dog* scores above *man* only if $q_1 > 2 q_1$, with
+# a negative $q_1$, and above *bites* only if $q_1 > q_2$, with a $q_2$ that is lower still. The first step moved $q_2$
+# the other way: while *man* has nearly all the weight, even *bites* is better than average. With $W_K$ the dog may
+# become easier to find. With $W_V$ even a word that is found by mistake learns to hand over what is wanted. Training
+# changes all of them at once.
 
 # %%
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
@@ -356,9 +358,9 @@ assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 # it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**).
 # Backwards, because there is one loss and there are many parameters: one sweep from the loss gives the derivatives with
 # respect to all of them, for about twice the work of computing the loss. Forwards, one would need a sweep for each
-# parameter. A tensor made with `requires_grad=True` is one whose gradient you want; after `backward()` its gradient has
-# been *added* to its `.grad`, so this must be cleared before the next step, or that would follow the old gradients as
-# well.
+# parameter. The price is memory: what was computed on the way is kept until the sweep has come back to it. A tensor
+# made with `requires_grad=True` is one whose gradient you want; after `backward()` its gradient has been *added* to its
+# `.grad`, so this must be cleared before the next step, or that would follow the old gradients as well.
 
 # %%
 import torch
@@ -726,7 +728,7 @@ assert min(weight) > 0.6 and max(weight) < 0.75
 
 # %% [markdown]
 # These are the matrices that it found, as the scaled scores of names with names: $W_Q W_K^\top / \sqrt{18}$, a row for
-# each name that asks, a column for each that is asked:
+# each name that asks, a column for each that is asked (the rows and columns of names only):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
 with torch.no_grad():
@@ -741,8 +743,8 @@ plt.show()
 
 # %% [markdown]
 # Nobody drew that diagonal. Each name scores itself nearly 2 and every other about 0 or less, and a softmax makes two
-# thirds of it. A ninth name, which training never showed, would find nothing: its rows of $W_Q$ and $W_K$ would still
-# be random.
+# thirds of it. A ninth name, which training never showed, would have learnt no match to its own key: its entry of $x$
+# was always 0, so by $dW_Q = X^\top dQ$ its rows never got a gradient, and would still be random.
 
 # %% tags=["proof"]
 at = dict(zip(steps, frames, strict=True))
@@ -898,10 +900,11 @@ assert leaking < 1
 #
 # Zeros look like an even start. The formulas say what happens: $dQ = dS \, K$ and $dK = dS^\top Q$. If $W_Q$ is zero
 # and $W_K$ is not, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both do; the other way round it is the same. If
-# both are zero, both gradients are, and they stay zero for ever. Nor may two heads start equal, with equal rows of
-# $W_O$: without dropout they get equal gradients and stay equal for ever, one head for the price of two. A random start
-# is there to **break the symmetry**. The folded cell trains both kinds of zeros. With both matrices at zero the loss
-# ends at 1.62, about the best that can be had without looking, as *Break it*, below, works out.
+# both are zero (and their biases), both gradients are, since each has the other matrix as a factor, and they stay zero
+# for ever. Another matter is that two heads must not start equal, with equal rows of $W_O$: without dropout they get
+# equal gradients and stay equal for ever, one head for the price of two. A random start is there to **break the
+# symmetry**. The folded cell trains both kinds of zeros. With both matrices at zero the loss ends at 1.62, about the
+# best that can be had without looking, as *Break it*, below, works out.
 
 # %% tags=["hide-input"]
 for zeroed in (["w_q"], ["w_q", "w_k"]):

@@ -193,7 +193,8 @@ plt.show()
 #
 # What if a row has nothing to attend to, like a padding token in front under a causal mask? The softmax of nothing but
 # minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives nothing but the bias of the last
-# linear map. PyTorch's module returns NaN, and one NaN in a batch can turn the loss and all gradients to NaN.
+# linear map. PyTorch's module returns NaN by default, and one NaN in a batch can turn the loss and all gradients to
+# NaN.
 
 # %%
 from dotformer.attention import MultiHeadAttention
@@ -441,8 +442,10 @@ class TransformerConfig(LayerConfig):
 # %% [markdown]
 # With `tie_output` (**weight tying**) the output needs no matrix of its own: a token's logit is the dot product of the
 # last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). For the paper's 37,000
-# tokens of width 512 that saves 19 million parameters, and a rare token's embedding learns from every position where
-# the token was *not* the answer. All masks are made in `encode` and `decode`.
+# tokens of width 512 that saves 19 million parameters. Untied, an embedding learns only where its token is given. Tied,
+# it learns wherever the token is scored, also where it was *not* the answer. The price: one embedding table has two
+# jobs, so the size with which it starts matters ([below](#all-of-it-on-one-screen)). All masks are made in `encode` and
+# `decode`.
 
 
 # %% tags=["export"] module="transformer"
@@ -890,7 +893,8 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # %% [markdown]
 # Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
 # *next* word, so look at `<bos>` to see how *I* is found. The vector that leaves the last layer is compared with the
-# embeddings of all 32 words; the dot products are the logits, and their softmax says what comes next.
+# embeddings of all 32 words; the dot products are the logits, and their softmax says what comes next. (`logits` and
+# `so_far` are from the figure's cell.)
 
 # %%
 print("after    next word, and the next best")
@@ -980,15 +984,16 @@ with torch.no_grad():
 # thousand steps for either.
 #
 # It rests on one property: *no position sees its future*. Why is it enough to mask each layer? Row $t$ of a masked
-# attention is made of rows 0 to $t$ of its input, and all else in a layer works on each row alone. So row $t$ of the
-# last layer depends on rows 0 to $t$ of the layer below, and so on down to the tokens. The property is worth a test of
-# its own. Change the last words of the answer, and nothing before them may move, in training mode and out of it.
-# Dropout must be 0 for that, since it moves everything at random. (Or ask autograd: the gradient of the earlier logits
-# with respect to a later word's embedding must be zero.) The function below changes the targets after the third. This
-# **leak test** finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a
-# wrong mask on the cross-attention, or a target that was not shifted: a model asked to predict the very word it is
-# given copies it, and its loss falls to 0 without any look at the future. In use it repeats `<bos>`. Padding can be
-# tested in the same way: append some to the question, and nothing may move.
+# attention is made of rows 0 to $t$ of its input, and all else in a layer works on each row alone (cross-attention,
+# too: the memory holds nothing of the answer). So row $t$ of the last layer depends on rows 0 to $t$ of the layer
+# below, and so on down to the tokens. The property is worth a test of its own. Change the last words of the answer, and
+# nothing before them may move, in training mode and out of it. Dropout must be 0 for that, since it moves everything at
+# random. (Or ask autograd: the gradient of the earlier logits with respect to a later word's embedding must be zero.)
+# The function below changes the targets after the third. This **leak test** finds only masks that show too much of the
+# target's future. It cannot find a mask that hides too much, a wrong mask on the cross-attention, or a target that was
+# not shifted: a model asked to predict the very word it is given copies it, and its loss falls to 0 without any look at
+# the future. In use it repeats `<bos>`. Padding can be tested in the same way: append some to the question, and nothing
+# may move.
 
 
 # %%
@@ -1039,9 +1044,10 @@ quiz.one_choice(
 # ### Does a causal mask carry order?
 #
 # Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
-# in the first layer equal words receive different averages, since the words before them differ, and the second layer
-# can use that. In the folded cell a random decoder without positions reads five words, and then with the first two
-# exchanged: with one layer what the last word receives stays the same, with two it changes.
+# in the first layer equal words receive different averages, since these cover different words. (An average does not
+# know in which order they came.) The second layer can use these differences. In the folded cell a random decoder
+# without positions reads five words, and then with the first two exchanged: with one layer what the last word receives
+# stays the same, with two it changes.
 
 # %% tags=["hide-input"]
 from dotformer.encoder import Encoder, LayerConfig
@@ -1208,7 +1214,7 @@ for name, make in variants.items():
     )
 
 # %% [markdown]
-# *Loss* is the highest of nine seeds, in the last batch. All seven end below 0.05, where guessing costs more than 3, so
+# *Loss* is the highest of nine seeds, in the last batch. All seven end below 0.05, where guessing evenly costs 3.5, so
 # each loss, seen alone, looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to the
 # best. Questions are held out, not topics.
 #
@@ -1218,14 +1224,25 @@ for name, make in variants.items():
 #   *only* the future, and while writing the newest word sees nothing. Ours gives it zeros. PyTorch's module gives NaN
 #   by default, so there you would notice.
 # - *Scores times mask* leaves the future some weight. With *weights times mask* the future still counts in the
-#   softmax's denominator. In training that sum betrays the next word, and the model learns to read it; when it writes,
-#   there is no next word to betray.
+#   softmax's denominator. So the weights that are left do not sum to 1: what they lack is the future's share. In
+#   training, queries and keys can make that share depend on the next word, and the model learns to read it; when it
+#   writes, there is no next word to betray.
 # - A mask *in training only* makes writing a lottery. Forced, every word suddenly sees its future, and half the words
-#   come out wrong. While writing, the newest word has none, but the words before it see what comes after them, as they
-#   never did in training. One seed gets 3 percent right, another 97.
+#   come out wrong. While writing, the newest word has no future, but the words before it see what comes after them, as
+#   they never did in training. One seed gets 3 percent right, another 97.
 # - *On cross-attention* often gets away with it, presumably because the encoder has carried much of the question to its
 #   first words. Seven of nine seeds answer everything, the worst 78 percent, and the leak test passes. Only the
 #   comparison with a reference finds it every time.
+#
+# So if a loss is perfect and the writing is not, check in this order:
+#
+# | check | finds | cannot find |
+# |---|---|---|
+# | *forced*, on held-out data | overfitting (if it is low); a mask in training only | the others: they are perfect here |
+# | the leak test, in both modes | five of the six | a mask that hides too much, targets that are not shifted |
+# | a reference with the same parameters, such as `nn.Transformer` | all six | what lies outside the model |
+# | one pair of input and target, printed | targets that are not shifted | |
+# | the first steps of writing, printed | another first token than in training, padding on the wrong side | |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1660,8 +1677,8 @@ verdict
 # and its keys and values from what the encoder's last layer has made of the question.
 #
 # **Sources.** The model: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), sections 3.1 and 3.2.3.
-# Attention from writer to reader: [Bahdanau, Cho and Bengio (2014)](https://arxiv.org/abs/1409.0473). Teacher forcing:
-# [Williams and Zipser (1989)](https://doi.org/10.1162/neco.1989.1.2.270). Tied output: [Press and Wolf
+# Attention from decoder to encoder: [Bahdanau, Cho and Bengio (2014)](https://arxiv.org/abs/1409.0473). Teacher
+# forcing: [Williams and Zipser (1989)](https://doi.org/10.1162/neco.1989.1.2.270). Tied output: [Press and Wolf
 # (2016)](https://arxiv.org/abs/1608.05859). Starting matrices: [Glorot and Bengio
 # (2010)](https://proceedings.mlr.press/v9/glorot10a.html). Order without positions: [Haviv and others
 # (2022)](https://arxiv.org/abs/2203.16634).

@@ -119,7 +119,7 @@ for step in range(1, 5):
 # ## Bytes, so that nothing is unknown
 #
 # If we start with letters, a text with a letter that the training text did not have is still unknown. So start with
-# **bytes**. A byte has one of 256 values, every text is stored as bytes, and UTF-8 says how:
+# **bytes**. A byte has one of 256 values, every text is stored as bytes, and UTF-8 is the usual way:
 
 # %% tags=["nbval-check-output"]
 for text in ("tea", "Zoë", "茶", "🙂"):
@@ -166,9 +166,10 @@ assert (
 # Learning is what you did by hand, on bytes, with faster counting. After a merge, only the words that contained the
 # pair are counted again. A queue keeps the most frequent pair in front. Its entries may be out of date, but only in one
 # direction: a merge lowers the counts of the pairs that it breaks up, and raises only those of pairs that contain the
-# new symbol. So an old count is too high, never too low. By hand: once *e a* is merged, the queue still has *t e* with
-# 9, although no *t e* is left. It comes to the front too early, is counted again, found to be 0, and dropped; had a few
-# been left, it would go back with their number.
+# new symbol. So an old count is too high, never too low, and what comes to the front with its true count is the most
+# frequent of all. By hand: once *e a* is merged, the queue still has *t e* with 9, although no *t e* is left. It comes
+# to the front too early; its true count is looked up, found to be 0, and it is dropped; had a few been left, it would
+# go back with their number.
 
 # %% tags=["export"] module="tokens"
 import heapq
@@ -253,9 +254,10 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # %% [markdown]
 # Both ways learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes:
 # `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These stand for no text:
-# only the program can write them, by their numbers, between the texts that it encodes, and never a user. Symbols and
-# tokens are numbered differently: *symbols* count from the bytes, *tokens* from the special tokens, so symbol 256 is
-# token 259. A tokenizer is saved as JSON, which the imported `tokenizer_files` reads and checks.
+# only the program can write them, by their numbers, between the texts that it encodes (a chat program, say, a number
+# for *user*, then the encoded message, then one for its end), and never a user. Symbols and tokens are numbered
+# differently: *symbols* count from the bytes, *tokens* from the special tokens, so symbol 256 is token 259. A tokenizer
+# is saved as JSON, which the imported `tokenizer_files` reads and checks.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -428,10 +430,12 @@ for row in captions["sizes"]:
 
 # %% [markdown]
 # From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
-# another 6 to 7 percent, and 98 of 100 learnt tokens are then rare. So there is a trade-off: stop where the curve
-# flattens, while tokens still occur often enough to be learnt. For this corpus that is near 2,000, where 15 percent are
-# rare; at 4,000 it is 65 percent. But the limit of 100 is ours, and only a trained model could tell. A larger
-# vocabulary also costs at the other end, where the output layer computes a logit for every token. [Sennrich and Zhang
+# another 6 to 7 percent, and 98 of 100 learnt tokens are then rare. So there is a trade-off between shorter texts and
+# tokens that occur often enough to be learnt. A good compromise for this corpus is near 2,000, where 15 percent are
+# rare; at 4,000 texts are another 13 to 15 percent shorter, but 65 percent of the tokens are rare. But the limit of 100
+# is ours, and only a trained model could tell. For a corpus of your own, print the same columns, train models with the
+# two or three sizes with which tokens begin to be rare, and compare these. A larger vocabulary also costs at the other
+# end, where the output layer computes a logit for every token. [Sennrich and Zhang
 # (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. To compare models with
 # different tokenizers, take the loss per byte, in *bits per byte*, since tokens are of different length. The original
 # transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and German together; models of today, with
@@ -445,6 +449,8 @@ for row in captions["sizes"]:
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
 words_of = {size: row["tokens_per_word"] for size, row in by_size.items()}
+shorter = [1 - words_of[4000][n] / words_of[2000][n] for n in ("en", "de")]
+assert [round(share, 2) for share in shorter] == [0.13, 0.15]
 assert all(
     2.7 < words_of[300][lang] / words_of[4000][lang] < 3.1 for lang in ("en", "de")
 )
@@ -511,15 +517,16 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # or into groups of three. *Case and spaces*: *␣tea*, *tea* and *TEA* share no token, and their similarity must be
 # learnt.
 #
-# Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges the pair whose count is highest *when divided by
-# the counts of its two parts*, and cuts a new word by taking the longest known subword first. How different is that way
-# of cutting, with our own 8,000 tokens? Of the 1,741 words of the test text that are cut at all, 36 percent come out
-# differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug*
-# with the longest first. Here the second looks better, but a model that was trained on texts cut in the first way must
-# get new ones cut in the same way. **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it
-# starts with far too many subwords and drops those whose removal lowers the likelihood of the training text least; a
-# new word gets its most probable segmentation. It can also draw one of several at random while a model is trained
-# (**subword regularisation**); *BPE-dropout* does that with merges.
+# Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges, as it is usually described, the pair whose count
+# is highest *when divided by the counts of its two parts*, and cuts a new word by taking the longest known subword
+# first. How different is that way of cutting, with our own 8,000 tokens? Of the 1,741 words of the test text that are
+# cut at all, 36 percent come out differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order
+# of the merges, and *Bau fahrzeug* with the longest first. Here the second looks better, but a model that was trained
+# on texts cut in the first way must get new ones cut in the same way. **Unigram** ([Kudo,
+# 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords and drops those
+# whose removal lowers the likelihood of the training text least; a new word gets its most probable segmentation. It can
+# also draw one of several at random while a model is trained (**subword regularisation**); *BPE-dropout* does that with
+# merges.
 #
 # ## Is it the same as the library's?
 #

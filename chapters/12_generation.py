@@ -181,9 +181,10 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Otherwise every
 #   hypothesis could end at every step with some tiny probability, and after a few steps the list would be full of
 #   sentences that end too early.
-# - A sentence is done when `beam` hypotheses have ended and no live one can beat the best of them. What is the most
-#   that a live one could reach? Its further words can at best have probability 1, and add 0. And a negative sum comes
-#   closest to 0 under the largest divisor, the penalty of `max_length` tokens.
+# - A sentence is done when `beam` hypotheses have ended (so that there are as many to return) and no live one can beat
+#   the best of them. (One that has fallen out of the beam might have.) What is the most that a live one could reach?
+#   Its further words can at best have probability 1, and add 0. And a negative sum comes closest to 0 under the largest
+#   divisor, the penalty of `max_length` tokens.
 #
 # In the code, `live` has an entry for each row: the number of its sentence, its sum of logarithms, its tokens. After
 # the first word of the example these are $(0, \ln 0.5, [\text{a}])$ and $(0, \ln 0.4, [\text{the}])$. `candidates`
@@ -538,8 +539,8 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
 # The first step is right, and all later ones are not. Nothing crashes, and the shapes fit. The loss is fine too,
-# because training sends whole sentences through, and there the positions are right. Its output is merely worse, and you
-# notice only if you know how good it should have been. Further down we measure it.
+# because training sends whole sentences through, and there the positions are right. What the model writes is merely
+# worse, and you notice only if you know how good it should have been. Further down we measure it.
 #
 # ### What it saves, and what it costs
 
@@ -630,8 +631,8 @@ plt.show()
 # grows with every token: two vectors for each layer. Count it for the paper's base model, 6 layers of width 512 with 4
 # bytes a number: $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each hypothesis of
 # each sentence. A model of 7 billion parameters with 32 layers of width 4,096, at 2 bytes a number, keeps half a
-# megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than its parameters do ([Pope and others,
-# 2023](https://arxiv.org/abs/2211.05102)).
+# megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than its parameters do. ([Pope and others
+# (2023)](https://arxiv.org/abs/2211.05102) count it for larger ones.)
 #
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
@@ -666,10 +667,11 @@ quiz.number(
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
 # loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of
 # $2B / 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where a CPU needs several
-# FLOPs per byte to stay busy, and a GPU hundreds. So decoding one sentence is **memory-bound** ([chapter
-# 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the memory's
-# bandwidth. More sentences share the parameters. But each has a cache of its own, which nobody shares, and with many or
-# long texts it is the caches that take longest to read. A prefill has many tokens, and is limited by arithmetic.
+# FLOPs per byte to stay busy, and a GPU tens, or with 16-bit numbers hundreds. So decoding one sentence is
+# **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that
+# is, for the memory's bandwidth. More sentences share the parameters. But each has a cache of its own, which nobody
+# shares, and with many or long texts it is the caches that take longest to read. A prefill has many tokens, and is
+# limited by arithmetic.
 
 # %%
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -696,8 +698,9 @@ assert cost[64] < cost[1] / 4
 # for a single sentence. A small **draft model** writes a few tokens ahead, and the large one checks them all in one
 # pass, with the rectangular mask from above. Where decoding is memory-bound, that pass takes hardly longer than one for
 # a single token, because the parameters are loaded once in either case. With greedy decoding, tokens are accepted as
-# long as each is the large model's likeliest. With sampling the rule is finer. Let $q(x)$ be the draft model's
-# probability of a token $x$ and $p(x)$ the large one's.
+# long as each is the large model's likeliest, and the first that is not is replaced by the large model's own, so that,
+# rounding aside, the text is exactly what that would have written alone. With sampling the rule is finer. Let $q(x)$ be
+# the draft model's probability of a token $x$ and $p(x)$ the large one's.
 #
 # 1. A token $x$ that the draft model has drawn is accepted with probability $\min(1, p(x) / q(x))$.
 # 2. The first token that is refused is replaced by one drawn with probabilities proportional to $\max(0, p(x) - q(x))$,
@@ -719,9 +722,9 @@ assert np.allclose(accepted + replaced, large)
 assert round(sum(0.8**n for n in range(5)), 1) == 3.4  # for the text below
 
 # %% [markdown]
-# If a token of the draft model is accepted with probability $a$, a pass that checks $k$ of them gives
-# $1 + a + \dots + a^k$ tokens on average, 3.4 for $a = 0.8$ and $k = 4$. Nothing is gained where the draft model is
-# slow or often refused, or where many sentences keep the device busy anyway.
+# If each token of the draft model is accepted with probability $a$, whatever became of the others, a pass that checks
+# $k$ of them gives $1 + a + \dots + a^k$ tokens on average, 3.4 for $a = 0.8$ and $k = 4$. Nothing is gained where the
+# draft model is slow or often refused, or where many sentences keep the device busy anyway.
 #
 # ## Is the search right?
 #
@@ -1014,8 +1017,8 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 # About a fifth. Of five draws for one number that greedy decoding gets right, one adds *zehn* and says *neun* for
 # *sieben*, and another draw might go wrong elsewhere. A number is right only if all its tokens are, and wherever the
 # model is unsure, a draw may take another word. Taking the unlikely words away helps, and the lower the temperature,
-# the closer to greedy decoding. Sampling is for tasks with many good answers. Where there is one, a single draw is a
-# poor way to find it.
+# the closer to greedy decoding. Sampling is for tasks with many good answers: asked for five beginnings of a story,
+# greedy decoding writes the same one five times. Where there is one, a single draw is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
