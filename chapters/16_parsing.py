@@ -517,7 +517,8 @@ assert 0.7 < best["NP"] < 0.85 and max(best["S"], best["VP"]) < 0.4
 
 # %% [markdown]
 # It does, for some. When an ADJP, an SBAR or a PP is to be closed, there is a head whose largest weight lies on its
-# opening bracket every time. For NPs the best head finds it in 78 percent, and for S and VP no head does so reliably.
+# opening bracket every time. (For an ADJP that is easy. It has one word here, so a head that always looks one token
+# back will do.) For NPs the best head finds it in 78 percent, and for S and VP no head does so reliably.
 #
 # But a large weight does not prove that something is used, nor a small one that it is not ([chapter
 # 15](15_pretrained.ipynb)). So take it away. **Hide** the opening bracket in every layer and head, by one column of the
@@ -547,7 +548,7 @@ def closes_right(source, target, closing, hidden, rows):
 
 # %%
 rng, counts = np.random.default_rng(0), {}
-for source, target in encoded[:100]:
+for source, target in encoded:
     for opening, closing in partners(target):
         last = closing - 1  # the position that predicts the closing bracket
         others = [o for o, c in partners(target) if o < opening and c > closing]
@@ -560,35 +561,42 @@ for source, target in encoded[:100]:
             (opening, slice(opening + 1, last)),
             (other, slice(other + 1, None)),
         )
-        row = counts.setdefault(symbols[target[opening]], [])
+        words = "1 word" if last == opening + 1 else "longer"
+        row = counts.setdefault(f"{symbols[target[opening]]:5}{words}", [])
         row.append([closes_right(source, target, closing, *way) for way in ways])
 print("hidden from:  all   the last   all but the last   another one hidden")
 right = {label: np.mean(row, axis=0) for label, row in counts.items()}
 for label, shares in sorted(right.items(), key=lambda item: item[1][0]):
     print(
-        "{:8} {:8.0%} {:10.0%} {:18.0%} {:20.0%}".format(label, *shares),
+        "{:12}{:5.0%} {:10.0%} {:18.0%} {:20.0%}".format(label, *shares),
         f"   of {len(counts[label])}",
     )
 
 # %% tags=["proof"]
 assert min(shares[3] for shares in right.values()) > 0.85
-assert right["ADJP"][0] < 0.1 and right["ADJP"][1] < 0.1 and right["ADJP"][2] > 0.95
-assert right["PP"][0] < 0.25 < right["PP"][1] < 0.75 and right["PP"][2] > 0.95
-assert abs(right["NP"][0] - right["NP"][2]) < 0.05 and right["NP"][1] > 0.85
-assert min(right["SBAR"][:3]) > 0.95 and min(right["VP"][:3]) > 0.95
+[adjp] = (row for label, row in right.items() if label.startswith("ADJP"))
+short, longer = right["NP   1 word"], right["NP   longer"]
+pp, sbar, vp = (right[f"{label:5}longer"] for label in ("PP", "SBAR", "VP"))
+assert max(adjp[:2]) < 0.1 and adjp[2] > 0.95
+assert pp[0] < 0.25 < pp[1] < 0.75 and pp[2] > 0.95
+assert short[0] == short[1] > 0.65 and short[2] == 1
+assert longer[1] > 0.97 and abs(longer[2] - 1 / 3) < 0.05 and longer[0] < 0.5
+assert min(sbar[:3]) > 0.95 and min(vp[:3]) > 0.95
 
 # %% [markdown]
 # The control does little harm, most to S. Hide the right bracket, and the labels differ:
 #
-# - **ADJP**: the last position must see the bracket. Here looking is needed.
+# - **ADJP**: the last position must see the bracket. Here looking is needed. (Between bracket and last position there
+#   is none to hide it from, since the constituent has one word. That is why the third column has 100 percent.)
 # - **PP**: without it few are closed. The last position's look is enough for all of them. Where it cannot look, those
 #   in between can carry the label on, which is enough for half.
-# - **NP**: almost half are lost, mostly because positions in between cannot see it. The label takes two steps.
-# - **SBAR**: a head points at it every time, and nothing is lost without it. The rest of the text must tell the model
-#   as well that it is an SBAR's turn; so it is for VP and S, at which no head points.
+# - **NP**: in the longer ones, the last position's look is worth next to nothing, and that of the positions in between
+#   two thirds. So the label takes two steps.
+# - **SBAR**: a head points at it every time, and nothing is lost without it. What the decoder has read and written
+#   besides must tell it as well that it is an SBAR's turn; so it is for VP and S, at which no head points.
 #
-# So a map shows where a model looks in one step. Only an **ablation** can tell whether it needs what it finds there,
-# and whether it can also come by it in two steps.
+# So a map shows where a model looks in one step. An **ablation** tells whether it needs what it finds there, and
+# whether it can also come by it in two steps.
 #
 # ## Is that a grammar?
 #
@@ -663,8 +671,8 @@ assert 0.28 < like_first / len(deep) < 0.37
 # At the same length all of the known depth are right, and none of the deeper. So the model has learned how sentences of
 # two clauses are built, and some of that is more than a list, since it had the few test trees right that training did
 # not have. But it has not learned rules that may stand inside one another. A perfect score on a test set that is drawn
-# like the training set, and no grammar. More sentences of the same kind would hardly help, because none of them asks
-# for more. Kim and Linzen (2020) built a benchmark of such steps, called COGS: there, too, transformers and recurrent
+# like the training set, and no grammar. More sentences of the same kind need not help, because none of them asks for
+# more. Kim and Linzen (2020) built a benchmark of such steps, called COGS: there, too, transformers and recurrent
 # networks failed on deeper nesting. The field's term for what is missing is **compositional generalization**.
 #
 # ## Break it: leave out what cannot be scored
@@ -695,9 +703,6 @@ assert (len(texts_left), len(deep)) == (1, 242)
 # From the same texts, 0.6 or 78.3. The second number is that of a single sentence, since the other 241 have been left
 # out, and nothing in it says so. Look for how many sentences a score is an average of, and what became of the others.
 # The check that catches it: the number of sentences scored must be the number of sentences given.
-#
-# The program's parameters matter too: Gómez-Rodríguez and Vilares (2018) had to correct a published 90.0 to 90.7,
-# because EVALB had been run without those of Collins.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -816,10 +821,10 @@ assert round(held_to["deeper"]["f1"]) == 64 and equal == 0
 #
 # ## Count instead: a grammar
 #
-# What would a parser look like that is *made* of the idea of a tree? Count, in the treebank, what each constituent is
-# made of: an NP is a DT and an NN in so many cases of a hundred. That is a **probabilistic context-free grammar**,
-# PCFG; the shares are maximum-likelihood estimates. The probability of a tree is the product of those of its rules, as
-# if each were chosen without regard to all others. That is the **independence assumption** of such a grammar.
+# What would a parser look like that has the tree built in? Count, in the treebank, what each constituent is made of: an
+# NP is a DT and an NN in so many cases of a hundred. That is a **probabilistic context-free grammar**, PCFG; the shares
+# are maximum-likelihood estimates. The probability of a tree is the product of those of its rules, as if each were
+# chosen without regard to all others. That is the **independence assumption** of such a grammar.
 #
 # The assumption makes an exact search possible. The best NP over words 2 to 7 is the same whatever stands around it, so
 # all other NPs over these words can be forgotten. Find the best constituent of each label for all spans of one word,
@@ -939,7 +944,8 @@ assert min(scores["exact"] for scores in counted.values()) >= 95
 # parser** with neural scores, after Kitaev and Klein (2018), who took the spans from Stern and others (2017). Only the
 # output layer changes. It, too, is called a *head*, though it has nothing to do with attention heads. Before, between
 # and after the words stand **fenceposts**. A post's vector is made of two halves: the first half of the entries that
-# the encoder has for the word before it, and the second half of those for the word after. A span is one post minus
+# the encoder has for the word before it, and the second half of those for the word after. (In the parsers before it two
+# recurrent networks made these halves, one reading from the left and one from the right.) A span is one post minus
 # another, so that its vector says what lies between them. A small feed-forward network turns it into a score for each
 # label, and one for *no constituent*.
 
@@ -969,8 +975,8 @@ plt.show()
 # (The scores are made up.) A sentence of $n$ words has $n (n + 1) / 2$ spans, and each is classified by itself, by
 # cross-entropy. So the `Trainer` of [chapter 11](11_training.ipynb) does it, unchanged: where a translator's targets
 # are tokens, these are the labels of all spans. (Kitaev and Klein train on whole trees instead: the right one must
-# score better than every other by a margin. That is better, and longer.) Spans are listed by their ends, so that those
-# of a shorter sentence come first in a batch, and padding comes last.
+# score better than every other by a margin. That is better, and longer.) Spans are listed by their ends, (0, 1), (0,
+# 2), (1, 2), (0, 3) and so on, so that those of a shorter sentence come first in a batch, and padding comes last.
 #
 # In the code, `first` says which tokens begin a word, or end the sentence. So `after` has the token behind each post,
 # and `after - 1` the one before it, the last of the word on its left. (At post 0 that is `<bos>`, and behind the last
@@ -1128,7 +1134,7 @@ assert charted["test"]["f1"] > 99 and charted["deeper"]["exact"] > 40
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "The chart parser parses most of the deeper sentences, the translator none. Both have an encoder of two layers, trained on trees of the same grammar. What makes the difference?",
+    "The chart parser parses most of the deeper sentences, the translator none, and when it is held to trees a third. Both have an encoder of two layers, trained on trees of the same grammar. What makes the difference?",
     quiz.right(
         "What is asked for: a label for each span, and not the next token of a whole text.",
         "Yes. *the old man* is an NP at any depth, and the chart parser has seen that label on such spans thousands of times. The translator must write a whole outline of a kind that training did not have. (That a search makes a tree of the labels helps too, but alone it is not enough: constrained decoding did that for the translator.)",
@@ -1153,16 +1159,16 @@ quiz.one_choice(
 # Chapter 13's grammar has 270 words, and every sentence obeys it. People write otherwise. The treebank of most papers,
 # the Wall Street Journal part of the Penn Treebank, is sold under a licence. **CRAFT** (Verspoor and others, 2012) is
 # free: 97 articles of biology, parsed by hand in the same style. We take the published split, in which no article is on
-# both sides, and sentences of at most 20 words: 7,661 to learn from, 1,234 to choose by, 3,711 to judge by. One of
+# both sides, and sentences of at most 20 words: 7,661 for training, 1,234 for validation, 3,711 for the test. One of
 # them:
 #
 # > This is accompanied by tubular dilatation and mild proteinurea in older mutant mice .
 #
-# Four parsers learn from the same sentences:
+# Four parsers get the same sentences:
 #
 # - **Right-branching** learns nothing. English branches to the right, so it puts each word into one constituent with
 #   all that follow: `S _ VP _ VP _ _ vp vp s`. It is the baseline that a parser has to beat.
-# - **The translator** has three layers on each side, width 128. It is held to trees.
+# - **The translator** has three layers on each side, width 128. It is constrained to trees.
 # - **The grammar** is the plain PCFG from above. (Better ones split labels by their parents, and smooth their counts.)
 # - **The chart parser** has an encoder of the same depth and width.
 #
@@ -1212,9 +1218,9 @@ row("translator, longer", of("translator", times=4))
 
 # %% [markdown]
 # The translator beats the baseline and nothing else. The grammar, which counted for a second, is forty points ahead of
-# it, and the chart parser three more. Is it a matter of training? With four times the steps (and dropout, without which
-# it would overfit) one translator gains five or six points. Even so its validation loss is lowest half-way through, and
-# rises from there on. So more steps alone will not close a gap of 35.
+# it, and the chart parser three more. Is it a matter of training? With four times the steps (and dropout, which such
+# long training needs) one translator gains five or six points. Even so its validation loss is lowest half-way through,
+# and rises from there on. So more steps alone will not close a gap of 35.
 #
 # The grammar is closer to the chart parser than one might think, and has more sentences entirely right. Ours labels
 # each span by itself; trained on whole trees, as Kitaev and Klein do it, such a parser should do better. Between seeds
@@ -1300,17 +1306,17 @@ assert round(counted_right / 61) == 23
 assert 34 < mean["grammar"] - longer["scores"]["f1"] < 36
 
 # %% [markdown]
-# What it cannot do is *count*: nearly two of three texts have too few words or too many. Where the number is right,
-# only one text in twenty-three has a bracket wrong. A sequence must keep track of something that a tree has for free,
-# namely which word comes next. Miss one `_`, and every constituent behind it is shifted by a word. The longer the
-# sentence, the likelier that is. So the held translator's score falls with length much faster than the chart parser's.
-# The chart parser never counts. It is asked about each span by its two ends, and when it is wrong about one, it can
-# still be right about the next.
+# Most of all, it does not *count* correctly: nearly two of three texts have too few words or too many. Where the number
+# is right, all but one text in twenty-three are trees, if not always the right ones. A sequence must keep track of
+# something that a tree has for free, namely which word comes next. Miss one `_`, and every constituent behind it is
+# shifted by a word. The longer the sentence, the likelier that is. So the constrained translator's score falls with
+# length much faster than the chart parser's. The chart parser never counts. It is asked about each span by its two
+# ends, and when it is wrong about one, it can still be right about the next.
 #
 # The F1 of those that are trees is the trap from above, on real sentences: leave out what is no tree, and the same
 # texts score nearly three times as high.
 #
-# Here is a test sentence as the chart parser and the held translator have it:
+# Here is a test sentence as the chart parser and the constrained translator have it:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two trees of Ussing chamber experiments were also performed to investigate the bacterial passage through PP. The chart parser's has the NP the bacterial passage, with the PP through PP inside the VP of investigate. The translator's has an NP made of investigate and the, and a PP that begins with bacterial."}}
 shown = "3441"
@@ -1325,7 +1331,7 @@ plt.show()
 
 # %% [markdown]
 # The chart parser misses one constituent, *Ussing chamber*. The translator has the right outline, and one VP too few
-# around *to*. From there on it is late by a word: *investigate the* has become a noun phrase, and *bacterial* a
+# around *to*. From there on it is off by one: *investigate the* has become a noun phrase, and *bacterial* a
 # preposition.
 
 # %% tags=["quiz"]
@@ -1351,12 +1357,11 @@ quiz.one_choice(
 # The paper's model wrote trees as well, and reached an F1 of 91.3 on the Wall Street Journal: four layers of width
 # 1024, trained on about 40,000 sentences, with beam 21. With 17 million sentences more, which other parsers had parsed,
 # it was 92.7. Kitaev and Klein, with an encoder of the same kind, a chart, and the 40,000 sentences, reached 93.55.
-# (Ours is other text, and only its short sentences, so the numbers cannot be compared. Differences can.)
+# (Ours is other text, and only its short sentences, so scores cannot be compared, and gaps only with caution.)
 #
-# So the sequence costs about two points there, and some forty here. Ours has a fifth of the sentences, an eighth of the
-# width, and minutes of one core. What does each parser make of still fewer trees? Here all have been given a quarter
-# and a sixteenth, drawn with three seeds, with settings chosen separately for each (and half and a quarter of the
-# steps).
+# There the two are two points apart, and some forty here. Ours has a fifth of the sentences, an eighth of the width,
+# and minutes of one core. What does each parser make of still fewer trees? Here all have been given a quarter and a
+# sixteenth, drawn with three seeds, with settings chosen separately for each (and half and a quarter of the steps).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "F1 against the number of trees to learn from, 479, 1,915 and 7,661. Chart parser 59, 69, 78; grammar 58, 69, 75; translator 23, 28, 35. Right-branching is at 19."}}
 figure, axes = plt.subplots(figsize=(6.2, 3.4), layout="constrained")
@@ -1420,12 +1425,14 @@ assert 33 < f1["grammar", 1 / 16] - f1["translator", 1 / 16] < 35
 # With 479 trees the grammar is still 34 points ahead of the translator. The chart parser is no better than the grammar
 # there, nor with a quarter of the trees (it wins in 18 and in 13 of 30 articles); it leaves the grammar behind only
 # with all of them. Four times the trees are worth six to eleven points to these two, and less the second time. To the
-# translator they are worth 4.2 points, then 7.0: it alone gains more the second time. With more trees it should come
-# nearer, as it has in the paper.
+# translator they are worth 4.2 points, then 7.0: it alone gains more the second time. (With more trees come more steps,
+# for all of them.) So with more it may come nearer, as it has in the paper.
 #
 # A model can *learn* to count words and to close what is open, but it has to pay for it in examples. A chart has both
-# built in. That is the choice behind many models: build in what you know of the task, and need little data, or build in
-# less, and let the data say it. With very much data the second has mostly won.
+# built in. That is the choice behind many models, in the field's term that of their **inductive bias**: build in what
+# you know of the task, and need little data, or build in less, and let the data say it. In [Sutton's
+# (2019)](http://www.incompleteideas.net/IncIdeas/BitterLesson.html) view the second has won, time and again, as
+# computers grew.
 #
 # ## Exercises
 #
@@ -1610,9 +1617,9 @@ verdict
 # ## In one breath
 #
 # A tree is a text with brackets, so a translator can parse, and nothing in the model says what a bracket is. On
-# sentences like those of its training it makes no mistake. One clause deeper it makes one in each at least, since what
-# it has learned is not rules that may stand inside one another. Ask an encoder for a label of each span instead, let a
-# search put the tree together, and the same data go much further.
+# sentences like those of its training it makes no mistake. One clause deeper it gets none right, since what it has
+# learned is not rules that may stand inside one another. Ask an encoder for a label of each span instead, let a search
+# put the tree together, and the same data go much further.
 #
 # **Sources.** Trees as text: [Vinyals and others (2015)](https://arxiv.org/abs/1412.7449). With a transformer: [Vaswani
 # and others (2017)](https://arxiv.org/abs/1706.03762), section 6.3. Spans and fenceposts: [Stern and others
@@ -1620,7 +1627,7 @@ verdict
 # [Verspoor and others (2012)](https://doi.org/10.1186/1471-2105-13-207), annotations under CC BY 3.0; the sentences
 # shown are from articles in PLoS Genetics and, where trees are drawn, in PLoS ONE, both under CC BY. Deeper than in
 # training: [Kim and Linzen (2020)](https://arxiv.org/abs/2010.05465) found the same with sentences whose meaning is
-# written as formulas. EVALB and its parameters: [Gómez-Rodríguez and Vilares (2018)](https://arxiv.org/abs/1810.08994).
+# written as formulas.
 #
-# **Next.** Chapter 17, on answering and summarising, is still to come. [Chapter 18](18_gpt.ipynb) takes the encoder
-# away, and lets one stack read and write.
+# **Next.** A question and its answer are texts, too. [Chapter 17](17_reading.ipynb) asks the translator about what it
+# has read.
