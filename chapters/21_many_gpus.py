@@ -78,8 +78,9 @@ def shard_batch(
 
 
 # %% [markdown]
-# A process's rows are its **shard** of the batch. They are dealt out like cards: every sentence is with one process, and
-# with one only. The batches are formed first and dealt out afterwards, so two processes see the same batches as one.
+# A process's rows are its **shard** of the batch. They are dealt out like cards: every sentence is with one process,
+# and with one only. The batches are formed first and dealt out afterwards, so two processes see the same batches as
+# one.
 #
 # ## What do they communicate?
 #
@@ -191,8 +192,7 @@ quiz.one_choice(
 # ## How is a sum made?
 #
 # If each of $N$ processes sent its whole gradient to all others, each would receive $N - 1$ of them. For the paper's
-# base model (63 million numbers of 4 bytes) and 8 devices that is 1.8 gigabytes a
-# step. It can be done with less.
+# base model (63 million numbers of 4 bytes) and 8 devices that is 1.8 gigabytes a step. It can be done with less.
 #
 # Put the processes into a ring, and cut the gradient into $N$ chunks. In each round everyone sends *one* chunk to its
 # neighbour, which adds it to its own. After $N - 1$ rounds each process has one chunk that is complete: the gradient is
@@ -279,11 +279,14 @@ quiz.number(
 # loss not by the targets of all, but by an $N$-th of them: the mean of $N$ gradients, each $N$ times too large, is
 # their sum.
 #
-# That is all that the `Trainer` of [chapter 11](11_training.ipynb#the-loop) has to learn. `DistributedTrainer` puts
-# the model into an engine, takes its rows of each batch, counts the targets of all processes, and divides by an
-# $N$-th of them. The loop stays as it is.
+# That is all that the `Trainer` of [chapter 11](11_training.ipynb#the-loop) has to learn. `DistributedTrainer` puts the
+# model into an engine, takes its rows of each batch, counts the targets of all processes, and divides by an $N$-th of
+# them. The loop stays as it is.
 
 # %% tags=["export"] module="distributed"
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch.distributed as dist
 from dotformer.decoder import DecoderLayer
 from dotformer.encoder import EncoderLayer
@@ -319,6 +322,27 @@ def shard(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
         if isinstance(part, EncoderLayer | DecoderLayer):
             fully_shard(part, mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+@contextmanager
+def no_sync(model: nn.Module) -> Iterator[None]:
+    """Let a model's gradients add up in each process, and send none.
+
+    The next backward pass outside sends their sums. Till then a shard's gradients
+    are whole, and its layers stay gathered from one batch to the next.
+    """
+    if isinstance(model, DistributedDataParallel):
+        with model.no_sync():
+            yield
+        return
+    engine = model.set_requires_gradient_sync, model.set_reshard_after_backward
+    for switch in engine:
+        switch(False)
+    try:
+        yield
+    finally:
+        for switch in engine:
+            switch(True)
 
 
 def all_reduce(number: float) -> float:
@@ -358,9 +382,16 @@ class DistributedTrainer(Trainer):
         return int(all_reduce(super().count_targets(batches)))
 
     def accumulate_gradients(self, batches: list[Batch], tokens: float) -> float:
-        """Leave the sum of all processes' gradients; the summed loss of all."""
+        """Leave the sum of all processes' gradients; the summed loss of all.
+
+        With the last batch they are sent, once a step.
+        """
         share = tokens / self.world_size  # since the engines take the mean
-        return all_reduce(super().accumulate_gradients(batches, share))
+        *first, last = batches
+        with no_sync(self.model):
+            summed = super().accumulate_gradients(first, share)
+        summed += super().accumulate_gradients([last], share)
+        return all_reduce(summed)
 
 
 # %% [markdown]
@@ -392,8 +423,11 @@ class Traffic(TorchDispatchMode):
 
 
 # %%
-def one_step(sharded):
-    """What a step moves and keeps, over the parameters' bytes, and its gradient."""
+def one_step(sharded, count=1):
+    """What a step moves and keeps, over the parameters' bytes, and its gradient.
+
+    The step is made of `count` batches.
+    """
     torch.manual_seed(0)
     config = TransformerConfig(
         1000, 1000, 2, 2, d_model=64, num_heads=4, d_ff=256, dropout=0.0
@@ -403,7 +437,7 @@ def one_step(sharded):
     plan = TrainingConfig(max_grad_norm=1e9)
     trainer = DistributedTrainer(model, plan, sharded=sharded)
     with Traffic() as traffic:
-        trainer.train_step([(rows, rows)], 0.0)
+        trainer.train_step([(some, some) for some in rows.chunk(count)], 0.0)
     gradients, kept = [], 0
     for p in trainer.model.parameters():
         kept += (p.to_local() if sharded else p).nbytes
@@ -414,34 +448,44 @@ def one_step(sharded):
 
 [(single, gradient)] = launch(partial(one_step, sharded=False), 1)
 rows = {}
-for sharded in (False, True):
-    (row, other), _ = launch(partial(one_step, sharded), 2)
-    rows["shard" if sharded else "replicate"] = row
-    apart = ((other - gradient).abs().max() / gradient.abs().max()).item()
-    assert apart < 1e-6, apart
-print(" " * 14 + "".join(f"{name:>12}" for name in rows))
+for count in (1, 4):
+    for sharded in (False, True):
+        (row, other), _ = launch(partial(one_step, sharded, count), 2)
+        rows["shard" if sharded else "replicate", count] = row
+        apart = ((other - gradient).abs().max() / gradient.abs().max()).item()
+        assert apart < 1e-6, apart
+print("batches a step" + "".join(f"{name:>11} {n}" for name, n in rows))
 for name in single:
-    print(f"{name:14}" + "".join(f"{row[name]:12.2f}" for row in rows.values()))
-moved = rows["shard"]
-assert round(moved["allgather"], 2) == 1.65 and round(moved["kept"], 2) == 0.5
+    print(f"{name:14}" + "".join(f"{row[name]:13.2f}" for row in rows.values()))
+
+# %% tags=["proof"]
+for count, gathered in ((1, 1.65), (4, 3.58)):
+    moved, whole = rows["shard", count], rows["replicate", count]
+    assert round(moved["allgather"], 2) == gathered
+    assert round(moved["reducescatter"], 2) == round(whole["allreduce"], 2) == 1
+    assert round(moved["kept"], 2) == 0.5 and whole["allgather"] == 0
 
 # %% [markdown]
 # The numbers are multiples of all parameters' bytes. The gradients are those of one process with the whole batch (the
-# cell asserts it). The first engine sums every gradient once. The second never does: it gathers the layers before the
-# forward pass and again before the backward pass, and scatters the sums of their gradients. (The embeddings, 35 percent
-# of this model, belong to no layer. They stay whole between the passes and are gathered once: $2 \cdot 0.65 + 0.35 =
-# 1.65$.) What does a process send? An all-reduce has both phases of the ring, an all-gather and a reduce-scatter one
-# each, and in each phase a process sends half of the tensor. That makes 2 halves of the model with DDP, and
-# $1.65 + 1 = 2.65$ halves with FSDP, 1.3 times as much. With small embeddings it would be 3 halves, 1.5 times as much.
-# For that a process keeps, from one step to the next, half of the parameters, of their gradients and of Adam's moments.
-# FSDP pays with communication for memory.
+# cell asserts it). First the columns with one batch a step. The first engine sums every gradient once. The second never
+# does: it gathers the layers before the forward pass and again before the backward pass, and scatters the sums of their
+# gradients. (The embeddings, 35 percent of this model, belong to no layer. They stay whole between the passes and are
+# gathered once: $2 \cdot 0.65 + 0.35 = 1.65$.) What does a process send? An all-reduce has both phases of the ring, an
+# all-gather and a reduce-scatter one each, and in each phase a process sends half of the tensor. That makes 2 halves of
+# the model with DDP, and $1.65 + 1 = 2.65$ halves with FSDP, 1.3 times as much. With small embeddings it would be 3
+# halves, 1.5 times as much. For that a process keeps, from one step to the next, half of the parameters, of their
+# gradients and of Adam's moments. FSDP pays with communication for memory.
 #
-# Two things the table does not show. With `precision = "bfloat16"` our command lays `autocast` over FSDP: parameters are
+# On the right the step is made of 4 batches, whose gradients are added up ([gradient
+# accumulation](11_training.ipynb#one-step-from-several-batches)). Sums can wait: `no_sync` lets each process add its
+# own, and only the last batch communicates, so DDP sends as much as before. FSDP scatters its sums once, too. Its
+# layers stay gathered after a backward pass, ready for the next batch, but not after a forward pass. So layers are
+# gathered five times instead of eight, the embeddings once: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory. Until
+# the last batch each process holds all gradients in full and, between two batches, all layers too.
+#
+# One thing the table does not show. With `precision = "bfloat16"` our command lays `autocast` over FSDP: parameters are
 # gathered in 32 bits, and copies of all of them in 16 bits live from one pass to the other. FSDP's own
-# `MixedPrecisionPolicy` gathers them in 16 bits instead. And a step that accumulates over 4 batches communicates 4
-# times here. DDP can be told to wait for the last batch (`no_sync`). FSDP can let the reduce-scatter wait
-# (`set_requires_gradient_sync`), but it gathers for every batch unless it is also told to keep the full parameters
-# (`set_reshard_after_backward`, and `set_reshard_after_forward` for the pass before), which takes back the memory.
+# `MixedPrecisionPolicy` gathers them in 16 bits instead.
 #
 # ## What must be kept?
 #
@@ -512,10 +556,9 @@ for name in histories:
 # ### What if one of them dies?
 #
 # The more devices, the more often one fails. On 16,384 of them the training of Llama 3 was interrupted 419 times in 54
-# days unexpectedly, once every three hours ([Grattafiori and others,
-# 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says nothing, and the others wait
-# for it. So somebody has to watch: when one dies, stop the rest, start all again, and let them go on from the last
-# checkpoint.
+# days unexpectedly, once every three hours ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783), section
+# 3.3.4). A process that is killed says nothing, and the others wait for it. So somebody has to watch: when one dies,
+# stop the rest, start all again, and let them go on from the last checkpoint.
 #
 # Rank 1 kills itself in step 13, and the last checkpoint was made after step 10. **Predict first.** How far from the
 # other runs will this one end?
@@ -528,14 +571,16 @@ for name in ("1 process", "2, one of them killed"):
     compare(name)
 
 # %% [markdown]
-# No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell.
+# No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell. A process may also hang. It has not
+# died then, so nobody notices. Whoever waits for it gives up after ten minutes (the `timeout` of the group; on GPUs,
+# NCCL then ends the process). That is a failure like any other, and all are started again.
 #
 # ## The same command
 #
 # `torchrun` comes with PyTorch. It starts a program several times, tells each copy its rank, and watches them; `launch`
 # uses the same code. `python -m dotformer train` looks into its environment for that rank, and takes a
-# `DistributedTrainer` if it finds one. Two processes; two that each keep a shard; eight processes, one for each GPU, that
-# are started again, at most three times, when one fails:
+# `DistributedTrainer` if it finds one. Two processes; two that each keep a shard; eight processes, one for each GPU,
+# that are started again, at most three times, when one fails:
 #
 # ```bash
 # torchrun --standalone --nproc-per-node 2 \
@@ -616,8 +661,7 @@ def race(sentences, rounds=24):
 
 
 # %% [markdown]
-# That takes minutes, so a program
-# runs it (`python -m benchmarks.two_processes`), on a machine with nothing else to do.
+# That takes minutes, so a program runs it (`python -m benchmarks.two_processes`), on a machine with nothing else to do.
 
 # %%
 from classroom.measured import measured
@@ -727,8 +771,8 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 #
 # An estimate needs assumptions, so here they are.
 #
-# - One H100 (SXM) does 989 TFLOP/s with 16 bits, says its maker. Training has an MFU of 40 percent, on one device and on
-#   many, however small their shards of the batch become.
+# - One H100 (SXM) does 989 TFLOP/s with 16 bits, says its maker. Training has an MFU of 40 percent, on one device and
+#   on many, however small their shards of the batch become.
 # - Gradients have 4 bytes a parameter.
 # - A ring of 8 devices and one of 64 have a bandwidth of 200 GB/s, and no latency.
 # - Communication overlaps with the backward pass, two thirds of the computation, as far as it fits.
@@ -786,9 +830,9 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # %% [markdown]
 # What took eight devices half a day would take one of today's less than an hour, if the assumptions hold. Eight are 7.6
 # times as fast, and 64 only 9.3 times: the gradient does not become smaller when the work does, and most of the 2.5
-# milliseconds of communication finds nothing to overlap with. Whoever uses more devices has to give them a larger batch.
-# That is another training: steps are fewer, their learning rate must be found again, and from some size on a larger
-# batch saves no more steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
+# milliseconds of communication finds nothing to overlap with. Whoever uses more devices has to give them a larger
+# batch. That is another training: steps are fewer, their learning rate must be found again, and from some size on a
+# larger batch saves no more steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -3,6 +3,9 @@
 Never edited by hand: edit the chapter, then `make tangle`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from jaxtyping import Int
@@ -72,6 +75,29 @@ def shard(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
+@contextmanager
+def no_sync(model: nn.Module) -> Iterator[None]:
+    """Let a model's gradients add up in each process, and send none.
+
+    The next backward pass outside sends their sums. Till then a shard's gradients
+    are whole, and its layers stay gathered from one batch to the next.
+
+    Defined in chapter 21, "Ready-made engines".
+    """
+    if isinstance(model, DistributedDataParallel):
+        with model.no_sync():
+            yield
+        return
+    engine = model.set_requires_gradient_sync, model.set_reshard_after_backward
+    for switch in engine:
+        switch(False)
+    try:
+        yield
+    finally:
+        for switch in engine:
+            switch(True)
+
+
 def all_reduce(number: float) -> float:
     """The sum of a number over all processes.
 
@@ -114,6 +140,13 @@ class DistributedTrainer(Trainer):
         return int(all_reduce(super().count_targets(batches)))
 
     def accumulate_gradients(self, batches: list[Batch], tokens: float) -> float:
-        """Leave the sum of all processes' gradients; the summed loss of all."""
+        """Leave the sum of all processes' gradients; the summed loss of all.
+
+        With the last batch they are sent, once a step.
+        """
         share = tokens / self.world_size  # since the engines take the mean
-        return all_reduce(super().accumulate_gradients(batches, share))
+        *first, last = batches
+        with no_sync(self.model):
+            summed = super().accumulate_gradients(first, share)
+        summed += super().accumulate_gradients([last], share)
+        return all_reduce(summed)

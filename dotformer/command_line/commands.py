@@ -65,17 +65,17 @@ def device_named(name: str) -> str:
 def train_command(args: argparse.Namespace) -> None:
     """Train, or go on where the checkpoint is."""
     device = device_named(args.device)
-    with process_group(device):
-        train_in_group(args, device)
+    with process_group(device) as patient:
+        train_in_group(args, device, patient)
 
 
-def train_in_group(args: argparse.Namespace, device: str) -> None:
-    """Train, as one of several processes if there are; rank 0 makes the folder for all."""
+def train_in_group(args: argparse.Namespace, device: str, patient: torch.distributed.ProcessGroup | None) -> None:
+    """Train, as one of several processes if there are; rank 0 makes the folder for all, which wait for it."""
     distributed = torch.distributed.is_initialized()
     if args.shard and not distributed:
         raise ValueError("one process has no shards of a model: use torchrun")
     if rank() > 0:
-        barrier()
+        barrier(patient)
     run = Run.begin(args.config, args.output or Path("runs", args.config.stem))
     say = (lambda _: None) if args.quiet or rank() > 0 else partial(print, flush=True)
     translator, config, folder = run.translator(), run.training, run.folder
@@ -83,7 +83,7 @@ def train_in_group(args: argparse.Namespace, device: str) -> None:
     pairs, held_out = run.encode_part(translator, "train"), run.encode_part(translator, "validation")
     run.save(translator)
     if rank() == 0:
-        barrier()
+        barrier(patient)
     if reached < config.steps:
         parameters = sum(map(Tensor.numel, model.parameters()))
         say(f"{len(pairs):,} pairs, {parameters:,} parameters, on {device}, in {folder}")

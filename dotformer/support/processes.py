@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+PATIENCE = timedelta(minutes=10)  # with processes that do not answer
+
 
 def rank() -> int:
     """The number of this process in its group, from 0; 0 without a group."""
@@ -29,10 +31,10 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def barrier() -> None:
-    """Wait until all processes of the group are here."""
+def barrier(group: dist.ProcessGroup | None = None) -> None:
+    """Wait until all processes are here, as long as their group, or another of the same processes, allows."""
     if dist.is_initialized():
-        dist.barrier()
+        dist.barrier(group)
 
 
 def same_everywhere(number: int) -> bool:
@@ -52,8 +54,12 @@ def fresh_random_numbers(seed: int, step: int) -> None:
 
 
 @contextmanager
-def process_group(device: str = "cpu") -> Iterator[None]:
+def process_group(device: str = "cpu") -> Iterator[dist.ProcessGroup | None]:
     """Join the processes that torchrun has started into a group; do nothing in one that it has not started.
+
+    The block gets a second group of the same processes, which waits three hours: rank 0 may have to fetch and prepare
+    data. The first waits for `PATIENCE`; then TimeoutError is raised, and ConnectionError when another process is gone.
+    (On GPUs, NCCL ends the process instead.)
 
     On GPUs each process takes the one of its local rank. A model that DDP or FSDP have wrapped must be gone when the
     block ends, or ending the group can hang (pytorch issue 56297): let a function of its own train. Raises ValueError
@@ -61,7 +67,7 @@ def process_group(device: str = "cpu") -> Iterator[None]:
     machines would wait for the dead.
     """
     if not dist.is_torchelastic_launched():
-        yield
+        yield None
         return
     local_rank, local_size, restarts, attempt = (
         int(os.environ[name])
@@ -92,9 +98,17 @@ def process_group(device: str = "cpu") -> Iterator[None]:
         store=store,
         rank=number,
         world_size=size,
-        timeout=timedelta(hours=3),  # rank 0 may have to fetch and prepare data
+        timeout=PATIENCE,
     )
-    yield
+    patient = dist.new_group(backend="gloo", timeout=timedelta(hours=3))
+    try:
+        yield patient
+    except RuntimeError as error:
+        if "Timed out" in str(error):
+            raise TimeoutError(f"rank {number} has waited {PATIENCE} for the other processes") from error
+        if "Connection" in str(error):
+            raise ConnectionError(f"rank {number} has lost another process") from error
+        raise
     gc.collect()  # what has wrapped a model refers to itself, and stays till then
     dist.destroy_process_group()  # not after an error: others may never answer
 

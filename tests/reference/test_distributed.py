@@ -88,6 +88,32 @@ def test_the_step_of_one_of_several_divides_by_its_part_of_all_targets(group, mo
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
+@pytest.mark.parametrize("way", ["whole", "sharded"])
+def test_only_the_last_batch_of_a_step_is_sent(way, group, monkeypatch):
+    """The gradient is that of all batches, and nothing is left switched off for the next step."""
+    batches = list(pair_batches(pairs(), max_tokens=20))
+    assert len(batches) > 2
+    config, sent = replace(CONFIG, max_grad_norm=1e9), []
+    alone, trainer = Trainer(model().eval(), config), TRAINERS[way](model(), config)
+    network = trainer.model.eval()
+    compute, send = type(network).__call__, getattr(network, "set_requires_gradient_sync", None)
+
+    def is_sent():
+        return network.require_backward_grad_sync if way == "whole" else asked[-1]
+
+    asked = [True]
+    if send:
+        monkeypatch.setattr(network, "set_requires_gradient_sync", lambda on: (asked.append(on), send(on)))
+    monkeypatch.setattr(type(network), "__call__", lambda *given: (sent.append(is_sent()), compute(*given))[1])
+    for some in (batches, batches[:1], batches):
+        sent.clear()
+        assert trainer.train_step(some, 0.0) == pytest.approx(alone.train_step(some, 0.0))
+        assert sent == [False] * (len(some) - 1) + [True]
+        for ours, theirs in zip(network.parameters(), alone.model.parameters(), strict=True):
+            whole = ours.grad.full_tensor() if way == "sharded" else ours.grad
+            torch.testing.assert_close(whole, theirs.grad)
+
+
 # a run, saved and gone on with
 
 

@@ -69,9 +69,11 @@ def torchrun(tmp_path_factory):
                 os.killpg(number, signal.SIGKILL)
             ended_with = int(server.stdout.readline())
         said, errors = (Path(f"{output}.{stream}") for stream in (1, 2))
-        assert ended and ended_with == code, errors.read_text()[-3000:]
+        torchrun.errors = errors.read_text()
+        assert ended and ended_with == code, torchrun.errors[-3000:]
         text = said.read_text()
         said.unlink()
+        errors.unlink()
         return text
 
     yield torchrun
@@ -179,13 +181,23 @@ def test_a_worker_killed_on_another_machine_is_started_again_and_nothing_is_lost
     assert_same_run(tmp_path, alone)
 
 
+def test_a_command_of_two_of_which_one_hangs_says_so_and_goes_on(torchrun, tmp_path):
+    (tmp_path / "tiny.toml").write_text(CONFIG)
+    command = ["train", str(tmp_path / "tiny.toml"), "--device", "cpu", "--output"]
+    assert main([*command, str(tmp_path / "one")]) == 0
+    torchrun(2, "hang", tmp_path, *command, tmp_path / "two", restarts=1)
+    said = [line for line in torchrun.errors.splitlines() if line.startswith(("dotformer: ", "Traceback"))]
+    assert said == ["dotformer: rank 0 has waited 0:00:04 for the other processes"]
+    assert_same_run(tmp_path / "two", tmp_path / "one")
+
+
 def test_a_command_of_two_of_which_one_is_killed_trains_what_it_trains_alone(torchrun, tmp_path, capsys):
     (tmp_path / "tiny.toml").write_text(CONFIG)
     one, both = tmp_path / "one", tmp_path / "two"
     command = ["train", str(tmp_path / "tiny.toml"), "--device", "cpu", "--output"]
     assert main([*command, str(one)]) == 0
     said = capsys.readouterr().out.splitlines()
-    heard = torchrun(2, "command", tmp_path, *command, both, "--shard", restarts=1).replace(str(both), str(one))
+    heard = torchrun(2, "kill", tmp_path, *command, both, "--shard", restarts=1).replace(str(both), str(one))
     assert heard.splitlines() == [*said[:2], said[0], "going on after step 4 of 8", said[2]]  # only one of them speaks
     assert (tmp_path / "killed").exists()
     assert noted(tmp_path, "left") == [0, 0]  # wrapped models, when the group ends

@@ -1,6 +1,7 @@
 """What test_torchrun.py starts: `work.py serve` has imported all, and forks torchrun, which forks its workers.
 
-They run `work.py command FOLDER ARGUMENTS`, or `work.py` with WHAT, WAY and FOLDER, once or several times.
+They run `work.py kill FOLDER ARGUMENTS`, `work.py hang FOLDER ARGUMENTS`, or `work.py` with WHAT, WAY and FOLDER, once
+or several times.
 """
 
 import gc
@@ -10,6 +11,7 @@ import os
 import runpy
 import signal
 import sys
+from datetime import timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -21,6 +23,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from dotformer.distributed import DistributedTrainer, replicate, shard_batch
+from dotformer.support import processes
 from dotformer.support.processes import process_group, rank, world_size
 from dotformer.training import Trainer, TrainingConfig, cross_entropy, evaluate, pair_batches
 from dotformer.transformer import Transformer, TransformerConfig
@@ -89,11 +92,11 @@ def note(path, number):
         file.write(f"{number} ")
 
 
-def die_once(folder):
-    """Kill this process, unless one was killed before."""
+def die_once(folder, hang=False):
+    """Kill this process, or let it wait for good, unless that was done before."""
     if not (folder / "killed").exists():
         (folder / "killed").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause() if hang else os.kill(os.getpid(), signal.SIGKILL)
 
 
 def gradients(folder):
@@ -134,13 +137,16 @@ def work(tasks):
             gc.collect()
 
 
-def command(folder, *arguments):
-    """Run a command, in which process 1 is killed once, after a checkpoint; tell what is left when the group ends."""
+def command(fault, folder, *arguments):
+    """Run a command, in which process 1 is killed once or hangs, after a checkpoint.
+
+    Tell what is left when the group ends.
+    """
     steps, train_step, destroy = count(1), Trainer.train_step, torch.distributed.destroy_process_group
 
     def take(*given, **named):
         if next(steps) == 6 and torch.distributed.get_rank() == 1:
-            die_once(Path(folder))
+            die_once(Path(folder), fault == "hang")
         return train_step(*given, **named)
 
     def end(*given):
@@ -151,7 +157,8 @@ def command(folder, *arguments):
 
     sys.argv = ["dotformer", *arguments]
     patch = mock.patch.object
-    with patch(Trainer, "train_step", take), patch(torch.distributed, "destroy_process_group", end):
+    patience = patch(processes, "PATIENCE", timedelta(seconds=4) if fault == "hang" else processes.PATIENCE)
+    with patience, patch(Trainer, "train_step", take), patch(torch.distributed, "destroy_process_group", end):
         try:
             runpy.run_module("dotformer", run_name="__main__")
         except SystemExit as error:  # torchrun waits for a fork's script to return
@@ -193,4 +200,4 @@ if __name__ == "__main__":
         serve()
     else:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has torchrun's handler, which waits for Python's turn
-        command(*rest) if what == "command" else work(zip(*[iter(sys.argv[1:])] * 3, strict=True))
+        command(what, *rest) if what in ("kill", "hang") else work(zip(*[iter(sys.argv[1:])] * 3, strict=True))
