@@ -12,8 +12,8 @@
 # question with a story is a text, and so is the answer; a long text and its summary are texts as well. So all of this
 # can be asked of a translator. At the end of this chapter your transformer answers such questions, you have found out
 # by experiment how it joins two facts, and you have given it a **pointer**, with which it copies words that no training
-# has shown it. Then you know where all that ends: which questions it fails, and when a rule without any model does
-# better.
+# has shown it. And everywhere a **baseline** stands beside it, some rule that needs no model. More than once the rule
+# is better, and a good score turns out to be a rule's.
 #
 # You need [chapter 9](09_decoder.ipynb) and [chapter 14](14_translation.ipynb). It takes about 30 minutes to read, and
 # 35 more for the exercises.
@@ -98,10 +98,11 @@ print("answer:", example.target, "  evidence: lines", *example.evidence)
 # to do? *bedroom* belongs to *Paul* because both are in one sentence, and of the sentences in which *Paul* and *went*
 # are, this is the newest. Before two facts can be joined, words must be gathered into facts.
 #
-# One can do that for the model (Sukhbaatar and others 2015), and let the encoder have **one vector for each fact**
-# instead of one for each token. Attention then runs between facts. What should that vector be? Adding up the embeddings
-# of its words gives a **bag of words**, in which the order is lost: *Mary follows John* would be *John follows Mary*.
-# (Our small world could do without order. Later on, *the office is north of the kitchen* cannot.)
+# One can do that for the model, as an **end-to-end memory network** does (Sukhbaatar and others 2015), and let the
+# encoder have **one vector for each fact** instead of one for each token. Attention then runs between facts. What
+# should that vector be? Adding up the embeddings of its words gives a **bag of words**, in which the order is lost:
+# *Mary follows John* would be *John follows Mary*. (Our small world could do without order. Later on, *the office is
+# north of the kitchen* cannot.)
 #
 # So multiply each embedding by something that depends on its position, entry by entry, before adding up (**position
 # encoding**, in that paper, with factors that grow or fall along the sentence). We have vectors that tell positions
@@ -113,7 +114,7 @@ print("answer:", example.target, "  evidence: lines", *example.evidence)
 # | Mary $(2, 1)$ | $(2 \cdot 0,\ 1 \cdot 1)$ | $(2 \cdot 0.909,\ 1 \cdot (-0.416))$ |
 # | follows $(1, 1)$ | $(0.841,\ 0.540)$ | $(0.841,\ 0.540)$ |
 # | John $(0, 3)$ | $(0 \cdot 0.909,\ 3 \cdot (-0.416))$ | $(0 \cdot 0,\ 3 \cdot 1)$ |
-# | sum | $(0.841,\ 0.292)$ | $(2.659,\ 3.124)$ |
+# | sum | $(0.841,\ 0.292)$ | $(2.660,\ 3.124)$ |
 
 # %% tags=["nbval-check-output"]
 from dotformer.by_hand.positions import sinusoidal_positions
@@ -129,11 +130,12 @@ for text in ("Mary follows John", "John follows Mary"):
     print(f"{text}:  multiplied {times.round(3)},  added {plus.round(3)}")
 
 # %% [markdown]
-# Multiplied, the two sentences differ. On the right the sinusoids were *added* to the embeddings, as chapter 5 does it,
-# and the sentences became equal again. The sum of sums is $\sum_i (e_i + p_i) = \sum_i e_i + \sum_i p_i$, in which no
-# word knows its position any more. Adding is fine as long as each token keeps a vector of its own. Where vectors are
-# summed, adding loses the positions, and no error tells you: such a model trains, and has no way to tell the two
-# sentences apart.
+# Multiplied, the two sentences differ. (At position 0 all sines are 0, so these entries are lost. In our facts the
+# newline stands there.) On the right the sinusoids were *added* to the embeddings, as chapter 5 does it, and the
+# sentences became equal again. The sum of sums is $\sum_i (e_i + p_i) = \sum_i e_i + \sum_i p_i$, in which no word
+# knows its position any more. Adding is fine as long as each token keeps a vector of its own. Where vectors are summed,
+# adding loses the positions, and no error tells you: such a model trains, and has no way to tell the two sentences
+# apart.
 
 # %% tags=["proof"]
 both = [
@@ -378,7 +380,7 @@ def answers_from(translator, x, mask, layers_done):
 # went.
 
 
-# %%
+# %% tags=["hide-input"]
 def supporting(lines):
     """The lines of who took the thing asked for, and of where that person went."""
     thing = lines[0].strip("?").split()[-1]
@@ -408,7 +410,8 @@ def donor(lines, change, rng):
 
 # %% [markdown]
 # Which lines are copied? The question; or the line that says who *took* the thing; or the line that says where the
-# owner *went*; or all others. (Where the two stories have other lines for that, both are copied.)
+# owner *went*; or all others. (Where story and donor need different lines, *took* lines for another thing, *went* lines
+# for another owner, both are copied.)
 
 
 # %%
@@ -440,18 +443,21 @@ CHANGES = ("thing", "owner", "room")
 COPIED = ("question", "took", "went", "all others")
 
 
-def patched(translator, change):
+def patched(translator, change, all_but=False):
     """How many donors have another answer, and how often copies bring it.
 
     A row for 0, 1, ... layers, a column for each of COPIED; no rows for no donors.
+    With `all_but`, all lines are copied except those.
     """
     rng, hits = Random(0), []
     for lines in (one.source.split("\n") for one in corpus.test if one.task == 2):
         other = donor(lines, change, rng)
         took, went = zip(supporting(lines), supporting(other), strict=True)
-        rest = {*range(1, len(lines))} - {*took, *went}
+        every = {*range(len(lines))}
+        groups = [{0}, {*took}, {*went}, every - {0, *took, *went}]
+        groups = [every - group for group in groups] if all_but else groups
         texts = ["\n".join(story) for story in (lines, other)]
-        if rows := brought(translator, texts, ([0], took, went, rest)):
+        if rows := brought(translator, texts, groups):
             hits.append(rows)
     return len(hits), np.mean(hits, axis=0).round(2).tolist() if hits else []
 
@@ -471,23 +477,40 @@ staircase = {
     "owner": [[0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]],
     "room": [[0, 0, 1, 0]] * 3,
 }
-assert all(
-    np.allclose(found[name][1], step, atol=0.05) for name, step in staircase.items()
-)
+for name, step in staircase.items():
+    assert np.allclose(found[name][1], step, atol=0.05)
+    _, without = patched(translator, name, all_but=True)
+    assert np.allclose(without, 1 - np.array(step), atol=0.05)
+
+each, rng = [], Random(0)
+for lines in (one.source.split("\n") for one in corpus.test if one.task == 2):
+    other = donor(lines, "thing", rng)
+    took = [{supporting(story)[0]} for story in (lines, other)]
+    texts = ["\n".join(story) for story in (lines, other)]
+    if took[0] != took[1] and (rows := brought(translator, texts, took)):
+        each.append(rows[1])
+assert len(each) == found["thing"][0]
+assert np.allclose(np.mean(each, axis=0), [0.32, 0.55], atol=0.005)
 
 # %% [markdown]
 # Read the first block from left to right. Before any layer, the thing asked for is in the question. After layer 1 the
-# question no longer matters: copied there, it never brings the donor's answer. What matters now is the line about who
-# *took* the thing. After layer 2 that line does not matter either, and the line about who *went* where does.
+# question no longer decides: copied there, it never brings the donor's answer. What decides now is the line about who
+# *took* the thing, and after layer 2 the line about who *went* where.
 #
-# The second block begins one step later: the owner is in the line about taking until after layer 1, and in that about
-# going after layer 2. The room never moves.
+# In the second block the owner's name is in the *took* line until after layer 1, and in the *went* line after layer 2.
+# The room never moves.
+#
+# So the copied line is *sufficient*. Is it *necessary*, too? Copy all lines *except* it (`all_but`), and see whether
+# the donor's answer still comes. It does in at most 3 percent. Leave out any other of the four groups, and it comes in
+# at least 96.
 #
 # So in this model what is asked moves from the question to the *took* line in layer 1, from there to the *went* line in
 # layer 2, and from there into the answer. Attention carries information to the position that attends. So it is not the
 # question that goes and looks for the book: the facts look at the question, and what they find there decides which of
 # them is read in the end. Here it is one layer for each hop. (How a *went* line knows that it is the newest of its
-# person, this experiment does not say.)
+# person, this experiment does not say.) For another *thing*, two *took* lines have been copied, that of the story's
+# thing and that of the donor's. After layer 1 the donor's alone brings the answer in 55 percent, the story's alone in
+# 32: one has been marked, and one no longer is.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four lines of a story as rows, and columns for the embeddings, layer 1, layer 2 and the answer. What is asked goes from the question to Paul took the book in layer 1, from there to Paul went to the bedroom in layer 2, and from there to the answer, bedroom."}}
 drawing = Diagram(7.6, 2.5)
@@ -554,7 +577,7 @@ assert 0.25 < largest[0] < 0.4 and min(largest[1:]) > 0.95
 
 # %% [markdown]
 # It does, for two of the three: the *went* line has nearly all weight of one head on the *took* line, and the answer on
-# the *went* line. For the first hop the largest mean weight is a third. The map alone would not have told that all
+# the *went* line. For the first hop the largest mean weight is a third. The map alone would not have told how much
 # depends on it.
 
 # %% tags=["quiz"]
@@ -581,14 +604,17 @@ quiz.one_choice(
 # %% [markdown]
 # ### Is that how it is done?
 #
-# It is how one trained model does it. Here are three more, with twice its learning rate, which was the best on the
-# validation set, and the seeds 0, 1 and 2. (The kept model has seed 0.) Beside them stands a `Transformer` with a
-# vector for each *token*: the same parameters, the same steps, and a learning rate of its own
-# (`python -m benchmarks.stories`, an hour, with the third fact below). For each change, the arrows say which line's
-# copy brings the donor's answer in most stories, before any layer, after layer 1 and after layer 2. And because a score
-# says little alone, there is a rule that never reads the question: the room of whoever took something last.
+# It is how one trained model does it. Here are three more, with the seeds 0, 1 and 2, and with the learning rate that
+# was best on the validation set. (The kept model has seed 0, and half that learning rate.) Beside them stands a
+# `Transformer` with a vector for each *token*: the same parameters, the same steps, and a learning rate of its own
+# (`python -m benchmarks.stories`, two hours, with the third fact below). And since it might only lack the borders of
+# the lines, there is another that has them: its *placed tokens* are the very vectors that the formula above adds up,
+# each multiplied by the sinusoid of its position in the line, plus that of the line. For each change, the arrows say
+# which line's copy brings the donor's answer in most stories, before any layer, after layer 1 and after layer 2. And
+# because a score says little alone, there is a baseline that never reads the question: the room of whoever took
+# something last.
 
-# %%
+# %% tags=["hide-input"]
 runs = [
     run
     for run in measured("stories")["runs"]
@@ -598,7 +624,7 @@ for run in sorted(runs, key=lambda run: run["model"]):
     scores = " ".join(f"{run['scores'][f'task {n}']:6.1%}" for n in (1, 2))
     times = ", 4 times the steps" if "times" in run["settings"] else ""
     about = f"{run['seconds']:.0f} seconds{times}"
-    print(f"{run['model']:12} seed {run['seed']}: {scores}, {about}")
+    print(f"{run['model']:13} seed {run['seed']}: {scores}, {about}")
     for change, (_, shares) in run.get("patched", {}).items():
         way = [
             COPIED[int(np.argmax(r))] if max(r) > 0.5 else "spread" for r in shares
@@ -633,7 +659,7 @@ print(f"the room that is named most often: {plain:.1%}")
 # %% tags=["proof"]
 assert 0.85 < rule < 0.9 and 0.44 < plain < 0.5
 facts = [run for run in runs if run["model"] == "facts"]
-tokens = [run for run in runs if run["model"] == "transformer"]
+tokens = [run for run in runs if run["model"] != "facts"]
 assert facts[0]["scores"]["task 2"] == 1 and facts[1]["scores"]["task 2"] > 0.99
 assert (
     0.84 < facts[2]["scores"]["task 2"] < 0.88
@@ -645,91 +671,106 @@ first, second = (
 )
 assert first["room"][1][1] > 0.95 and first["owner"][1][1] > 0.95
 assert min(second[change][1][2] for change in CHANGES) > 0.75
-assert all(0.44 < run["scores"]["mean"] < 0.48 for run in tokens)
-assert tokens[3]["settings"]["times"] == 4
 assert all(0.45 < run["scores"]["task 2"] < 0.495 for run in tokens)
-assert (
-    10.5 < tokens[3]["seconds"] / np.mean([run["seconds"] for run in facts]) < 11.5
-)
+[longer] = [run for run in tokens if run["settings"].get("times") == 4]
+assert len(tokens) == 7 and longer["model"] == "transformer"
+once = np.mean([run["seconds"] for run in facts])
+assert 10.5 < longer["seconds"] / once < 11.5
 
 # %% [markdown]
 # No two are alike:
 #
-# - The kept model, above, goes from the question over the *took* line to the *went* line.
-# - Seed 0 differs from it only in the learning rate, and does it the other way round. In layer 1 the *room* moves into
-#   the *took* line. So it looks up where each thing is, whichever is asked for. In the end the answer is read from both
-#   lines.
+# - The kept model, above, goes from the question by way of the *took* line to the *went* line.
+# - Seed 0 differs from it only in the learning rate, and does it the other way round. In layer 1 both the question and
+#   the *room* move into the *took* line: there it asks and joins at once. In the end no single line decides.
 # - In seed 1 the *went* line has it all after one layer. It may attend to the question and to the *took* line at once.
 # - Seed 2 is right in 86 percent, and another *thing* never changes its answer: it does not read which thing is asked
-#   for. A rule that does not read it either has 88 percent, because often only one thing was taken, or all by people
-#   who are in one room. From the score alone it would pass for a model that is nearly there.
+#   for, and has found a **shortcut**. A rule that does not read it either has 88 percent, because often only one thing
+#   was taken, or all by people who are in one room. From the score alone it would pass for a model that is nearly
+#   there.
 #
-# So one layer for each hop is how the kept model works, and no law. What patching finds is true of one network; it
-# takes more of them before it is said of all.
+# So one layer for each hop is how the kept model works, and no law. What patching finds is true of one network, and
+# only more of them can show whether it is true of others.
 #
-# The `Transformer` with a vector for each token stays at 45 to 49 percent of the questions of two hops, also after four
-# times the steps and eleven times the seconds. The room that is named most often would give as much. It does not show
-# that no such model can do it (larger ones do, with more training). It shows what one saves by gathering words into
-# facts.
+# With a vector for each token a model stays at 45 to 49 percent of the questions of two hops, with or without the
+# borders, and (without) also after four times the steps and eleven times the seconds. The room that is named most often
+# would give as much. This does not show that no such model can do it; larger models, and still longer training, were
+# not tried. But it shows what one saves by gathering words into facts. To know the borders alone does not help here:
+# the vectors must be added up.
 #
 # ### A third fact
 #
 # *The ring is in the book.* Let each thing hold another, a coin, a key or a ring, and ask for these as well. *Where is
 # the ring?* takes three facts: what holds it, who took that, and where they went. The model gets a third encoder layer,
-# and 60,000 such stories to learn from, as many questions of one, two and three hops.
+# and 60,000 such stories to learn from, as many questions of one, two and three hops. (Its learning rate is the best on
+# average over three seeds.)
 #
 # The rule from above, the room of whoever took something last, is right in 79 percent of the questions of three hops.
 # So train twice: on stories *as they come*, and on stories *told apart*, in which those who took something are in two
 # rooms or more. On the latter the rule has 46 percent. Then ask both about new stories told apart. **Predict first**:
 # does either learn the third hop?
 
-# %%
+# %% tags=["hide-input"]
 hops = measured("stories")
-for world in ("as they come", "told apart"):
-    for run in hops["runs"]:
-        if (run["part"], run["corpus"]) == ("judge", world):
-            alike, apart = run["scores"]["task 3"], run["told apart"]["task 3"]
-            print(f"learned {world}, seed {run['seed']}: three hops", end=" ")
-            print(f"{alike:4.0%} of its kind, {apart:4.0%} told apart")
-
 three = {
-    (run["corpus"], run["seed"]): run for run in hops["runs"] if "followed" in run
+    (run["corpus"], run["seed"]): run
+    for run in hops["runs"]
+    if "followed" in run
+    and run["settings"] == hops["chosen"][run["corpus"]]["facts"]
 }
-count, shares = three["told apart", 0]["followed"]
-print(f"\nseed 0, another thing asked for ({count} stories), lines copied:")
-for done, row in enumerate(shares):
-    print(f"   after layer {done}:", end="")
-    for line, share in zip(
-        ("question", "held", "took", "went", "others"), row, strict=True
-    ):
-        print(f"  {line} {share:4.0%}", end="")
-    print()
+parts = ("scores", "task 2"), ("told apart", "task 2"), ("scores", "task 3")
+parts += (("told apart", "task 3"),)
+right_shares = {
+    key: [run[part][task] for part, task in parts] for key, run in three.items()
+}
+print("right, of its kind and told apart:  two hops     three hops")
+for (world, seed), shares in sorted(right_shares.items()):
+    two, two_apart, hop3, hop3_apart = (f"{share:4.0%}" for share in shares)
+    print(f"learned {world + ',':13} seed {seed}      ", end="")
+    print(f"{two} {two_apart}    {hop3} {hop3_apart}")
+
+routes = {}
+for key in (("told apart", 0), ("as they come", 1)):
+    count, routes[key] = three[key]["followed"]
+    print(f"\n{key[0]}, seed {key[1]}: another thing asked for ({count} stories)")
+    for done, row in enumerate(routes[key]):
+        named = zip(
+            ("question", "held", "took", "went", "others"), row, strict=True
+        )
+        listed = "".join(f"  {line} {share:4.0%}" for line, share in named)
+        print(f"   copied after layer {done}:{listed}")
 
 # %% tags=["proof"]
-alike, apart = (
-    {key: run[part]["task 3"] for key, run in three.items()}
-    for part in ("scores", "told apart")
+as_they_come, told_apart = (
+    [right_shares[world, seed] for seed in range(3)]
+    for world in ("as they come", "told apart")
 )
-for seed in range(3):
-    assert 0.81 < alike["as they come", seed] < 0.9
-    assert 0.52 < apart["as they come", seed] < 0.62
-assert apart["told apart", 0] == 1
-assert 0.47 < apart["told apart", 1] < apart["told apart", 2] < 0.54
+assert [round(100 * share) for share in as_they_come[0]] == [89, 50, 81, 50]
+assert [round(100 * share) for share in as_they_come[1]] == [100, 100, 98, 96]
+assert [round(100 * share) for share in as_they_come[2]] == [93, 81, 82, 53]
+assert told_apart[0] == [1, 1, 1, 1]
+assert 0.47 < told_apart[1][3] < told_apart[2][3] < 0.54
+assert three["as they come", 0]["followed"] == [0, []]
 assert [
     round(hops["shortcuts"][name], 2) for name in ("as they come", "told apart")
 ] == [0.79, 0.46]
-assert shares[0][0] == shares[1][2] == shares[2][3] == 1
+one_way, another = routes.values()
+assert one_way[0][0] == one_way[1][2] == one_way[2][3] == 1
+assert min(row[2] for row in another[1:]) > 0.95
+assert max(row[1] for way in routes.values() for row in way) < 0.02
 
 # %% [markdown]
-# All three that learned stories as they come look nearly there, with 82 to 90 percent. Told apart, they have 53 to 62,
-# so much of that score can have been the rule's. Of those that learned stories told apart, one has the third hop, with
-# every question right, and two have little more than the rule. So such a model *can* do it. Whether training finds it
-# depends on the start, and a score on questions that a rule can guess would not have shown it.
+# Of those that learned stories as they come, two look nearly there, with 81 and 82 percent of the questions of three
+# hops. Told apart, they have 50 and 53, little more than the rule, so most of that score can have been the rule's. In
+# seed 0 that is even so with two hops. For another thing it never has another answer. But seed 1 has the third hop,
+# also told apart. And of those that learned stories told apart, one has it, with every question right, and two have
+# not. So such a model *can* do it, and from either kind of stories. Whether training finds it depends on the start, and
+# a score on questions that a rule can guess would not have shown which has.
 #
-# And how does it do it? What is asked moves from the question to the line of who *took* the thing in layer 1, and on to
-# where they *went* in layer 2. The line of what *held* it never carries what is asked. What the book holds does not
-# depend on the question, so the *took* line may have read the question and that line at once: three hops, two layers,
-# and after the third the answer is spread over more lines. This is one model, and another may do it otherwise.
+# And how do they do it? In the first, what is asked moves from the question to the line of who *took* the thing in
+# layer 1, and on to where they *went* in layer 2. In the other it stays in the *took* line to the end. In neither does
+# the line of what *held* it ever bring the donor's answer. What the book holds does not depend on the question, so the
+# *took* line may have read the question and that line at once. Two models, two ways, as with two hops.
 #
 # ## Twenty tasks
 #
@@ -752,7 +793,7 @@ assert shares[0][0] == shares[1][2] == shares[2][3] == 1
 # | 17 | *Is the triangle below the square?* Both are placed by way of a third shape |
 # | 19 | *How do you go from the garden to the office?* East, then south |
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Share of right answers to each of nineteen tasks, three seeds, from below: paths 0.08 to 0.10, induction 0.47 to 0.49, positions and deduction about 0.6, then two facts 0.81, rising to 1.00 for both of them. Rules that never look at the question have as much for paths, induction and compound pronouns, which is task 13."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of right answers to each of nineteen tasks, three seeds, from below: paths 0.07 to 0.09, induction 0.47 to 0.49, positions and deduction about 0.6, then two facts 0.77, rising to 1.00 for both of them. Rules that never look at the question have as much for paths, induction and compound pronouns, which is task 13."}}
 from textwrap import fill, shorten
 
 names = """1 one fact, 2 two facts, 4 who of two, 5 who of three, 6 yes or no, 7 counting,
@@ -786,6 +827,12 @@ for run in runs:
     passed = sum(share >= 0.95 for share in run["right"].values())
     mean = np.mean(list(run["right"].values()))
     print(f"seed {run['seed']}: {mean:.1%} right, {passed} of 19 tasks passed")
+print("answers that are a rule's, and right ones where the rule is wrong")
+for task, rule in (("11", "newest"), ("13", "newest"), ("16", "commonest")):
+    beside = [run["beside_rules"][task][f"{rule} in the story"] for run in runs]
+    same, better = np.mean(beside, axis=0)
+    print(f"   {task} {tasks[task]:13} {rule:10} {same:6.1%} {better:6.1%}")
+print()
 for task in ("7", "16", "17", "19"):
     source, wanted, written = runs[0]["shown"][task][0]
     question, *facts = source.split("\n ")
@@ -795,37 +842,49 @@ for task in ("7", "16", "17", "19"):
 # %% tags=["proof"]
 half_way = [r for r in judged if r["corpus"] == "babi" and r not in runs]
 assert all(0.8 < np.mean(list(run["right"].values())) < 0.84 for run in runs)
-assert {sum(x >= 0.95 for x in run["right"].values()) for run in runs} == {5, 6}
+assert {sum(x >= 0.95 for x in run["right"].values()) for run in runs} == {6}
 rules = {task: max(row.values()) for task, row in babi["shortcuts"].items()}
 assert means["19"] < rules["19"] + 0.01 and means["17"] < 0.65
 assert (
     abs(means["13"] - rules["13"]) < 0.001 and abs(means["16"] - rules["16"]) < 0.03
 )
+beside = {
+    task: np.array(
+        [run["beside_rules"][task][f"{rule} in the story"] for run in runs]
+    )
+    for task, rule in (("11", "newest"), ("13", "newest"), ("16", "commonest"))
+}
+assert beside["13"][:, 0].min() >= 0.999 and beside["13"][:, 1].max() < 0.02
+assert beside["11"][:, 1].min() > 0.66 and beside["11"][:, 1].max() < 0.7
+assert np.allclose(beside["16"].mean(axis=0), [0.73, 0.19], atol=0.02)
 for task in ("6", "9", "10"):
     early = [run["right"][task] for run in half_way]
     assert max(early) < 0.76 and means[task] > 0.92
-assert 0.45 < means["16"] < 0.5 and 0.8 < means["2"] < 0.82
+assert 0.45 < means["16"] < 0.5 and 0.76 < means["2"] < 0.79
 counted = [mistake for run in runs for mistake in run["mistakes"]["7"]]
 most = sum(times for pair, times in counted if pair == "one > none")
 assert most > 0.6 * sum(times for _, times in counted)
 one_hop = [run["exchanged"]["1"] for run in runs]
-assert min(one_hop[0]["fact"]) > 0.9 and one_hop[2]["question"][2] > 0.9
+assert one_hop[2]["question"][1] > 0.9 and one_hop[0]["question"][2] > 0.9
+assert one_hop[0]["question"][1] < 0.6 and one_hop[1]["fact"][2] > 0.8
 assert all(0.7 < np.mean(list(run["right"].values())) < 0.72 for run in half_way)
 
 # %% [markdown]
-# It answers 82 percent, and passes five or six of nineteen tasks. (Learning rate and dropout were chosen on the
-# validation set; `python -m benchmarks.reading` repeats all of it in an hour.) How much of that is reading? The dotted
-# line is the 95 percent that pass. The red lines are the best of three rules that never look at the question: the
-# answer that is commonest in training, and of the story's words that can be an answer, the newest or the commonest.
+# It answers 82 percent, and passes six of nineteen tasks. (Learning rate and dropout were chosen on the validation set;
+# `python -m benchmarks.reading` repeats all of it in an hour and a half.) How much of that is reading? The dotted line
+# is the 95 percent that pass. The red lines are the best of three rules that never look at the question: the answer
+# that is commonest in training, and of the story's words that can be an answer, the newest or the commonest.
 #
-# - **Who are they** (13) looks almost solved, with 94.4 percent. The newest room of the story has 94.4 percent, too,
-#   equal to three decimals. So it may have learned that, and no pronoun.
-# - **Induction** (16): half are right, and so they are with the newest colour. (Equal scores need not be equal answers:
-#   in the example above the newest colour is right, and the model's is not.)
+# - **Who are they** (13) looks almost solved, with 94.4 percent, and the newest room of the story has as much. Equal
+#   scores need not be equal answers, so compare those. In each model 99.9 percent or more of the answers are the newest
+#   room, and where that is wrong, at most 2 percent are right. So it has learned that rule, and no pronoun. (For *he*,
+#   in task 11, it has: where the rule is wrong, two thirds are right.)
+# - **Induction** (16): half are right, and so they are with the commonest colour. Nearly three of four answers are
+#   that, and where it is wrong fewer than one in five are right.
 # - **Paths** (19) are no better than always the same answer, and **positions** (17) little better than a coin. In both,
 #   relations must be composed, through things that the question does not name.
-# - **Counting** (7): most mistakes take *one* for *none*. Things are handed on, and the model loses track of who has
-#   them.
+# - **Counting** (7): most mistakes take *one* for *none*. Things are handed on and put down, and the model seems to
+#   lose track of who has them.
 #
 # Are these what such a model cannot do? With half the steps it had 71 percent, and tasks 6, 9 and 10, now above 92,
 # stood below 76. So part of it may be training. [Dehghani and others (2018)](https://arxiv.org/abs/1807.03819) let one
@@ -852,18 +911,20 @@ print(f"task 3, whoever came to the room last: {babi['came_from']:.0%}")
 few = {task: [run["right"][task] for run in fewer] for task in "123"}
 many = {task: [run["right"][task] for run in runs] for task in "12"}
 assert min(few["1"]) > 0.95 and round(np.mean(few["2"]), 2) == 0.57
-assert round(np.mean(many["2"]), 2) == 0.81 and round(np.mean(few["3"]), 2) == 0.44
+assert round(np.mean(many["2"]), 2) == 0.77 and round(np.mean(few["3"]), 2) == 0.44
 assert 0.24 < shortcut["3"] < 0.26 and round(babi["came_from"], 2) == 0.79
 
 # %% [markdown]
-# With a tenth of the questions, questions of two facts are right in 57 percent of the cases instead of 81. Those of
-# task 3 are right in 44 percent. That is more than the 25 of the best rule that never looks at the question, and far
-# less than the 79 of a rule that reads half of it, the *kitchen*, and leaves out the milk: where had whoever came there
-# last been before? So most questions of task 3 can be answered from less than it says, and a model that had 79 percent
-# might have learned nothing else.
+# With a tenth of the questions (of all twenty tasks, with settings of its own) those of two facts are right in 57
+# percent of the cases instead of 77. Those of task 3 are right in 44 percent. That is more than the 25 of the best rule
+# that never looks at the question, and far less than the 79 of a rule that reads half of it, the *kitchen*, and leaves
+# out the milk: find who came there last, and say where that person had been before. So most questions of task 3 can be
+# answered from less than it says, and a model that had 79 percent might have learned nothing else.
 #
 # bAbI names the supporting facts, so one can also ask whether attention finds them. Take the decoder's look at the
-# facts when it begins its answer, and for each task the head that is best at it:
+# facts when it begins its answer, and for each task the head that is best at it (chosen on the same questions, which
+# flatters it). Then forbid some lines to attend to others: *question to facts* means that the question may not attend
+# to facts. (This is **attention knockout**.)
 
 # %%
 for run in runs:
@@ -887,21 +948,22 @@ heads = [
     for run in runs
 ]
 by_words = np.mean([babi["rules"][task]["shared words"] for task in tasks])
-assert min(heads) > 0.7 and max(heads) < by_words < 0.79
+assert min(heads) > 0.64 and max(heads) < by_words - 0.05 < 0.74
 without = [
     [np.mean([run["right_without"][task][n] for task in tasks]) for n in range(4)]
     for run in runs
 ]
-assert all(min(row[1:]) > 0.4 and max(row[1:]) < row[0] - 0.05 for row in without)
+assert all(min(row[1:]) > 0.34 and max(row[1:]) < row[0] - 0.05 for row in without)
 
 # %% [markdown]
-# It finds them in some three of four questions, more than twice as often as chance. The newest fact that shares most
-# words with the question is one of them a little more often. So pointing at evidence is little proof of reasoning,
-# either. But the lines do need one another: each kind of link costs answers when it is cut.
+# It finds them in some two of three questions, twice as often as chance. The newest fact that shares most words with
+# the question is one of them more often. So pointing at evidence is little proof of reasoning, either. But the lines do
+# need one another: each kind of link costs answers when it is cut. (Part of that may be the shock. Nothing was ever cut
+# in training.)
 #
 # Nor do equal scores mean equal ways. All three models answer task 1 (*Where is Mary?*) almost without a mistake.
-# Patched like ours, one reads the room from its fact, in another it moves into the question in layer 2, and the third
-# does some of both.
+# Patched like ours, in one the room has moved into the question after layer 1, in another after layer 2, and in the
+# third it is still in its fact then.
 
 # %% [markdown]
 # ## Questions about real paragraphs
@@ -939,7 +1001,7 @@ assert sentences["right"]["idf"] > sentences["right"]["shared_words"] > 0.75
 assert 0.73 < sentences["right"]["minilm"] < 0.75
 
 # %% [markdown]
-# Counting words does as well as 22 million parameters (the difference could be chance, p = 0.21 in McNemar's test), and
+# The difference between counting words and 22 million parameters could be chance (p = 0.21 in McNemar's test), and
 # counting rare words more does better (p = 0.00002). Why? Whoever wrote these questions had the paragraph before them,
 # and took words from it: half of a question's words are in the answer's sentence. Where a question and its answer use
 # different words, as in chapter 15, counting finds nothing. So a score says little before one has seen what the
@@ -973,13 +1035,13 @@ assert one["no_place"] == 0.52 and all(
 )
 
 # %% [markdown]
-# A quarter of its replies to real questions have the right words in them, and some never come to an end. The sentence
-# with most shared words, taken whole, has them in 70 percent. By F1, for which every further word costs something, the
-# two are close. In bAbI's first task half of the replies name no room at all (as in *The answer is "John"*), and in
-# both tasks the room named last is a better answer than the model's. This is no verdict on language models. One wording
-# was tried, ours has learned from 9,000 questions of each task and this one from none, and larger models do far better.
-# But it is a warning: a model that writes English need not have read what it was given, and only a test beside a simple
-# rule tells.
+# A quarter of its replies to real questions have the right words in them, and some never come to an end. (One reply
+# above is a German word, taken from its paragraph.) The sentence with most shared words, taken whole, has them in 70
+# percent. By F1, for which every further word costs something, the two are close. In bAbI's first task half of the
+# replies name no room at all (as in *The answer is "John"*), and in both tasks the room named last is a better answer
+# than the model's. This is no verdict on language models. One wording was tried, ours has learned from 9,000 questions
+# of each task and this one from none, and larger models do far better. But it is a warning: a model that writes English
+# need not have read what it was given, and only a test beside a simple rule tells.
 #
 # ## A text made short
 #
@@ -997,7 +1059,7 @@ assert one["no_place"] == 0.52 and all(
 # $2 \cdot 4 / (6 + 7) = 0.615$.
 
 
-# %% tags=["export"] module="reading"
+# %% tags=["export", "hide-input"] module="reading"
 from importlib.metadata import version
 
 from dotformer.data.corpora import Pair
@@ -1037,23 +1099,24 @@ for name, score in rouge_scores(["the number of edges in it"], [wanted]).items()
     print(name, score if isinstance(score, str) else round(score, 1))
 
 # %% tags=["quiz"]
+asked_for = Pair("", "the length of the shortest path")
 quiz.number(
-    "For the same two texts, what is ROUGE-2, from 0 to 100?",
-    rouge_scores(["the number of edges in it"], [wanted])["rouge2"],
+    "Wanted is *the length of the shortest path*, written *the shortest path in it*. What is ROUGE-2, from 0 to 100?",
+    rouge_scores(["the shortest path in it"], [asked_for])["rouge2"],
     tolerance=0.6,
-    feedback="Yes: *the number* and *number of* are shared, of five and six pairs: 2 · 2 / (5 + 6).",
+    feedback="Yes: *the shortest* and *shortest path* are shared, of four and five pairs: 2 · 2 / (4 + 5).",
     mistakes=[
         (
-            40,
-            "That is the precision, 2 of 5. F1 has the six pairs of the wanted text in it as well.",
+            50,
+            "That is the precision, 2 of 4. F1 has the five pairs of the wanted text in it as well.",
         ),
         (
-            100 / 3,
-            "That is the recall, 2 of 6. F1 has the five pairs that were written in it as well.",
+            40,
+            "That is the recall, 2 of 5. F1 has the four pairs that were written in it as well.",
         ),
-        (61.5, "That is ROUGE-1. Count pairs of neighbours."),
+        (54.5, "That is ROUGE-1. Count pairs of neighbours."),
     ],
-    otherwise="Two pairs are shared. There are five in one text, six in the other.",
+    otherwise="Two pairs are shared. There are four in one text, five in the other.",
 )
 
 # %% [markdown]
@@ -1063,7 +1126,7 @@ quiz.number(
 # the smallest such task. Take two sentences of [chapter 13's](13_alignment.ipynb) grammar, put an invented name in each
 # where a person was, and ask who they are about. The 300 names to learn from and the 100 of the test differ.
 
-# %%
+# %% tags=["hide-input"]
 import re
 
 from dotformer.data.grammar import Sampler
@@ -1107,7 +1170,8 @@ print(learn[0].source, learn[0].target, sep="\n-> ")
 
 # %% [markdown]
 # To keep it short, each word is a token here, also the names of the test. They have rows in the embedding table, but no
-# training pair has them. **Predict first**: can the transformer write a name that it has never had to write?
+# training pair has them. **Predict first**: can the transformer write a name that it has never had to write? (A word
+# that has not even a row is called **out-of-vocabulary**.)
 #
 # What one wants is a second way to a word: point at it in the source, and copy it. We have something that points, which
 # is attention. Let $a$ be its weights on the source's positions, and let a **gate** $p_{\text{gen}}$ between 0 and 1
@@ -1115,8 +1179,8 @@ print(learn[0].source, learn[0].target, sep="\n-> ")
 #
 # $$p(w) = p_{\text{gen}} \cdot p_{\text{vocabulary}}(w) + (1 - p_{\text{gen}}) \sum_{i:\ \text{source}_i = w} a_i$$
 #
-# This is a **pointer-generator**. Say that the source is *Netasa sleeps*, with weights 0.9 and 0.1, that the gate is at
-# 0.2, and that the vocabulary's softmax gives *Netasa* 0.01. Then
+# This **copy mechanism** is called a **pointer-generator**. Say that the source is *Netasa sleeps*, with weights 0.9
+# and 0.1, that the gate is at 0.2, and that the vocabulary's softmax gives *Netasa* 0.01. Then
 # $p(\text{Netasa}) = 0.2 \cdot 0.01 + 0.8 \cdot 0.9 = 0.722$. Both parts are probability distributions, so their
 # mixture is one, too. All of it is differentiable, so the gate learns from the same loss. (Theirs takes the decoder's
 # own attention for $a$. Ours has one of its own, a single head whose query is made from the decoder's last state.)
@@ -1267,9 +1331,9 @@ assert shares["CopyingTransformer", "known names"] > 0.95
 
 # %% [markdown]
 # The transformer does not get a single pair of new names right. Its output layer has a row for each, but in training
-# that name was never the right one, so each step has made it less likely. (Known names it would learn in a few hundred
-# steps more. With subwords it could spell a new one, if it has learned to copy subwords.) The pointer needs no row in
-# the output layer, because it is asked *where*, not *which*. Look at it for one pair of the test:
+# that name was never the right one, so each step has made it less likely. (With subwords it could spell a new one, if
+# it has learned to copy subwords.) The pointer needs no row in the output layer, because it is asked *where*, not
+# *which*. Look at it for one pair of the test:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Pointer weights of the four tokens that are written on the words of the source. The first name has its weight on that name in the source, the second on the other."}}
 pair = tests["new names"][0]
@@ -1299,10 +1363,10 @@ plt.show()
 # name and the text, write the line. The test set has 500 pairs of the same packages, and 500 of *networkx*, of which
 # nothing was learned. Both models are as before, but larger (width 96, two layers each, subwords), each with its own
 # learning rate and dropout (`python -m benchmarks.summaries`; `configs/summaries.toml` trains a similar one, without
-# the name). Three rivals need no training: the first sentence of the text; the words of the name, so that
-# `number_of_nodes` is *number of nodes*; and, as an **oracle**, the sentence with the highest ROUGE-1. (It has seen the
-# answer, so by ROUGE-1 it is an upper bound for whoever chooses one sentence. Taking sentences of the text is called
-# **extractive**, writing new ones **abstractive** summarisation.)
+# the name). Two baselines and a bound need no training: the first sentence of the text (the field calls it *lead*); the
+# words of the name, so that `number_of_nodes` is *number of nodes*; and, as an **oracle**, the sentence with the
+# highest ROUGE-1. (It has seen the answer, so by ROUGE-1 it is an upper bound for whoever chooses one sentence. Taking
+# sentences of the text is called **extractive**, writing new ones **abstractive** summarisation.)
 #
 # **Predict first**: in which order will they come?
 
@@ -1348,10 +1412,11 @@ minutes = [r["seconds"] / 60 for r in summaries["runs"] if r["part"] == "judge"]
 assert min(minutes) > 2.3 and max(minutes) < 5
 
 # %% [markdown]
-# The pointer is worth six points of ROUGE-1, and nine in the package that is new (p < 0.001, by exchanging texts at
-# random between the two; means of three seeds). Of what the transformer writes there, a quarter of the words are in the
-# text, with the pointer two thirds: it writes of *GPU memory* where a maximum flow is computed, because it has learned
-# from *torch*.
+# The pointer is worth six points of ROUGE-1, and nine in the package that is new (p < 0.001 in a paired permutation
+# test, which exchanges texts at random between the two; means of three seeds). Of what the transformer writes there, a
+# quarter of the words are in the text, with the pointer two thirds: it writes of *GPU memory* where a maximum flow is
+# computed, presumably because it has learned from *torch*. (A text that says what its source does not is called a
+# **hallucination**.)
 #
 # And neither wins. With the pointer the model is about as good as the first sentence in packages that it knows, worse
 # in a new one, and in both the *words of the name* are better. After two to five minutes of training from nothing it
@@ -1368,14 +1433,17 @@ for system, name in (("smollm2", "SmolLM2"), ("first_sentence", "first sentence"
     print(f"{name:15}", *(f"{score:5.1f}" for score in scores))
 for _, wanted, written in zero_shot["shown"][:2]:
     print(f"{wanted}\n   {shorten(written, 70)}")
+
+# %% tags=["proof"]
 assert zero_shot["asked"] == 100 and zero_shot["cut"] == 0.04
 less = zero_shot["first_sentence"]["rouge1"] - zero_shot["smollm2"]["rouge1"]
 assert 5 < less < 5.5
 
 # %% [markdown]
 # SmolLM2, asked for one short sentence about a hundred of the *networkx* texts, scores five points less than their
-# first sentence. But read them. They are sentences with a meaning, which is more than ours has learned: the second is
-# true, and the first is false, because the girth is the length of the *shortest* cycle. ROUGE does not see that either.
+# first sentence. But read them. These two are sentences with a meaning, which is more than ours has learned: the second
+# is true, and the first is false, because the girth is the length of the *shortest* cycle. ROUGE does not see that
+# either.
 #
 # ## Exercises
 #

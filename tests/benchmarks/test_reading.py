@@ -90,6 +90,23 @@ def test_rules_that_do_not_look_at_the_question_are_counted_story_by_story():
         assert found["commonest in the story"] == round(commonest / len(some), 4)
 
 
+def test_answers_are_held_against_those_of_each_rule():
+    some = [story for story in STORIES if story.task == 2]
+    guessed = reading.guesses(some)
+    newest, wanted = guessed["newest in the story"], [story.target for story in some]
+    wrong = [n for n, (one, other) in enumerate(zip(newest, wanted, strict=True)) if one != other]
+    assert 1 < len(wrong) < len(some)
+    alike = reading.beside_rules(newest, some)
+    assert alike["newest in the story"] == [1, 0] and alike["commonest in training"][0] < 1
+    assert reading.beside_rules(wanted, some)["newest in the story"] == [round(1 - len(wrong) / len(some), 4), 1]
+    answers = [*newest]
+    answers[wrong[0]] = wanted[wrong[0]]
+    found = reading.beside_rules(answers, some)["newest in the story"]
+    assert found == [round(1 - 1 / len(some), 4), round(1 / len(wrong), 4)]
+    right = [story for n, story in enumerate(some) if n not in wrong]
+    assert reading.beside_rules([story.target for story in right], right)["newest in the story"] == [1, None]
+
+
 def test_a_rule_for_the_third_task_follows_whoever_came_last():
     facts = ["John went to the office.", "Mary moved to the hallway.", "Mary went back to the garden.",
              "John travelled to the garden.", "John got the milk there.", "Mary journeyed to the office."]  # fmt: skip
