@@ -178,7 +178,7 @@ for wrong in (
 #
 # Two examples are no proof. Here are 500 random trees, some with constituents of a single part, one inside the other:
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.data.trees import Tree
 
 
@@ -340,7 +340,7 @@ quiz.number(
 # [Chapter 13's](13_alignment.ipynb) grammar knows the tree of each English sentence, because it made it. So it can give
 # pairs to learn from: a sentence, and its tree as a text.
 
-# %% tags=["export"] module="parsing"
+# %% tags=["export", "hide-input"] module="parsing"
 from random import Random
 
 from dotformer.data.corpora import Corpus, distinct
@@ -377,7 +377,7 @@ for pair in corpus.test[:3]:
 # the corpus has changed. The trained model comes with the book.
 
 
-# %% tags=["export"] module="parsing"
+# %% tags=["export", "hide-input"] module="parsing"
 def parse_scores(texts: Sequence[str], parses: Sequence[Parse]) -> dict[str, float]:
     """`bracket_scores` of texts that a model wrote; one that is no tree has none."""
 
@@ -391,7 +391,7 @@ def parse_scores(texts: Sequence[str], parses: Sequence[Parse]) -> dict[str, flo
     return bracket_scores((one.tree, read(text, one.tree)) for text, one in pairs)
 
 
-# %%
+# %% tags=["hide-input"]
 import json
 
 from dotformer.generation import KVCache
@@ -645,7 +645,7 @@ for n in (0, fronted):
 # although* is a pair of words that training never had:
 
 
-# %%
+# %% tags=["hide-input"]
 def of_that_length(parses):
     """Those whose trees have 33 to 38 symbols, and no clause in front of another."""
     lengths = [(p, len(p.target.split())) for p in parses]
@@ -761,7 +761,7 @@ def next_symbols(
 # of all other tokens to minus infinity, as a mask does with scores. How many words a sentence has, its tokens tell:
 # each word begins with a space.
 
-# %% tags=["export"] module="parsing"
+# %% tags=["export", "hide-input"] module="parsing"
 from copy import copy
 
 import torch
@@ -1177,7 +1177,7 @@ quiz.one_choice(
 # inside. (The translator's best dropout is 0, where the range ends by nature.) All are judged at the end of training.
 # It took hours of computing (`python -m benchmarks.parsing`). **Predict first**: in which order do they come?
 
-# %%
+# %% tags=["hide-input"]
 import math
 
 from classroom.measured import measured
@@ -1227,7 +1227,7 @@ row("translator, longer", of("translator", times=4))
 # a parser differs by less than two points. Does the order depend on the articles?
 
 
-# %%
+# %% tags=["hide-input"]
 def f1_by_article(runs):
     """F1 of each article, over all seeds."""
     counts = np.array([list(run["by_article"].values()) for run in runs]).sum(
@@ -1280,7 +1280,7 @@ assert max(np.ptp([x["scores"]["f1"] for x in of(name)]) for name in mean) < 2
 # The same encoder, the same sentences, and half the score: what is so hard about writing a tree down? Let the
 # translator write freely, and look at what is wrong with its texts:
 
-# %%
+# %% tags=["hide-input"]
 run = of("translator")[0]
 print(f"trees of their sentences: {run['free']['parsed']:.0f} %")
 for reason, count in sorted(run["reasons"].items(), key=lambda item: -item[1]):

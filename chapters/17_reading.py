@@ -268,7 +268,7 @@ class FactTransformer(Transformer):
 # It has two encoder layers, one decoder layer and width 64. The trained model comes with the book. How many of the 500
 # held-out stories does it answer?
 
-# %% tags=["export"] module="reading"
+# %% tags=["export", "hide-input"] module="reading"
 from collections.abc import Sequence
 
 
@@ -291,7 +291,7 @@ def babi_scores(
     return scores | {"mean": sum(shares.values()) / len(shares), "passed": passed}
 
 
-# %%
+# %% tags=["hide-input"]
 import json
 
 from dotformer.generation import KVCache
@@ -620,6 +620,7 @@ runs = [
     for run in measured("stories")["runs"]
     if run["part"] == "judge" and run["corpus"] == "stories"
 ]
+print("right:              one fact, two facts")
 for run in sorted(runs, key=lambda run: run["model"]):
     scores = " ".join(f"{run['scores'][f'task {n}']:6.1%}" for n in (1, 2))
     times = ", 4 times the steps" if "times" in run["settings"] else ""
@@ -681,8 +682,8 @@ assert 10.5 < longer["seconds"] / once < 11.5
 # No two are alike:
 #
 # - The kept model, above, goes from the question by way of the *took* line to the *went* line.
-# - Seed 0 differs from it only in the learning rate, and does it the other way round. In layer 1 both the question and
-#   the *room* move into the *took* line: there it asks and joins at once. In the end no single line decides.
+# - Seed 0 differs from it only in the learning rate, and does it another way. In layer 1 both the question and the
+#   *room* move into the *took* line: there it asks and joins at once. In the end no single line decides.
 # - In seed 1 the *went* line has it all after one layer. It may attend to the question and to the *took* line at once.
 # - Seed 2 is right in 86 percent, and another *thing* never changes its answer: it does not read which thing is asked
 #   for, and has found a **shortcut**. A rule that does not read it either has 88 percent, because often only one thing
@@ -822,7 +823,7 @@ axes.set_yticks(range(len(order)), [f"{task}  {tasks[task]}" for task in order])
 axes.set(xlabel="right answers (red: without the question)", xlim=(0, 1.02))
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 for run in runs:
     passed = sum(share >= 0.95 for share in run["right"].values())
     mean = np.mean(list(run["right"].values()))
@@ -895,7 +896,7 @@ assert all(0.7 < np.mean(list(run["right"].values())) < 0.72 for run in half_way
 # they went there, and where they had been before. Our copy has 900 such questions to learn from, a tenth of the usual
 # number. So train on a tenth of all twenty tasks, with settings of their own:
 
-# %%
+# %% tags=["hide-input"]
 print("right answers to tasks 1, 2 and 3, three seeds")
 for name, some in (("9,000 of each", runs), ("900 of each", fewer)):
     for task in sorted({*"123"} & {*some[0]["right"]}):
@@ -926,7 +927,7 @@ assert 0.24 < shortcut["3"] < 0.26 and round(babi["came_from"], 2) == 0.79
 # flatters it). Then forbid some lines to attend to others: *question to facts* means that the question may not attend
 # to facts. (This is **attention knockout**.)
 
-# %%
+# %% tags=["hide-input"]
 for run in runs:
     best = [np.max(run["answer_on_evidence"][task]) for task in tasks]
     print(
@@ -975,7 +976,7 @@ assert all(min(row[1:]) > 0.34 and max(row[1:]) < row[0] - 0.05 for row in witho
 # sentence that shares most words with the question (*lexical overlap*). In the other a rare word counts more: one that
 # is in $n$ of $N$ sentences counts $\ln(N / n)$, its **inverse document frequency**. **Predict first**: who wins?
 
-# %%
+# %% tags=["hide-input"]
 questions = measured("questions")
 sentences = questions["sentences"]
 for rule, name in {
@@ -1013,7 +1014,7 @@ assert 0.73 < sentences["right"]["minilm"] < 0.75
 # bits a number). Give it the paragraph, a question, and the request to answer in a few words, without any training,
 # which is called **zero-shot**. An answer counts if the right words occur in it. (A hundred questions of each kind.)
 
-# %%
+# %% tags=["hide-input"]
 asked = questions["xquad"]
 for name, row in (("SmolLM2", asked), ("most shared words", asked["shared_words"])):
     print(f"real questions, {name:18} {row['contains']:.0%}, F1 {row['f1']:.2f}")
@@ -1370,7 +1371,7 @@ plt.show()
 #
 # **Predict first**: in which order will they come?
 
-# %%
+# %% tags=["hide-input"]
 summaries = measured("summaries")
 systems = {
     "transformer": "transformer",
@@ -1424,7 +1425,7 @@ assert min(minutes) > 2.3 and max(minutes) < 5
 # graph* has good words in it. ROUGE counts words, and cannot tell that from a summary. Whoever reads a score without
 # the texts, and without the two rules, will not notice.
 
-# %%
+# %% tags=["hide-input"]
 zero_shot = questions["networkx"]
 for system, name in (("smollm2", "SmolLM2"), ("first_sentence", "first sentence")):
     scores = [
