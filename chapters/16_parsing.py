@@ -14,7 +14,7 @@
 # your translator parses, you can score what it writes as the field does, and you have two rivals that learn from the
 # same trees: a grammar made of counts, and a parser that puts another head on the same encoder.
 #
-# You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes about 30 minutes to read,
+# You need [chapter 13](13_alignment.ipynb) and [chapter 14](14_translation.ipynb). It takes about 40 minutes to read,
 # and 30 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it for trees."}}
@@ -590,8 +590,8 @@ assert min(sbar[:3]) > 0.95 and min(vp[:3]) > 0.95
 #   is none to hide it from, since the constituent has one word. That is why the third column has 100 percent.)
 # - **PP**: without it few are closed. The last position's look is enough for all of them. Where it cannot look, those
 #   in between can carry the label on, which is enough for half.
-# - **NP**: in the longer ones, the last position's look is worth next to nothing, and that of the positions in between
-#   two thirds. So the label takes two steps.
+# - **NP**: in the longer ones, to hide it from the last position costs 1 percent, from those in between 68. So the
+#   label takes two steps. (To hide it from all costs 54. Why that is less, we do not know.)
 # - **SBAR**: a head points at it every time, and nothing is lost without it. What the decoder has read and written
 #   besides must tell it as well that it is an SBAR's turn; so it is for VP and S, at which no head points.
 #
@@ -678,8 +678,8 @@ assert 0.28 < like_first / len(deep) < 0.37
 # ## Break it: leave out what cannot be scored
 #
 # A text that is no tree has no brackets, so it counts against recall. A scorer may also leave such a sentence out, as
-# EVALB does with a parse that does not fit its sentence: it writes a warning, up to ten times, and goes on. **Predict
-# first.** What F1 does the translator get on the deeper sentences, if only texts that are trees are counted?
+# EVALB does with a parse that does not fit its sentence: it writes a warning, and goes on until there are ten.
+# **Predict first.** What F1 does the translator get on the deeper sentences, if only texts that are trees are counted?
 
 
 # %%
@@ -1137,7 +1137,7 @@ quiz.one_choice(
     "The chart parser parses most of the deeper sentences, the translator none, and when it is held to trees a third. Both have an encoder of two layers, trained on trees of the same grammar. What makes the difference?",
     quiz.right(
         "What is asked for: a label for each span, and not the next token of a whole text.",
-        "Yes. *the old man* is an NP at any depth, and the chart parser has seen that label on such spans thousands of times. The translator must write a whole outline of a kind that training did not have. (That a search makes a tree of the labels helps too, but alone it is not enough: constrained decoding did that for the translator.)",
+        "Yes. *the old man* is an NP at any depth, and the chart parser has seen that label on such spans thousands of times. The translator must write a whole outline of a kind that training did not have. (To be held to trees is not enough: constrained decoding did that for the translator. What an exact search adds has not been tried alone.)",
     ),
     quiz.wrong(
         "The chart parser has no attention, and so no trouble with positions.",
@@ -1220,7 +1220,7 @@ row("translator, longer", of("translator", times=4))
 # The translator beats the baseline and nothing else. The grammar, which counted for a second, is forty points ahead of
 # it, and the chart parser three more. Is it a matter of training? With four times the steps (and dropout, which such
 # long training needs) one translator gains five or six points. Even so its validation loss is lowest half-way through,
-# and rises from there on. So more steps alone will not close a gap of 35.
+# and rises from there on. So more steps alone are unlikely to close a gap of 35.
 #
 # The grammar is closer to the chart parser than one might think, and has more sentences entirely right. Ours labels
 # each span by itself; trained on whole trees, as Kitaev and Klein do it, such a parser should do better. Between seeds
@@ -1277,8 +1277,8 @@ assert max(np.ptp([x["scores"]["f1"] for x in of(name)]) for name in mean) < 2
 #
 # ### What does the sequence cost?
 #
-# The same encoder, the same sentences, and half the score: what is so hard about writing a tree down? Let the
-# translator write freely, and look at what is wrong with its texts:
+# An encoder of the same size, the same sentences, and less than half the score: what is so hard about writing a tree
+# down? Let the translator write freely, and look at what is wrong with its texts:
 
 # %% tags=["hide-input"]
 run = of("translator")[0]
@@ -1617,9 +1617,9 @@ verdict
 # ## In one breath
 #
 # A tree is a text with brackets, so a translator can parse, and nothing in the model says what a bracket is. On
-# sentences like those of its training it makes no mistake. One clause deeper it gets none right, since what it has
-# learned is not rules that may stand inside one another. Ask an encoder for a label of each span instead, let a search
-# put the tree together, and the same data go much further.
+# sentences like those of its training it makes no mistake. One clause deeper it gets none right, though a third lack
+# only the last three brackets: what it has learned of two clauses does not carry over to three. Ask an encoder for a
+# label of each span instead, let a search put the tree together, and the same data go much further.
 #
 # **Sources.** Trees as text: [Vinyals and others (2015)](https://arxiv.org/abs/1412.7449). With a transformer: [Vaswani
 # and others (2017)](https://arxiv.org/abs/1706.03762), section 6.3. Spans and fenceposts: [Stern and others
