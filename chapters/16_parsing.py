@@ -580,7 +580,7 @@ pp, sbar, vp = (right[f"{label:5}longer"] for label in ("PP", "SBAR", "VP"))
 assert max(adjp[:2]) < 0.1 and adjp[2] > 0.95
 assert pp[0] < 0.25 < pp[1] < 0.75 and pp[2] > 0.95
 assert short[0] == short[1] > 0.65 and short[2] == 1
-assert longer[1] > 0.97 and abs(longer[2] - 1 / 3) < 0.05 and longer[0] < 0.5
+assert np.allclose(1 - longer[:3], [0.54, 0.01, 0.68], atol=0.01)
 assert min(sbar[:3]) > 0.95 and min(vp[:3]) > 0.95
 
 # %% [markdown]

@@ -480,7 +480,7 @@ staircase = {
 for name, step in staircase.items():
     assert np.allclose(found[name][1], step, atol=0.05)
     _, without = patched(translator, name, all_but=True)
-    assert np.allclose(without, 1 - np.array(step), atol=0.05)
+    assert np.abs(without + np.array(step) - 1).max() < 0.045
 
 each, rng = [], Random(0)
 for lines in (one.source.split("\n") for one in corpus.test if one.task == 2):
@@ -501,7 +501,7 @@ assert np.allclose(np.mean(each, axis=0), [0.32, 0.55], atol=0.005)
 # The room never moves.
 #
 # So the copied line is *sufficient*. Is it *necessary*, too? Copy all lines *except* it (`all_but`), and see whether
-# the donor's answer still comes. It does in at most 3 percent. Leave out any other of the four groups, and it comes in
+# the donor's answer still comes. It does in at most 4 percent. Leave out any other of the four groups, and it comes in
 # at least 96.
 #
 # So in this model what is asked moves from the question to the *took* line in layer 1, from there to the *went* line in
@@ -859,7 +859,7 @@ beside = {
 }
 assert beside["13"][:, 0].min() >= 0.999 and beside["13"][:, 1].max() < 0.02
 assert beside["11"][:, 1].min() > 0.66 and beside["11"][:, 1].max() < 0.7
-assert np.allclose(beside["16"].mean(axis=0), [0.73, 0.19], atol=0.02)
+assert np.allclose(beside["16"].mean(axis=0), [0.73, 0.19], atol=0.009)
 for task in ("6", "9", "10"):
     early = [run["right"][task] for run in half_way]
     assert max(early) < 0.76 and means[task] > 0.92
