@@ -7,8 +7,8 @@ Learning rate and dropout of a `FactTransformer` are chosen by the share of righ
 axis wide enough that its best value lies inside. Then it is judged on the test set with three seeds, and again after
 half as many steps. Kept are the share of right answers to each task, beside three rules that never look at what is
 asked, and how many answers are the rule's; how often attention points at a fact that the answer follows from, beside
-chance and two simple rules; how much is still right when lines may not attend to one another; whose answer is given
-when the state of a line is another story's; and what is written instead of the answer. Takes an hour and a half of one
+chance and two simple rules; whose answer is given when the state of a line is another story's; and what is written
+instead of the answer. Takes an hour and a half of one
 core. Whatever is done is kept in book/measurements/reading.json, and not done again.
 """
 
@@ -40,12 +40,6 @@ SHAPE = {"d_model": 64, "num_heads": 4, "num_encoder_layers": 3, "num_decoder_la
 SHAPE |= {"norm_first": True, "share_embeddings": True, "max_length": 2048}
 SAMPLED, VALIDATED, SHOWN = 100, 100, 2  # questions of each task
 PLACES = ["bathroom", "bedroom", "garden", "hallway", "kitchen", "office"]
-LINKS = {  # from line q to line k, where 0 is the question
-    "none": lambda q, k: (q < 0) & (k < 0),
-    "question to facts": lambda q, k: (q == 0) & (k > 0),
-    "facts to question": lambda q, k: (q > 0) & (k == 0),
-    "facts to facts": lambda q, k: (q > 0) & (k > 0) & (q != k),
-}
 AXES: dict[str, list[Any]] = {
     "learning_rate": [3.75e-4 * 2**n for n in range(8)],
     "dropout": [None, 0.0, 0.05, 0.1, 0.2, 0.3],
@@ -83,32 +77,12 @@ def fresh(settings: Settings, *data: Any) -> Translator:
 
 
 @torch.no_grad()
-def attention(translator: Translator, story: Story) -> tuple[Tensor, Tensor]:
-    """How the question attends to each line in the encoder, and how the decoder does for the answer's first token.
-
-    Both (layers, H, L), each row with the sum 1.
-    """
+def attention(translator: Translator, story: Story) -> Tensor:
+    """How the decoder attends to each line for the answer's first token: (layers, H, L), each row with the sum 1."""
     source = torch.tensor([translator.tokens(story.source)])
     with record_weights(translator.model) as seen:
         translator.model(source, torch.tensor([[translator.target.bos_id]]))
-    question = torch.cat([seen[name] for name in seen if name.startswith("encoder.")])
-    answer = torch.cat([seen[name] for name in seen if name.endswith("cross_attention")])[:, :, 0]
-    return question[:, :, 0], answer
-
-
-@torch.no_grad()
-def right_without(translator: Translator, story: Story) -> Tensor:
-    """Whether a question is answered right when lines may not attend to others, as `LINKS` says: (links,)."""
-    [(source, target)] = translator.encode_pairs([story])
-    source, target, model = torch.tensor([source]), torch.tensor([target]), translator.model
-    (x, mask), (_, seen) = model.embed(source), model.encode(source)
-    number = torch.arange(x.shape[1])
-    right = []
-    for forbidden in LINKS.values():
-        memory = model.encoder(x, mask & ~forbidden(number[:, None], number))
-        logits = model.decode(target[:, :-1], memory, seen)
-        right.append(bool((logits.argmax(dim=-1) == target[:, 1:]).all()))
-    return torch.tensor(right)
+    return torch.cat([weights for name, weights in seen.items() if name.endswith("cross_attention")])[:, :, 0]
 
 
 @torch.no_grad()
@@ -277,17 +251,14 @@ def judged(translator: Translator, *data: Any) -> dict[str, Any]:
     translator.model.eval()
     tasks, some = of_each_task(corpus.test, 1000), of_each_task(corpus.test, SAMPLED)
     found: dict[str, Any] = {"right": {task: right(translator, stories) for task, stories in tasks.items()}}
-    found |= {name: {} for name in ("question_on_evidence", "answer_on_evidence", "mistakes", "shown")}
+    found |= {name: {} for name in ("answer_on_evidence", "mistakes", "shown")}
     found["exchanged"] = {task: exchanged(translator, tasks[task][:200]) for task in (1, 2)}
-    found["right_without"] = {task: mean(right_without(translator, s) for s in some[task]) for task in some}
     found["beside_rules"] = {}
     for task, stories in tasks.items():
         answers = translator.translate([story.source for story in stories], beam=1)
         found["beside_rules"][task] = beside_rules(answers, stories, *data)
     for task, stories in some.items():
-        rows = [[on_evidence(weights, story) for weights in attention(translator, story)] for story in stories]
-        question, answer = zip(*rows, strict=True)
-        found["question_on_evidence"][task], found["answer_on_evidence"][task] = mean(question), mean(answer)
+        found["answer_on_evidence"][task] = mean(on_evidence(attention(translator, story), story) for story in stories)
         written = translator.translate([story.source for story in stories], beam=1)
         pairs = [(text, story) for text, story in zip(written, stories, strict=True) if text != story.target]
         found["mistakes"][task] = Counter(f"{story.target} > {text}" for text, story in pairs).most_common(5)
@@ -303,7 +274,7 @@ def mean(hits: Iterable[Tensor]) -> list:
 
 if __name__ == "__main__":
     jobs, _ = asked_for(__doc__)
-    store = Store("reading", run, jobs, {"steps": STEPS, "axes": AXES, "shape": SHAPE, "links": list(LINKS)})
+    store = Store("reading", run, jobs, {"steps": STEPS, "axes": AXES, "shape": SHAPE})
     some = of_each_task(learnt()[0].test, 1000)
     store.about["rules"] = {task: rules(stories) for task, stories in some.items()}
     store.about["shortcuts"], store.about["shortcuts_few"] = shortcuts(), shortcuts(*FEW)

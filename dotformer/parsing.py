@@ -10,6 +10,7 @@ from random import Random
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -232,11 +233,12 @@ def spans(length: int) -> list[tuple[int, int]]:
     return [(i, j) for j in range(1, length + 1) for i in range(j)]
 
 
-def cky(grammar: PCFG, words: Sequence[str]) -> Tree | None:
-    """The likeliest tree of a sentence; None if there is none.
+def fill_chart(grammar: PCFG, words: Sequence[str]) -> tuple[np.ndarray, dict]:
+    """The log-probability of the best constituent of each symbol over each span.
 
     Best first for short spans, then for longer ones, each made of two that are
-    shorter. After Cocke, Kasami (1965) and Younger (1967).
+    shorter. Also, for each longer span, the best score of each rule and its cut.
+    After Cocke, Kasami (1965) and Younger (1967).
 
     Defined in chapter 16, "Count instead: a grammar".
     """
@@ -251,6 +253,16 @@ def cky(grammar: PCFG, words: Sequence[str]) -> Tree | None:
             scores = halves.max(axis=0) + grammar.log_p
             np.maximum.at(best[i, j], parents, scores)
             ways[i, j] = scores, i + 1 + halves.argmax(axis=0)
+    return best, ways
+
+
+def cky(grammar: PCFG, words: Sequence[str]) -> Tree | None:
+    """The likeliest tree of a sentence; None if there is none. See `fill_chart`.
+
+    Defined in chapter 16, "Count instead: a grammar".
+    """
+    length, (parents, left, right) = len(words), grammar.rules
+    best, ways = fill_chart(grammar, words)
 
     def build(i: int, j: int, symbol: int) -> list[Tree]:
         label, inside = grammar.symbols[symbol], [words[i]]
@@ -265,6 +277,25 @@ def cky(grammar: PCFG, words: Sequence[str]) -> Tree | None:
     if roots.max() == -np.inf:
         return None
     return expand(build(0, length, roots.argmax())[0])
+
+
+def span_vectors(
+    x: Float[Tensor, "B S D"], first: Bool[Tensor, "B S"]
+) -> Float[Tensor, "B N D"]:
+    """A vector for each of `spans`: the fencepost at its end minus that at its start.
+
+    `first` says which tokens begin a word, or end the sentence. N is that of the
+    longest sentence. After Kitaev and Klein (2018).
+
+    Defined in chapter 16, "Another head on the same encoder".
+    """
+    firsts = [row.nonzero().flatten() for row in first]
+    after = pad_sequence(firsts, batch_first=True, padding_value=1)
+    rows, half = torch.arange(len(x), device=x.device)[:, None], x.shape[-1] // 2
+    # `after` is the token behind each post; the one before it ends the word there
+    posts = torch.cat([x[rows, after - 1, :half], x[rows, after, half:]], dim=-1)
+    start, end = torch.tensor(spans(after.shape[1] - 1), device=x.device).T
+    return posts[:, end] - posts[:, start]
 
 
 class SpanParser(nn.Module):
@@ -313,17 +344,10 @@ class SpanParser(nn.Module):
         """Scores (B, N, L) of labels for each span, from tokens (B, S).
 
         The N spans are those of the longest sentence, as in `labels` (B, N), which
-        are not looked at.
+        are ignored.
         """
         x = self.encoder(self.embeddings(source), padding_mask(source, 0))
-        firsts = [row.nonzero().flatten() for row in self.first[source]]
-        after = pad_sequence(firsts, batch_first=True, padding_value=1)
-        rows = torch.arange(len(x), device=x.device)[:, None]
-        half = x.shape[-1] // 2
-        before_post, after_post = x[rows, after - 1, :half], x[rows, after, half:]
-        posts = torch.cat([before_post, after_post], dim=-1)
-        start, end = torch.tensor(spans(after.shape[1] - 1), device=x.device).T
-        return self.scorer(posts[:, end] - posts[:, start])
+        return self.scorer(span_vectors(x, self.first[source]))
 
     @torch.no_grad()
     def parse(self, leaves: Sequence[Tree]) -> Tree:

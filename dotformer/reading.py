@@ -81,7 +81,7 @@ class FactTransformer(Transformer):
 
     It is the sum of the line's embeddings, each multiplied by the sinusoid of its
     position in the line, so that their order counts. After Sukhbaatar and others
-    (2015), section 4.1, whose factors are other ones.
+    (2015), section 4.1, who use different factors.
 
     Defined in chapter 17, "A vector for each fact".
     """
