@@ -90,7 +90,7 @@ def trees_over(words):
 
 
 for words in (2, 3, 4, 5, 20):
-    print(f"{words:2} words: {trees_over(words):,} trees")
+    print(f"trees over {words:2} words: {trees_over(words):,}")
 
 # %% [markdown]
 # 14 over five words, and nearly two billion over twenty, before anyone asks for labels. Nobody can score them one by
@@ -222,7 +222,7 @@ quiz.one_choice(
 # - Where one NP holds nothing but another NP, there are two equal brackets, and both must be found.
 # - TOP, which some treebanks put around a sentence, does not count, and PRT (a particle, *give up*) may be called ADVP.
 
-# %% tags=["export"] module="parsing"
+# %% tags=["export", "hide-input"] module="parsing"
 from collections import Counter
 
 
@@ -425,11 +425,11 @@ plt.show()
 
 # %% [markdown]
 # Nobody has told the model what a bracket is; examples were enough. But the 20,000 trees, as texts, are only 2,393
-# different ones, and 97 percent of the test set's are among them. So far a model that has learned a list of outlines,
-# and chooses from it, would do as well.
+# different ones, and 97 percent of the test set's are among them. So far a model that chooses from a memorised list
+# would do as well.
 #
-# And the billions of trees? The translator goes around them as in chapter 12: it chooses token by token, and never
-# takes one back.
+# And the billions of trees? The translator avoids them as in chapter 12: it chooses token by token, and never takes one
+# back.
 #
 # ## Does it look at what it closes?
 #
@@ -492,11 +492,12 @@ assert 0.7 < best["NP"] < 0.85 and max(best["S"], best["VP"]) < 0.4
 # %% [markdown]
 # For some labels, yes. When an ADJP, an SBAR or a PP is to be closed, there is a head whose largest weight lies on its
 # opening bracket every time. (An ADJP has one word here, so a head that always looks one token back will do.) For NPs
-# the best head finds it in 78 percent, and for S and VP none does so reliably. But a large weight does not prove that
-# something is used, nor a small one that it is not ([chapter 15](15_pretrained.ipynb)). So take it away: **hide** the
-# opening bracket from all later positions, in every layer and head, by one column of the causal mask, and ask for the
-# closing one. As a control, hide another bracket that is still open. (Constituents with no other open are left out.)
-# **Predict first**: for which labels does it matter?
+# the best head finds it in 78 percent, and for S and VP none does so reliably.
+#
+# But a large weight does not prove that something is used, nor a small one that it is not ([chapter
+# 15](15_pretrained.ipynb)). So take it away: **hide** the opening bracket from all later positions, in every layer and
+# head, by blanking its column of the causal mask, and ask for the closing one. As a control, hide another bracket that
+# is still open. (Constituents with no other open are left out.) **Predict first**: for which labels does it matter?
 
 
 # %%
@@ -536,9 +537,9 @@ assert right["SBAR"][0] > 0.95 and right["VP"][0] > 0.95
 # %% [markdown]
 # Without its bracket no ADJP, few PPs and only half of the NPs are closed: there the model needs what it looks at. The
 # control does little harm. (Most to S, inside an SBAR: 15 percent.) For an SBAR a head points at the bracket every time
-# as well, and yet nothing is lost without it. What the decoder has read and written besides must tell it as much; so it
-# does for a VP, at which no head points. A map shows where a model looks. Only such an **ablation** tells whether it
-# needs what it finds there.
+# as well, and yet nothing is lost without it. Something else that the decoder has read or written must tell it the
+# same, as it does for a VP, at which no head points. A map shows where a model looks. Only such an **ablation** tells
+# whether it needs what it finds there.
 #
 #
 # ## Is that a grammar?
@@ -580,8 +581,7 @@ for n in (0, fronted):
 
 # %% [markdown]
 # Not one is right. In the first example the model opens three clauses and closes two: three brackets, `s sbar vp`, are
-# missing before the last word. In the second it begins as sentences with *although* in front do, with an SBAR, as if
-# *Anna* were the conjunction.
+# missing before the last word. In the second it begins with an SBAR, as it would if *although* stood in front.
 #
 # Is it depth, or is it length? Compare those whose trees have 33 to 38 symbols with test sentences of the same length
 # (without those with a clause in front, since training never had the words *that although*):
@@ -738,16 +738,17 @@ assert lacked_three == scored_right
 
 # %% [markdown]
 # Now each text is a tree. F1 rises to 64, and a third are counted as right. But in the example the full stop hangs in a
-# clause inside. Punctuation is left out of the score, so EVALB does not notice. These are the texts that lacked only
-# three brackets: they have them now, behind the full stop, and no text equals gold. Constrained decoding repairs
+# clause inside. Punctuation is left out of the score, so EVALB does not notice. That third are the texts that lacked
+# only three brackets. They have them now, after the full stop, so no text equals gold. Constrained decoding repairs
 # *form*: a text that is a tree can still be the wrong tree, as valid JSON can hold wrong values.
 #
 # ## Count instead: a grammar
 #
 # What would a parser look like that has the tree built in? Count, in the treebank, what each constituent is made of: an
-# NP is a DT and an NN in so many cases of a hundred. That is a **probabilistic context-free grammar**, PCFG. The
-# probability of a tree is the product of those of its rules, as if each were chosen without regard to all others, which
-# is called its **independence assumption**.
+# NP is a DT and an NN in so many cases of a hundred. (The small grammar's trees have no parts of speech; there the
+# words take their place.) That is a **probabilistic context-free grammar**, PCFG. The probability of a tree is the
+# product of those of its rules, as if each were chosen without regard to all others, which is called its **independence
+# assumption**.
 #
 # It makes an exact search possible. The best NP over words 2 to 7 is the same whatever stands around it, so all other
 # NPs over these words can be forgotten. Find the best constituent of each label for all spans of one word, then of two,
@@ -766,8 +767,8 @@ assert lacked_three == scored_right
 # Row and column are the first and the last word of a span. *the cat* is an NP because it is made of a DT and an NN.
 # With *sees* in front it is a VP, and with *she* in front of that an S. For cuts in two, rules must have two parts, so
 # longer ones are **binarized**: `S → NP VP .` becomes `S → NP S|NP` and `S|NP → VP .`, where `S|NP` is a symbol for
-# what follows an NP in an S. A chain of one part each becomes one symbol: a VP that is only *sleeps* is `VP/sleeps`.
-# `PCFG`, in `data`, does that and counts. Some of its rules:
+# what follows an NP in an S. A constituent of one part becomes one symbol with it: a VP that is only *sleeps* is
+# `VP/sleeps`. `PCFG`, in `data`, does that and counts. Some of its rules:
 
 # %% tags=["nbval-check-output"]
 from dotformer.data.pcfg import PCFG
@@ -872,9 +873,9 @@ assert min(scores["exact"] for scores in counted.values()) >= 95
 # parser** with neural scores, after Kitaev and Klein (2018). Instead of a decoder it has an output layer of its own.
 # (It, too, is called a *head*, though it has nothing to do with attention heads.) Before, between and after the words
 # stand **fenceposts**. A post's vector is the first half of the encoder's output for the word before it, and the second
-# half of its output for the word after. (Tokens for the beginning and the end stand around the sentence.) A span is one
-# post minus another, so that its vector says what lies between them. A small feed-forward network turns it into a score
-# for each label, and one for *no constituent*.
+# half of its output for the word after, so that both sides have a say. (Tokens for the beginning and the end stand
+# around the sentence.) A span is one post minus another, so that its vector says what lies between them. A small
+# feed-forward network turns it into a score for each label, and one for *no constituent*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four words, she sees the cat, on top of an encoder, with fenceposts numbered 0 to 4 before, between and after them. Posts 2 and 4 stand around the cat. Post 4 minus post 2 goes into a feed-forward network, which scores NP at 6.1, VP at minus 2.0 and no constituent at 0."}}
 from classroom.diagram import Diagram
@@ -902,7 +903,7 @@ plt.show()
 # (The scores are made up.) A sentence of $n$ words has $n (n + 1) / 2$ spans, and each is classified by itself, by
 # cross-entropy. So the `Trainer` of [chapter 11](11_training.ipynb) does it, unchanged: where a translator's targets
 # are tokens, these are the labels of all spans. (Kitaev and Klein train on whole trees instead: the right one must
-# score better than every other by a margin. That is better, and longer.)
+# score better than every other by a margin. That is better, but takes more code.)
 
 
 # %% tags=["export"] module="parsing"
@@ -922,7 +923,7 @@ def span_vectors(
     """A vector for each of `spans`: the fencepost at its end minus that at its start.
 
     `first` says which tokens begin a word, or end the sentence. N is that of the
-    longest sentence. After Kitaev and Klein (2018).
+    longest sentence; a shorter one has its own first. After Kitaev and Klein (2018).
     """
     firsts = [row.nonzero().flatten() for row in first]
     after = pad_sequence(firsts, batch_first=True, padding_value=1)
@@ -1092,8 +1093,8 @@ quiz.one_choice(
 #
 # The treebank of most papers, the Wall Street Journal part of the Penn Treebank, is sold under a licence. **CRAFT**
 # (Verspoor and others, 2012) is free: 97 articles of biology, parsed by hand in the same style. We take the published
-# split, in which no article is on both sides, and sentences of at most 20 words: 7,661 for training, 1,234 for
-# validation, 3,711 for the test. One of them:
+# split, in which 30 articles are the test, and sentences of at most 20 words: 7,661 for training, 1,234 for validation,
+# 3,711 for the test. One of them:
 #
 # > This is accompanied by tubular dilatation and mild proteinurea in older mutant mice .
 #
@@ -1102,7 +1103,8 @@ quiz.one_choice(
 # - **Right-branching** learns nothing. English branches to the right, so it puts each word into one constituent with
 #   all that follow: `S _ VP _ VP _ _ vp vp s`. It is the baseline that a parser has to beat.
 # - **The translator** has three layers on each side, width 128. It is constrained to trees.
-# - **The grammar** is the plain PCFG from above. (Better ones split labels by their parents, and smooth their counts.)
+# - **The grammar** is the plain PCFG from above. (A seed only changes the order of its trees, which decides ties.
+#   Better ones split labels by their parents, and smooth their counts.)
 # - **The chart parser** has an encoder of the same depth and width.
 #
 # Learning rate and dropout, and the grammar's threshold for rare words, were chosen for each by F1 on the validation
@@ -1150,11 +1152,11 @@ row("translator, longer", of("translator", times=4))
 # %% [markdown]
 # The translator beats the baseline and nothing else. The grammar, which counted for a second, is forty points ahead of
 # it, and the chart parser three more. Is it a matter of training? With four times the steps, and dropout against
-# overfitting, one translator gains five or six points, and its validation loss is lowest half-way through. So more
-# steps alone are unlikely to close a gap of 35.
+# overfitting, one translator has six points more, and its validation loss is lowest half-way through. So more steps
+# alone are unlikely to close a gap of 35.
 #
 # The grammar is close to the chart parser, and has more sentences entirely right. (Trained on whole trees, ours should
-# do better.) Does the order depend on the articles? In how many of the 30 is each better (with p of a binomial test)?
+# do better.) Does the order depend on the articles? In how many of the 30 is each better?
 
 
 # %% tags=["hide-input"]
@@ -1239,13 +1241,13 @@ assert 34 < mean["grammar"] - longer["scores"]["f1"] < 36
 # Most of all, it does not *count* correctly: nearly two of three texts have too few words or too many. Where the number
 # is right, all but one text in twenty-three are trees, if not always the right ones. A sequence must keep track of what
 # a tree has for free, namely which word comes next. Miss one `_`, and every constituent behind it is shifted by a word.
-# The longer the sentence, the likelier that is, so the constrained translator's score falls with length much faster
+# The longer the sentence, the likelier that is, and the constrained translator's score falls with length much faster
 # than the chart parser's. The chart parser never counts. It is asked about each span by its two ends, and when it is
 # wrong about one, it can still be right about the next.
 #
 # Here is a test sentence as the chart parser and the constrained translator have it:
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two trees of Ussing chamber experiments were also performed to investigate the bacterial passage through PP. The chart parser's has the NP the bacterial passage, with the PP through PP inside the VP of investigate. The translator's has an NP made of investigate and the, and a PP that begins with bacterial."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two trees of Ussing chamber experiments were also performed to investigate the bacterial passage through PP. The chart parser's has an NP made of the NP the bacterial passage and the PP through PP. The translator's has an NP made of investigate and the, and a PP that begins with bacterial."}}
 shown = "3441"
 words, _ = results["examples"][shown]
 leaves = [Tree("NN", (word,)) for word in words.split()]
@@ -1257,9 +1259,9 @@ for axes, parser in zip(panels, ("chart", "translator"), strict=True):
 plt.show()
 
 # %% [markdown]
-# The chart parser misses one constituent, *Ussing chamber*. The translator has the right outline, but behind *to* it
-# has lost `VP _`, a phrase with its word. From there on it is off by one: *investigate the* has become a noun phrase,
-# and *bacterial* a preposition.
+# The chart parser misses one constituent, *Ussing chamber*. The translator has the right outline, but after *to* it has
+# lost `VP _`, a phrase with its word. From there on it is off by one: *investigate the* has become a noun phrase, and
+# *bacterial* a preposition.
 
 # %% [markdown]
 # ### Why did it work in the paper?
@@ -1333,14 +1335,13 @@ behind = [f1["chart", x] - f1["translator", x] for x in results["shares"][::-1]]
 assert [round(points) for points in behind] == [35, 42, 44]
 
 # %% [markdown]
-# The chart parser leaves the grammar behind only with all trees. Four times the trees are worth six to eleven points to
-# these two, and less the second time. To the translator they are worth 4.2 points, then 7.0: it alone gains more the
-# second time. It is still falling behind the chart parser (by 35, 42 and 44 points), so where it would come nearer, as
-# it has in the paper, lies outside this figure.
+# The chart parser leaves the grammar behind only with all trees. Four times the trees are worth less the second time to
+# these two, and more to the translator (4.2 points, then 7.0). It is still falling behind here. Where it would come
+# nearer, as it has in the paper, lies outside this figure.
 #
-# A model can *learn* to count words and to close what is open, but it has to pay for it in examples. A chart has both
-# built in. That is the choice behind many models, in the field's term that of their **inductive bias**: build in what
-# you know of the task, and need little data, or build in less, and let the data say it. In [Sutton's
+# A model can *learn* to close what is open, as the small grammar shows, but it has to pay for it in examples. A chart
+# has both built in. That is the choice behind many models, what the field calls their **inductive bias**: build in what
+# you know of the task, and need little data, or build in less, and let the data decide. In [Sutton's
 # (2019)](http://www.incompleteideas.net/IncIdeas/BitterLesson.html) view the second has won, time and again, as
 # computers grew.
 #

@@ -285,7 +285,7 @@ def span_vectors(
     """A vector for each of `spans`: the fencepost at its end minus that at its start.
 
     `first` says which tokens begin a word, or end the sentence. N is that of the
-    longest sentence. After Kitaev and Klein (2018).
+    longest sentence; a shorter one has its own first. After Kitaev and Klein (2018).
 
     Defined in chapter 16, "Another head on the same encoder".
     """
