@@ -745,8 +745,8 @@ assert lacked_three == scored_right
 # ## Count instead: a grammar
 #
 # What would a parser look like that has the tree built in? Count, in the treebank, what each constituent is made of: an
-# NP is a DT and an NN in so many cases of a hundred. (The small grammar's trees have no parts of speech; there the
-# words take their place.) That is a **probabilistic context-free grammar**, PCFG. The probability of a tree is the
+# NP is a DT and an NN in so many cases of a hundred. (The small grammar's trees have no parts of speech; there each
+# word stands for itself.) That is a **probabilistic context-free grammar**, PCFG. The probability of a tree is the
 # product of those of its rules, as if each were chosen without regard to all others, which is called its **independence
 # assumption**.
 #
