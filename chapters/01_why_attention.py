@@ -305,15 +305,15 @@ for name in names:
     print(f"{name:18}", *(f"{k} back {m[k]:.0e}  " for k in (1, 5, 20, 40)))
 
 # %% [markdown]
-# For the first three rows the answer is: less than a ten-thousandth. The plain cell depends on the word 20 back about
-# two millionths as much as on the last one. Twenty words is one sentence.
+# For the first three rows the answer is: less than a ten-thousandth. In the plain cell the word 20 back has about two
+# millionths of the last word's influence. Twenty words is one sentence.
 #
 # We can explain this number. Each step multiplies the derivative by $W_h$ and by the slope of $\tanh$. The entries of
 # $W_h$ lie between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it sums
 # $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$
 # is $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step.
 # Measured from 5 back to 20 it is 0.52. The gates of the LSTM and the GRU help only a little so far. With biases near 0
-# a gate stands half open, at $\sigma(0) = \frac12$, and lets through about half at every step.
+# a gate stands half open, at $\sigma(0) = \frac12$, and lets through somewhat more than half at every step.
 
 # %%
 slopes, shrinks = [], []
@@ -328,6 +328,10 @@ slope, shrinks = np.mean(slopes), np.mean(shrinks)
 a_step = (influence["plain"][20] / influence["plain"][5]) ** (1 / 15)
 print(f"slope {slope:.2f}, matrix {shrinks:.2f}, measured {a_step:.2f} a step")
 assert abs(slope - 0.86) < 0.02 and abs(shrinks - 0.58) < 0.02
+gated = [
+    (influence[name][20] / influence[name][5]) ** (1 / 15) for name in names[1:3]
+]
+assert all(0.55 < share < 0.7 for share in gated)
 assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
@@ -390,22 +394,22 @@ for name in names:
 
 # %% [markdown]
 # No. The slowest, the open gate, has 20.5, about as much as the orthogonal cell, though its state, $h$ and $c$
-# together, has 48 numbers where a plain cell has 24. To forget slowly is not to hold more.  The orthogonal cell, whose
-# gradient comes through so much better, recalls hardly more than the plain one: 21 numbers against 19. (The LSTM with
-# its gate open recalls more than the ordinary one, 20.5 against 13.9.) It spreads its memory over more words, each less
-# sharp, and the open gate spreads it thinnest: 2 % of the word 40 back. The GRU and the LSTM as they start have the
-# smallest sums. Their gates multiply, so much of what the state holds are products of two numbers, in which a linear
-# fit finds neither. Counted with these, they hold 23 of 24 and some 45 of 48 (in the folded cell below).
+# together, has 48 numbers where a plain cell has 24. And the orthogonal cell, whose gradient comes through so much
+# better, recalls hardly more than the plain one: 21 numbers against 19. To forget slowly is to spread a memory over
+# more words, each less sharp. The open gate spreads it thinnest: 2 % of the word 40 back. (It does recall more than the
+# ordinary LSTM, 20.5 against 13.9. Gates multiply, so much of what the state holds is products of two numbers, in which
+# a linear fit finds neither. Fitted to such products as well, the GRU and the LSTM as they start reach 23 of 24 and
+# some 45 of 48, which is computed in the folded proof below.)
 #
 # There is a bound, and three steps lead to it.
 #
-# 1. Take a state of one number that has read two, $h = x_1 + x_2$. Its correlation with each is $1 / \sqrt 2 = 0.71$,
-#    and a linear fit explains the square of that, half of $x_1$ and half of $x_2$: together 1. With other shares,
-#    $h = a x_1 + b x_2$, one gains what the other loses.
+# 1. Take a state of one number that has read two, $h = x_1 + x_2$. If both have the same variance, its correlation with
+#    each is $1 / \sqrt 2 = 0.71$, and a linear fit explains the square of that, half of $x_1$ and half of $x_2$:
+#    together 1. With other shares, $h = a x_1 + b x_2$, one gains what the other loses.
 # 2. Why 1, whatever the shares? Write down a number of the state for each of the 4,000 texts: a vector. Do the same for
 #    each number that was read. Once their means are subtracted, correlations are the cosines between such vectors.
-#    Independent numbers are uncorrelated, so theirs stand at right angles, like axes. The squared cosines of one vector
-#    with axes sum to at most 1, by Pythagoras.
+#    Independent numbers are uncorrelated, so theirs stand at right angles (nearly, with 4,000 texts), like axes. The
+#    squared cosines of one vector with axes sum to at most 1, by Pythagoras.
 # 3. A state of $H$ numbers can be replaced by $H$ uncorrelated combinations of them, which hold the same information.
 #    An input's $R^2$ is then the sum of its squared correlations with these. (So the code computes it: `qr` makes such
 #    combinations, and `basis.T @ read` compares them with what was read.) Each of the $H$ has at most 1 to share among
@@ -418,10 +422,10 @@ for name in names:
 # multiplications a step, and the 51st word overwrites something again.
 #
 # Something other than a linear fit might find more, and real words depend on one another, so even a linear fit recalls
-# more of them than of independent ones. Words also come from a list: one of 30,000 takes 15 bits, and 24 floating-point
-# numbers could in principle encode many. What remains is that the state stays as wide as it is, however long the text.
-# Newer recurrent networks such as Mamba leave out the $\tanh$, so that all states can be computed at once ([Gu and Dao,
-# 2023](https://arxiv.org/abs/2312.00752)). The bound holds for their states, too.
+# more of them than of independent ones. Real words come from a list: naming one of 30,000 takes 15 bits, and 24
+# floating-point numbers could in principle encode many. What remains is that the state stays as wide as it is, however
+# long the text. Newer recurrent networks such as Mamba leave out the $\tanh$, so that all states can be computed at
+# once ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)). The bound holds for their states, too.
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -574,9 +578,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## What does it cost?
 #
-# The paper that introduced the transformer compares three ways to let $n$ words of width $d$ exchange information: by
-# work (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and by the longest
-# path between two words (*maximum path length*).
+# The paper that introduced the transformer compares ways to let $n$ words of width $d$ exchange information: by work
+# (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and by the longest path
+# between two words (*maximum path length*).
 #
 # | layer | work | steps in a row | longest path |
 # |---|---|---|---|
@@ -638,10 +642,11 @@ for n in (50, 512, 5000):
 # ### Is attention an infinite memory?
 #
 # No, though it is sometimes called so. It is true that nothing fades with distance. And **no parameter depends on the
-# number of words**: the same matrices serve every word, in attention as in a recurrent network. But all the words must
-# be kept, there are $n^2$ weights to compute, and the average weight falls, since all of them sum to 1. In practice
-# every model has a longest text, set by memory, by cost, or by the positions that it was trained on ([chapter
-# 5](05_position.ipynb)).
+# number of words**: the same matrices serve every word, in attention as in a recurrent network, so both read texts of
+# any length. But all the words must be kept, there are $n^2$ weights to compute, and the average weight falls, since
+# all of them sum to 1. In practice every model has a longest text, set by memory, by cost, or by the positions that it
+# was trained on. (By itself attention does not even know the order of its words; that is [chapter
+# 5](05_position.ipynb).)
 
 # %% tags=["quiz"]
 quiz.one_choice(

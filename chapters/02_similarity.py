@@ -28,8 +28,9 @@ transformer_map(built=2)
 # ## A question is a vector too
 #
 # *A Lannister always pays his debts.* What gets paid? To find *debts* without understanding anything, describe the
-# question and the words in the same terms. Here the terms are three: is it a *person*, is it a *thing*, does it say how
-# *often*? The question asks for a thing, and so it gets a number under *thing*. Each word gets numbers for what it is.
+# question and the words in the same terms. Here the terms are three: is it a *person*, is it a *thing*, does it tell
+# how *often*? The question asks for a thing, and so it gets a number under *thing*. Each word gets numbers for what it
+# is.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows: Lannister 3, 0, 0; always 0, 0, 3; pays 0, 0, 0; debts 0, 3, 0. An arrow from the question passes each of them; the sums of products are 0, 0, 0 and 6, and debts is marked."}}
 from classroom.diagram import Diagram
@@ -64,7 +65,7 @@ plt.show()
 #
 # Why is agreement what a look-up needs? An exact match, as in a Python dictionary, would find nothing: no word is
 # $(0, 2, 0)$. What is not asked for costs nothing, since whatever a word has there is multiplied by 0. And more of what
-# is asked for counts for more, so that a key can insist: if *debts* had 9 under *thing* instead of 3, its agreement
+# is asked for counts for more, so that a word can insist: if *debts* had 9 under *thing* instead of 3, its agreement
 # would grow from 6 to 18. Its distance from the question would grow too, from 1 to 7, so a look-up by distance would
 # punish it.
 #
@@ -123,8 +124,8 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
-# Here it is as the rest of the book imports it. `Real` takes whole numbers too, and `astype(float)` turns them into
-# float64, in which all of part I computes.
+# This is the version that the rest of the book imports. `Real` takes whole numbers too, and `astype(float)` turns them
+# into float64, in which all of part I computes.
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -213,8 +214,7 @@ plt.show()
 #
 # So the dot product depends on the lengths and on the angle. For the angle alone, divide by the lengths. What is left
 # is the **cosine similarity**: 1 for the same direction, 0 for a right angle, $-1$ for opposite directions. (For
-# vectors of length 1 the line above says that the squared distance is $2 - 2 \cos\theta$, so the nearest is the one
-# with the largest cosine.)
+# vectors of length 1 the squared distance is $2 - 2 \cos\theta$, so the nearest is the one with the largest cosine.)
 #
 # For tea and coffee, $\|a\| = \sqrt{4 + 9} = \sqrt{13}$ and $\|b\| = \sqrt{9 + 9} = \sqrt{18}$, so the cosine is
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
@@ -276,11 +276,12 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | dot product | direction and length | attention: a key of large norm gets larger scores, positive or negative, and training chooses the norms, too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
-# Stretching the query multiplies all its scores alike; stretching one key can change which key wins, as coffee beat tea
-# above. When is that wanted? A word that matters to every question can have a long key, and be found even by queries
-# that point only partly its way. When is it not? Where one long key wins for too many queries, or scores grow so large
-# that the winner takes nearly everything; some of today's models therefore normalise queries and keys ([chapter
-# 19](19_modern.ipynb)). For vectors of length 1, dot product and cosine are equal.
+# Stretching the query multiplies all its scores alike; stretching one key can change which key wins. (At tea's length,
+# coffee would have scored 12.7 above, and lost to tea's 13.) When is that wanted? A word that matters to every question
+# can have a long key, and be found even by queries that point only partly its way. When is it not? Where one long key
+# wins for too many queries, or scores grow so large that the winner takes nearly all weight (chapter 3); some of
+# today's models therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For vectors of length 1, dot
+# product and cosine are equal.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -331,7 +332,7 @@ quiz.number(
 #
 # Our vectors had three entries; in the original transformer words have 512, queries and keys 64. Is a cosine of 0.5 a
 # lot? That depends on what two vectors have in common by accident. Take vectors that have nothing to do with each
-# other, every entry drawn from a normal distribution.
+# other, every entry drawn from a normal distribution with mean 0 and variance 1.
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -343,26 +344,37 @@ quiz.number(
 widths = [2, 8, 32, 128, 512, 2048]
 
 
-def typical_cosine(width, seed, pairs=500):
-    """Root mean square of the cosines of random pairs of vectors."""
-    rng = np.random.default_rng(seed)
-    a, b = normalize(rng.standard_normal((2, pairs, width)))
-    return np.sqrt(np.mean((a * b).sum(axis=-1) ** 2))
+def typical(width, seed, pairs=500):
+    """Root mean square of the dot products of random pairs, and of their cosines."""
+    a, b = np.random.default_rng(seed).standard_normal((2, pairs, width))
+    products = (a * b).sum(axis=1), (normalize(a) * normalize(b)).sum(axis=1)
+    return np.sqrt(np.mean(np.square(products), axis=1))
 
 
-runs = np.array(
-    [[typical_cosine(width, seed) for seed in range(20)] for width in widths]
-)
-for width, row in zip(widths, runs, strict=True):
-    typical = f"{row.mean():.3f} ± {row.std():.3f}"
-    print(f"width {width:5}   cosine {typical}   1/sqrt(width) {width**-0.5:.3f}")
+runs = np.array([[typical(width, seed) for seed in range(20)] for width in widths])
+dots, cosines = runs.mean(axis=1).T
+print("width   dot product   sqrt(width)   cosine            1/sqrt(width)")
+for width, product, cosine, spread in zip(
+    widths, dots, cosines, runs[:, :, 1].std(axis=1), strict=True
+):
+    print(
+        f"{width:5}{product:14.2f}{width**0.5:14.2f}",
+        f"  {cosine:.3f} ± {spread:.3f}{width**-0.5:12.3f}",
+    )
 
-crowd = normalize(np.random.default_rng(0).standard_normal((2000, 512)))
-closest = (crowd @ crowd.T - np.eye(2000)).max()  # all pairs at once
-print(f"2000 vectors of width 512: the closest pair has a cosine of {closest:.2f}")
+crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))
+closest = {}
+for count in (20, 200, 2000, 8000):
+    cosine = np.abs(crowd[:count] @ crowd[:count].T)  # of all pairs at once
+    np.fill_diagonal(cosine, 0)
+    closest[count] = cosine.max()
+    print(
+        f"{count:6} vectors of width 512: the closest two have {closest[count]:.2f}"
+    )
 
 # %% [markdown]
-# They gather around 0, and the last two columns say how closely: a typical cosine is $1/\sqrt{D}$. (Typical means the
+# They gather around 0, and the last two columns say how closely: a typical cosine is $1/\sqrt{D}$. (A typical dot
+# product is $\sqrt D$, since the vectors have lengths near $\sqrt D$; chapter 3 comes back to that.) (Typical means the
 # root of the mean square over 500 pairs, and ± is the standard deviation over 20 seeds.) The reason: scale both vectors
 # to length 1. Turning both together does not change their angle, so turn them until the first lies along the first
 # axis; the cosine is then the first entry of the second. The second is still a random direction, since this normal
@@ -372,13 +384,14 @@ print(f"2000 vectors of width 512: the closest pair has a cosine of {closest:.2f
 # At width 512 that is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random vectors are
 # almost at right angles**, or nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2 and
 # practically never happens at width 512. And there is room: of two thousand vectors, nearly four times as many as there
-# are axes, the closest two have a cosine near 0.2.
+# are axes, even the closest two have a cosine near 0.2, and with four times as many it is no more than 0.24. How many
+# vectors can keep a given angle from one another grows exponentially with $D$.
 
 # %%
-mean, expected = runs.mean(axis=1), 1 / np.sqrt(widths)
-assert np.all(np.abs(mean / expected - 1) < 0.03)
-assert 0.2 < closest < 0.24
-assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
+assert np.all(np.abs(cosines * np.sqrt(widths) - 1) < 0.03)
+assert np.all(np.abs(dots / np.sqrt(widths) - 1) < 0.03)
+assert 0.2 < closest[2000] < 0.24 and closest[8000] < 0.245
+assert 87 < np.degrees(np.arccos(cosines[widths.index(512)])) < 88
 
 # %% [markdown]
 # ## Real vectors
@@ -391,8 +404,8 @@ assert 87 < np.degrees(np.arccos(mean[widths.index(512)])) < 88
 #
 # all-MiniLM-L6-v2 is such a model, trained first on running text and then on a billion pairs of sentences, and it is
 # installed with this book; chapter 15 runs all of it. Here we take only its first part, the **embedding table**: 30,522
-# vectors of width 384, one for each **token**, which is a word, part of a word or a character. Some 21,000 consist of
-# three letters or more.
+# vectors of width 384, one for each **token**, which is a word, part of a word or a character. About 21,000 of them are
+# made of three or more letters.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -510,11 +523,11 @@ plt.show()
 
 # %% [markdown]
 # Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about what strangers have, although tea is
-# often hot. The words *they* and *or* have little to do with any of these, and with each other 0.19. Now read the last
-# column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot a$. For likeness
-# that is right. For a look-up it is not: if *tea* needs *drink* to be understood, must *drink* need *tea* as much? And
-# by cosine every word finds itself first: the diagonal is the largest entry of each row. Chapter 4 gives each word a
-# query and a key that differ.
+# often hot. The words *they* and *or* have little to do with any of these; with each other they have 0.19. Now read the
+# last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot a$. For
+# likeness that is right. For a look-up it is not: if *tea* needs *drink* to be understood, must *drink* need *tea* as
+# much? And by cosine every word finds itself first: the diagonal is the largest entry of each row. Chapter 4 gives each
+# word a query and a key that differ.
 
 # %% tags=["proof"]
 assert np.allclose(similarity_matrix(x, x), similarity_matrix(x, x).T)

@@ -14,8 +14,8 @@
 # until the blend is a hard choice again, which hardly learns. (How much that matters, and where it does not, is
 # measured below.)
 #
-# You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$ and the quotient rule. It takes about 25 minutes to
-# read, and 35 more for the exercises.
+# You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. It takes
+# about 25 minutes to read, and 35 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
 from functools import partial
@@ -140,7 +140,7 @@ def softmax(
 
 # %%
 row = np.array([0, 1, 2])
-assert np.allclose(softmax(row), shares_by_loop(row), rtol=1e-14)
+assert np.allclose(softmax(row), shares_by_loop(row), rtol=1e-14, atol=0)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -300,7 +300,7 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 # takes their logarithm (exercise 2) or divides by them.
 #
 # A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
-# minus infinity has no weights, and `check_scores` refuses it, as it refuses NaN and scores that have overflowed.
+# minus infinity has no weights, and `check_scores` refuses it, as it refuses NaN and scores of plus infinity.
 
 # %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
@@ -326,8 +326,8 @@ assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 # $$-0.665 \cdot 0.090, \quad -0.665 \cdot 0.245, \quad 0.665 \cdot 0.335 \quad=\quad -0.060, \quad -0.163, \quad 0.223 .$$
 #
 # The three sum to 0, as they must: raise all three scores alike, and the weight stays. $J$ is symmetric, so a column
-# has the same numbers as a row, read another way: a row is *one weight* as each score rises, a column *all weights* as
-# one score rises, and what its key gains the others lose.
+# has the same numbers as a row, read another way: a row says how *one weight* changes as each score rises, a column how
+# *all weights* change as one score rises: what its key gains, the others lose.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -363,7 +363,7 @@ for j in range(3):
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "Inside attention a softmax gives the weights 0.999, 0.0005 and 0.0005, and the second key was the right one. Why is this hard to mend by small steps?",
+    "Inside attention a softmax gives the weights 0.999, 0.0005 and 0.0005, and the second key was the right one. Why is this hard to fix in small steps?",
     quiz.wrong(
         "Because the second weight is so small that it was rounded to 0",
         "0.0005 is far from the smallest number a computer can hold. The weight is there; what is nearly missing is its slope.",
@@ -385,17 +385,18 @@ quiz.one_choice(
 # %% [markdown]
 # ## Why divide by the square root of the width?
 #
-# Our vectors had three entries. In the original transformer a word has 512, and its query and key, shorter vectors made
-# from it, have $d_k = 64$. Their dot product is a sum of 64 products. Take entries that are independent, with mean 0
-# and **variance** 1 (the mean squared distance from the mean). Each product $q_i k_i$ then has mean 0 and variance
-# $\mathbb{E}[q_i^2 k_i^2] = \mathbb{E}[q_i^2] \, \mathbb{E}[k_i^2] = 1$, and the variances of independent terms add up:
+# Our vectors had three entries. In the original transformer a word's vector has 512, and its query and key, shorter
+# vectors made from it, have $d_k = 64$. Their dot product is a sum of 64 products. Take entries that are independent,
+# with mean 0 and **variance** 1 (the mean squared distance from the mean). Each product $q_i k_i$ then has mean 0 and
+# variance $\mathbb{E}[q_i^2 k_i^2] = \mathbb{E}[q_i^2] \, \mathbb{E}[k_i^2] = 1$, and the variances of independent
+# terms add up:
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
 # So a typical score has the size $\sqrt{d_k}$: scores grow with the width, although no query agrees with any key more
-# than before. If the entries of $q$ and $k$ have the variance $v$ instead, the scores have $v^2 d_k$: entries twice as
-# large make scores four times as large. Either way scores grow with the width, and dividing by $\sqrt{d_k}$ cancels
-# that growth.
+# than before. If the entries of $q$ and $k$ have variance $v$ instead, the scores have variance $v^2 d_k$: entries
+# twice as large make scores four times as large. Either way scores grow with the width, and dividing by $\sqrt{d_k}$
+# cancels that growth. (What remains is $v^2$: the divisor sees to the width, not to the scale of the entries.)
 #
 # **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight
 # does the luckiest of the ten get at width 64? At width 1024?
@@ -432,11 +433,12 @@ assert all(0.25 < divided < 0.33 for _, divided in luckiest.values())
 # Training moves the query (through the matrix that makes it). So ask how far the weights move when the query does. The
 # score of key $j$ is $q \cdot k_j / \tau$ with $\tau = \sqrt{d_k}$ or 1, so by the chain rule the derivative of the
 # weights with respect to the query is $J K / \tau$, with the keys as the rows of $K$. Its size, the root of the sum of
-# its squares (the *Frobenius norm*), limits how far the weights can move. Whether they move further with the division
-# or without is not obvious: dividing keeps the softmax from saturating, and so $J$ away from 0, but it also divides by
-# $\tau$. Take two keys at width 1024, with the scores 40 and 20. Undivided, the second weight is $e^{-20}$, and the
-# slope $w_1 w_2$ some two billionths. Divided by 32, the scores are 1.25 and 0.63 and the slope is 0.23; divided by 32
-# once more, 0.007. Here the division wins by far. But had the scores been 21 and 20, it would lose.
+# its squares (the *Frobenius norm*), says how far the weights can move at most. Whether they move further with the
+# division or without is not obvious: dividing keeps the softmax from saturating, and so $J$ away from 0, but it also
+# divides by $\tau$. Take two keys at width 1024, with the scores 40 and 20. Undivided, the second weight is $e^{-20}$,
+# and the slope $w_1 w_2$ of a weight in its score some two billionths. Divided by $\tau = 32$, the scores are 1.25 and
+# 0.63 and the slope is 0.23. The factor $\frac1\tau$ of $J K / \tau$ divides that by 32 as well, which leaves 0.007.
+# Here the division wins by far. But had the scores been 21 and 20, it would lose.
 
 # %%
 dead = {}
@@ -471,12 +473,12 @@ assert round(slope(20 / 32) / 32, 3) == 0.007 and slope(1) > slope(1 / 32) / 32
 # %% [markdown]
 # Both happen. On average (the numbers in brackets) undivided weights move *further* from width 4 on, 1.5 against 0.35
 # at 1024, thanks to a few queries whose best two keys are nearly even. The median describes the typical query. At 64
-# its weights still move further undivided; at 1024 they move 0.0002 times as far as the query. Divided, of 2,000
-# queries at each width, none has weights that move by less than 0.01 of that. Undivided, at 64 about a sixth do, and at
-# 1024 nearly two thirds: a **vanishing gradient**, here within a single softmax. (A classifier's last softmax does not
-# stall like that: its loss is $-\ln w$ for the right class, with the slope $-\frac1w \cdot w (1 - w) = -(1 - w)$ in its
-# score, which is near $-1$ exactly where the model is confidently wrong. Inside attention nothing says which weight was
-# right.)
+# its weights still can move further undivided; at 1024 at most 0.0002 times as far as the query. Divided, of 2,000
+# queries at each width, there is none whose weights must move less than 0.01 times as far as the query. Undivided, at
+# 64 about a sixth are such, and at 1024 nearly two thirds: a **vanishing gradient**, here within a single softmax. (A
+# classifier's last softmax does not stall like that: its loss is $-\ln w$ for the right class, with the slope
+# $-\frac1w \cdot w (1 - w) = -(1 - w)$ in its score, which is near $-1$ exactly where the model is confidently wrong.
+# Inside attention nothing says which weight was right.)
 #
 # Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of
 # that key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning
@@ -525,7 +527,7 @@ for width in (16, 64, 1024):
 # that of the original transformer, gradient ascent leaves one in nine behind even at a learning rate of a million. Adam
 # leaves 4 to 12 percent behind; at 1024, about two thirds. Why does it leave any, although it divides slopes by their
 # size? Because of $\epsilon$: slopes far below it stay small. With $10^{-30}$ all arrive at width 64, and at 1024 four
-# of five (what holds back the rest, we have not looked into). So the slopes are there, but too small for the usual
+# of five (we have not investigated what holds back the rest). So the slopes are there, but too small for the usual
 # optimiser. The paper gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
 # magnitude, pushing the softmax function into regions where it has extremely small gradients".
 #
@@ -536,8 +538,8 @@ for width in (16, 64, 1024):
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is the
 # same function, so training can absorb any constant divisor. The division changes where training *begins*, with scores
-# of the same size at every width, and how far one step of a query moves them. That the size is 1 is a convention, and
-# once trained, queries and keys are no longer independent, so scores may grow as large as a head needs.
+# of the same size at every width, and how far one step of a query moves them. The divisor is a convention, and once
+# trained, queries and keys are no longer independent, so scores may grow as large as a head needs.
 
 # %% tags=["proof"]
 assert all(dead["divided", width] == 0 for width in widths)

@@ -216,13 +216,14 @@ plt.show()
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
-# The verb's output says: something here is alive (0.955), and to a large part human (0.768). And the verb hardly looks
-# at itself: nothing in $W_Q$ and $W_K$ makes an action look for actions. What it cannot tell is *who* bites, because
-# that takes the order of the words, which is not in these vectors. At the same time *dog* and *man*, whose query is
-# $(0, 2)$, look for an action. They find *bites*, but its value is $(0, 0)$, so they learn nothing from it: a weight
-# says how much of a value is taken, and not whether there is anything in it. That is useful, because a softmax cannot
-# say *none*: a word that needs nothing must still distribute a total weight of 1, and can give it to a word whose value
-# is zero.
+# The verb's output says: something here is alive (0.955), and mostly human (0.768). And the verb hardly looks at
+# itself: nothing in $W_Q$ and $W_K$ makes an action look for actions. What it cannot tell is *who* bites, because that
+# takes the order of the words, which is not in these vectors. At the same time *dog* and *man*, whose query is
+# $(0, 2)$, look for an action. They find *bites*, and give it two thirds of their weight, but its value is $(0, 0)$, so
+# they learn nothing from it: a weight says how much of a value is taken, and not whether there is anything in it. What
+# is left of their output, $(0.33, 0.16)$, comes from the other two words. That can be useful, because a softmax cannot
+# say *none*: a word that needs nothing must still distribute a total weight of 1, and can give nearly all of it to a
+# word whose value is zero. (Never quite all: no finite score makes a weight of exactly 0.)
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -230,6 +231,8 @@ assert scores[1].tolist() == [2, 0, 4]
 weights = softmax(scores / np.sqrt(2))
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 assert np.allclose(weights[1] @ v, [0.955, 0.768], rtol=0, atol=0.0005)
+assert np.allclose(weights[[0, 2]] @ v, [0.33, 0.16], rtol=0, atol=0.005)
+assert np.allclose(weights[[0, 2], 1], 2 / 3, rtol=0, atol=0.01)
 
 # %% [markdown]
 # The comparison with the search for a video breaks down in three ways. In a sentence every word asks *and* is found.
@@ -358,12 +361,12 @@ assert np.allclose(small_weights, weights) and np.allclose(small_output, context
 assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 
 # %% [markdown]
-# And the question that chapter 2 left open is answered. There the matrix of similarities was symmetric: if *drink*
-# matters to *tea*, then *tea* matters to *drink*. Here the score of *bites* with *man* is 4, and that of *man* with
-# *bites* is 2. With one matrix for queries and another for keys, scores need not be symmetric:
-# $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the product $W_Q W_K^\top$ in the middle can be any matrix
-# whose rank is at most $d_k$. (Two narrow matrices hold $2 D d_k$ numbers, where one would hold $D^2$; the rank is the
-# price, and [chapter 6](06_many_heads.ipynb) says what it costs.)
+# And the question that chapter 2 left open is answered. There the matrix of similarities was symmetric: *drink* scored
+# *tea* as high as *tea* scored *drink*. (Weights were not, since each row of the softmax is divided by its own sum.)
+# Here the score of *bites* with *man* is 4, and that of *man* with *bites* is 2. With one matrix for queries and
+# another for keys, scores need not be symmetric: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the product
+# $W_Q W_K^\top$ in the middle can be any matrix whose rank is at most $d_k$. (Two narrow matrices hold $2 D d_k$
+# numbers, where one would hold $D^2$; the rank is the price, and [chapter 6](06_many_heads.ipynb) says what it costs.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -510,7 +513,7 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 #
 # **A row with nothing to attend to.** If every key is hidden, every score is minus infinity, the largest one too, and
 # their difference is NaN, which spreads to everything it touches. It happens where padding stands before a text: under
-# a causal mask the first of the padding tokens sees itself only, and that is hidden. `attention` above gives NaN; the
+# a causal mask such a token sees only itself and other padding, and that is hidden. `attention` above gives NaN; the
 # folded function, which the book uses, refuses. PyTorch's functions return NaN or zeros, depending on the function and
 # its arguments; the module below returns NaN. In a model you want the weights of such a row to be 0, as those of
 # chapter 7's module are.
@@ -545,7 +548,7 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 
 # %% [markdown]
 # Write `mask[:, None]`, which makes it (batch, 1, T, S); a padding mask of shape (batch, S) needs two new axes, (batch,
-# 1, 1, S). And test with at least two sentences, and not with as many as there are heads.
+# 1, 1, S). And test with at least two sentences, and with another number of sentences than of heads.
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -644,8 +647,8 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # random matrices a word's query has no more to do with its own key than with any other, which is a start that favours
 # nobody. An attention that always picks its own word fetches nothing new. Training can mend the habit, or a mask:
 # [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where there is nobody
-# else, and then a shared matrix works equally well. But without further changes the symmetry stays. *Bites* could not
-# score *man* higher than *man* scores *bites*.
+# else, and scale the keys to length 1, and then a shared matrix works equally well. Without the scaling the symmetry
+# stays. *Bites* could not score *man* higher than *man* scores *bites*.
 #
 # ### What is the third matrix for?
 #

@@ -194,7 +194,7 @@ assert np.allclose(
 
 # %% [markdown]
 # For a longer look, here are the four sines of $D = 8$. Each wave is ten times as slow as the one before, and the last
-# two have hardly begun when a sentence is over:
+# has hardly begun when a sentence is over:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four waves over positions 0 to 63 for width 8, with a dot at each position. The first has a period of 6.3 positions and goes round ten times, the second a period of 63 and goes round once, the third, of period 628, rises slowly, and the fourth, of period 6,283, is nearly flat."}}
 figure, rows = plt.subplots(4, 1, figsize=(6.4, 3.6), sharex=True, sharey=True)
@@ -239,7 +239,7 @@ def frequencies(d_model: int) -> Float[np.ndarray, " pairs"]:
 def sinusoidal_encoding(
     positions: Real[np.ndarray, "*positions"] | int | float, d_model: int
 ) -> Float[np.ndarray, "*positions D"]:
-    """Sines and cosines for any positions: entries 2i and 2i + 1 have frequency i.
+    """Sines and cosines for any positions: entries 2i and 2i + 1 have frequency number i.
 
     They may be fractions, or negative. Raises ValueError unless `d_model` is even.
     After Vaswani and others (2017), section 3.5.
@@ -281,9 +281,10 @@ for d_model in (4, 8, 16, 32):
 # Go through the list. Two wishes, that near positions are similar and that a step looks the same everywhere, get a
 # section each below. Bounded: between −1 and 1. No last position: the formula takes any $t$. Every row has the same
 # length, $\sqrt{D/2}$, because each pair contributes $\sin^2 + \cos^2 = 1$. Different: no two positions are equal at
-# any width, but how far *apart* they are depends on it. With $D = 4$, position 1885 is nearly position 0, because both
-# pairs are back where they began, the first after 300 turns and the second after 3. With $D = 16$ or 32, no position
-# below ten thousand is nearer than the neighbour.
+# any width (the first pair would have to turn by a multiple of $2 \pi$, and no whole number is one), but how far
+# *apart* they are depends on it. With $D = 4$, position 1885 is nearly position 0, because both pairs are back where
+# they began, the first after 300 turns and the second after 3. With $D = 16$ or 32, no position below ten thousand is
+# nearer than the neighbour.
 #
 # ### Why 10,000?
 #
@@ -428,7 +429,7 @@ _, weights = self_attention(
     sinusoidal_positions(8, 32), look_back, np.eye(32), np.eye(32)
 )
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight attention weights over positions 0 to 7. The largest weights lie one below the diagonal: each position from 2 on gives 0.85 to the position before it, position 1 gives 0.92. Position 0, which has none before it, gives most to itself."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight attention weights over positions 0 to 7. Nearly all weight lies one below the diagonal: each position from 2 on gives 0.85 to the position before it, position 1 gives 0.92. Position 0, which has none before it, gives most to itself."}}
 names = [str(t) for t in range(8)]
 plots.attention_map(weights, names, names)
 plt.show()
@@ -556,7 +557,7 @@ quiz.one_choice(
 #
 # Take a small task: every position must attend to the position before it. The scores are $P A P^\top$, where $P$ has a
 # row for each position and $A$, to be found, stands for $W_Q W_K^\top$. In one version $P$ holds sinusoids; in the
-# other it starts at random and is trained along with $A$. Both practise on positions 0 to 23, and are then tested on 24
+# other it starts at random and is trained along with $A$. Both are trained on positions 0 to 23, and then tested on 24
 # to 47 (**extrapolation**). Training is the subject of [chapter 7](07_learning.ipynb). For now it is enough that both
 # versions learn in the same way, at five learning rates, each with three seeds, and that the means at the best and at
 # the worst learning rate are printed. The best learning rate is chosen by its result beyond 23, which flatters both.
@@ -620,9 +621,9 @@ for d_model in (16, 32, 64, 128):
         assert practised > 0.99 and (beyond < 0.15) == (learned or d_model == 128)
 
 # %% [markdown]
-# At the best learning rate both are perfect where they practised. Beyond, the learned table finds next to nothing, as
-# it must: its rows there are still the random numbers they started as, because no gradient ever reached them. A learned
-# table ends where training ended, and past its last row there is nothing to look up at all.
+# At the best learning rate both are perfect where they were trained. Beyond, the learned table finds next to nothing,
+# as it must: its rows there are still the random numbers they started as, because no gradient ever reached them. A
+# learned table ends where training ended, and past its last row there is nothing to look up at all.
 #
 # Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right with a good
 # learning rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at
@@ -635,7 +636,7 @@ for d_model in (16, 32, 64, 128):
 #
 # ## Does adding destroy the word?
 #
-# No, where there is room, as we shall measure. But would it not be cleaner to put word and position side by side
+# Not if there is room, as we shall measure. But would it not be cleaner to put word and position side by side
 # (**concatenation**) and make the vector wider? The next thing that happens to it is a projection, and
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
@@ -673,9 +674,9 @@ assert (directions > directions[0] / 100).sum() == 12  # a dozen
 
 # %% [markdown]
 # At width 256 both come back, in every held-out combination, because 50 words and 32 positions are 82 directions, which
-# fit in 256 dimensions with room to spare. They do not fit in 64, and the position suffers. (It suffers only somewhat,
-# because positions hardly vary outside a dozen of their directions.) A real vocabulary has far more words than
-# dimensions, so random vectors would leave no room; but word vectors are learned.
+# fit in 256 dimensions with room to spare. They do not fit in 64, and the position suffers. (Only somewhat, and the
+# word not at all, because positions hardly vary outside a dozen of their directions, and 50 and 12 do fit.) A real
+# vocabulary has far more words than dimensions, so random vectors would leave no room; but word vectors are learned.
 #
 # ### Why multiply the embedding by the root of the width?
 #
@@ -703,8 +704,8 @@ assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 # These are shares of the squared norm, at $D = 512$. Started small and multiplied, word and position are of comparable
 # size: a third is position. Started small and *not* multiplied, nearly everything is position. With PyTorch's default
 # start it is the other way round: leave the factor out and the two are comparable; put it in, and the position is a
-# tenth of a percent: the word's vector is some 30 times as long. Training can still find it there, but beside the word
-# it starts out as next to nothing.
+# tenth of a percent: the word's vector is some 30 times as long. Training can still find it there, but at the start it
+# is negligible beside the word.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -740,14 +741,16 @@ quiz.several_choices(
 # since turning back by $s$ undoes $s$ of the $t$ steps. The score depends on the two words and on the difference of
 # their positions: the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where it
 # stands, even though the dot product of two encodings depends on their distance only. Positions that turn queries and
-# keys are called **rotary positions** (RoPE). They are applied in every layer, so that no layer has to remember them;
-# the values are not turned, because only the scores need the distance; and distance enters every score by itself,
-# whereas added positions must be picked out by $W_Q$ and $W_K$. Llama ([Touvron and others,
-# 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. For longer texts their angles
-# are rescaled (*position interpolation*, [Chen and others, 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and
-# others, 2023](https://arxiv.org/abs/2309.00071)). Others subtract a multiple of the distance from each score ([ALiBi,
-# Press and others, 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order
-# (*NoPE*; [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+# keys are called **rotary positions** (RoPE). They are applied in every layer, so that no layer has to remember them,
+# and distance enters every score by itself, whereas added positions must be picked out by $W_Q$ and $W_K$. The values
+# are not turned, because only the scores need the distance.
+#
+# Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. For
+# longer texts their angles are rescaled (*position interpolation*, [Chen and others,
+# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others
+# subtract a multiple of the distance from each score ([ALiBi, Press and others,
+# 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order (*NoPE*; [chapter
+# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %%
 rng = np.random.default_rng(8)

@@ -43,10 +43,11 @@ transformer_map(built=6)
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with many names: two thousand pairs, each name a random vector of 8 numbers. One head of width 16 hands over
-# its average, projected to 16 numbers. Two heads of width 8 hand over 8 each: one reads only the first name, the other
-# only the last. On the first thousand pairs, find the matrix that recovers the names with the least squared error
-# (**least squares**); on the others, measure what share of the names' squared length it misses.
+# Try it with many names: two thousand pairs, each name a random vector that fills 8 of the $D = 16$ numbers of a word.
+# One head of width 16 hands over its average, projected to 16 numbers. Two heads of width 8 hand over 8 each: one reads
+# only the first name, the other only the last. On the first thousand pairs, find the matrix that recovers the names
+# with the least squared error (**least squares**); on the others, measure what share of the names' squared length it
+# misses.
 
 # %%
 import numpy as np
@@ -97,16 +98,20 @@ plt.show()
 #
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
 # of $\alpha$ would do: two equations for two unknowns. The nearer they are to each other, the more a little noise
-# hurts. To hand over a whole name, a head must be as wide as a name. In the original transformer a word has 512 numbers
-# and a head 64, so it hands over what its $W_V$ has picked.
+# hurts. To hand over a whole name, a head must be as wide as a name: had the names filled all 16 numbers, two heads of
+# 8 would have lost half of each, too. So narrow heads pay where what is wanted of a word takes few of its numbers. In
+# the original transformer a word has 512 numbers and a head 64, and hands over the 64 combinations that its $W_V$
+# picks.
 #
-# No attention runs here, and none is needed: whatever the scores, what one head hands over is such an average. Could
-# its $W_V$ not write the first name into other numbers than the last, as each word carries its position? No: $W_V$ is
-# the same matrix for every word, and a position is only added, so all names land in the same numbers. The experiment is
-# about a *matrix*, and about two things that fill the same 8 dimensions. In chapter 5 word and position could be taken
-# apart, because there was room for both. A later part that is not linear could memorise which average belongs to which
-# pair. And two layers of one head could fetch one name after the other, if the first is passed on beside the second
-# (chapter 8); two heads do it in one layer.
+# No attention runs here, and none is needed: whatever the scores, what one head hands over is such an average. Three
+# objections:
+#
+# - *Could its $W_V$ not write the first name into other numbers than the last?* No: it is the same matrix for every
+#   word, and a position is only added, so all names land in the same 8 numbers. (In chapter 5 word and position could
+#   be taken apart, because there was room for both.)
+# - *Could a later part, which is not linear, tell them apart?* It could memorise which average belongs to which pair.
+# - *Could two layers of one head fetch one name after the other?* Yes, if the first is passed on beside the second
+#   (chapter 8). Two heads do it in one layer.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -191,8 +196,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. The last
 # matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each
 # other. The paper says that they attend to different *representation subspaces*, but nothing forces them to be
-# different. Without dropout they can become so only because they start with different random matrices: two heads that
-# started equal, with equal rows of $W_O$, would get equal gradients and stay equal.
+# different. Without dropout, heads become different only because they start with different random matrices: two that
+# started equal, with equal rows of $W_O$, would stay equal (chapter 7 shows how matrices learn).
 #
 # ### Heads are a sum
 #
@@ -228,11 +233,11 @@ plt.show()
 # %% [markdown]
 # ### What $W_O$ joins
 #
-# Without $W_O$ a head could add only to its own $d_k$ of the word's $D$ numbers. ($W_V$ could be $(D, D)$ for each head
-# instead, but that is $H D^2$ numbers and not $2 D^2$.) $W_O$ decides where each head writes, and whether two heads
-# write into the same numbers, which lets them work together. Take the dog and the man again, and let $W_O$ compute one
-# number, *dog bites* minus *dog is bitten*: the first entry of head 1 minus the first of head 2. It is about +1 in *dog
-# bites man*, and about −1 in *man bites dog*.
+# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. ($W_V$ could be $(D, D)$ for
+# each head instead, but that is $H D^2$ numbers and not $2 D^2$.) $W_O$ decides where each head writes, and whether two
+# heads write into the same numbers, which lets them work together. Take the dog and the man again, and look at one
+# column of $W_O$. Let it compute the number *dog bites* minus *dog is bitten*: the first entry of head 1 minus the
+# first of head 2. It is about +1 in *dog bites man*, and about −1 in *man bites dog*.
 
 # %%
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2

@@ -9,9 +9,9 @@
 # # 8. How do you stack attention?
 #
 # One layer of attention mixes words once. The transformer of 2017 has six layers on each side, later ones many more,
-# and around each attention stand other parts: a residual connection, a norm, and a small network that works on one word
-# at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and you have left out each part of its
-# layers, to see which parts two small tasks need in three layers, and which in twelve.
+# and each attention is surrounded by other parts: a residual connection, a norm, and a small network that works on one
+# word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and you have left out each part of
+# three layers, and norm and residual connection of twelve, to see which of them small tasks need.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 25 minutes to read, and 40 more for the exercises.
 
@@ -207,7 +207,7 @@ for n, depth in enumerate(DEPTHS):
 #
 # On the way back, a change of $x$ changes this sum in two ways, and the derivative is
 # $I + \operatorname{Attention}'(x)$. Through the $I$ a gradient reaches the layer below without passing through
-# attention, and nothing can make it vanish on this way (it may still explode, as we shall see). [He and others
+# attention, and nothing can make it vanish along this path (it may still explode, as we shall see). [He and others
 # (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them deeper networks
 # had trained worse than shallow ones (the **degradation problem**).
 #
@@ -234,7 +234,7 @@ assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shr
 #
 # **Layer normalisation** takes one token's vector, subtracts the mean of its entries, and divides by their standard
 # deviation. Take $(2, 4, 4, 10)$. The mean is 5; subtract it: $(-3, -1, -1, 5)$. The mean of the squares is
-# $(9 + 1 + 1 + 25) / 4 = 9$, its root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$.
+# $(9 + 1 + 1 + 25) / 4 = 9$, its square root 3. Divide: $(-1, -\tfrac13, -\tfrac13, \tfrac53)$.
 #
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
@@ -296,8 +296,9 @@ quiz.number(
 #
 # $$\text{post-norm:}\quad x \leftarrow \operatorname{LN}\bigl(x + f(x)\bigr), \qquad \text{pre-norm:}\quad x \leftarrow x + f\bigl(\operatorname{LN}(x)\bigr) .$$
 #
-# Only with pre-norm is the stream a plain sum, of the embedding and of all that was added. After the last layer it gets
-# a norm once.
+# Only with pre-norm is the stream a plain sum, of the embedding and of all that was added, so that a gradient finds the
+# way back through the $I$ of every layer. With post-norm that way, too, leads through each norm, which divides. After
+# the last layer it gets a norm once.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two drawings of one layer from left to right. Post-norm: x goes along a line; a branch passes through attention and is added; then the sum itself passes through a norm; the same again with feed-forward. Pre-norm: on each branch a norm stands before attention and before feed-forward, and the line itself passes through nothing but two additions."}}
 drawing = Diagram(7.6, 3.3)
@@ -366,21 +367,22 @@ plt.show()
 
 # %% [markdown]
 # Either norm stops the explosion. The first panel is the surprise (attention only; feed-forward networks would slow
-# this down): post-norm keeps words apart no better than adding alone, and pre-norm much better. Why? Most of what
-# attention adds is common to all words. With adding alone the common part grows in proportion to itself, from layer to
-# layer, and soon a word's own is a small share of it. In a post-norm stack, once nearly everything is common, attention
-# adds a second vector as large as the stream. Their sum is scaled back to size 1, and that shrinks a word's own part
-# again, in every layer. Say that the common part is 1, and a word's own 0.1. Attention adds another 1 to what is
-# common; the norm divides by 2; what is left is 1 and 0.05. In a pre-norm stack the word's own part is never scaled
-# down, and what is added to it stays bounded, however large the stream, because the norm comes first. After 24 layers
-# an entry has size 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, as much as at the start.
+# this down): post-norm keeps words apart no better than adding alone, or worse, and pre-norm much better. Why? Most of
+# what attention adds is common to all words. With adding alone the common part grows in proportion to itself, from
+# layer to layer, and soon a word's own is a small share of it. In a post-norm stack, once nearly everything is common,
+# attention adds a second vector about as large as the stream, and common to all words as well. Their sum is scaled back
+# to size 1, and that shrinks a word's own part again, in every layer. Say that the common part has size 1, and a word's
+# own 0.1. Attention adds another 1 in some other direction, so that the common part has size $\sqrt 2$; the norm
+# divides by that; what is left is 1 and 0.07. In a pre-norm stack the word's own part is never scaled down, and what is
+# added to it stays bounded, however large the stream, because the norm comes first. After 24 layers an entry has size
+# 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, as much as at the start.
 #
-# So much for stacks before training. This favours pre-norm (also **Pre-LN**; the other is **Post-LN**), as will the
-# learning rates at the end of this chapter, a little; most deep models of today are pre-norm. The price: the larger the
-# stream, the less a late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and
-# others, 2020](https://arxiv.org/abs/2004.08249)). It helps in either order to begin training with sublayers that add
-# little. GPT-2 starts the matrices that write into the stream smaller, by the root of the number of sublayers; here,
-# with 24, a word's own share is then still 92 percent, in both orders.
+# So much for stacks before training. This favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will
+# twelve layers that learn, below; most deep models of today are pre-norm. The price: the larger the stream, the less a
+# late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and others,
+# 2020](https://arxiv.org/abs/2004.08249)). It helps in either order to begin training with sublayers that add little.
+# GPT-2 starts the matrices that write into the stream smaller, by the root of the number of sublayers; here, with 24, a
+# word's own share is then still 92 percent, in both orders.
 
 # %% tags=["proof"]
 own = {name: np.mean(run, axis=0)[:, 0] for name, run in runs.items()}
@@ -824,10 +826,10 @@ def learn(
 
 
 # %% [markdown]
-# A run takes some seconds, so a program makes them all (`python -m benchmarks.encoders`, an hour and a quarter of one
-# core, with the deeper stacks further down): post-norm, 600 steps of Adam (chapter 11), four learning rates from 0.0025
-# to 0.02, and three seeds each. Each cell below has the share of digits right at the best learning rate, with the worst
-# and the best seed. Chance is 10 percent.
+# A run takes some seconds, so a program makes them all (`python -m benchmarks.encoders`, 75 minutes on one core, with
+# the deeper stacks further down): post-norm, 600 steps of Adam (chapter 11), four learning rates from 0.0025 to 0.02,
+# and three seeds each. Each entry has the share of digits right at the best learning rate, with the worst and the best
+# seed. Chance is 10 percent.
 #
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 
@@ -890,9 +892,9 @@ assert min(slow["feed-forward"]) == 0.35 and max(slow["feed-forward"]) == 0.38
 assert min(slow[None]) == 1
 
 # %% [markdown]
-# So what are the norms for, if three layers can do without? Stack **twelve**, and train *reverse* again (post-norm and
-# pre-norm, and without one of the two; eight learning rates, from 0.00004 to 0.005, three seeds each). **Predict
-# first**: which of the four still learn?
+# So what are the norms for, if three layers can do without? Stack **twelve**, and train *reverse* again (post-norm,
+# pre-norm, post-norm without residual connections, and no norms; eight learning rates, from 0.00004 to 0.005, three
+# seeds each). **Predict first**: which of the four still learn?
 
 # %%
 print("twelve layers, reverse: share right at the best learning rate, three seeds")
@@ -912,7 +914,7 @@ for name, rows in deep.items():
 # Only pre-norm, with nearly every digit right at four of the eight learning rates. Post-norm is stuck near a quarter at
 # best, in these 600 steps and with a warm-up of 50. Without norms next to nothing is learned, and at the higher
 # learning rates the loss overflows. Without the residual connections a fifth is right at best. Three layers could spare
-# the norms, and twelve cannot: a small model is no test of what a deep one needs.
+# the norms. Twelve cannot, and it matters where the norms are: a small model is no test of what a deep one needs.
 
 # %% tags=["proof"]
 for name, rows in deep.items():
@@ -995,13 +997,13 @@ others = [probe(streams[1], digits.roll(shift, dims=1)) for shift in (1, 4, 8)]
 assert min(others) > 0.17 and max(others) < 0.23
 
 # %% [markdown]
-# In the second layer some head gives the mirrored position 0.97 of its weight, and in the first no head more than 0.16
-# (1/12 would be chance). A weight alone does not prove that it matters, so we also threw away what each layer's
+# In the second layer some head gives the mirrored position nearly all of its weight, and in the first no head more than
+# a fifth (1/12 would be chance). A weight alone does not prove that it matters, so we also threw away what each layer's
 # attention finds. Without the first layer's, more than four in five are still right, so it is of some use. Without the
 # second's, fewer than two thirds are right: it fetches many of the digits, and the third layer's, which looks at the
-# same position, perhaps the rest. Without the third's nothing is lost: by then the digit is there. The 30 percent after
-# the first layer mean less than it seems, since the digits of other positions can be read from there, too, to some 20
-# percent.
+# same position, perhaps the rest. Without the third's nothing is lost: by then the digit is there. What can be read
+# after the first layer means less than it seems, since the digits of other positions can be read from there, too, to
+# some 20 percent.
 #
 # So a position of layer 3 is **no longer its word alone**. It is a vector that began as one digit and by now holds two.
 # In a language model such vectors are called **contextual**: the same word has the same row of the embedding table in
@@ -1021,7 +1023,7 @@ assert min(others) > 0.17 and max(others) < 0.23
 # **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning
 # rate?
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels, the loss at the end over the highest learning rate, three seeds each. Post-norm without warm-up learns up to 0.01 and stays above 2 from 0.015 on; with warm-up it learns up to 0.02, and at 0.03 with no seed. Pre-norm without warm-up learns up to 0.02, and at 0.03 with one seed of three; with warm-up it learns up to 0.03, and half learns beyond."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels, the loss at the end over the highest learning rate, three seeds each. Post-norm without warm-up learns up to 0.01 and stays above 2 from 0.015 on; with warm-up it learns up to 0.02, and at 0.03 with no seed. Pre-norm without warm-up learns up to 0.02, and at 0.03 with one seed of three; with warm-up it learns up to 0.03, and partly above that."}}
 ends = {
     (row["norm_first"], row["warm_up"] > 1, row["learning_rate"]): row["losses"]
     for row in measurement["warm_up"]
