@@ -82,15 +82,16 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # The sum is the *average* gradient of the weights, weighted as the blend was. So a score is judged by comparison: it
 # falls if its value did worse than the average, and rises if it did better. Only the comparison counts, since the
 # weights share out a fixed 1: more for one is less for the others. And the result is multiplied by $w_i$, so a key that
-# got hardly any weight is hardly corrected. Nor is one that has nearly all of it, because it nearly *is* the average.
-# So a **saturated** row, near 0 and 1, recovers slowly. The gradient of the value, $w_j \, \partial L / \partial o$,
-# stays large for the winner: in a saturated row what is handed over can be corrected, while the choice hardly changes.
+# got hardly any weight is hardly corrected. Nor is a key that has nearly all of it: the average is then nearly its own
+# gradient, so the difference is nearly 0. So a **saturated** row, near 0 and 1, recovers slowly. The gradient of the
+# value, $w_j \, \partial L / \partial o$, stays large for the winner: in a saturated row what is handed over can be
+# corrected, while the choice hardly changes.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
 # | weight $w_j$ | 0.187 | 0.045 | 0.768 |
 # | gradient of the weight | −0.045 | 0 | 0.723 |
-# | minus the average, 0.546 | −0.592 | −0.546 | 0.176 |
+# | less the average, which is 0.546 | −0.592 | −0.546 | 0.176 |
 # | times the weight: gradient of the score | −0.110 | −0.025 | 0.135 |
 #
 # All entries were computed from unrounded numbers. A negative gradient asks for more. *Dog* should score higher, *man*
@@ -103,10 +104,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \sum_j \frac{\partial L}{\partial s_j} k_j , \qquad \frac{\partial L}{\partial k_j} = \frac{1}{\sqrt 2} \frac{\partial L}{\partial s_j} \, q .$$
 #
-# With the numbers of the table above,
-# $\partial L / \partial q = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$.
-# The query should look a little less for *alive*. For this sentence, that is right: the key of *man* is twice as alive
-# as that of *dog*, so looking for *alive* finds him.
+# With the numbers of the table above, $\partial L / \partial q = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \,
+# (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$. The query should look a little less for *alive*. For this
+# sentence, that is right: the key of *man* is twice as alive as that of *dog*, so looking for *alive* finds him.
 
 # %%
 d_output = output - [1, 0]
@@ -259,7 +259,7 @@ def attention_gradients(
 # Is that right? There is a check that needs no calculus. Change one input by a tiny amount up and down, see how the
 # loss changes, divide. This is a **finite difference**, and the comparison a **gradient check**. A large step measures
 # a chord and not the slope, and a very small one drowns in rounding, so it takes 64 bits and a step in between: with
-# $10^{-5}$ both errors are near $10^{-10}$.
+# $10^{-5}$ both errors are at most about $10^{-10}$, for numbers near 1. (For others compare the relative difference.)
 
 
 # %%
@@ -360,7 +360,7 @@ assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 # respect to all of them, for about twice the work of computing the loss. Forwards, one would need a sweep for each
 # parameter. The price is memory: what was computed on the way is kept until the sweep has come back to it. A tensor
 # made with `requires_grad=True` is one whose gradient you want; after `backward()` its gradient has been *added* to its
-# `.grad`, so this must be cleared before the next step, or that would follow the old gradients as well.
+# `.grad`, so this must be cleared before the next step; otherwise the next step would follow the old gradients too.
 
 # %%
 import torch
@@ -587,6 +587,10 @@ class NoteModel(nn.Module):
 # large; it suits this small layer. The loss is the **cross-entropy**: minus the logarithm of the probability that the
 # model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound as that
 # probability goes to 0.
+#
+# Its gradient for the scores of the digits follows from the formula for a softmax, above. The gradient of the right
+# probability is $-1 / p$, that of the others 0, so their weighted average is $-1$. Each probability times its
+# difference from that is $p_i$, and for the right digit $p_i - 1$: what the model said less what was right.
 
 # %%
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -667,7 +671,7 @@ plt.show()
 
 # %% [markdown]
 # The gradient that reaches $W_Q$ begins at a fortieth of the one that reaches $W_V$. By step 80, when the weights have
-# hardly moved, it has grown some forty times.
+# hardly moved, the gradient of $W_Q$ has grown some forty times.
 #
 # That fits, and proves nothing yet. So intervene: let a model learn values first, with $W_Q$ and $W_K$ frozen at their
 # random start, and only then let these learn, too. If values were what was missing, the look-up should now come
@@ -699,7 +703,7 @@ for seed in range(3):
 
 # %% [markdown]
 # Once the values are there, after 1,000 steps that went to nothing else, the look-up takes some 30; from the very start
-# it took some 120. The output matrices were trained along with the values, so what was missing is the path from value
+# it took some 120. The output matrices were trained along with the values, so what was missing was the path from value
 # to answer as a whole, or most of it.
 #
 # You were also asked how large the weight would be: it ends near two thirds, while all answers are right. A weight is
@@ -872,15 +876,15 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 #
 # Why half? The loss is the logarithm of $\sum e^s$, less the target's own logit. For normal logits of mean 0 and
 # variance 1 the average of $e^s$ is $e^{1/2}$, so the sum is near $1000 \, e^{1/2}$. With variance 64 that average
-# would be $e^{32}$, but a few large terms decide, and 1,000 draws do not contain them. The largest of 1,000 normal
-# numbers is about 3.2 standard deviations, here $8 \cdot 3.2 \approx 26$, and the logarithm of the sum is little more
-# than its largest term.
+# would be $e^{32}$, but nearly all of it comes from terms so rare that 1,000 draws do not contain one. The largest of
+# 1,000 normal numbers is about 3.2 standard deviations, here $8 \cdot 3.2 \approx 26$, and the logarithm of the sum is
+# little more than its largest term.
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. The output's
 # bias may have been set to the logarithms of the tokens' frequencies, which is a fair start. The sum may have been
 # divided by too many targets, with the padding counted among them. Or the model sees what it should predict. A common
 # way: the targets were not shifted by one, and a model with tied embeddings is asked for the very token that it was
-# given.
+# given. (Most leaks do not show before training: a first loss of $\ln V$ proves nothing about them.)
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -901,10 +905,10 @@ assert leaking < 1
 # Zeros look like an even start. The formulas say what happens: $dQ = dS \, K$ and $dK = dS^\top Q$. If $W_Q$ is zero
 # and $W_K$ is not, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both do; the other way round it is the same. If
 # both are zero (and their biases), both gradients are, since each has the other matrix as a factor, and they stay zero
-# for ever. Another matter is that two heads must not start equal, with equal rows of $W_O$: without dropout they get
-# equal gradients and stay equal for ever, one head for the price of two. A random start is there to **break the
-# symmetry**. The folded cell trains both kinds of zeros. With both matrices at zero the loss ends at 1.62, about the
-# best that can be had without looking, as *Break it*, below, works out.
+# for ever. Separately, two heads must not start out equal, with equal rows of $W_O$: without dropout they get equal
+# gradients and stay equal for ever, one head for the price of two. A random start is there to **break the symmetry**.
+# The folded cell trains both kinds of zeros. With both matrices at zero the loss ends at 1.62, about the best
+# achievable with an even blend and linear maps, as *Break it*, below, works out.
 
 # %% tags=["hide-input"]
 for zeroed in (["w_q"], ["w_q", "w_k"]):

@@ -192,8 +192,8 @@ plt.show()
 # the words; the padding mask matters where padding stands in front.
 #
 # What if a row has nothing to attend to, like a padding token in front under a causal mask? The softmax of nothing but
-# minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives nothing but the bias of the last
-# linear map. PyTorch's module returns NaN by default, and one NaN in a batch can turn the loss and all gradients to
+# minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives nothing but the bias of the output
+# projection. PyTorch's module returns NaN by default, and one NaN in a batch can turn the loss and all gradients to
 # NaN.
 
 # %%
@@ -307,7 +307,7 @@ plt.show()
 # own, the stacks would have to be equally deep, and the first decoder layers would read words that have hardly seen
 # their neighbours.
 #
-# So a decoder layer has three sublayers, each in the *add and norm* of chapter 8, and, with $d_\text{ff} = 4D$,
+# So a decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8, and, with $d_\text{ff} = 4D$,
 # $16 D^2$ parameters in its matrices where an encoder layer has $12 D^2$. Self-attention comes first, because the query
 # that goes to the memory should know how far the answer has come. Cross-attention follows, and the feed-forward network
 # is last.
@@ -741,8 +741,9 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # what was seen in different examples is called **compositional generalisation**. *Are you tired* is easier: the answer,
 # *yes, I am*, does not name the state.
 #
-# **Predict first.** What share of such answers is right? A program has trained nine models on each kind of split, every
-# one with a seed and a split of its own (`python -m benchmarks.answers`, a minute; the folded cell holds what it runs).
+# **Predict first.** What share of such answers is right? A program has trained nine models on each of the two kinds of
+# split, every one with a seed and a split of its own (`python -m benchmarks.answers`, a minute; the folded cell holds
+# what it runs).
 
 
 # %% tags=["hide-input"]
@@ -803,9 +804,9 @@ for kind in ("yes", "why", "how"):
 # %% [markdown]
 # Where questions were held out, all nine models answer every one. Where topics were, they answer nearly all that want
 # *yes*, for which the person is enough, and 93 percent of those that ask *why*, whose answer repeats person and state:
-# a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. Of those that ask *how* they
-# get one in four right. There are only nine such topics, one a person, perhaps too few to learn from. Which of the four
-# numbers is *the* score of the model? A test set measures what its split makes it measure.
+# a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. Of the *how* questions they
+# answer one in four rightly. There are only nine such topics, one a person, perhaps too few to learn from. Which of the
+# four numbers is *the* score of the model? A test set measures what its split makes it measure.
 
 # %% tags=["proof"]
 twins = {about for question, _, about in (pairs[n] for n in for_training)}
@@ -913,8 +914,8 @@ assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"
 #
 # Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take the first as the reason for the
 # second. Hide one position of the memory at a time from the decoder, and see what becomes of the probability of *I*, in
-# this model and in the nine of the program. That is an **ablation**. (*Look* is the last layer's cross-attention from
-# `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
+# this model and in the nine that the program trained with held-out questions. That is an **ablation**. (*Look* is the
+# last layer's cross-attention from `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
 
 # %%
 print("     " + "".join(f"{word:>7}" for word in question))
@@ -1066,9 +1067,9 @@ for num_layers in (1, 2):
     assert (change > 0.01) == (num_layers == 2)
 
 # %% [markdown]
-# [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (**NoPE**) that
-# came close to those with them. Without a mask there is nothing of the kind, as [chapter 4](04_self_attention.ipynb)
-# has shown.
+# [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (later called
+# **NoPE**) that came close to those with them. Without a mask there is nothing of the kind, as [chapter
+# 4](04_self_attention.ipynb) has shown.
 #
 # ## Break it: six ways to get a mask wrong
 #
@@ -1221,28 +1222,28 @@ for name, make in variants.items():
 # - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at
 #   best.
 # - *Turned around*, which is what you get if you mix up the convention of `nn.MultiheadAttention` with ours: it shows
-#   *only* the future, and while writing the newest word sees nothing. Ours gives it zeros. PyTorch's module gives NaN
-#   by default, so there you would notice.
-# - *Scores times mask* leaves the future some weight. With *weights times mask* the future still counts in the
-#   softmax's denominator. So the weights that are left do not sum to 1: what they lack is the future's share. In
-#   training, queries and keys can make that share depend on the next word, and the model learns to read it; when it
-#   writes, there is no next word to betray.
+#   *only* the future, and while writing the newest word sees nothing. Ours gives it weights of 0. PyTorch's module
+#   gives NaN by default, so there you would notice.
+# - *Scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. With *weights
+#   times mask* the future still counts in the softmax's denominator. So the weights that are left do not sum to 1: what
+#   they lack is the future's share. In training, queries and keys can make that share depend on the next word, and the
+#   model learns to read it; when it writes, there is no next word whose share could be read.
 # - A mask *in training only* makes writing a lottery. Forced, every word suddenly sees its future, and half the words
 #   come out wrong. While writing, the newest word has no future, but the words before it see what comes after them, as
 #   they never did in training. One seed gets 3 percent right, another 97.
-# - *On cross-attention* often gets away with it, presumably because the encoder has carried much of the question to its
-#   first words. Seven of nine seeds answer everything, the worst 78 percent, and the leak test passes. Only the
-#   comparison with a reference finds it every time.
+# - A causal mask *on cross-attention* often does no visible harm, presumably because the encoder has carried much of
+#   the question to its first words. Seven of nine seeds answer everything, the worst 78 percent, and the leak test
+#   passes. Only the comparison with a reference finds it every time.
 #
 # So if a loss is perfect and the writing is not, check in this order:
 #
 # | check | finds | cannot find |
 # |---|---|---|
-# | *forced*, on held-out data | overfitting (if it is low); a mask in training only | the others: they are perfect here |
+# | *forced*, on held-out data | overfitting (if it is low); a mask in training only | the others: they are perfect here, or nearly |
 # | the leak test, in both modes | five of the six | a mask that hides too much, targets that are not shifted |
 # | a reference with the same parameters, such as `nn.Transformer` | all six | what lies outside the model |
 # | one pair of input and target, printed | targets that are not shifted | |
-# | the first steps of writing, printed | another first token than in training, padding on the wrong side | |
+# | the first steps of writing, printed | another first token than in training, padding behind a prompt | |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}

@@ -135,7 +135,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # Usually merges do not cross from one word into the next, because frequent phrases such as *of the* would fill the
 # vocabulary. So the text is first cut into words, each with the space before it, so that nothing is lost. This is
 # called **pre-tokenization**. In the pattern, `\p{L}` is any letter and `\p{N}` any numeral of any script, and
-# `\s+(?!\S)` takes several spaces up to the last one, which is left for the word that follows.
+# `\s+(?!\S)` takes several spaces up to the last one, which is left for the word that follows, if it is a space.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -156,9 +156,9 @@ assert (
 
 # %% [markdown]
 # One consequence: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different
-# embeddings. (So do not end a prompt with a space. The next word would usually bring its own, and a text cut like this
-# is one that training hardly ever showed.) Another trap is not the tokenizer's: *ë* can be one character or two, *e*
-# and the dots, which look alike and have different bytes; programs that compare texts bring them to one form first, by
+# embeddings. (So do not end a prompt with a space. The next word would usually bring its own, and the model has hardly
+# ever seen a text cut this way.) Another trap is not the tokenizer's: *ë* can be one character or two, *e* and the
+# dots, which look alike and have different bytes; programs that compare texts bring them to one form first, by
 # **Unicode normalisation**.
 #
 # ## The definition
@@ -168,8 +168,8 @@ assert (
 # direction: a merge lowers the counts of the pairs that it breaks up, and raises only those of pairs that contain the
 # new symbol. So an old count is too high, never too low, and what comes to the front with its true count is the most
 # frequent of all. By hand: once *e a* is merged, the queue still has *t e* with 9, although no *t e* is left. It comes
-# to the front too early; its true count is looked up, found to be 0, and it is dropped; had a few been left, it would
-# go back with their number.
+# to the front too early; its true count is looked up, found to be 0, and it is dropped. (Had a few been left, it would
+# go back into the queue with their number.)
 
 # %% tags=["export"] module="tokens"
 import heapq
@@ -254,10 +254,10 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # %% [markdown]
 # Both ways learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes:
 # `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These stand for no text:
-# only the program can write them, by their numbers, between the texts that it encodes (a chat program, say, a number
-# for *user*, then the encoded message, then one for its end), and never a user. Symbols and tokens are numbered
-# differently: *symbols* count from the bytes, *tokens* from the special tokens, so symbol 256 is token 259. A tokenizer
-# is saved as JSON, which the imported `tokenizer_files` reads and checks.
+# only the program can write them, by their numbers, between the texts that it encodes. A chat program writes one for
+# *user*, then the encoded message, then one for its end; whoever types the message cannot. Symbols and tokens are
+# numbered differently: *symbols* count from the bytes, *tokens* from the special tokens, so symbol 256 is token 259. A
+# tokenizer is saved as JSON, which the imported `tokenizer_files` reads and checks.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -431,15 +431,15 @@ for row in captions["sizes"]:
 # %% [markdown]
 # From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
 # another 6 to 7 percent, and 98 of 100 learnt tokens are then rare. So there is a trade-off between shorter texts and
-# tokens that occur often enough to be learnt. A good compromise for this corpus is near 2,000, where 15 percent are
-# rare; at 4,000 texts are another 13 to 15 percent shorter, but 65 percent of the tokens are rare. But the limit of 100
-# is ours, and only a trained model could tell. For a corpus of your own, print the same columns, train models with the
-# two or three sizes with which tokens begin to be rare, and compare these. A larger vocabulary also costs at the other
-# end, where the output layer computes a logit for every token. [Sennrich and Zhang
+# tokens that occur often enough to be learnt. A good compromise for this corpus is near 2,000, where 15 percent of the
+# learnt tokens are rare; at 4,000 texts are another 13 to 15 percent shorter, but 65 percent are rare. But the limit of
+# 100 is ours, and only a trained model could tell. For a corpus of your own, print the same columns, train models at
+# the two or three sizes where rare tokens begin to multiply, and compare these. A larger vocabulary also costs at the
+# other end, where the output layer computes a logit for every token. [Sennrich and Zhang
 # (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. To compare models with
-# different tokenizers, take the loss per byte, in *bits per byte*, since tokens are of different length. The original
-# transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and German together; models of today, with
-# terabytes of text, have 100,000 and more.
+# different tokenizers, take *bits per byte*, the summed loss in nats divided by $\ln 2$ and by the bytes of the text: a
+# longer token says more, so it may cost more. The original transformer, with 4.5 million sentence pairs, had 37,000
+# tokens for English and German together; models of today, with terabytes of text, have 100,000 and more.
 #
 # The third column is French, in which there was no training text at all. The tokenizer can still encode it. But it
 # needs more tokens per word than for English, a quarter more with 300 and about twice as many from 2,000 on, because
@@ -514,7 +514,7 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # *Spelling*: the model gets one number for *Straßenbahn* and never sees its letters, so it must have memorised how many
 # *a*'s it contains. *Arithmetic*: 12345 begins with *12*, because that is frequent, while other numbers are cut
 # elsewhere, so units, tens and hundreds do not line up. Many newer tokenizers therefore cut numbers into single digits,
-# or into groups of three. *Case and spaces*: *␣tea*, *tea* and *TEA* share no token, and their similarity must be
+# or into groups of three. *Case and spaces*: *␣tea*, *tea* and *␣TEA* share no token, and their similarity must be
 # learnt.
 #
 # Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges, as it is usually described, the pair whose count
@@ -630,8 +630,8 @@ quiz.one_choice(
 # But padding is computed like any other token. In a batch of mixed lengths much of the work is padding. So sort
 # sentences by length first, a pair by the longer of its two sides, which is called **bucketing**, and start a new batch
 # when the next sentence would push the tokens, padding included, over a limit. Then short sentences come in large
-# batches and long ones in small batches, and all steps have about the same number of tokens. The price is that a batch
-# is no longer a random sample of all lengths.
+# batches and long ones in small batches, and nearly all steps have about the same number of tokens. The price is that a
+# batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -698,8 +698,8 @@ print(
 
 # %% [markdown]
 # Nearly half of the tokens at random, two percent by length. These texts have 1 to 19 numbers each, all lengths equally
-# often; real lengths vary less. Every sentence is in exactly one batch. The order of the batches is drawn at random in
-# every epoch. Otherwise the model would get all short sentences first.
+# often. Every sentence is in exactly one batch. The order of the batches is drawn at random in every epoch. Otherwise
+# the model would get all short sentences first.
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -98,7 +98,7 @@ def generate(
     decoding.check_search(max_length)
     pad, begin, end = state.special_ids
     sentences: list[list[int]] = [[] for _ in range(len(state))]
-    unfinished = sentences  # the same lists
+    unfinished = sentences  # the same lists: what is appended to one is in both
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
         logits = decoding.checked_logits(state.step(tokens))
@@ -169,9 +169,9 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
 # This is **length normalisation**, and in spite of its name the penalty favours *long* hypotheses: with $\alpha = 0$
-# nothing is divided, and the larger it is, the longer the hypotheses that win. The form and its constants are theirs,
-# and the original transformer takes $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6
-# tokens and $-1.4$. Undivided, the short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and
+# nothing is divided, and the larger $\alpha$ is, the longer the hypotheses that win. The form and its constants are
+# theirs, and the original transformer takes $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$,
+# another 6 tokens and $-1.4$. Undivided, the short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and
 # $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are $-1.010$ and $-0.973$, and the long one wins.
 #
 # The function below keeps the `beam` likeliest hypotheses of each sentence; to a model these are rows like any others,
@@ -182,9 +182,9 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 #   hypothesis could end at every step with some tiny probability, and after a few steps the list would be full of
 #   sentences that end too early.
 # - A sentence is done when `beam` hypotheses have ended (so that there are as many to return) and no live one can beat
-#   the best of them. (One that has fallen out of the beam might have.) What is the most that a live one could reach?
-#   Its further words can at best have probability 1, and add 0. And a negative sum comes closest to 0 under the largest
-#   divisor, the penalty of `max_length` tokens.
+#   the best of them. (A hypothesis that has fallen out of the beam might have beaten it.) What is the most that a live
+#   one could reach? Its further words can at best have probability 1, and add 0. And a negative sum comes closest to 0
+#   under the largest divisor, the penalty of `max_length` tokens.
 #
 # In the code, `live` has an entry for each row: the number of its sentence, its sum of logarithms, its tokens. After
 # the first word of the example these are $(0, \ln 0.5, [\text{a}])$ and $(0, \ln 0.4, [\text{the}])$. `candidates`
@@ -483,9 +483,10 @@ quiz.one_choice(
 # question of the chat comes after $k$ kept tokens. With $m$ new ones the mask is $(m, k + m)$, the last $m$ rows of the
 # causal mask of all: each new token attends to all that is kept, to itself and to the new ones before it. So the causal
 # mask, which a single token could do without, is needed again: without it the first new token would see the second, and
-# nothing would crash. PyTorch's `is_causal=True` is no way out: it puts the triangle at the *left* of such a rectangle,
-# where the first new token would see a single kept one. Here are two new tokens after three kept ones, with the right
-# mask, with `is_causal=True` and with none; the numbers printed say how far the latter two are from the first:
+# nothing would crash. PyTorch's `is_causal=True` does not help: it aligns the triangle with the top left corner of such
+# a rectangle, so that the first new token would see a single kept one. Here are two new tokens after three kept ones,
+# with the right mask, with `is_causal=True` and with none; the numbers printed say how far the latter two are from the
+# first:
 
 # %%
 from dotformer.decoder import causal_mask
@@ -699,8 +700,8 @@ assert cost[64] < cost[1] / 4
 # pass, with the rectangular mask from above. Where decoding is memory-bound, that pass takes hardly longer than one for
 # a single token, because the parameters are loaded once in either case. With greedy decoding, tokens are accepted as
 # long as each is the large model's likeliest, and the first that is not is replaced by the large model's own, so that,
-# rounding aside, the text is exactly what that would have written alone. With sampling the rule is finer. Let $q(x)$ be
-# the draft model's probability of a token $x$ and $p(x)$ the large one's.
+# rounding aside, the text is exactly what the large model would have written alone. With sampling the rule is finer.
+# Let $q(x)$ be the draft model's probability of a token $x$ and $p(x)$ the large one's.
 #
 # 1. A token $x$ that the draft model has drawn is accepted with probability $\min(1, p(x) / q(x))$.
 # 2. The first token that is refused is replaced by one drawn with probabilities proportional to $\max(0, p(x) - q(x))$,
@@ -722,8 +723,8 @@ assert np.allclose(accepted + replaced, large)
 assert round(sum(0.8**n for n in range(5)), 1) == 3.4  # for the text below
 
 # %% [markdown]
-# If each token of the draft model is accepted with probability $a$, whatever became of the others, a pass that checks
-# $k$ of them gives $1 + a + \dots + a^k$ tokens on average, 3.4 for $a = 0.8$ and $k = 4$. Nothing is gained where the
+# If each token of the draft model is accepted with probability $a$, independently of the others, a pass that checks $k$
+# of them gives $1 + a + \dots + a^k$ tokens on average, 3.4 for $a = 0.8$ and $k = 4$. Nothing is gained where the
 # draft model is slow or often refused, or where many sentences keep the device busy anyway.
 #
 # ## Is the search right?

@@ -920,10 +920,11 @@ from torch.nn.utils.rnn import pad_sequence
 def span_vectors(
     x: Float[Tensor, "B S D"], first: Bool[Tensor, "B S"]
 ) -> Float[Tensor, "B N D"]:
-    """A vector for each of `spans`: the fencepost at its end minus that at its start.
+    """A vector for each of `spans`: the fencepost at its end minus the first.
 
     `first` says which tokens begin a word, or end the sentence. N is that of the
-    longest sentence; a shorter one has its own first. After Kitaev and Klein (2018).
+    longest sentence; a shorter one has its own in front. After Kitaev and Klein
+    (2018).
     """
     firsts = [row.nonzero().flatten() for row in first]
     after = pad_sequence(firsts, batch_first=True, padding_value=1)

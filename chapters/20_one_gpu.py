@@ -34,8 +34,8 @@ transformer_map(built=20)
 # Nearly all of its arithmetic is matrix products, and those can be counted on paper. A matrix of 2 rows and 3 columns,
 # times one of 3 rows and 4 columns, has 2 · 4 entries. Each is a dot product of 3 numbers: 3 multiplications and 3
 # additions, if the first is added to 0. That makes $2 \cdot 2 \cdot 3 \cdot 4 = 48$ **FLOPs**, floating-point
-# operations, of which a multiplication and an addition are two. A GFLOP is a billion of them, and a TFLOP a
-# thousand GFLOPs. (FLOP/s is a speed: FLOPs per second.)
+# operations, of which a multiplication and an addition are two. A GFLOP is a billion of them, and a TFLOP a thousand
+# GFLOPs. (FLOP/s is a speed: FLOPs per second.)
 #
 # PyTorch can count too: it watches products while they run.
 
@@ -48,9 +48,9 @@ print(counter.get_total_flops())
 assert counter.get_total_flops() == 2 * 2 * 3 * 4 == 48
 
 # %% [markdown]
-# So a projection of $T$ tokens from width $D$ to width $D$ takes $2 T D^2$ FLOPs. The scores of $T$ queries and $S$ keys
-# take $2 T S D$ (all heads together), and the weighted sums of the values take as many again. And the backward pass? A
-# product has two factors, and the gradient of each is a product of the same size ([chapter
+# So a projection of $T$ tokens from width $D$ to width $D$ takes $2 T D^2$ FLOPs. The scores of $T$ queries and $S$
+# keys take $2 T S D$ (all heads together), and the weighted sums of the values take as many again. And the backward
+# pass? A product has two factors, and the gradient of each is a product of the same size ([chapter
 # 7](07_learning.ipynb#one-answer-one-gradient)). So the backward pass takes twice the work of the forward pass, and a
 # step takes three times the forward pass. The function counts multiplications first, and at the end multiplies by 3,
 # for the step, and by 2, for the additions. (Of a decoder layer's eight projections six are of its own tokens, and two
@@ -108,8 +108,8 @@ print(f"counted {counter.get_total_flops():,}, on paper {ours:,}")
 assert counter.get_total_flops() == ours
 
 # %% [markdown]
-# Equal, to the last FLOP. Now the paper's base model, with a batch of about 25,000 tokens on each side, as the paper had
-# it: 400 pairs of 64.
+# Equal, to the last FLOP. Now the paper's base model, with a batch of about 25,000 tokens on each side, as the paper
+# had it: 400 pairs of 64.
 
 # %% tags=["nbval-check-output"]
 base = TransformerConfig(37_000, 37_000, dropout=0.0, share_embeddings=True)
@@ -156,8 +156,8 @@ quiz.number(
 # ## How fast could it be?
 #
 # Two numbers of a machine decide. Its **peak compute** says how many FLOPs it does in a second, and its **memory
-# bandwidth** how many bytes it moves in a second between memory and its arithmetic units, in GB/s. Whichever
-# takes longer decides. Measure both: the first with a matrix product, the second with a copy.
+# bandwidth** how many bytes it moves in a second between memory and its arithmetic units, in GB/s. Whichever takes
+# longer decides. Measure both: the first with a matrix product, the second with a copy.
 #
 # The clock is `benchmark`, one of the book's helpers: the seconds of each of some repetitions, after one to warm up. A
 # GPU is handed its work and reports back later, so the clock has to **synchronize** before each reading: to wait for
@@ -201,8 +201,8 @@ print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 # arithmetic will help it. Work above it is **compute-bound**. Adding two matrices reads 8 bytes and writes 4 for a
 # single FLOP: a twelfth of a FLOP per byte, far below. A product of two matrices of $n$ rows and $n$ columns reads and
 # writes $12 n^2$ bytes for $2 n^3$ FLOPs: $n / 6$ per byte. So small products are memory-bound, and large ones
-# compute-bound. On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits,
-# and 3.35 TB/s: 295 FLOPs per byte.
+# compute-bound. On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16
+# bits, and 3.35 TB/s: 295 FLOPs per byte.
 #
 # **Predict first.** Draw FLOP/s over arithmetic intensity. Which two lines bound all work whose data comes from memory?
 
@@ -289,14 +289,15 @@ assert least < 1.1 * seconds
 # Python takes to go through the parameters.
 #
 # A step also stops to wait. Whenever Python asks for a number, the device must have finished all before it, which is a
-# **host-device synchronisation**. `train_step` asks four times: twice for the number of targets, for the loss, and for
-# whether the norm of the gradient is finite. On a CPU there is nothing to wait for. A GPU has nothing to do from then
-# until it is told what is next.
+# **host-device synchronisation**. `train_step` asks once, whether the norm of the gradient is finite. (The targets are
+# counted before they go to the device, and the loss stays there until it is logged.) On a CPU there is nothing to wait
+# for. A GPU has nothing to do from then until it is told what is next. [Below](#a-trainer-that-does-not-wait) is one
+# that need not ask.
 #
 # ## A ladder
 #
-# Each rung changes one thing about *how* a step is computed, on top of the rungs before. *What* is computed must stay the
-# same, so each rung's loss and gradient are compared with the first one's.
+# Each rung changes one thing about *how* a step is computed, on top of the rungs before. *What* is computed must stay
+# the same, so each rung's loss and gradient are compared with the first one's.
 #
 # | rung | what changes | why it may be faster |
 # |---|---|---|
@@ -315,11 +316,12 @@ assert least < 1.1 * seconds
 # (Activations are what the forward pass leaves for the backward pass.) Dropout is off, because two kernels would drop
 # different entries. The learning rate is 0, so that every step finds the same model.
 #
-# Four rungs are a call or an argument of PyTorch's. Three need a few lines. **Activation checkpointing** wraps a layer:
-# only its input is kept, and the backward pass calls the layer once more. A padded vocabulary is a matter of the output
-# matrix, which gets rows of zeros when the model is set up; so do the embeddings that share it. The logits of those
-# rows are cut off before the softmax. And a loader of PyTorch's prefetches: another process makes up to eight batches
-# while the device computes. For a GPU they are put into *pinned* memory, from which it can copy by itself.
+# Four rungs are a call or an argument of PyTorch's. Three need a few lines. **Activation checkpointing** wraps a
+# layer's forward pass: only its input is kept, and the backward pass computes the rest once more. A padded vocabulary
+# is a matter of the output matrix, which gets rows of zeros when the model is set up; so do the embeddings that share
+# it. The logits of those rows are cut off before the softmax. And a loader of PyTorch's prefetches: another process
+# makes up to eight batches while the device computes. For a GPU they are put into *pinned* memory, from which it can
+# copy by itself.
 
 # %% tags=["export"] module="devices"
 import os
@@ -332,19 +334,18 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 
-class CheckpointedLayer(nn.Module):
-    """A layer that keeps only its input, and computes the rest a second time.
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The layers of all stacks of a model."""
+    return [one for part in model.modules() for one in getattr(part, "layers", ())]
+
+
+def checkpoint_layers(model: nn.Module) -> None:
+    """Let each layer keep only its input, and compute the rest a second time.
 
     After Chen and others (2016).
     """
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, *inputs: object) -> Tensor:
-        """As the layer."""
-        return checkpoint(self.layer, *inputs, use_reentrant=False)
+    for layer in layers_of(model):
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 def pad_vocabulary(model: Transformer, multiple: int) -> None:
@@ -433,7 +434,7 @@ def rungs() -> dict[str, dict[str, Any]]:
 from functools import partial
 
 from dotformer.attention import MultiHeadAttention
-from dotformer.support.benchmark import Workload, compiled, feed, measure_steps
+from dotformer.support.benchmark import Workload, feed, measure_steps
 from dotformer.support.checkpoints import keep_random_state
 from dotformer.support.modes import matmul_precision
 from dotformer.training import Trainer, TrainingConfig, cross_entropy, pair_batches
@@ -444,11 +445,10 @@ def configure(model: Transformer, setup: Setup) -> Transformer:
     for module in model.modules():
         if isinstance(module, MultiHeadAttention) and not setup.fused_attention:
             module.forward = partial(module.forward, need_weights=True)
-    for stack in (model.encoder, model.decoder):
-        for layer in stack.layers if setup.compiled else ():
-            layer.compile()
-        if setup.checkpointing:
-            stack.layers = nn.ModuleList(map(CheckpointedLayer, stack.layers))
+    if setup.checkpointing:
+        checkpoint_layers(model)
+    for layer in layers_of(model) if setup.compiled else ():
+        layer.compile()
     if setup.vocabulary_multiple > 1:
         pad_vocabulary(model, setup.vocabulary_multiple)
     return model
@@ -456,7 +456,7 @@ def configure(model: Transformer, setup: Setup) -> Transformer:
 
 def training_step(
     workload: Workload, setup: Setup, device: str = "cpu"
-) -> tuple[Callable[[], tuple[float, int]], Transformer]:
+) -> tuple[Callable[[], tuple[Tensor, int]], Transformer]:
     """A function that makes a step in the way of a setup, and its model.
 
     It takes the next batch, returns the summed loss and the number of targets, and
@@ -473,12 +473,12 @@ def training_step(
         kind = torch.device(device).type
         trainer.precision = partial(torch.autocast, kind, torch.bfloat16)
     if setup.compiled:
-        trainer.criterion = compiled(cross_entropy)
+        trainer.criterion = torch.compile(cross_entropy)
     epochs = partial(pair_batches, workload.tokens(setup.batch), max_tokens=1 << 30)
     batches = feed(epochs, setup.feed, device, prefetch)
     rounding = "highest" if setup.precision == "float32" else "high"
 
-    def step() -> tuple[float, int]:
+    def step() -> tuple[Tensor, int]:
         with matmul_precision(rounding):
             return trainer.train_step([next(batches)], 0.0)
 
@@ -513,8 +513,8 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
     assert row["loss_error"] < 1e-3 and row["gradient_error"] < 0.05
 
 # %% [markdown]
-# All eleven take a minute or two, and need an otherwise idle machine. So a program has climbed them, with twice as
-# many pairs (`python -m benchmarks.gpu --device cpu --sections ladder`). It did so with an earlier version of two parts:
+# All eleven take a minute or two, and need an otherwise idle machine. So a program has climbed them, with twice as many
+# pairs (`python -m benchmarks.gpu --device cpu --sections ladder`). It did so with an earlier version of two parts:
 # attention written out kept one copy of its weights and not two, and *padded vocabulary* padded the matrix in every
 # forward pass and not once.
 #
@@ -585,8 +585,8 @@ lost = whole["fused attention"]["seconds"] - whole["bf16"]["seconds"]
 assert round(1000 * lost) == 39
 
 # %% [markdown]
-# But why does fused attention go *down*? Time one attention alone, forward and back. A step has six of them: one in each
-# of the two encoder layers, and two in each of the two decoder layers.
+# But why does fused attention go *down*? Time one attention alone, forward and back. A step has six of them: one in
+# each of the two encoder layers, and two in each of the two decoder layers.
 
 # %%
 attention = MultiHeadAttention(128, 4).to(device)
@@ -709,8 +709,8 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 # The bfloat16 parameter stops on its way. Near 1.5 two neighbouring bfloat16 numbers are 1/128 apart, and a step
 # shorter than half of that rounds to no step at all. From outside nothing is wrong: the loss falls, and then it is
 # flat, as if the model had learnt all it can. So parameters stay in float32, and the optimiser's moments with them, and
-# only products are rounded. That is called **mixed precision**, and it is what `torch.autocast` does. `python -m
-# dotformer train` does it where the configuration says `precision = "bfloat16"`.
+# only products are rounded. That is called **mixed precision**, and it is what `torch.autocast` does.
+# `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -730,6 +730,108 @@ quiz.one_choice(
 )
 
 # %% [markdown]
+# ## A trainer that does not wait
+#
+# What the ladder has taught goes into the trainer that `python -m dotformer train` uses. Its optimiser is fused, and it
+# asks the device for nothing while it takes a step. What about a gradient that is not finite? A fused optimiser can be
+# told on the device: where its `found_inf` is 1 it changes nothing. (`GradScaler` skips its steps so.) The loss of such
+# a step becomes NaN, and when the next row of the history is due, the training ends with an error. So an error comes
+# later than before, and still nothing is spoiled.
+
+# %% tags=["export"] module="devices"
+from contextlib import nullcontext
+from functools import cache
+
+from dotformer.support.memory import peak_memory
+from dotformer.support.processes import world_size
+from dotformer.support.progress import Batch, Row
+from torch.distributed.tensor import DTensor
+
+
+@cache
+def peak_compute_of(device: str, dtype: torch.dtype) -> float:
+    """FLOP/s of a device in a large product, measured once."""
+    with keep_random_state():
+        return matmul_throughput(device, 4096 if device == "cuda" else 1024, dtype)
+
+
+def matrix_parameters(model: nn.Module) -> int:
+    """How many parameters are in matrices that multiply, not only looked up."""
+    linear = {
+        id(part.weight) for part in model.modules() if isinstance(part, nn.Linear)
+    }
+    tables = [
+        part.weight for part in model.modules() if isinstance(part, nn.Embedding)
+    ]
+    only_looked_up = {*map(id, tables)} - linear
+    several = (p for p in model.parameters() if p.ndim > 1)
+    return sum(p.numel() for p in several if id(p) not in only_looked_up)
+
+
+class FastTrainer(Trainer):
+    """Trains as `Trainer` does, and asks a device for nothing during a step.
+
+    The optimizer is fused. A step whose gradient is not finite changes nothing, and
+    its loss is NaN: FloatingPointError follows when a row of the history is due.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: TrainingConfig, device: str = "cpu"
+    ) -> None:
+        super().__init__(model, config, device)
+        parameters, betas = self.model.parameters(), (0.9, 0.98)
+        self.optimizer = torch.optim.Adam(
+            parameters, betas=betas, eps=1e-9, fused=True
+        )
+
+    def update(self, norm: Tensor) -> None:
+        """Let the optimizer move the parameters, if the norm is finite."""
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        self.optimizer.found_inf = (~torch.isfinite(norm)).float()
+        self.optimizer.step()
+
+    def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
+        """One step on several batches, as of one; summed loss, targets."""
+        loss, tokens = super().train_step(batches, rate)
+        return loss.masked_fill(self.optimizer.found_inf > 0, torch.nan), tokens
+
+    def figures(self, row: Row) -> Row:
+        """The MFU, by the speed of a large product; the most bytes in use."""
+        dtype = torch.float32 if self.precision is nullcontext else torch.bfloat16
+        flops = 6 * matrix_parameters(self.model) * row["tokens_per_second"]
+        mfu = flops / world_size() / peak_compute_of(self.device, dtype)
+        return {"mfu": mfu, "peak_memory": peak_memory(self.device)}
+
+
+# %% [markdown]
+# How often does a step of each ask? On the way to a number every tensor passes one operator of PyTorch's, so count
+# that:
+
+# %%
+from dotformer.support.benchmark import count_synchronisations
+
+asked = {}
+for kind in (Trainer, FastTrainer):
+    trainer = kind(Transformer(small).to(device), TrainingConfig(), device)
+    trainer.train_step([batch], 1e-4)
+    make = partial(trainer.train_step, [batch], 1e-4)
+    asked[kind.__name__] = count_synchronisations(make)
+    print(f"{kind.__name__:12} asks {asked[kind.__name__]} times")
+
+# %% tags=["proof"]
+assert asked["FastTrainer"] <= 3 < asked["Trainer"]
+
+# %% [markdown]
+# Most of what `Trainer` asks is Adam's: for each parameter it looks up how many steps there were, which a fused
+# optimiser need not. (That number lies on the CPU, so it costs Python's time and no wait.) What is left counts the
+# targets and checks the masks. A training does both before the batch goes to a GPU, or not at all there.
+#
+# The log of a run has tokens a second, the MFU, and the most memory that was in use. For the MFU a target costs 6 FLOPs
+# for each parameter of a matrix, 2 forward and 4 back, as if source and target were equally long and scores cost
+# nothing. The peak is that of one large product, measured as above, in the same precision. The configuration has two
+# more switches, `compile` and `checkpointing`, under `[training]`. On a GPU batches are prefetched.
+
+# %% [markdown]
 # ## Attention without the score matrix
 #
 # Attention as [chapter 3](03_softmax.ipynb) has it writes a matrix of $T$ rows and $S$ columns, reads it to normalise
@@ -737,8 +839,8 @@ quiz.one_choice(
 # each head. Yet what we want are $T$ blends. Nobody asked for the matrix.
 #
 # The obstacle is the softmax. A weight is $e^{s_j}$ divided by the sum over *all* keys, so one seems to need all scores
-# before the first weight. And since $e^{s}$ can overflow, one subtracts the largest score first, which again needs all of
-# them.
+# before the first weight. And since $e^{s}$ can overflow, one subtracts the largest score first, which again needs all
+# of them.
 #
 # Now suppose the keys come in blocks, and we keep three things about those we have seen: the best score so far, $b$;
 # the sum $z = \sum_j e^{s_j - b}$; and the blend that has not been divided yet, $o = \sum_j e^{s_j - b}\, v_j$. Then a
@@ -831,8 +933,8 @@ for block in (1, 7, 128, 300):
 # No. The blend is the same but for rounding, as you have seen. Nor does it do fewer FLOPs; with the second computation
 # in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic.
 #
-# **Predict first.** Here both run on your machine, forward and back, in float32. The matrix grows with the square of the
-# length. Does the time of the fused one grow more slowly?
+# **Predict first.** Here both run on your machine, forward and back, in float32. The matrix grows with the square of
+# the length. Does the time of the fused one grow more slowly?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels over length, both axes logarithmic. Left, seconds: both ways grow with the square of the length and lie close together. Right, bytes of activations: written out, they grow with the square; fused, in proportion."}}
 from dotformer.support.memory import saved_activations
@@ -976,8 +1078,8 @@ quiz.several_choices(
 # ### Exercise 1: Two halves of the keys
 #
 # *Medium, 15 minutes.* A query has attended to the first half of the keys on one device and to the second half on
-# another. Each returns its best score $b$, its sum $z$ and its undivided blend $o$ (a vector). Return the blend over all
-# keys.
+# another. Each returns its best score $b$, its sum $z$ and its undivided blend $o$ (a vector). Return the blend over
+# all keys.
 
 
 # %% tags=["exercise"]
@@ -1084,16 +1186,16 @@ verdict
 #
 # ## In one breath
 #
-# A step is a known number of FLOPs and a known number of bytes, and a machine does so many of each in a second; whichever
-# takes longer is the floor. What lies above it is won back by launching fewer kernels; the floor itself sinks where
-# fewer bytes are moved (16 bits, fused attention, compiled kernels). Each such change must leave the gradient as it was,
-# but for rounding. Where memory is short, computing activations twice takes the place of keeping them.
+# A step is a known number of FLOPs and a known number of bytes, and a machine does so many of each in a second;
+# whichever takes longer is the floor. What lies above it is won back by launching fewer kernels; the floor itself sinks
+# where fewer bytes are moved (16 bits, fused attention, compiled kernels). Each such change must leave the gradient as
+# it was, but for rounding. Where memory is short, computing activations twice takes the place of keeping them.
 #
 # **Sources.** The roofline: [Williams, Waterman and Patterson (2009)](https://doi.org/10.1145/1498765.1498785). Online
 # softmax: [Milakov and Gimelshein (2018)](https://arxiv.org/abs/1805.02867); attention in blocks: [Rabe and Staats
-# (2021)](https://arxiv.org/abs/2112.05682), and on a GPU [Dao and others (2022)](https://arxiv.org/abs/2205.14135). Mixed
-# precision and the loss scale: [Micikevicius and others (2018)](https://arxiv.org/abs/1710.03740); bfloat16 for training:
-# [Kalamkar and others (2019)](https://arxiv.org/abs/1905.12322). Activation checkpointing: [Chen and others
+# (2021)](https://arxiv.org/abs/2112.05682), and on a GPU [Dao and others (2022)](https://arxiv.org/abs/2205.14135).
+# Mixed precision and the loss scale: [Micikevicius and others (2018)](https://arxiv.org/abs/1710.03740); bfloat16 for
+# training: [Kalamkar and others (2019)](https://arxiv.org/abs/1905.12322). Activation checkpointing: [Chen and others
 # (2016)](https://arxiv.org/abs/1604.06174). Six FLOPs for each parameter and token: [Kaplan and others
 # (2020)](https://arxiv.org/abs/2001.08361), section 2.1.
 #

@@ -279,9 +279,9 @@ quiz.number(
 # loss not by the targets of all, but by an $N$-th of them: the mean of $N$ gradients, each $N$ times too large, is
 # their sum.
 #
-# That is all that the `Trainer` of [chapter 11](11_training.ipynb#the-loop) has to learn. `DistributedTrainer` puts the
-# model into an engine, takes its rows of each batch, counts the targets of all processes, and divides by an $N$-th of
-# them. The loop stays as it is.
+# That is all that the trainer of [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait) has to learn.
+# `DistributedTrainer` puts the model into an engine, takes its rows of each batch, counts the targets of all processes,
+# and divides by an $N$-th of them. The loop stays as it is.
 
 # %% tags=["export"] module="distributed"
 from collections.abc import Iterator
@@ -289,9 +289,10 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 from dotformer.decoder import DecoderLayer
+from dotformer.devices import FastTrainer
 from dotformer.encoder import EncoderLayer
 from dotformer.support.progress import Batch
-from dotformer.training import Trainer, TrainingConfig
+from dotformer.training import TrainingConfig
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -345,14 +346,14 @@ def no_sync(model: nn.Module) -> Iterator[None]:
             switch(True)
 
 
-def all_reduce(number: float) -> float:
-    """The sum of a number over all processes."""
-    summed = torch.tensor(number, dtype=torch.float64)
+def all_reduce(number: Tensor) -> Tensor:
+    """The sum of a number over all processes, in float64."""
+    summed = number.double()
     dist.all_reduce(summed)
-    return summed.item()
+    return summed
 
 
-class DistributedTrainer(Trainer):
+class DistributedTrainer(FastTrainer):
     """Several processes train one model, each on its rows of each batch.
 
     The processes are a group; each has a copy of the model, or a shard of it. Each
@@ -371,7 +372,7 @@ class DistributedTrainer(Trainer):
         super().__init__(model, config, device)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
-    def train_step(self, batches: list[Batch], rate: float) -> tuple[float, int]:
+    def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
         """One step on this process's rows of several batches."""
         who = self.rank, self.world_size, self.config.pad_id
         mine = [shard_batch(batch, *who) for batch in batches]
@@ -379,9 +380,9 @@ class DistributedTrainer(Trainer):
 
     def count_targets(self, batches: list[Batch]) -> int:
         """How many real targets there are in the batches of all processes."""
-        return int(all_reduce(super().count_targets(batches)))
+        return int(all_reduce(torch.tensor(super().count_targets(batches))))
 
-    def accumulate_gradients(self, batches: list[Batch], tokens: float) -> float:
+    def accumulate_gradients(self, batches: list[Batch], tokens: float) -> Tensor:
         """Leave the sum of all processes' gradients; the summed loss of all.
 
         With the last batch they are sent, once a step.
@@ -487,6 +488,46 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # gathered in 32 bits, and copies of all of them in 16 bits live from one pass to the other. FSDP's own
 # `MixedPrecisionPolicy` gathers them in 16 bits instead.
 #
+# ### What lies where?
+#
+# FSDP shards all it can. One can stop earlier. The stages have names, from the **Zero Redundancy Optimizer**
+# ([Rajbhandari and others, 2020](https://arxiv.org/abs/1910.02054)): ZeRO-1 shards Adam's moments, ZeRO-2 the gradients
+# as well, and ZeRO-3, which FSDP is, the parameters, too. Of the 16 bytes a parameter, one of four devices keeps:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Bytes for each parameter that one of four devices keeps. DDP: parameters 4, gradients 4, moments 8, together 16. ZeRO-1: 4, 4 and 2, together 10. ZeRO-2: 4, 1 and 2, together 7. ZeRO-3, FSDP: 1, 1 and 2, together 4."}}
+whole = {"parameters": 4, "gradients": 4, "moments": 8}
+sharded_parts = {
+    "DDP": (),
+    "ZeRO-1": ("moments",),
+    "ZeRO-2": ("moments", "gradients"),
+    "ZeRO-3, FSDP": tuple(whole),
+}
+colors = dict(zip(whole, (plots.BLUE, plots.TEAL, plots.RED), strict=True))
+figure, axes = plt.subplots(figsize=(6.4, 2.4), layout="constrained")
+bytes_kept = {}
+for row, (name, parts) in enumerate(sharded_parts.items()):
+    left = 0.0
+    for part, size in whole.items():
+        size = size / 4 if part in parts else size
+        axes.barh(row, size, 0.6, left, color=colors[part], alpha=0.75)
+        label = part if size > 3 else ""
+        axes.text(
+            left + size / 2, row, label, color="white", ha="center", va="center"
+        )
+        left += size
+    bytes_kept[name] = left
+    axes.text(left + 0.2, row, f"{left:g}", va="center")
+axes.set_yticks(range(4), list(sharded_parts))
+axes.invert_yaxis()
+axes.set(xlim=(0, 17.5), xlabel="bytes a parameter, on one of four devices")
+plt.show()
+assert list(bytes_kept.values()) == [16, 10, 7, 4]
+
+# %% [markdown]
+# The first two stages are free. The gradients are reduce-scattered, so that each device has the complete sum of its
+# quarter; it updates that quarter, and the new parameters are all-gathered. These are the two phases of the all-reduce
+# that DDP makes anyway. Only ZeRO-3 pays, because it gathers the parameters once more.
+#
 # ## What must be kept?
 #
 # The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, epoch and
@@ -502,7 +543,7 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # %%
 import os
 
-from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
+from dotformer.training import TrainingConfig, evaluate, pair_batches
 
 torch.manual_seed(0)
 sentences = [
@@ -532,7 +573,7 @@ def run(trainer_of, folder=None, accident=False):
 
 sharded = partial(DistributedTrainer, sharded=True)
 histories = {
-    "1 process": run(Trainer),
+    "1 process": run(FastTrainer),
     "2, each the full model": launch(partial(run, DistributedTrainer), 2)[0],
     "3, each a shard": launch(partial(run, sharded), 3)[0],
 }
@@ -551,7 +592,27 @@ for name in histories:
 
 # %% [markdown]
 # They agree to rounding. (In a long run such differences grow, as they do between two machines. And with dropout each
-# process would draw numbers of its own.)
+# process would draw numbers of its own, as it should: with equal numbers the parts of a batch would all lack the same
+# entries.)
+#
+# ### Break it: the order that never changes
+#
+# Here every process reads the same batches and takes its rows. Most programs give each process a part of the data, by
+# PyTorch's `DistributedSampler`. It shuffles, but only as its own epoch says:
+
+# %% tags=["nbval-check-output"]
+from torch.utils.data import DistributedSampler
+
+sampler = DistributedSampler(range(10), num_replicas=2, rank=0)
+orders = [list(sampler), list(sampler)]
+sampler.set_epoch(1)
+orders.append(list(sampler))
+print(*orders, sep="\n")
+assert orders[0] == orders[1] != orders[2]
+
+# %% [markdown]
+# Without `set_epoch` each epoch has the order of the first, and so the same batches. From outside nothing is wrong.
+# That is why `batches` is a function of the epoch here: nobody can forget it.
 #
 # ### What if one of them dies?
 #
@@ -726,6 +787,182 @@ assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 # A thousand times as many numbers as ten take a few times as long at most: most of that time is latency. So biases and
 # gains, none of which has many more than a thousand numbers here, should not be sent one by one. That is why gradients
 # travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
+#
+# ## Share a layer
+#
+# So far each device computed whole layers. What if one layer is too large for a device, or a batch too small to be
+# dealt out? Then a *matrix* can be shared (**tensor parallelism**, [Shoeybi and others,
+# 2019](https://arxiv.org/abs/1909.08053)). Take the feed-forward network, $\operatorname{relu}(x W_1) \, W_2$. Cut
+# $W_1$ between columns: each device then computes half of the hidden numbers, and applies the ReLU to them by itself.
+# Cut $W_2$ between rows, so that each multiplies just the hidden numbers that it has. That gives two summands of the
+# output:
+#
+# $$\operatorname{relu}(x W_1) \, W_2 = \operatorname{relu}(x W_1^{(1)}) \, W_2^{(1)} + \operatorname{relu}(x W_1^{(2)}) \, W_2^{(2)}$$
+#
+# **Predict first.** How often must the two communicate in a forward pass? And in a backward pass?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "x goes to two devices. Each has half of the columns of W_1, a ReLU, and half of the rows of W_2. Their two outputs are added up by one all-reduce to the output."}}
+from classroom.diagram import Diagram
+
+drawing = Diagram(7.4, 2.2)
+drawing.box(0.45, 1.1, "x", 0.5)
+for device, (y, color) in enumerate([(1.65, plots.BLUE), (0.55, plots.RED)]):
+    drawing.arrow((0.7, 1.1), (0.95, 1.1), (0.95, y), (1.25, y))
+    drawing.box(2.05, y, "half the columns\nof $W_1$", 1.6, 0.62, color)
+    drawing.arrow((2.85, y), (3.15, y), color=color)
+    drawing.box(3.5, y, "ReLU", 0.7, 0.62, color)
+    drawing.arrow((3.85, y), (4.15, y), color=color)
+    drawing.box(4.95, y, "half the rows\nof $W_2$", 1.6, 0.62, color)
+    drawing.arrow((5.75, y), (6.1, y), (6.1, 1.1 + (0.1 if y > 1.1 else -0.1)))
+    drawing.text(
+        2.05, y + 0.43 if y > 1.1 else y - 0.43, f"device {device}", color=color
+    )
+drawing.sum(6.1, 1.1)
+drawing.arrow((6.2, 1.1), (6.7, 1.1))
+drawing.text(6.95, 1.1, "output")
+drawing.text(6.35, 0.7, "all-reduce", color=plots.GREY, at="left", size=9)
+plt.show()
+
+# %% [markdown]
+# Once in each: the summands of the output are added up on the way forward, and on the way back those of the gradient of
+# $x$, which both have used. So two operations are needed, each the other's derivative:
+
+
+# %%
+class SumForward(torch.autograd.Function):
+    """All-reduce on the way forward, nothing on the way back."""
+
+    @staticmethod
+    def forward(ctx, x):
+        summed = x.clone()
+        dist.all_reduce(summed)
+        return summed
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class SumBackward(torch.autograd.Function):
+    """Nothing on the way forward, all-reduce on the way back."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        summed = gradient.clone()
+        dist.all_reduce(summed)
+        return summed
+
+
+def shared_layer():
+    """Output and gradients of a feed-forward network that processes share."""
+    draw = torch.Generator().manual_seed(0)
+    sizes = (5, 8), (8, 32), (32, 8)
+    x, w_1, w_2 = (
+        torch.randn(size, generator=draw, dtype=torch.float64) for size in sizes
+    )
+    w_1 = w_1.chunk(dist.get_world_size(), dim=1)[dist.get_rank()].clone()
+    w_2 = w_2.chunk(dist.get_world_size(), dim=0)[dist.get_rank()].clone()
+    x, w_1, w_2 = (part.requires_grad_() for part in (x, w_1, w_2))
+    output = SumForward.apply(torch.relu(SumBackward.apply(x) @ w_1) @ w_2)
+    output.square().mean().backward()
+    return output.detach(), x.grad, w_1.grad, w_2.grad
+
+
+[alone] = launch(shared_layer, 1)
+left, right = launch(shared_layer, 2)
+together = (
+    *left[:2],
+    torch.cat([left[2], right[2]], 1),
+    torch.cat([left[3], right[3]]),
+)
+apart = max(
+    ((one - other).abs().max() / one.abs().max()).item()
+    for one, other in zip(alone, together, strict=True)
+)
+print(f"farthest from one process: {apart:.0e}")
+assert apart < 1e-12
+assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
+
+# %% [markdown]
+# Output and all gradients are those of one process, to 64 bits' rounding. Attention is shared in the same way, by
+# heads: the columns of $W_Q$, $W_K$ and $W_V$ that belong to a head, and its rows of $W_O$ ([chapter
+# 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces forward and two back.
+#
+# There are two more ways to cut. In **pipeline parallelism** ([Huang and others,
+# 2019](https://arxiv.org/abs/1811.06965)) each device has some of the *layers*, and only activations at the borders are
+# sent. For all to have work, a batch is cut into $m$ micro-batches that follow one another. At the beginning and at the
+# end some devices still wait, a share of $(N - 1) / (m + N - 1)$ of the time, the **bubble**. In **context
+# parallelism** ([Liu and others, 2023](https://arxiv.org/abs/2310.01889)) each device has some of the *positions*, and
+# the keys and values go around a ring, while each blends what it has seen so far, as [chapter
+# 20](20_one_gpu.ipynb#attention-without-the-score-matrix)'s attention without the score matrix does it.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Left: pipeline parallelism, three devices as rows, time as columns. Four micro-batches, numbered 1 to 4, pass through the devices one step later each; two cells of every row are empty, the bubble. Right: context parallelism, four devices in a ring, each with a quarter of the positions; keys and values are passed on to the next."}}
+figure, (pipe, ring_axes) = plt.subplots(
+    1, 2, figsize=(7.4, 2.6), width_ratios=(1.5, 1), layout="constrained"
+)
+for row in range(3):
+    for column in range(6):
+        number = column - row + 1
+        busy = 1 <= number <= 4
+        color = plots.BLUE if busy else plots.BLANK
+        corner = column + 0.05, 2 - row + 0.05
+        pipe.add_patch(plt.Rectangle(corner, 0.9, 0.9, fc=color, alpha=0.75))
+        if busy:
+            center = column + 0.5, 2 - row + 0.5
+            pipe.text(*center, str(number), color="white", ha="center", va="center")
+pipe.set(xlim=(0, 6), ylim=(0, 3), xlabel="time", title="pipeline, forward")
+pipe.set_xticks([])
+pipe.set_yticks([0.5, 1.5, 2.5], ["device 2", "device 1", "device 0"])
+corners = {0: (0.2, 0.8), 1: (0.8, 0.8), 2: (0.8, 0.2), 3: (0.2, 0.2)}
+for device, (x, y) in corners.items():
+    ring_axes.text(
+        x,
+        y,
+        f"positions\n{device + 1}/4",
+        ha="center",
+        va="center",
+        bbox={"boxstyle": "round", "fc": "none", "ec": plots.BLUE},
+    )
+    to_x, to_y = corners[(device + 1) % 4]
+    start = x + 0.42 * (to_x - x), y + 0.36 * (to_y - y)
+    end = x + 0.6 * (to_x - x), y + 0.64 * (to_y - y)
+    arrow = {"arrowstyle": "-|>", "color": plots.RED, "lw": 1.6}
+    ring_axes.annotate("", end, start, arrowprops=arrow)
+ring_axes.text(0.5, 0.5, "K, V", color=plots.RED, ha="center", va="center")
+ring_axes.set(xlim=(0, 1), ylim=(0, 1), title="context")
+ring_axes.set_axis_off()
+for axes in (pipe, ring_axes):
+    for side in axes.spines.values():
+        side.set_visible(False)
+plt.show()
+
+# %% [markdown]
+# Which one, and when? Ask of each when communication takes longer than computation, for a device of $F$ FLOP/s with
+# connections of $W$ bytes per second.
+#
+# - **Data parallel**, with $b$ tokens a device: a model of $P$ parameters takes $6 P b / F$ seconds for forward and
+#   backward pass, and its gradients of 4 bytes take nearly $2 \cdot 4 P / W$ around a long ring. It is bound by
+#   communication where $b < \tfrac43 F / W$, whatever the model.
+# - **Tensor parallel**, for a feed-forward network of width $D$ and $4D$ on $N$ devices: forward $16 b D^2 / (N F)$
+#   seconds, and an all-reduce of $b D$ numbers of 2 bytes, $\frac{N - 1}{N} \, 4 b D / W$. It is bound where
+#   $D < \frac{N - 1}{4} F / W$, whatever the batch.
+#
+# An H100 that reaches 40 percent of 989 TFLOP/s, with 200 GB/s:
+
+# %% tags=["nbval-check-output"]
+ratio = 0.4 * 989e12 / 200e9  # F / W
+print(f"data parallel: from {4 / 3 * ratio:,.0f} tokens a device")
+for n in (2, 8):
+    print(f"tensor parallel, {n} devices: from width {(n - 1) / 4 * ratio:,.0f}")
+
+# %% [markdown]
+# The paper's model has width 512 and a batch of 25,000 targets. So eight devices can deal out its batch, 3,125 targets
+# each, but 64 cannot. To share its layers between two it is just wide enough, among eight far too narrow. Models of
+# width 8,192 are shared so, among the eight devices of one machine, and their batches are dealt out among machines.
 #
 # ## What did the paper's run cost?
 #

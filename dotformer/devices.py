@@ -5,28 +5,26 @@ Never edited by hand: edit the chapter, then `make tangle`.
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from statistics import median
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from dotformer.attention import MultiHeadAttention
-from dotformer.support.benchmark import (
-    Workload,
-    benchmark,
-    compiled,
-    feed,
-    measure_steps,
-)
+from dotformer.support.benchmark import Workload, benchmark, feed, measure_steps
 from dotformer.support.checkpoints import keep_random_state
+from dotformer.support.memory import peak_memory
 from dotformer.support.modes import matmul_precision
-from dotformer.support.progress import Stream
+from dotformer.support.processes import world_size
+from dotformer.support.progress import Batch, Row, Stream
 from dotformer.support.settings import check_settings
 from dotformer.training import Trainer, TrainingConfig, cross_entropy, pair_batches
 from dotformer.transformer import Transformer, TransformerConfig
@@ -74,21 +72,23 @@ def matmul_throughput(
     return 2 * size**3 / median(benchmark(lambda: a @ b, device))
 
 
-class CheckpointedLayer(nn.Module):
-    """A layer that keeps only its input, and computes the rest a second time.
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The layers of all stacks of a model.
+
+    Defined in chapter 20, "A ladder".
+    """
+    return [one for part in model.modules() for one in getattr(part, "layers", ())]
+
+
+def checkpoint_layers(model: nn.Module) -> None:
+    """Let each layer keep only its input, and compute the rest a second time.
 
     After Chen and others (2016).
 
     Defined in chapter 20, "A ladder".
     """
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, *inputs: object) -> Tensor:
-        """As the layer."""
-        return checkpoint(self.layer, *inputs, use_reentrant=False)
+    for layer in layers_of(model):
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 def pad_vocabulary(model: Transformer, multiple: int) -> None:
@@ -173,11 +173,10 @@ def configure(model: Transformer, setup: Setup) -> Transformer:
     for module in model.modules():
         if isinstance(module, MultiHeadAttention) and not setup.fused_attention:
             module.forward = partial(module.forward, need_weights=True)
-    for stack in (model.encoder, model.decoder):
-        for layer in stack.layers if setup.compiled else ():
-            layer.compile()
-        if setup.checkpointing:
-            stack.layers = nn.ModuleList(map(CheckpointedLayer, stack.layers))
+    if setup.checkpointing:
+        checkpoint_layers(model)
+    for layer in layers_of(model) if setup.compiled else ():
+        layer.compile()
     if setup.vocabulary_multiple > 1:
         pad_vocabulary(model, setup.vocabulary_multiple)
     return model
@@ -185,7 +184,7 @@ def configure(model: Transformer, setup: Setup) -> Transformer:
 
 def training_step(
     workload: Workload, setup: Setup, device: str = "cpu"
-) -> tuple[Callable[[], tuple[float, int]], Transformer]:
+) -> tuple[Callable[[], tuple[Tensor, int]], Transformer]:
     """A function that makes a step in the way of a setup, and its model.
 
     It takes the next batch, returns the summed loss and the number of targets, and
@@ -204,12 +203,12 @@ def training_step(
         kind = torch.device(device).type
         trainer.precision = partial(torch.autocast, kind, torch.bfloat16)
     if setup.compiled:
-        trainer.criterion = compiled(cross_entropy)
+        trainer.criterion = torch.compile(cross_entropy)
     epochs = partial(pair_batches, workload.tokens(setup.batch), max_tokens=1 << 30)
     batches = feed(epochs, setup.feed, device, prefetch)
     rounding = "highest" if setup.precision == "float32" else "high"
 
-    def step() -> tuple[float, int]:
+    def step() -> tuple[Tensor, int]:
         with matmul_precision(rounding):
             return trainer.train_step([next(batches)], 0.0)
 
@@ -227,3 +226,66 @@ def measure(
     pairs, n = workload.pairs * setup.batch, workload.length
     flops = sum(training_flops(workload.config, pairs, n, n).values())
     return measure_steps(step, model, flops, device, steps)
+
+
+@cache
+def peak_compute_of(device: str, dtype: torch.dtype) -> float:
+    """FLOP/s of a device in a large product, measured once.
+
+    Defined in chapter 20, "A trainer that does not wait".
+    """
+    with keep_random_state():
+        return matmul_throughput(device, 4096 if device == "cuda" else 1024, dtype)
+
+
+def matrix_parameters(model: nn.Module) -> int:
+    """How many parameters are in matrices that multiply, not only looked up.
+
+    Defined in chapter 20, "A trainer that does not wait".
+    """
+    linear = {
+        id(part.weight) for part in model.modules() if isinstance(part, nn.Linear)
+    }
+    tables = [
+        part.weight for part in model.modules() if isinstance(part, nn.Embedding)
+    ]
+    only_looked_up = {*map(id, tables)} - linear
+    several = (p for p in model.parameters() if p.ndim > 1)
+    return sum(p.numel() for p in several if id(p) not in only_looked_up)
+
+
+class FastTrainer(Trainer):
+    """Trains as `Trainer` does, and asks a device for nothing during a step.
+
+    The optimizer is fused. A step whose gradient is not finite changes nothing, and
+    its loss is NaN: FloatingPointError follows when a row of the history is due.
+
+    Defined in chapter 20, "A trainer that does not wait".
+    """
+
+    def __init__(
+        self, model: nn.Module, config: TrainingConfig, device: str = "cpu"
+    ) -> None:
+        super().__init__(model, config, device)
+        parameters, betas = self.model.parameters(), (0.9, 0.98)
+        self.optimizer = torch.optim.Adam(
+            parameters, betas=betas, eps=1e-9, fused=True
+        )
+
+    def update(self, norm: Tensor) -> None:
+        """Let the optimizer move the parameters, if the norm is finite."""
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        self.optimizer.found_inf = (~torch.isfinite(norm)).float()
+        self.optimizer.step()
+
+    def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
+        """One step on several batches, as of one; summed loss, targets."""
+        loss, tokens = super().train_step(batches, rate)
+        return loss.masked_fill(self.optimizer.found_inf > 0, torch.nan), tokens
+
+    def figures(self, row: Row) -> Row:
+        """The MFU, by the speed of a large product; the most bytes in use."""
+        dtype = torch.float32 if self.precision is nullcontext else torch.bfloat16
+        flops = 6 * matrix_parameters(self.model) * row["tokens_per_second"]
+        mfu = flops / world_size() / peak_compute_of(self.device, dtype)
+        return {"mfu": mfu, "peak_memory": peak_memory(self.device)}

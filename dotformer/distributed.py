@@ -15,10 +15,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from dotformer.decoder import DecoderLayer
+from dotformer.devices import FastTrainer
 from dotformer.encoder import EncoderLayer
 from dotformer.support.progress import Batch
 from dotformer.support.shapes import shapes
-from dotformer.training import Trainer, TrainingConfig
+from dotformer.training import TrainingConfig
 
 
 @shapes
@@ -98,17 +99,17 @@ def no_sync(model: nn.Module) -> Iterator[None]:
             switch(True)
 
 
-def all_reduce(number: float) -> float:
-    """The sum of a number over all processes.
+def all_reduce(number: Tensor) -> Tensor:
+    """The sum of a number over all processes, in float64.
 
     Defined in chapter 21, "Ready-made engines".
     """
-    summed = torch.tensor(number, dtype=torch.float64)
+    summed = number.double()
     dist.all_reduce(summed)
-    return summed.item()
+    return summed
 
 
-class DistributedTrainer(Trainer):
+class DistributedTrainer(FastTrainer):
     """Several processes train one model, each on its rows of each batch.
 
     The processes are a group; each has a copy of the model, or a shard of it. Each
@@ -129,7 +130,7 @@ class DistributedTrainer(Trainer):
         super().__init__(model, config, device)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
-    def train_step(self, batches: list[Batch], rate: float) -> tuple[float, int]:
+    def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
         """One step on this process's rows of several batches."""
         who = self.rank, self.world_size, self.config.pad_id
         mine = [shard_batch(batch, *who) for batch in batches]
@@ -137,9 +138,9 @@ class DistributedTrainer(Trainer):
 
     def count_targets(self, batches: list[Batch]) -> int:
         """How many real targets there are in the batches of all processes."""
-        return int(all_reduce(super().count_targets(batches)))
+        return int(all_reduce(torch.tensor(super().count_targets(batches))))
 
-    def accumulate_gradients(self, batches: list[Batch], tokens: float) -> float:
+    def accumulate_gradients(self, batches: list[Batch], tokens: float) -> Tensor:
         """Leave the sum of all processes' gradients; the summed loss of all.
 
         With the last batch they are sent, once a step.

@@ -30,7 +30,7 @@ def generate(
     decoding.check_search(max_length)
     pad, begin, end = state.special_ids
     sentences: list[list[int]] = [[] for _ in range(len(state))]
-    unfinished = sentences  # the same lists
+    unfinished = sentences  # the same lists: what is appended to one is in both
     tokens = torch.full((len(state),), begin)
     for _ in range(max_length):
         logits = decoding.checked_logits(state.step(tokens))

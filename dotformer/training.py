@@ -35,7 +35,7 @@ def cross_entropy(
     targets: Int[Tensor, "*batch T"],
     pad_id: int = 0,
     label_smoothing: float = 0.0,
-) -> tuple[Tensor, int]:
+) -> tuple[Tensor, Tensor]:
     """The loss summed over the real targets, in nats, and how many these are.
 
     Targets equal to `pad_id` do not count. With `label_smoothing`, that share of
@@ -50,7 +50,7 @@ def cross_entropy(
         reduction="sum",
         label_smoothing=label_smoothing,
     )
-    return loss, int((targets != pad_id).sum())
+    return loss, (targets != pad_id).sum()
 
 
 def inverse_sqrt_rate(step: int, peak: float, warmup: int) -> float:
@@ -137,7 +137,7 @@ def evaluate(model: nn.Module, batches: Iterable[Batch], pad_id: int = 0) -> Row
             target = target[:, 1:].to(device)
             summed, count = cross_entropy(logits, target, pad_id)
             hits, real = logits.argmax(dim=-1) == target, target != pad_id
-            loss, tokens = loss + float(summed), tokens + count
+            loss, tokens = loss + float(summed), tokens + int(count)
             right += int((hits & real).sum())
             exact += int((hits | ~real).all(dim=1).sum())
             sentences += len(target)
@@ -190,38 +190,45 @@ class Trainer:
         pad = self.config.pad_id
         return int(sum((target[:, 1:] != pad).sum() for _, target in batches))
 
-    def accumulate_gradients(self, batches: list[Batch], tokens: float) -> float:
+    def accumulate_gradients(self, batches: list[Batch], tokens: float) -> Tensor:
         """Add up the gradients of each batch's loss / `tokens`; the summed loss."""
         pad, smoothing = self.config.pad_id, self.config.label_smoothing
-        summed = 0.0
+        summed = torch.zeros(())
         for source, target in batches:
             with self.precision():
                 logits = self.model(source, target[:, :-1])
             loss, _ = self.criterion(logits, target[:, 1:], pad, smoothing)
             (loss / tokens).backward()
             summed = summed + loss.detach()
-        return float(summed)
+        return summed
 
-    def train_step(self, batches: list[Batch], rate: float) -> tuple[float, int]:
+    def update(self, norm: Tensor) -> None:
+        """Let the optimizer move the parameters; `norm` is that of the gradient."""
+        if not torch.isfinite(norm):
+            raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
+        self.optimizer.step()
+
+    def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
         """One step on several batches, as if they were one; summed loss, targets.
 
         ValueError when no target is real, FloatingPointError when the gradient is
         not finite; no parameter has changed then.
         """
-        batches = [tuple(side.to(self.device) for side in one) for one in batches]
         tokens = self.count_targets(batches)
         if not tokens:
             raise ValueError("no target of these batches is real")
+        batches = [tuple(side.to(self.device) for side in one) for one in batches]
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         self.optimizer.zero_grad()
         loss = self.accumulate_gradients(batches, tokens)
         limit = self.config.max_grad_norm
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        if not torch.isfinite(norm):
-            raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
+        self.update(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
         return loss, tokens
+
+    def figures(self, row: Row) -> Row:
+        """What else a row of the history should say."""
+        return {}
 
     def train(
         self,
@@ -247,7 +254,8 @@ class Trainer:
                 meter.add(*self.train_step(group, rate))
                 if step % config.validate_every == 0 or step == config.steps:
                     row = meter.row(step, place, rate)
-                    history.append(row | validation_row(validate(model)))
+                    row |= self.figures(row) | validation_row(validate(model))
+                    history.append(row)
                     run.save(model, optimizer, config, place, history)
                     meter = Meter()
                     model.train()

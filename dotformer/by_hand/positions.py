@@ -26,7 +26,7 @@ def frequencies(d_model: int) -> Float[np.ndarray, " pairs"]:
 def sinusoidal_encoding(
     positions: Real[np.ndarray, "*positions"] | int | float, d_model: int
 ) -> Float[np.ndarray, "*positions D"]:
-    """Sines and cosines for any positions: entries 2i and 2i + 1 have frequency number i.
+    """Sines and cosines for any positions: entries 2i, 2i + 1 have frequency w_i.
 
     They may be fractions, or negative. Raises ValueError unless `d_model` is even.
     After Vaswani and others (2017), section 3.5.

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
 from dotformer.data.corpora import Pair
+from dotformer.devices import FastTrainer, checkpoint_layers, layers_of, prefetch
 from dotformer.distributed import DistributedTrainer
 from dotformer.generation import filter_logits, generate
 from dotformer.gpt import GPT
@@ -31,7 +32,7 @@ from dotformer.support.memory import memory_advice
 from dotformer.support.modes import matmul_precision
 from dotformer.support.processes import barrier, process_group, rank, world_size
 from dotformer.support.texts import passages
-from dotformer.training import Trainer, cross_entropy, evaluate, pair_batches
+from dotformer.training import cross_entropy, evaluate, pair_batches
 from dotformer.translation import bleu, chrf, exact_match
 
 SHOWN = 10  # translations that --save keeps
@@ -46,7 +47,7 @@ CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default
               TransformerConfig (as for the last two), RecurrentConfig, GPTConfig or ModernConfig; "gpt", "modern" and
               "copying" need shared = true in [tokens], and "copying" share_embeddings = true
   [training]  max_tokens = 4096 (in a batch, padding included), precision = "float32", "tf32" or "bfloat16" (of
-              products), and the fields of TrainingConfig
+              products), compile = false and checkpointing = false (of layers), and the fields of TrainingConfig
 
 The folder will hold config.json, source.json and target.json (the tokenizers), model.safetensors (the parameters when
 the validation loss was lowest), log.csv, tensorboard/, and checkpoint.safetensors, from which the same command goes on,
@@ -89,12 +90,20 @@ def train_in_group(args: argparse.Namespace, device: str, patient: torch.distrib
         say(f"{len(pairs):,} pairs, {parameters:,} parameters, on {device}, in {folder}")
         say(f"going on after step {reached:,} of {config.steps:,}" if reached else f"{config.steps:,} steps to go")
     batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
+    if device == "cuda":
+        made, batches = batches, lambda epoch: prefetch(partial(made, epoch), pin=True)
     validate = partial(evaluate, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
     progress = not args.quiet and sys.stderr is not None and sys.stderr.isatty()
     with matmul_precision("highest" if config.precision == "float32" else "high"):
         try:
-            kind = partial(DistributedTrainer, sharded=args.shard) if distributed else Trainer
+            if config.checkpointing:
+                checkpoint_layers(model)
+            for layer in layers_of(model) if config.compile else ():
+                layer.compile()
+            kind = partial(DistributedTrainer, sharded=args.shard) if distributed else FastTrainer
             trainer = kind(model, config, device)
+            if config.compile:
+                trainer.criterion = torch.compile(cross_entropy)
             if config.precision == "bfloat16":
                 trainer.precision = partial(torch.autocast, device, torch.bfloat16)
             history = trainer.train(batches, validate, folder, progress)

@@ -43,13 +43,16 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Training(TrainingConfig):
-    """A training, with the number of tokens in a batch, and the precision of products.
+    """A training, with the number of tokens in a batch, and how a step is computed.
 
-    Parameters are float32 in any case; products in float16 would need a loss scale.
+    Parameters are float32 in any case; products in float16 would need a loss scale. With `compile`, layers and loss are
+    compiled; with `checkpointing`, activations inside layers are computed twice and not kept.
     """
 
     max_tokens: int = 4096
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    compile: bool = False
+    checkpointing: bool = False
 
 
 CORPORA = {name: getattr(corpora, name) for name in ("number_words", "grammar", "cmudict", "multi30k", "docstrings")}

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import partial
 from itertools import chain, count, repeat
 from statistics import quantiles
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dotformer.support.checks import check_positive
 from dotformer.support.memory import saved_activations
@@ -111,16 +112,21 @@ class Workload:
         return [(row[: self.length], row[self.length :]) for row in rows] * times
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled function, in one piece also where it returns a Python number, at which PyTorch would split it."""
-    program = torch.compile(function)
+class _Asked(TorchDispatchMode):
+    """Counts how often a number is taken from a tensor."""
 
-    @wraps(function)
-    def call(*given: Any) -> Any:
-        with torch._dynamo.config.patch(capture_scalar_outputs=True):
-            return program(*given)
+    count = 0
 
-    return call
+    def __torch_dispatch__(self, operator: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        self.count += operator in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default)
+        return operator(*given, **(named or {}))
+
+
+def count_synchronisations(work: Callable[[], object]) -> int:
+    """How often some work asks for the number in a tensor, for which Python must wait until the device has it."""
+    with _Asked() as asked:
+        work()
+    return asked.count
 
 
 def feed(
@@ -149,7 +155,7 @@ def in_a_row(epochs: Callable[[int], Iterable[Batch]]) -> Iterator[Batch]:
 
 
 def measure_steps(
-    step: Callable[[], tuple[float, int]],
+    step: Callable[[], tuple[Tensor, int]],
     model: nn.Module,
     flops: int,
     device: torch.device | str = "cpu",
@@ -179,7 +185,7 @@ def measure_steps(
     quartiles = quantiles(times[2:], n=4, method="inclusive")  # never beyond what was measured
     counted = 4 * sum(p.nbytes for p in model.parameters()) + sum(kept.values())
     return {
-        "loss": loss / targets,
+        "loss": float(loss) / targets,
         "gradients": [p.grad.float().cpu() for p in model.parameters()],
         "first_step": times[0],
         "seconds": quartiles,

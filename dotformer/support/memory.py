@@ -1,5 +1,7 @@
 """The memory of a training step: what it keeps for the backward pass, and what to shrink when it does not fit."""
 
+import resource
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -7,6 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from dotformer.support.checkpoints import keep_random_state
+
+
+def peak_memory(device: str) -> int:
+    """The most bytes that have been in use: on a CUDA device those of tensors, elsewhere all of this process."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most  # Linux counts in KiB
 
 
 @contextmanager

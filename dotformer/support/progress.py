@@ -1,5 +1,6 @@
 """How far a run has come: its batches from a place on, its loss and its speed."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -55,15 +56,22 @@ class Meter:
     """Counts loss and tokens since it was made."""
 
     def __init__(self) -> None:
-        self.loss, self.tokens, self.start = 0.0, 0, time.perf_counter()
+        self.losses, self.tokens, self.start = [], 0, time.perf_counter()
 
-    def add(self, loss: float, tokens: int) -> None:
-        """Count a step: its summed loss, and how many tokens that is of."""
-        self.loss, self.tokens = self.loss + loss, self.tokens + tokens
+    def add(self, loss: Tensor, tokens: int) -> None:
+        """Count a step: its summed loss, which stays on its device, and how many tokens that is of."""
+        self.losses.append(loss)
+        self.tokens += tokens
 
     def row(self, step: int, place: Place, rate: float) -> Row:
-        """A row of a history: where the run is, its learning rate, the loss a token, and tokens a second."""
-        loss, speed = self.loss / self.tokens, self.tokens / (time.perf_counter() - self.start)
+        """A row of a history: where the run is, its learning rate, the loss a token, and tokens a second.
+
+        Raises FloatingPointError when the loss of a step is not finite.
+        """
+        summed = sum(map(float, self.losses))
+        if not math.isfinite(summed):
+            raise FloatingPointError(f"a loss or a gradient has not been finite, in the steps up to {step}")
+        loss, speed = summed / self.tokens, self.tokens / (time.perf_counter() - self.start)
         return {"step": step, "epoch": place[0], "learning_rate": rate, "loss": loss, "tokens_per_second": speed}
 
 

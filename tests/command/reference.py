@@ -71,6 +71,8 @@ DEFAULTS = {
         "seed": 0,
         "max_tokens": 4096,
         "precision": "float32",
+        "compile": False,
+        "checkpointing": False,
     },
 }
 DEFAULTS |= dict.fromkeys(("facts", "copying"), DEFAULTS["transformer"])
@@ -181,7 +183,7 @@ def learn(config, corpus=CORPUS):
         torch.manual_seed(training["seed"])
         model = fresh(config, both)
         torch.manual_seed(training["seed"])
-        adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+        adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
         sizes = training["max_tokens"], 0, training["seed"]
         data = chain.from_iterable(pair_batches(pairs, epoch, *sizes) for epoch in count())
         for step in range(1, training["steps"] + 1):

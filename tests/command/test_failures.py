@@ -17,6 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from dotformer.command_line import commands
 from dotformer.command_line.runs import Run
+from dotformer.devices import FastTrainer
 from dotformer.support.memory import memory_advice, training_memory
 from dotformer.training import cross_entropy, pair_batches
 from dotformer.transformer import Transformer
@@ -401,6 +402,7 @@ def test_not_enough_memory_on_a_gpu(fails, call, config, tmp_path, monkeypatch, 
             patch.setattr(torch.cuda, "is_available", lambda: True)
             properties = types.SimpleNamespace(total_memory=total)
             patch.setattr(torch.cuda, "get_device_properties", lambda *_, properties=properties: properties)
+            patch.setattr(FastTrainer, "figures", lambda *_: {})  # its speed and memory cannot be measured here
             assert fails(*train) == f"dotformer: {advice}\n" and said in advice and "cuda" in moved
         assert "\ngoing on after step 2 of 4\n" in call(*train)[1]
     monkeypatch.setattr(commands, "world_size", lambda: 2)

@@ -6,22 +6,26 @@ import gc
 import itertools
 import os
 import pickle
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import get_worker_info
 from torch.utils.flop_counter import FlopCounterMode
 
 from dotformer import devices
 from dotformer.attention import MultiHeadAttention
 from dotformer.devices import (
-    CheckpointedLayer,
+    FastTrainer,
     Setup,
+    checkpoint_layers,
     configure,
+    layers_of,
     matmul_throughput,
+    matrix_parameters,
     measure,
     memory_bandwidth,
     pad_vocabulary,
@@ -30,8 +34,8 @@ from dotformer.devices import (
     training_flops,
     training_step,
 )
-from dotformer.encoder import EncoderLayer, LayerConfig
-from dotformer.support.benchmark import Workload, climb, cumulative
+from dotformer.encoder import Encoder, EncoderLayer, LayerConfig
+from dotformer.support.benchmark import Workload, climb, count_synchronisations, cumulative
 from dotformer.support.memory import saved_activations
 from dotformer.support.progress import Stream
 from dotformer.support.recording import record_weights
@@ -95,7 +99,10 @@ def layers(dropout=0.0):
     torch.manual_seed(0)
     one = EncoderLayer(LayerConfig(d_model=8, num_heads=2, d_ff=32, dropout=dropout))
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])[:, None, None]
-    return one, CheckpointedLayer(copy.deepcopy(one)), torch.randn(2, 5, 8), mask
+    stack = Encoder(LayerConfig(d_model=8, num_heads=2, d_ff=32, dropout=dropout), 1)
+    stack.layers[0].load_state_dict(one.state_dict())
+    checkpoint_layers(stack)
+    return one, stack.layers[0], torch.randn(2, 5, 8), mask
 
 
 @pytest.mark.parametrize(("dropout", "masked"), [(0.0, False), (0.5, True)])
@@ -114,7 +121,7 @@ def test_a_layer_computed_twice_has_the_same_output_and_gradients(dropout, maske
 def test_it_is_computed_twice_and_less_is_kept():
     one, twice, x, mask = layers()
     calls, kept = [], []
-    twice.layer.register_forward_pre_hook(lambda *_: calls.append(1))
+    twice.attention.register_forward_pre_hook(lambda *_: calls.append(1))
     for layer in (one, twice):
         with saved_activations(layer) as found:
             output = layer(x.clone().requires_grad_(), mask)
@@ -241,12 +248,11 @@ def test_attention_is_fused_or_written_out(monkeypatch, fused):
 
 def test_layers_are_checkpointed_and_the_vocabulary_is_padded():
     model = Transformer(MODEL)
-    layers = [*model.encoder.layers, *model.decoder.layers]
+    names, layers = [*model.state_dict()], [*model.encoder.layers, *model.decoder.layers]
+    assert layers_of(model) == layers
     configure(model, Setup(checkpointing=True, vocabulary_multiple=64))
-    wrapped = [*model.encoder.layers, *model.decoder.layers]
-    assert all(isinstance(layer, CheckpointedLayer) for layer in wrapped)
-    assert [layer.layer for layer in wrapped] == layers
-    assert len(model.output.weight) == 64
+    assert all(layer.forward.func is checkpoint for layer in layers)
+    assert [*model.state_dict()] == names and len(model.output.weight) == 64
 
 
 # a step
@@ -311,7 +317,7 @@ def test_a_step_is_that_of_a_training():
     [batch] = pair_batches(WORK.tokens(), max_tokens=1000)
     loss, targets = Trainer(model, TrainingConfig(max_grad_norm=1e9)).train_step([batch], 0.0)
     found = measure(WORK, Setup(), steps=2)
-    assert found["loss"] == pytest.approx(loss / targets, rel=1e-6)
+    assert found["loss"] == pytest.approx(float(loss) / targets, rel=1e-6)
     for mine, theirs in zip(found["gradients"], model.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs.grad, rtol=1e-5, atol=1e-7)
 
@@ -353,6 +359,99 @@ def test_compiled_rungs_compute_the_same(monkeypatch):
     assert cross_entropy in whole and len(whole) == 3
     assert other["gradient_error"] < 1e-6 and other["loss_error"] < 1e-6
     assert one["peak_memory"] <= other["peak_memory"] < 1.1 * one["peak_memory"]
+
+
+# a trainer that does not wait
+
+
+def started(kind=FastTrainer, **config):
+    """A trainer of a small model with dropout, and two batches."""
+    torch.manual_seed(3)
+    trainer = kind(
+        Transformer(replace(MODEL, dropout=0.3)), TrainingConfig(steps=6, warmup_steps=2, validate_every=3, **config)
+    )
+    batches = [*pair_batches(WORK.tokens(), max_tokens=30)]
+    assert len(batches) == 2
+    return trainer, batches
+
+
+def test_a_fast_run_is_that_of_a_trainer():
+    found = []
+    for kind in (Trainer, FastTrainer):
+        trainer, batches = started(kind, accumulation_steps=2)
+        history = trainer.train(lambda _, some=batches: some, lambda _: {"loss": 1.0}, progress=False)
+        found.append([[row["loss"] for row in history], trainer.model.state_dict()])
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5) and len(found[0][0]) == 2
+    for name, parameter in found[0][1].items():
+        if not name.endswith("w_k.bias"):  # its gradient is 0, but for rounding, which Adam makes as large as any
+            torch.testing.assert_close(found[1][1][name], parameter, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_a_fast_step_asks_for_nothing(monkeypatch):
+    found = []
+    for kind in (Trainer, FastTrainer):
+        trainer, batches = started(kind)
+        monkeypatch.setattr(trainer, "count_targets", lambda _: 30)  # asked of the CPU, where a loader's batches are
+        trainer.train_step(batches, 0.1)
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # masks are checked on a CPU only
+        found.append(count_synchronisations(partial(trainer.train_step, batches, 0.1)))
+    assert found[0] >= 1 and found[1] == 0
+
+
+@pytest.mark.parametrize(("bad", "first"), [(float("nan"), True), (float("inf"), False)])
+def test_a_gradient_that_is_not_finite_changes_nothing_and_ends_the_run(bad, first):
+    trainer, batches = started()
+    loss, _ = trainer.train_step(batches, 0.1)
+    assert torch.isfinite(loss)
+    before = copy.deepcopy((trainer.model.state_dict(), trainer.optimizer.state_dict()["state"]))
+    calls = itertools.count()
+
+    def spoil(gradient):
+        return torch.full_like(gradient, bad) if (next(calls) == 0) == first else gradient
+
+    handle = trainer.model.output.weight.register_hook(spoil)
+    loss, tokens = trainer.train_step(batches, 0.2)
+    handle.remove()
+    assert torch.isnan(loss) and tokens == 36
+    after = trainer.model.state_dict(), trainer.optimizer.state_dict()["state"]
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    assert torch.isfinite(trainer.train_step(batches, 0.1)[0])
+
+    class Later(FastTrainer):
+        def train_step(self, *given):
+            calls = vars(self).setdefault("calls", itertools.count(1))
+            loss, tokens = super().train_step(*given)
+            return (loss * float("nan") if next(calls) == 2 else loss), tokens
+
+    trainer, batches = started(Later)
+    with pytest.raises(FloatingPointError, match=r"^a loss or a gradient has not been finite, in the steps up to 3$"):
+        trainer.train(lambda _: batches, lambda _: pytest.fail("validated"), progress=False)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_matrices_that_multiply_are_counted(tied):
+    model = Transformer(replace(MODEL, tie_output=tied))
+    layers = 2 * (4 * 16**2 + 2 * 16 * 32) + 8 * 16**2 + 2 * 16 * 32
+    assert matrix_parameters(model) == layers + 50 * 16
+
+
+def test_the_log_has_utilisation_and_memory(monkeypatch):
+    random = torch.get_rng_state()
+    assert devices.peak_compute_of("cpu", torch.float32) > 1e8
+    assert torch.equal(torch.get_rng_state(), random)
+    peaks = {torch.float32: 1e6, torch.bfloat16: 2e6}
+    monkeypatch.setattr(devices, "peak_compute_of", lambda device, dtype: peaks[dtype])
+    monkeypatch.setattr(devices, "world_size", lambda: 4)
+    trainer, batches = started()
+    work = 6 * matrix_parameters(trainer.model)
+    assert trainer.figures({"tokens_per_second": 10.0})["mfu"] == pytest.approx(work * 10 / 4 / 1e6)
+    trainer.precision = partial(torch.autocast, "cpu", torch.bfloat16)
+    assert trainer.figures({"tokens_per_second": 10.0})["mfu"] == pytest.approx(work * 10 / 4 / 2e6)
+    [row, _] = trainer.train(lambda _: batches, lambda _: {"loss": 1.0}, progress=False)
+    before = row["peak_memory"]
+    assert row["mfu"] > 0 and before > 50e6
+    held = torch.ones(60_000_000)
+    assert trainer.figures(row)["peak_memory"] > before + 0.8 * held.nbytes - 100e6
 
 
 # last, since PyTorch's optimisers take seconds to load
