@@ -480,12 +480,18 @@ from dotformer.support.modes import evaluating
 from dotformer.support.progress import Batch, Row
 
 
-def evaluate(model: nn.Module, batches: Iterable[Batch], pad_id: int = 0) -> Row:
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    pad_id: int = 0,
+    total: Callable[[Tensor], Tensor] = lambda sums: sums,
+) -> Row:
     """How well a model predicts targets, given the true ones before each.
 
     "loss" is in nats a token, without smoothing; "accuracy" the share of positions
     where the right token scores highest, "exact" the share of sentences in which it
-    always does. Raises ValueError when there is no batch.
+    always does. Several processes may share the batches, if `total` adds up their
+    sums. Raises ValueError when there is no batch.
     """
     loss, tokens, right, exact, sentences = 0.0, 0, 0, 0, 0
     with evaluating(model) as device:
@@ -496,8 +502,13 @@ def evaluate(model: nn.Module, batches: Iterable[Batch], pad_id: int = 0) -> Row
             hits, real = logits.argmax(dim=-1) == target, target != pad_id
             loss, tokens = loss + float(summed), tokens + int(count)
             right += int((hits & real).sum())
-            exact += int((hits | ~real).all(dim=1).sum())
-            sentences += len(target)
+            there = real.any(dim=1)
+            exact += int(((hits | ~real).all(dim=1) & there).sum())
+            sentences += int(there.sum())
+    sums = torch.tensor(
+        [loss, tokens, right, exact, sentences], dtype=torch.float64
+    )
+    loss, tokens, right, exact, sentences = total(sums).tolist()
     if not tokens:
         raise ValueError("nothing to evaluate: there is no batch")
     shares = {"accuracy": right / tokens, "exact": exact / sentences}
@@ -562,7 +573,7 @@ def pair_batches(
 # the clock. What `RunFolder` keeps, and how a run goes on from there, is the last part of this chapter.
 
 # %% tags=["export"] module="training"
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from dotformer.support.checkpoints import RunFolder, keep_random_state
@@ -613,7 +624,10 @@ class Trainer:
         tokens = self.count_targets(batches)
         if not tokens:
             raise ValueError("no target of these batches is real")
-        batches = [tuple(side.to(self.device) for side in one) for one in batches]
+        batches = [
+            tuple(side.to(self.device, non_blocking=True) for side in one)
+            for one in batches
+        ]
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
@@ -643,18 +657,18 @@ class Trainer:
         with keep_random_state(), RunFolder(folder) as run:
             torch.manual_seed(config.seed)
             place, history = run.load(model, optimizer, config)
-            data = stream(batches, place, config.accumulation_steps)
             steps, meter = steps_after(history, config.steps, progress), Meter()
-            for step, (place, group) in zip(steps, data, strict=False):
-                rate = config.learning_rate_at(step)
-                meter.add(*self.train_step(group, rate))
-                if step % config.validate_every == 0 or step == config.steps:
-                    row = meter.row(step, place, rate)
-                    row |= self.figures(row) | validation_row(validate(model))
-                    history.append(row)
-                    run.save(model, optimizer, config, place, history)
-                    meter = Meter()
-                    model.train()
+            with closing(stream(batches, place, config.accumulation_steps)) as data:
+                for step, (place, group) in zip(steps, data, strict=False):
+                    rate = config.learning_rate_at(step)
+                    meter.add(*self.train_step(group, rate))
+                    if step % config.validate_every == 0 or step == config.steps:
+                        row = meter.row(step, place, rate)
+                        row |= self.figures(row) | validation_row(validate(model))
+                        history.append(row)
+                        run.save(model, optimizer, config, place, history)
+                        meter = Meter()
+                        model.train()
         return history
 
 

@@ -289,10 +289,10 @@ assert least < 1.1 * seconds
 # Python takes to go through the parameters.
 #
 # A step also stops to wait. Whenever Python asks for a number, the device must have finished all before it, which is a
-# **host-device synchronisation**. `train_step` asks once, whether the norm of the gradient is finite. (The targets are
-# counted before they go to the device, and the loss stays there until it is logged.) On a CPU there is nothing to wait
-# for. A GPU has nothing to do from then until it is told what is next. [Below](#a-trainer-that-does-not-wait) is one
-# that need not ask.
+# **host-device synchronisation**. `train_step` makes a GPU wait once, to see whether the norm of the gradient is
+# finite. (The targets are counted before they go to the device, and the loss stays there until it is logged.) On a CPU
+# there is nothing to wait for. A GPU has nothing to do from then until it is told what is next.
+# [Below](#a-trainer-that-does-not-wait) is a trainer that need not ask.
 #
 # ## A ladder
 #
@@ -339,13 +339,19 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
     return [one for part in model.modules() for one in getattr(part, "layers", ())]
 
 
-def checkpoint_layers(model: nn.Module) -> None:
-    """Let each layer keep only its input, and compute the rest a second time.
+def prepare_layers(
+    model: nn.Module, compiled: bool = False, checkpointing: bool = False
+) -> None:
+    """Let a model's layers be compiled, one by one, or keep only their input.
 
-    After Chen and others (2016).
+    With `checkpointing` they compute the rest a second time, after Chen and others
+    (2016). Names of parameters stay.
     """
     for layer in layers_of(model):
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        if compiled:
+            layer.forward = torch.compile(layer.forward)
+        if checkpointing:  # outside, since it would keep the compiler out
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 def pad_vocabulary(model: Transformer, multiple: int) -> None:
@@ -361,19 +367,23 @@ def pad_vocabulary(model: Transformer, multiple: int) -> None:
     model.output.register_forward_hook(lambda _, __, logits: logits[..., :rows])
 
 
-def prefetch(batches: Callable[[], Iterable], pin: bool = False) -> DataLoader:
+def prefetch(
+    batches: Callable[[], Iterable], pin: bool = False, start: str | None = None
+) -> DataLoader:
     """The batches that a function gives, made by another process.
 
-    With `pin` they arrive in memory from which a GPU can copy by itself.
+    With `pin` they arrive in memory from which a GPU can copy by itself. `start` is
+    how the process starts: a fork, where there is one, knows what a notebook has
+    defined, but may hang if it is made beside NCCL.
     """
+    way = "fork" if hasattr(os, "fork") else None
     return DataLoader(
         Stream(batches),
         batch_size=None,
         num_workers=1,
         prefetch_factor=8,
         pin_memory=pin,
-        # where there is one, a process that knows what a notebook has defined
-        multiprocessing_context="fork" if hasattr(os, "fork") else None,
+        multiprocessing_context=start or way,
         generator=torch.Generator(),  # not PyTorch's global random numbers
     )
 
@@ -445,10 +455,7 @@ def configure(model: Transformer, setup: Setup) -> Transformer:
     for module in model.modules():
         if isinstance(module, MultiHeadAttention) and not setup.fused_attention:
             module.forward = partial(module.forward, need_weights=True)
-    if setup.checkpointing:
-        checkpoint_layers(model)
-    for layer in layers_of(model) if setup.compiled else ():
-        layer.compile()
+    prepare_layers(model, setup.compiled, setup.checkpointing)
     if setup.vocabulary_multiple > 1:
         pad_vocabulary(model, setup.vocabulary_multiple)
     return model
@@ -734,9 +741,9 @@ quiz.one_choice(
 #
 # What the ladder has taught goes into the trainer that `python -m dotformer train` uses. Its optimiser is fused, and it
 # asks the device for nothing while it takes a step. What about a gradient that is not finite? A fused optimiser can be
-# told on the device: where its `found_inf` is 1 it changes nothing. (`GradScaler` skips its steps so.) The loss of such
-# a step becomes NaN, and when the next row of the history is due, the training ends with an error. So an error comes
-# later than before, and still nothing is spoiled.
+# told on the device: where its `found_inf` is 1 it changes nothing. (So `GradScaler` skips steps, too.) The loss of
+# such a step becomes NaN, and when the next row of the history is due, the training ends with an error. So an error
+# comes later than before, and still nothing is spoiled.
 
 # %% tags=["export"] module="devices"
 from contextlib import nullcontext
@@ -771,8 +778,9 @@ def matrix_parameters(model: nn.Module) -> int:
 class FastTrainer(Trainer):
     """Trains as `Trainer` does, and asks a device for nothing during a step.
 
-    The optimizer is fused. A step whose gradient is not finite changes nothing, and
-    its loss is NaN: FloatingPointError follows when a row of the history is due.
+    Its optimizer must be fused. A step whose gradient is not finite changes
+    nothing, and its loss is NaN: FloatingPointError follows when a row of the
+    history is due (on a Mac's GPU, where nothing can be skipped, at once).
     """
 
     def __init__(
@@ -787,13 +795,16 @@ class FastTrainer(Trainer):
     def update(self, norm: Tensor) -> None:
         """Let the optimizer move the parameters, if the norm is finite."""
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        self.optimizer.found_inf = (~torch.isfinite(norm)).float()
+        self.spoiled = ~torch.isfinite(norm)
+        if self.device == "mps":
+            return super().update(norm)
+        self.optimizer.found_inf = self.spoiled.float()
         self.optimizer.step()
 
     def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
         """One step on several batches, as of one; summed loss, targets."""
         loss, tokens = super().train_step(batches, rate)
-        return loss.masked_fill(self.optimizer.found_inf > 0, torch.nan), tokens
+        return loss.masked_fill(self.spoiled, torch.nan), tokens
 
     def figures(self, row: Row) -> Row:
         """The MFU, by the speed of a large product; the most bytes in use."""
@@ -828,8 +839,9 @@ assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 #
 # The log of a run has tokens a second, the MFU, and the most memory that was in use. For the MFU a target costs 6 FLOPs
 # for each parameter of a matrix, 2 forward and 4 back, as if source and target were equally long and scores cost
-# nothing. The peak is that of one large product, measured as above, in the same precision. The configuration has two
-# more switches, `compile` and `checkpointing`, under `[training]`. On a GPU batches are prefetched.
+# nothing. The peak is that of one large product, measured as above, in the same precision; many papers take the maker's
+# figure, which is higher. The configuration has two more switches, `compile` and `checkpointing`, under `[training]`.
+# On a GPU batches are prefetched.
 
 # %% [markdown]
 # ## Attention without the score matrix

@@ -280,19 +280,19 @@ quiz.number(
 # their sum.
 #
 # That is all that the trainer of [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait) has to learn.
-# `DistributedTrainer` puts the model into an engine, takes its rows of each batch, counts the targets of all processes,
-# and divides by an $N$-th of them. The loop stays as it is.
+# `DistributedTrainer` puts the model into an engine, takes its rows of each batch, and divides by an $N$-th of the
+# targets of all. (It can count these by itself, since each process reads the whole batch.) The loop stays as it is.
+# Validation is shared in the same way: `evaluate_together` gives each process its rows, and sums what they have
+# counted.
 
 # %% tags=["export"] module="distributed"
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch.distributed as dist
-from dotformer.decoder import DecoderLayer
-from dotformer.devices import FastTrainer
-from dotformer.encoder import EncoderLayer
-from dotformer.support.progress import Batch
-from dotformer.training import TrainingConfig
+from dotformer.devices import FastTrainer, layers_of
+from dotformer.support.progress import Batch, Row
+from dotformer.training import TrainingConfig, evaluate
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -305,7 +305,9 @@ def replicate(model: nn.Module) -> nn.Module:
     The backward pass sends those that are ready while it computes the others. All
     begin with the parameters of rank 0. After Li and others (2020).
     """
-    return DistributedDataParallel(model, forward_sync_buffers=False)
+    return DistributedDataParallel(
+        model, forward_sync_buffers=False, gradient_as_bucket_view=True
+    )
 
 
 def shard(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
@@ -319,9 +321,8 @@ def shard(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
     for parameter in model.parameters():
         dist.broadcast(parameter.data, 0)
     mesh = init_device_mesh(torch.device(device).type, (dist.get_world_size(),))
-    for part in model.modules():
-        if isinstance(part, EncoderLayer | DecoderLayer):
-            fully_shard(part, mesh=mesh)
+    for layer in layers_of(model):
+        fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
 
@@ -353,12 +354,21 @@ def all_reduce(number: Tensor) -> Tensor:
     return summed
 
 
+def evaluate_together(
+    model: nn.Module, batches: Iterable[Batch], pad_id: int = 0
+) -> Row:
+    """`evaluate`, each process on its rows of each batch; all get the whole result."""
+    who = dist.get_rank(), dist.get_world_size(), pad_id
+    mine = (shard_batch(batch, *who) for batch in batches)
+    return evaluate(model, mine, pad_id, all_reduce)
+
+
 class DistributedTrainer(FastTrainer):
     """Several processes train one model, each on its rows of each batch.
 
-    The processes are a group; each has a copy of the model, or a shard of it. Each
-    validates on everything, and rank 0 writes into the folder, which all must see.
-    Any number of processes goes on with what any other has begun.
+    The processes are a group; each has a copy of the model, or a shard of it. Rank
+    0 writes into the folder, which all must see. Any number of processes goes on
+    with what any other has begun.
     """
 
     def __init__(
@@ -374,13 +384,14 @@ class DistributedTrainer(FastTrainer):
 
     def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
         """One step on this process's rows of several batches."""
+        self.targets = super().count_targets(batches)
         who = self.rank, self.world_size, self.config.pad_id
         mine = [shard_batch(batch, *who) for batch in batches]
         return super().train_step(mine, rate)
 
     def count_targets(self, batches: list[Batch]) -> int:
         """How many real targets there are in the batches of all processes."""
-        return int(all_reduce(torch.tensor(super().count_targets(batches))))
+        return self.targets  # each has seen all batches
 
     def accumulate_gradients(self, batches: list[Batch], tokens: float) -> Tensor:
         """Leave the sum of all processes' gradients; the summed loss of all.
@@ -391,7 +402,7 @@ class DistributedTrainer(FastTrainer):
         *first, last = batches
         with no_sync(self.model):
             summed = super().accumulate_gradients(first, share)
-        summed += super().accumulate_gradients([last], share)
+        summed = summed + super().accumulate_gradients([last], share)
         return all_reduce(summed)
 
 
@@ -526,7 +537,8 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # %% [markdown]
 # The first two stages are free. The gradients are reduce-scattered, so that each device has the complete sum of its
 # quarter; it updates that quarter, and the new parameters are all-gathered. These are the two phases of the all-reduce
-# that DDP makes anyway. Only ZeRO-3 pays, because it gathers the parameters once more.
+# that DDP makes anyway. Only ZeRO-3 pays, because it gathers the parameters once more. (That is so for one batch a
+# step. When gradients of several add up, ZeRO-2 must scatter each of them, or keep them whole.)
 #
 # ## What must be kept?
 #
@@ -819,7 +831,7 @@ for device, (y, color) in enumerate([(1.65, plots.BLUE), (0.55, plots.RED)]):
     )
 drawing.sum(6.1, 1.1)
 drawing.arrow((6.2, 1.1), (6.7, 1.1))
-drawing.text(6.95, 1.1, "output")
+drawing.text(7.02, 1.1, "output")
 drawing.text(6.35, 0.7, "all-reduce", color=plots.GREY, at="left", size=9)
 plt.show()
 
@@ -890,14 +902,16 @@ assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 # %% [markdown]
 # Output and all gradients are those of one process, to 64 bits' rounding. Attention is shared in the same way, by
 # heads: the columns of $W_Q$, $W_K$ and $W_V$ that belong to a head, and its rows of $W_O$ ([chapter
-# 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces forward and two back.
+# 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces forward and two back. (A bias
+# behind $W_2$ is added once, to the summed output. Dropout there must be the same in all, and inside the layer a
+# different one in each.)
 #
 # There are two more ways to cut. In **pipeline parallelism** ([Huang and others,
 # 2019](https://arxiv.org/abs/1811.06965)) each device has some of the *layers*, and only activations at the borders are
-# sent. For all to have work, a batch is cut into $m$ micro-batches that follow one another. At the beginning and at the
-# end some devices still wait, a share of $(N - 1) / (m + N - 1)$ of the time, the **bubble**. In **context
-# parallelism** ([Liu and others, 2023](https://arxiv.org/abs/2310.01889)) each device has some of the *positions*, and
-# the keys and values go around a ring, while each blends what it has seen so far, as [chapter
+# sent, and on the way back their gradients. To keep all busy, a batch is cut into $m$ micro-batches that follow one
+# another. At the beginning and at the end some devices still wait, a share of $(N - 1) / (m + N - 1)$ of the time, the
+# **bubble**. In **context parallelism** ([Liu and others, 2023](https://arxiv.org/abs/2310.01889)) each device has some
+# of the *positions*, and the keys and values go around a ring, while each blends what it has seen so far, as [chapter
 # 20](20_one_gpu.ipynb#attention-without-the-score-matrix)'s attention without the score matrix does it.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Left: pipeline parallelism, three devices as rows, time as columns. Four micro-batches, numbered 1 to 4, pass through the devices one step later each; two cells of every row are empty, the bubble. Right: context parallelism, four devices in a ring, each with a quarter of the positions; keys and values are passed on to the next."}}
@@ -945,24 +959,32 @@ plt.show()
 # connections of $W$ bytes per second.
 #
 # - **Data parallel**, with $b$ tokens a device: a model of $P$ parameters takes $6 P b / F$ seconds for forward and
-#   backward pass, and its gradients of 4 bytes take nearly $2 \cdot 4 P / W$ around a long ring. It is bound by
-#   communication where $b < \tfrac43 F / W$, whatever the model.
-# - **Tensor parallel**, for a feed-forward network of width $D$ and $4D$ on $N$ devices: forward $16 b D^2 / (N F)$
-#   seconds, and an all-reduce of $b D$ numbers of 2 bytes, $\frac{N - 1}{N} \, 4 b D / W$. It is bound where
-#   $D < \frac{N - 1}{4} F / W$, whatever the batch.
+#   backward pass, and its gradients of 4 bytes take nearly $2 \cdot 4 P / W$ around a long ring. They can hide behind
+#   the backward pass, two thirds of the work, if $b > 2 F / W$, whatever the (dense) model. Below $\tfrac43 F / W$ they
+#   take longer than all computation.
+# - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices: forward $24 b D^2 / (N F)$ seconds, and two
+#   all-reduces of $b D$ numbers of 2 bytes, $\frac{N - 1}{N} \, 8 b D / W$, which nothing hides. They take longer where
+#   $D < \frac{N - 1}{3} F / W$, whatever the batch.
 #
 # An H100 that reaches 40 percent of 989 TFLOP/s, with 200 GB/s:
 
 # %% tags=["nbval-check-output"]
 ratio = 0.4 * 989e12 / 200e9  # F / W
-print(f"data parallel: from {4 / 3 * ratio:,.0f} tokens a device")
-for n in (2, 8):
-    print(f"tensor parallel, {n} devices: from width {(n - 1) / 4 * ratio:,.0f}")
+print(f"data parallel: hidden from {2 * ratio:,.0f} tokens a device")
+bounds = {n: (n - 1) / 3 * ratio for n in (2, 8)}
+for n, width in bounds.items():
+    slower = (1 + width / 512) / n
+    print(
+        f"tensor parallel, {n} devices: as long as computing at width {width:,.0f};"
+    )
+    print(f"   a layer of width 512 takes {slower:.2f} times as long as on one")
+assert bounds[2] > 512 and (1 + bounds[2] / 512) / 2 > 1.1
 
 # %% [markdown]
-# The paper's model has width 512 and a batch of 25,000 targets. So eight devices can deal out its batch, 3,125 targets
-# each, but 64 cannot. To share its layers between two it is just wide enough, among eight far too narrow. Models of
-# width 8,192 are shared so, among the eight devices of one machine, and their batches are dealt out among machines.
+# The paper's batch has 25,000 targets, which are 3,125 for each of eight devices: nearly enough, and far too few for
+# each of 64. To share its layers does not pay even for two, because they are too narrow. Models of width 8,192 are
+# shared so, among the eight devices of one machine, and their batches are dealt out among machines.
+#
 #
 # ## What did the paper's run cost?
 #

@@ -80,15 +80,21 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
     return [one for part in model.modules() for one in getattr(part, "layers", ())]
 
 
-def checkpoint_layers(model: nn.Module) -> None:
-    """Let each layer keep only its input, and compute the rest a second time.
+def prepare_layers(
+    model: nn.Module, compiled: bool = False, checkpointing: bool = False
+) -> None:
+    """Let a model's layers be compiled, one by one, or keep only their input.
 
-    After Chen and others (2016).
+    With `checkpointing` they compute the rest a second time, after Chen and others
+    (2016). Names of parameters stay.
 
     Defined in chapter 20, "A ladder".
     """
     for layer in layers_of(model):
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        if compiled:
+            layer.forward = torch.compile(layer.forward)
+        if checkpointing:  # outside, since it would keep the compiler out
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 def pad_vocabulary(model: Transformer, multiple: int) -> None:
@@ -106,21 +112,25 @@ def pad_vocabulary(model: Transformer, multiple: int) -> None:
     model.output.register_forward_hook(lambda _, __, logits: logits[..., :rows])
 
 
-def prefetch(batches: Callable[[], Iterable], pin: bool = False) -> DataLoader:
+def prefetch(
+    batches: Callable[[], Iterable], pin: bool = False, start: str | None = None
+) -> DataLoader:
     """The batches that a function gives, made by another process.
 
-    With `pin` they arrive in memory from which a GPU can copy by itself.
+    With `pin` they arrive in memory from which a GPU can copy by itself. `start` is
+    how the process starts: a fork, where there is one, knows what a notebook has
+    defined, but may hang if it is made beside NCCL.
 
     Defined in chapter 20, "A ladder".
     """
+    way = "fork" if hasattr(os, "fork") else None
     return DataLoader(
         Stream(batches),
         batch_size=None,
         num_workers=1,
         prefetch_factor=8,
         pin_memory=pin,
-        # where there is one, a process that knows what a notebook has defined
-        multiprocessing_context="fork" if hasattr(os, "fork") else None,
+        multiprocessing_context=start or way,
         generator=torch.Generator(),  # not PyTorch's global random numbers
     )
 
@@ -173,10 +183,7 @@ def configure(model: Transformer, setup: Setup) -> Transformer:
     for module in model.modules():
         if isinstance(module, MultiHeadAttention) and not setup.fused_attention:
             module.forward = partial(module.forward, need_weights=True)
-    if setup.checkpointing:
-        checkpoint_layers(model)
-    for layer in layers_of(model) if setup.compiled else ():
-        layer.compile()
+    prepare_layers(model, setup.compiled, setup.checkpointing)
     if setup.vocabulary_multiple > 1:
         pad_vocabulary(model, setup.vocabulary_multiple)
     return model
@@ -257,8 +264,9 @@ def matrix_parameters(model: nn.Module) -> int:
 class FastTrainer(Trainer):
     """Trains as `Trainer` does, and asks a device for nothing during a step.
 
-    The optimizer is fused. A step whose gradient is not finite changes nothing, and
-    its loss is NaN: FloatingPointError follows when a row of the history is due.
+    Its optimizer must be fused. A step whose gradient is not finite changes
+    nothing, and its loss is NaN: FloatingPointError follows when a row of the
+    history is due (on a Mac's GPU, where nothing can be skipped, at once).
 
     Defined in chapter 20, "A trainer that does not wait".
     """
@@ -275,13 +283,16 @@ class FastTrainer(Trainer):
     def update(self, norm: Tensor) -> None:
         """Let the optimizer move the parameters, if the norm is finite."""
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        self.optimizer.found_inf = (~torch.isfinite(norm)).float()
+        self.spoiled = ~torch.isfinite(norm)
+        if self.device == "mps":
+            return super().update(norm)
+        self.optimizer.found_inf = self.spoiled.float()
         self.optimizer.step()
 
     def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
         """One step on several batches, as of one; summed loss, targets."""
         loss, tokens = super().train_step(batches, rate)
-        return loss.masked_fill(self.optimizer.found_inf > 0, torch.nan), tokens
+        return loss.masked_fill(self.spoiled, torch.nan), tokens
 
     def figures(self, row: Row) -> Row:
         """The MFU, by the speed of a large product; the most bytes in use."""

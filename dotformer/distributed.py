@@ -3,7 +3,7 @@
 Never edited by hand: edit the chapter, then `make tangle`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -14,12 +14,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from dotformer.decoder import DecoderLayer
-from dotformer.devices import FastTrainer
-from dotformer.encoder import EncoderLayer
-from dotformer.support.progress import Batch
+from dotformer.devices import FastTrainer, layers_of
+from dotformer.support.progress import Batch, Row
 from dotformer.support.shapes import shapes
-from dotformer.training import TrainingConfig
+from dotformer.training import TrainingConfig, evaluate
 
 
 @shapes
@@ -54,7 +52,9 @@ def replicate(model: nn.Module) -> nn.Module:
 
     Defined in chapter 21, "Ready-made engines".
     """
-    return DistributedDataParallel(model, forward_sync_buffers=False)
+    return DistributedDataParallel(
+        model, forward_sync_buffers=False, gradient_as_bucket_view=True
+    )
 
 
 def shard(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
@@ -70,9 +70,8 @@ def shard(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
     for parameter in model.parameters():
         dist.broadcast(parameter.data, 0)
     mesh = init_device_mesh(torch.device(device).type, (dist.get_world_size(),))
-    for part in model.modules():
-        if isinstance(part, EncoderLayer | DecoderLayer):
-            fully_shard(part, mesh=mesh)
+    for layer in layers_of(model):
+        fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
 
@@ -109,12 +108,24 @@ def all_reduce(number: Tensor) -> Tensor:
     return summed
 
 
+def evaluate_together(
+    model: nn.Module, batches: Iterable[Batch], pad_id: int = 0
+) -> Row:
+    """`evaluate`, each process on its rows of each batch; all get the whole result.
+
+    Defined in chapter 21, "Ready-made engines".
+    """
+    who = dist.get_rank(), dist.get_world_size(), pad_id
+    mine = (shard_batch(batch, *who) for batch in batches)
+    return evaluate(model, mine, pad_id, all_reduce)
+
+
 class DistributedTrainer(FastTrainer):
     """Several processes train one model, each on its rows of each batch.
 
-    The processes are a group; each has a copy of the model, or a shard of it. Each
-    validates on everything, and rank 0 writes into the folder, which all must see.
-    Any number of processes goes on with what any other has begun.
+    The processes are a group; each has a copy of the model, or a shard of it. Rank
+    0 writes into the folder, which all must see. Any number of processes goes on
+    with what any other has begun.
 
     Defined in chapter 21, "Ready-made engines".
     """
@@ -132,13 +143,14 @@ class DistributedTrainer(FastTrainer):
 
     def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
         """One step on this process's rows of several batches."""
+        self.targets = super().count_targets(batches)
         who = self.rank, self.world_size, self.config.pad_id
         mine = [shard_batch(batch, *who) for batch in batches]
         return super().train_step(mine, rate)
 
     def count_targets(self, batches: list[Batch]) -> int:
         """How many real targets there are in the batches of all processes."""
-        return int(all_reduce(torch.tensor(super().count_targets(batches))))
+        return self.targets  # each has seen all batches
 
     def accumulate_gradients(self, batches: list[Batch], tokens: float) -> Tensor:
         """Leave the sum of all processes' gradients; the summed loss of all.
@@ -149,5 +161,5 @@ class DistributedTrainer(FastTrainer):
         *first, last = batches
         with no_sync(self.model):
             summed = super().accumulate_gradients(first, share)
-        summed += super().accumulate_gradients([last], share)
+        summed = summed + super().accumulate_gradients([last], share)
         return all_reduce(summed)

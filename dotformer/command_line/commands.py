@@ -2,11 +2,12 @@
 
 import argparse
 import csv
+import multiprocessing
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
@@ -18,8 +19,8 @@ from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
 from dotformer.data.corpora import Pair
-from dotformer.devices import FastTrainer, checkpoint_layers, layers_of, prefetch
-from dotformer.distributed import DistributedTrainer
+from dotformer.devices import FastTrainer, prefetch, prepare_layers
+from dotformer.distributed import DistributedTrainer, evaluate_together
 from dotformer.generation import filter_logits, generate
 from dotformer.gpt import GPT
 from dotformer.modern import ModernCache, load_smollm2
@@ -31,6 +32,7 @@ from dotformer.support.checkpoints import RunFolder
 from dotformer.support.memory import memory_advice
 from dotformer.support.modes import matmul_precision
 from dotformer.support.processes import barrier, process_group, rank, world_size
+from dotformer.support.progress import Batch
 from dotformer.support.texts import passages
 from dotformer.training import cross_entropy, evaluate, pair_batches
 from dotformer.translation import bleu, chrf, exact_match
@@ -63,6 +65,12 @@ def device_named(name: str) -> str:
     return name
 
 
+def made_ahead(batches: Callable[[int], Iterable[Batch]], epoch: int) -> Iterable[Batch]:
+    """The batches of an epoch, made by a process that is no fork of this one, which may use NCCL."""
+    multiprocessing.set_forkserver_preload(["dotformer.training"])
+    return prefetch(partial(batches, epoch), pin=True, start="forkserver")
+
+
 def train_command(args: argparse.Namespace) -> None:
     """Train, or go on where the checkpoint is."""
     device = device_named(args.device)
@@ -90,23 +98,20 @@ def train_in_group(args: argparse.Namespace, device: str, patient: torch.distrib
         say(f"{len(pairs):,} pairs, {parameters:,} parameters, on {device}, in {folder}")
         say(f"going on after step {reached:,} of {config.steps:,}" if reached else f"{config.steps:,} steps to go")
     batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
-    if device == "cuda":
-        made, batches = batches, lambda epoch: prefetch(partial(made, epoch), pin=True)
-    validate = partial(evaluate, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
+    judge = evaluate_together if distributed else evaluate
+    validate = partial(judge, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
     progress = not args.quiet and sys.stderr is not None and sys.stderr.isatty()
     with matmul_precision("highest" if config.precision == "float32" else "high"):
         try:
-            if config.checkpointing:
-                checkpoint_layers(model)
-            for layer in layers_of(model) if config.compile else ():
-                layer.compile()
+            prepare_layers(model, config.compile, config.checkpointing)
             kind = partial(DistributedTrainer, sharded=args.shard) if distributed else FastTrainer
             trainer = kind(model, config, device)
             if config.compile:
                 trainer.criterion = torch.compile(cross_entropy)
             if config.precision == "bfloat16":
                 trainer.precision = partial(torch.autocast, device, torch.bfloat16)
-            history = trainer.train(batches, validate, folder, progress)
+            ahead = partial(made_ahead, batches) if device == "cuda" else batches
+            history = trainer.train(ahead, validate, folder, progress)
         except torch.OutOfMemoryError as error:
             if world_size() > 1:  # what follows computes with the whole model and the whole batch
                 raise MemoryError(str(error)) from error

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from dotformer.distributed import DistributedTrainer, shard, shard_batch
+from dotformer.distributed import DistributedTrainer, evaluate_together, shard, shard_batch
 from dotformer.support.checkpoints import Checkpoint, RunFolder
 from dotformer.support.progress import steps_after
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
@@ -76,7 +76,7 @@ def test_another_padding_and_a_process_that_is_not_there():
 
 
 def test_the_step_of_one_of_several_divides_by_its_part_of_all_targets(group, monkeypatch):
-    """Here one process takes itself for two, and so finds each of its targets twice, and half of the divisor."""
+    """Here one process takes itself for two: it computes its rows, and divides by half of all targets."""
     monkeypatch.setattr("dotformer.distributed.all_reduce", lambda number: 2 * number)
     [batch] = pair_batches(pairs(), max_tokens=100)
     config = replace(CONFIG, max_grad_norm=1e9)
@@ -84,9 +84,9 @@ def test_the_step_of_one_of_several_divides_by_its_part_of_all_targets(group, mo
     many.world_size = 2
     [(loss, tokens)] = [one.train_step([shard_batch(batch, 0, 2)], 0.0)]
     found, count = many.train_step([batch], 0.0)
-    assert (found.item(), count) == (pytest.approx(2 * loss.item()), 2 * tokens)
+    assert (found.item(), count) == (pytest.approx(2 * loss.item()), (batch[1][:, 1:] != 0).sum())
     for ours, theirs in zip(many.model.parameters(), one.model.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad)
+        torch.testing.assert_close(ours.grad, theirs.grad * tokens / (count / 2))
 
 
 @pytest.mark.parametrize("way", ["whole", "sharded"])
@@ -114,6 +114,27 @@ def test_only_the_last_batch_of_a_step_is_sent(way, group, monkeypatch):
         for ours, theirs in zip(network.parameters(), alone.model.parameters(), strict=True):
             whole = ours.grad.full_tensor() if way == "sharded" else ours.grad
             torch.testing.assert_close(whole, theirs.grad)
+
+
+# a validation
+
+
+@pytest.mark.parametrize(("count", "longest"), [(6, 20), (3, 8)])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_processes_that_share_a_validation_find_what_one_finds(world_size, count, longest):
+    """Also when some have no rows of a batch, or none at all."""
+    network, batches, sums = model(), list(pair_batches(pairs()[:count], max_tokens=longest)), []
+    parts = [[shard_batch(batch, rank, world_size) for batch in batches] for rank in range(world_size)]
+    for part in parts:
+        evaluate(network, part, total=lambda own: sums.append(own) or torch.ones(5))
+    for part in parts:
+        found = evaluate(network, part, total=lambda _: sum(sums))
+        assert found == pytest.approx(evaluate(network, batches), rel=1e-6)
+
+
+def test_a_validation_alone_in_a_group_is_that_of_one_process(group):
+    batches = list(pair_batches(pairs(), max_tokens=20))
+    assert evaluate_together(model(), batches) == evaluate(model(), batches)
 
 
 # a run, saved and gone on with

@@ -22,7 +22,7 @@ import torch.distributed.run
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from dotformer.distributed import DistributedTrainer, replicate, shard_batch
+from dotformer.distributed import DistributedTrainer, evaluate_together, replicate, shard_batch
 from dotformer.support import processes
 from dotformer.support.processes import process_group, rank, world_size
 from dotformer.training import Trainer, TrainingConfig, cross_entropy, evaluate, pair_batches
@@ -58,7 +58,8 @@ def pairs():
 def learn(what, way, folder):
     """Train to the end ("train"), or stop in step 14 ("stop"), or let the last process be killed there once ("die")."""
     data, taken = pairs(), count()
-    validate = partial(evaluate, batches=list(pair_batches(data[:20])))
+    judge = evaluate_together if torch.distributed.is_initialized() else evaluate
+    validate = partial(judge, batches=list(pair_batches(data[:20])))
 
     def batches(epoch):
         for batch in pair_batches(data, epoch, max_tokens=20):
