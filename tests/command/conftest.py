@@ -1,5 +1,6 @@
 """What the tests of the commands share: a corpus in files, a run that has been trained, and a way to call a command."""
 
+import gc
 import io
 import os
 import random
@@ -48,6 +49,10 @@ def called(*arguments):
         code = main([str(argument) for argument in arguments])
     except SystemExit as error:
         code = error.code
+    gc.collect()
+    ending = [t for t in threading.enumerate() if t.name == "QueueFeederThread"]  # of a loader that is shut down
+    for thread in ending:
+        thread.join(timeout=10)
     assert settings() == before
     return code
 
