@@ -745,12 +745,10 @@ quiz.several_choices(
 # and distance enters every score by itself, whereas added positions must be picked out by $W_Q$ and $W_K$. The values
 # are not turned, because only the scores need the distance.
 #
-# Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. For
-# longer texts their angles are rescaled (*position interpolation*, [Chen and others,
-# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others
-# subtract a multiple of the distance from each score ([ALiBi, Press and others,
-# 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order (*NoPE*; [chapter
-# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+# **By hand**, with one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the
+# query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product is
+# $0.093 - 0.746 = -0.654$, which is $\cos 4$. A hundred positions later they are $(0.185, 0.983)$ and
+# $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
 
 # %%
 rng = np.random.default_rng(8)
@@ -761,9 +759,24 @@ def rotary_score(t, s):
     return (query @ rotation_matrix(t, 16)) @ (key @ rotation_matrix(s, 16))
 
 
+for t, s in ((7, 3), (107, 103), (3, 7)):
+    print(f"query at {t}, key at {s}: {rotary_score(t, s):.3f}")
 assert np.isclose(rotary_score(7, 3), rotary_score(107, 103))  # the distance counts
 assert not np.isclose(rotary_score(7, 3), rotary_score(3, 7))  # and its sign
 assert np.isclose(rotary_score(5, 5), query @ key)  # no distance, no turn
+turned = [rotation_matrix(t, 2)[1] for t in (7, 3, 107, 103)]  # (0, 1), turned
+expected = [[0.657, 0.754], [0.141, -0.990], [0.185, 0.983], [0.623, -0.782]]
+assert np.allclose(turned, expected, atol=5e-4)
+assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
+
+# %% [markdown]
+#
+# Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. For
+# longer texts their angles are rescaled (*position interpolation*, [Chen and others,
+# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others
+# subtract a multiple of the distance from each score ([ALiBi, Press and others,
+# 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order (*NoPE*; [chapter
+# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %% [markdown]
 # ## Break it: one word at a time

@@ -595,9 +595,16 @@ quiz.number(
 # ## A model that has learnt to answer
 #
 # The task is small talk: 360 questions with one right answer each, ten about each of nine persons, with one of three
-# greetings or none. *Hi, how are you?* wants *I am fine*. *Is Ada tired?* wants *yes, Ada is*. *Why are they late?*
-# wants *who says they are late?* To answer, the model must find the person, turn *you* into *I*, and choose *am*, *is*
-# or *are*. A fifth of the questions is held out, and *Hi, how are you?* is among those.
+# greetings or none. Of *you* they are:
+#
+# | questions | answers |
+# |---|---|
+# | *how are you?* | *I am fine* |
+# | *are you fine?* and the same with *tired, happy, cold, late* | *yes, I am* |
+# | *why are you tired?* and the same with *happy, cold, late* | *who says I am tired?* and so on |
+#
+# To answer, the model must find the person, turn *you* into *I*, and choose *am*, *is* or *are*. A fifth of the
+# questions is held out, and *Hi, how are you?* is among those.
 
 # %% tags=["hide-input"]
 REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
@@ -736,10 +743,10 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # %% [markdown]
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
 # greeting, so it is enough to remember the rest: test data that also appear, exactly or nearly, in the training data
-# are called **contaminated**. Hold out whole *topics* instead: a person with a state, under every greeting, and with
-# *why*. If *you* and *tired* never stood in one question, what does the model say to *why are you tired*? To combine
-# what was seen in different examples is called **compositional generalisation**. *Are you tired* is easier: the answer,
-# *yes, I am*, does not name the state.
+# are called **contaminated**. Hold out whole *topics* instead: a person with a state, under every greeting, with *why*
+# and without (or a person with *how*). If *you* and *tired* never stood in one question, what does the model say to
+# *why are you tired*? To combine what was seen in different examples is called **compositional generalisation**. *Are
+# you tired* is easier: the answer, *yes, I am*, does not name the state.
 #
 # **Predict first.** What share of such answers is right? A program has trained nine models on each of the two kinds of
 # split, every one with a seed and a split of its own (`python -m benchmarks.answers`, a minute; the folded cell holds

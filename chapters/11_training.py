@@ -323,20 +323,21 @@ quiz.number(
 # %% [markdown]
 # Warm-up guards the beginning. **Gradient clipping** guards the rest. Take all gradients of the model as one long
 # vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$
-# of norm 5 becomes $(0.6, 0.8)$. The direction stays. Does Adam not divide the size out anyway? Of the typical
-# gradient, yes. But let one batch have a gradient of a hundred times the usual size. It outweighs everything else in
-# $m$, so that for some twenty steps the model follows this one batch. And it stays in $v$. For one parameter whose
-# gradient usually has the square 1, the root of $v$ is $\sqrt{0.98 + 0.02 \cdot 100^2} = 14$ at first, and 200 steps
-# later still $\sqrt{1 + 0.98^{200} \cdot 200} = 2.1$, so steps stay too short long after $m$ has forgotten the batch.
-# Clipped to the usual norm, this batch counts like any other, and $v$ stays near 1.
+# of norm 5 becomes $(0.6, 0.8)$. The direction stays. Does Adam not divide the size out anyway? Only that of a typical
+# gradient. Let one batch have a gradient of a hundred times the usual size. It outweighs everything else in $m$, so
+# that for some twenty steps the model follows this one batch. And it stays in $v$. For one parameter whose gradient
+# usually has the square 1, the root of $v$ is $\sqrt{0.98 + 0.02 \cdot 100^2} = 14$ at first, and 200 steps later still
+# $\sqrt{1 + 0.98^{200} \cdot 200} = 2.1$, so steps stay too short long after $m$ has forgotten the batch. Clipped to
+# the usual norm, this batch counts like any other, and $v$ stays near 1.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
-# asking for it. The older way is **L2 regularisation**: add $\frac{\lambda}{2} \lVert \theta \rVert^2$ to the loss, and
-# so $\lambda \theta$ to the gradient. For plain gradient descent the two are the same. In Adam they are not, because
-# Adam would divide $\lambda \theta$ by $\sqrt v$ as well, and parameters with large gradients would hardly decay.
-# **AdamW** therefore takes the decay out of the gradient, and does it separately from Adam's step,
-# $\theta \leftarrow \theta - \eta \lambda \theta$, which is called *decoupled*. Most models of today are trained with
-# AdamW, usually without decay of biases and norms. The paper used none, and neither does our trainer.
+# asking for it. The older way is **L2 regularisation**: with $\theta$ for all parameters and $\lambda$ for the
+# strength, add $\frac{\lambda}{2} \lVert \theta \rVert^2$ to the loss, and so $\lambda \theta$ to the gradient. For
+# plain gradient descent the two are the same. In Adam they are not, because Adam would divide $\lambda \theta$ by
+# $\sqrt v$ as well, and parameters with large gradients would hardly decay. **AdamW** therefore takes the decay out of
+# the gradient, and does it separately from Adam's step, $\theta \leftarrow \theta - \eta \lambda \theta$ with the
+# learning rate $\eta$, which is called *decoupled*. Most models of today are trained with AdamW, usually without decay
+# of biases and norms. The paper used none, and neither does our trainer.
 #
 # ## One step from several batches
 #
@@ -843,8 +844,8 @@ plt.show()
 
 # %% [markdown]
 # **Adam.** Both optimisers get everything right at some learning rate, SGD at one thirty times as high. Over a tenfold
-# range of learning rates Adam gets more than 99 percent, SGD more than 96; at their highest both get nothing right. So
-# this small model does not need Adam. Large transformers do. Why is debated ([Zhang and others,
+# range of learning rates Adam gets more than 99 percent, SGD more than 96; at the highest learning rate tried, each
+# gets nothing right. So this small model does not need Adam. Large transformers do. Why is debated ([Zhang and others,
 # 2020](https://arxiv.org/abs/1912.03194); [Kunstner and others, 2023](https://arxiv.org/abs/2304.13960)).
 #
 # **Warm-up.** At the chapter's learning rate it makes no difference. At the double one it saves steps: 99 percent are
@@ -859,19 +860,19 @@ plt.show()
 # of the way up, at 0.0003, too low for this model, and has not begun to fall. It was made for 100,000 steps. So a
 # schedule must fit the length of the run. And averaging the last checkpoints does what small last steps do: it brings
 # the inverse square root to 100 percent. The paper did the same. Each checkpoint lies a little beside the lowest point,
-# in a direction that depends on its last few batches, and in the mean such directions cancel. What is averaged are
-# parameters, of one run, and not predictions. In a run that is still improving the mean is worse than the end, because
-# older checkpoints are worse.
+# in a direction that depends on its last few batches, and in the mean such directions cancel. One averages the
+# parameters of one run, not predictions. In a run that is still improving the mean is worse than the end, because older
+# checkpoints are worse.
 #
-# **Label smoothing.** A model that does what is asked gives the right token $0.9 + 0.1 / 334 = 0.9003$, and then its
-# perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number of right answers is the same with and
-# without it. In the paper it cost perplexity and helped translation. There several words may be right; a number has one
-# name.
+# **Label smoothing.** A model that fits the smoothed target exactly gives the right token the probability
+# $0.9 + 0.1 / 334 = 0.9003$, and then its perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number
+# of right answers is the same with and without it. In the paper it cost perplexity and helped translation. There
+# several words may be right; a number has one name.
 #
 # So here a learning rate outside a tenfold range of good ones, or a schedule that never reaches one, costs many right
 # answers; a schedule that does not settle costs one in a hundred; the rest cost time, a few in a thousand, or nothing.
-# But nearly every recipe ends at 100 percent, so in the end this easy task cannot tell them apart. It tells only which
-# are faster.
+# But nearly every recipe ends at 99 percent or more, so in the end this easy task cannot tell them apart. It tells only
+# which are faster.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a schedule. The linear ones reach the top by step 300 and stay there. One over the root reaches it as soon, but keeps dropping by some percent. With the paper's schedule the curves have only begun to rise at step 400 and end between 66 and 87 percent."}}
 figure, axes = plt.subplots(figsize=(6.4, 3.2))
@@ -1110,11 +1111,12 @@ assert all(torch.equal(one, other) for one, other in both)
 # sentences and the same dropout. On a GPU some sums are taken in an order that varies, and their last bits with it. The
 # book's tests do the same at every batch in turn, and with programs that are killed while they save.
 #
-# The five things are in one file, the **checkpoint**. `RunFolder` replaces it only once the new file is complete (it is
-# written beside the old one and then renamed), and writes a checksum into it, so that a file damaged by a faulty disk
-# is refused before anything has changed. Its format is [safetensors](https://huggingface.co/docs/safetensors), which
-# holds named tensors and a text, and, unlike a pickle, cannot hold a program. The model with the lowest validation loss
-# is kept beside it, in `model.safetensors`.
+# The five things, and the configuration, are in one file, the **checkpoint**. (With another configuration the run
+# refuses to go on.) `RunFolder` replaces it only once the new file is complete (it is written beside the old one and
+# then renamed), and writes a checksum into it, so that a file damaged by a faulty disk is refused before anything has
+# changed. Its format is [safetensors](https://huggingface.co/docs/safetensors), which holds named tensors and a text,
+# and, unlike a pickle, cannot hold a program. The model with the lowest validation loss is kept beside it, in
+# `model.safetensors`.
 #
 # ### Break it: the parameters are enough
 #

@@ -175,12 +175,11 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are $-1.010$ and $-0.973$, and the long one wins.
 #
 # The function below keeps the `beam` likeliest hypotheses of each sentence; to a model these are rows like any others,
-# and `select` makes several rows of one. Three details decide whether a search is right:
+# and `select` makes several rows of one. Three details decide what it finds:
 #
 # - For each hypothesis it considers `beam` + 1 continuations, because one may be the end, which does not go on.
-# - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Otherwise every
-#   hypothesis could end at every step with some tiny probability, and after a few steps the list would be full of
-#   sentences that end too early.
+# - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
+#   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
 # - A sentence is done when `beam` hypotheses have ended (so that there are as many to return) and no live one can beat
 #   the best of them. (A hypothesis that has fallen out of the beam might have beaten it.) What is the most that a live
 #   one could reach? Its further words can at best have probability 1, and add 0. And a negative sum comes closest to 0

@@ -206,11 +206,35 @@ print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 #
 # **Predict first.** Draw FLOP/s over arithmetic intensity. Which two lines bound all work whose data comes from memory?
 
-# %% tags=["plot"] mystnb={"image": {"alt": "FLOP/s over FLOPs per byte, both logarithmic. A grey line rises straight and then is flat. The sum of two matrices lies on the rising part, at its left end. Products of small matrices lie below the rising part or on it, products of large ones near the flat part."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "FLOP/s over FLOPs per byte, both logarithmic. A grey line rises straight and then is flat. The sum of two matrices lies on the rising part, at its left end. Products of small matrices lie below the rising part or on it, products of large ones near the flat part. Softmax, layer norm, Adam and the matrix of one token lie near the rising part or below, the projection of many tokens near the flat one."}}
+from torch import nn
+from torch.nn import functional as F
+
 sizes = (8, 16, 32, 64, 128, 256, 512)
 a, b = (torch.randn(1 << 24, device=device) for _ in range(2))
 there = torch.empty_like(a)  # where the sum will be
 added = len(a) / median(benchmark(lambda: torch.add(a, b, out=there), device))
+rows, out = a.view(-1, 512), there.view(-1, 512)
+tokens, matrix = a[: 1536 * 512].view(-1, 512), b[: 512**2].view(512, 512)
+parameter = nn.Parameter(a.clone())
+parameter.grad = b.clone()
+adam = torch.optim.Adam([parameter], fused=True)
+n = len(a)
+parts = {  # work, FLOPs and bytes
+    "softmax": (lambda: torch.softmax(rows, -1, out=out), 5 * n, 8 * n),
+    "layer norm": (lambda: F.layer_norm(rows, (512,)), 8 * n, 8 * n),
+    "Adam": (adam.step, 12 * n, 28 * n),
+    "one token": (lambda: a.view(-1, 2048) @ b[:2048], 2 * n, 4 * n),
+    "projection": (
+        lambda: tokens @ matrix,
+        2 * 1536 * 512**2,
+        4 * (2 * 1536 * 512 + 512**2),
+    ),
+}
+measured_parts = {
+    name: (flops / moved, flops / median(benchmark(work, device)))
+    for name, (work, flops, moved) in parts.items()
+}
 throughputs = [matmul_throughput(device, n) for n in sizes]
 figure, axes = plt.subplots(figsize=(6.4, 3.6))
 intensity = np.geomspace(1 / 16, 200, 200)
@@ -221,15 +245,24 @@ for n, throughput in zip(sizes, throughputs, strict=True):
     axes.annotate(f"{n}", (n / 6, throughput), (5, -11), textcoords="offset points")
 axes.loglog([1 / 12], [added], "o", color=plots.RED)
 axes.annotate("sum", (1 / 12, added), (7, -6), textcoords="offset points")
+places = {"softmax": (7, -2), "layer norm": (7, -5), "Adam": (-14, 7)}
+places |= {"one token": (-22, -17), "projection": (-10, 9)}
+for name, dot in measured_parts.items():
+    axes.loglog(*dot, "s", color=plots.TEAL, ms=5)
+    axes.annotate(name, dot, places[name], textcoords="offset points", size=9)
 axes.set(xlabel="arithmetic intensity (FLOPs per byte)", ylabel="FLOP/s")
 plt.show()
 
 # %% [markdown]
 # The picture is called a **roofline**. The grey line is the limit: on the left as many FLOPs as the bandwidth allows,
 # on the right as many as the arithmetic can do. The red dot is the sum, the blue ones are products, with their size
-# beside them. The smallest lie far below even this line: to start any work at all takes a microsecond or more, its
-# **launch overhead**, and in that time a matrix of 8 rows is long finished. So there are three ways to be slow: to
-# compute much, to move much, or to do very little very often.
+# beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do a few FLOPs for each
+# number; to generate one token multiplies a matrix by a *vector*, half a FLOP per byte; and the projection of 1,536
+# tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for. (Adam's can lie above the
+# line, presumably because it writes where it has just read, which a copy does not.) The smallest lie far below even
+# this line: to start any work at all takes a microsecond or more, its **launch overhead**, and in that time a matrix of
+# 8 rows is long finished. So there are three ways to be slow: to compute much, to move much, or to do very little very
+# often.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -718,6 +751,11 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 # flat, as if the model had learnt all it can. So parameters stay in float32, and the optimiser's moments with them, and
 # only products are rounded. That is called **mixed precision**, and it is what `torch.autocast` does.
 # `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`.
+#
+# GPUs go further. **FP8** has 4 bits of exponent and 3 of mantissa, or 5 and 2 for gradients ([Micikevicius and others,
+# 2022](https://arxiv.org/abs/2209.05433)). That is so little that each block of numbers needs a scale of its own, and
+# DeepSeek-V3 was trained so ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)). With 4 bits, blocks of 16 or 32
+# numbers share a scale ([Rouhani and others, 2023](https://arxiv.org/abs/2310.10537)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -837,6 +875,10 @@ assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 # optimiser need not. (That number lies on the CPU, so it costs Python's time and no wait.) What is left counts the
 # targets and checks the masks. A training does both before the batch goes to a GPU, or not at all there.
 #
+# What remains of the waiting is the other way round: a GPU waits for Python to launch its next kernel. **CUDA graphs**
+# record all launches of a step, and repeat them by one call (`torch.compile(mode="reduce-overhead")`), where shapes
+# stay the same.
+#
 # The log of a run has tokens a second, the MFU, and the most memory that was in use. For the MFU a target costs 6 FLOPs
 # for each parameter of a matrix, 2 forward and 4 back, as if source and target were equally long and scores cost
 # nothing. The peak is that of one large product, measured as above, in the same precision; many papers take the maker's
@@ -938,7 +980,9 @@ for block in (1, 7, 128, 300):
 #
 # The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
 # *memory-efficient* one and cuDNN's. On CUDA, FlashAttention takes no mask such as our model always passes, so there
-# one of the others runs. Only where none of them can does PyTorch write the scores out.
+# one of the others runs. Only where none of them can does PyTorch write the scores out (its *math* way). For a mask of
+# one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/): one says in a Python function which key a
+# query may see, or how its score changes, and `torch.compile` makes a fused kernel of it.
 #
 # ### Is fused attention an approximation?
 #

@@ -796,9 +796,26 @@ assert seconds[10_000] < 100 * seconds[10]
 assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 
 # %% [markdown]
-# A thousand times as many numbers as ten take a few times as long at most: most of that time is latency. So biases and
-# gains, none of which has many more than a thousand numbers here, should not be sent one by one. That is why gradients
-# travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
+# A thousand times as many numbers as ten take a few times as long at most: most of that time is latency. The usual
+# model of a message's cost is a straight line, $t = \alpha + \text{bytes} / \beta$, with the latency $\alpha$ and the
+# bandwidth $\beta$. Take $\alpha$ from the first row and $\beta$ from the last, and see what it says of the two
+# between:
+
+# %%
+latency = seconds[10]
+per_byte = (seconds[10_000_000] - latency) / (4 * 10_000_000)
+print(f"latency {1e6 * latency:.0f} µs, bandwidth {1e-9 / per_byte:.1f} GB/s")
+for size in (10_000, 256 * 1024):
+    said, taken = latency + 4 * size * per_byte, seconds[size]
+    print(
+        f"{size:>10,} numbers: said {1e3 * said:.2f} ms, measured {1e3 * taken:.2f}"
+    )
+    assert said / 8 < taken < 8 * said
+
+# %% [markdown]
+# The line gives the order of magnitude. (At $\alpha \beta$ bytes a message costs as much for its bytes as for being one
+# at all.) So biases and gains, none of which has many more than a thousand numbers here, should not be sent one by one.
+# That is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
 #
 # ## Share a layer
 #

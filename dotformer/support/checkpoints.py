@@ -209,8 +209,8 @@ class RunFolder:
         """Put model, optimiser and random state back to a checkpoint; see `load`."""
         path = self.path / "checkpoint.safetensors"
         for name, value in asdict(config).items():
-            if saved.config.get(name) != value:
-                raise ValueError(f"{path} was made with {name} = {saved.config.get(name)!r}, not {value!r}")
+            if saved.config.get(name, value) != value:  # an earlier version may not have had it
+                raise ValueError(f"{path} was made with {name} = {saved.config[name]!r}, not {value!r}")
         own, found = named_tensors(model), tensors_under("model.", saved.tensors)
         sizes = [{name: (t.shape, t.dtype) for name, t in tensors.items()} for tensors in (own, found)]
         if sizes[0] != sizes[1] or saved.shape != shape_of(model):
