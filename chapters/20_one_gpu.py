@@ -13,7 +13,7 @@
 # them one on top of the other, like the rungs of a ladder, and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 50 minutes to read, and 25 more for the exercises. No GPU is needed: what is said about GPUs can be tried on one, by
+# 60 minutes to read, and 25 more for the exercises. No GPU is needed: what is said about GPUs can be tried on one, by
 # running this notebook there.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
@@ -32,10 +32,10 @@ transformer_map(built=20)
 # ## How much work is a step?
 #
 # Nearly all of its arithmetic is matrix products, and those can be counted on paper. A matrix of 2 rows and 3 columns,
-# times one of 3 rows and 4 columns, has 2 · 4 entries. Each is a dot product of 3 numbers: 3 multiplications and 3
-# additions, if the first is added to 0. That makes $2 \cdot 2 \cdot 3 \cdot 4 = 48$ **FLOPs**, floating-point
-# operations, of which a multiplication and an addition are two. A GFLOP is a billion of them, and a TFLOP a thousand
-# GFLOPs. (FLOP/s is a speed: FLOPs per second.)
+# times one of 3 rows and 4 columns, has 2 · 4 entries. Each is a dot product of two vectors of 3 numbers: 3
+# multiplications and 3 additions, if the first is added to 0. That makes $2 \cdot 2 \cdot 3 \cdot 4 = 48$ **FLOPs**,
+# floating-point operations, of which a multiplication and an addition are two. A GFLOP is a billion of them, and a
+# TFLOP a thousand GFLOPs. (FLOP/s is a speed: FLOPs per second.)
 #
 # PyTorch can count too: it watches products while they run.
 
@@ -155,9 +155,9 @@ quiz.number(
 # %% [markdown]
 # ## How fast could it be?
 #
-# Two numbers of a machine decide. Its **peak compute** says how many FLOPs it does in a second, and its **memory
-# bandwidth** how many bytes it moves in a second between memory and its arithmetic units, in GB/s. Whichever takes
-# longer decides. Measure both: the first with a matrix product, the second with a copy.
+# Two properties of a machine set the limit. Its **peak compute** says how many FLOPs it does in a second, and its
+# **memory bandwidth** how many bytes it moves in a second between memory and its arithmetic units, in GB/s. Whichever
+# takes longer decides. Measure both: the first with a matrix product, the second with a copy.
 #
 # The clock is `benchmark`, one of the book's helpers: the seconds of each of some repetitions, after one to warm up. A
 # GPU is handed its work and reports back later, so the clock has to **synchronize** before each reading: to wait for
@@ -313,13 +313,13 @@ for name, cost in profile_operators(step, device):
 assert least < 1.1 * seconds
 
 # %% [markdown]
-# At full speed the products would take a part of the step. The share of the peak that the products of a model reach is
-# its **model FLOPs utilisation** (MFU): here the second time divided by the first. In the list the products are `mm`
-# and `addmm`, without and with a bias: they are smaller than the one that was measured, and may reach less of the
-# speed, as in the figure. Attention's products are inside its own fused operator. The others move many bytes for little
-# arithmetic: the softmax over 6,001 logits and its gradient, for example. We have counted none of that, and yet it
-# takes time. Much more is too small to be listed, and adds up. Most of the optimiser is among that; its line is what
-# Python takes to go through the parameters.
+# At full speed the products would take only a part of the step. The share of the peak that the products of a model
+# reach is its **model FLOPs utilisation** (MFU): here the second time divided by the first. In the list the products
+# are `mm` and `addmm`, without and with a bias: they are smaller than the one that was measured, and may reach less of
+# the speed, as in the figure. Attention's products are inside its own fused operator. The others move many bytes for
+# little arithmetic: the softmax over 6,001 logits and its gradient, for example. We have counted none of that, and yet
+# it takes time. Much more is too small to be listed, and adds up, most of the optimiser among it. (Its own line is what
+# Python takes to go through the parameters.)
 #
 # A step also stops to wait. Whenever Python asks for a number, the device must have finished all before it, which is a
 # **host-device synchronisation**. `train_step` makes a GPU wait once, to see whether the norm of the gradient is
@@ -349,7 +349,7 @@ assert least < 1.1 * seconds
 # (Activations are what the forward pass leaves for the backward pass.) Dropout is off, because two kernels would drop
 # different entries. The learning rate is 0, so that every step finds the same model.
 #
-# Four rungs are a call or an argument of PyTorch's. Three need a few lines. **Activation checkpointing** wraps a
+# Most rungs are a call or an argument of PyTorch's. Three need a few lines. **Activation checkpointing** wraps a
 # layer's forward pass: only its input is kept, and the backward pass computes the rest once more. A padded vocabulary
 # is a matter of the output matrix, which gets rows of zeros when the model is set up; so do the embeddings that share
 # it. The logits of those rows are cut off before the softmax. And a loader of PyTorch's prefetches: another process
@@ -466,8 +466,8 @@ def rungs() -> dict[str, dict[str, Any]]:
 
 
 # %% [markdown]
-# (The last rung goes back to batches that are held on the device, so compare it with *larger batch*.) What a setup says
-# about the model is done once: an attention that is not fused is asked for its weights at every call ([chapter
+# (The last rung goes back to batches that are held on the device, so compare it with *larger batch*.) Changes to the
+# model are made once: an attention that is not fused is asked for its weights at every call ([chapter
 # 7](07_learning.ipynb#let-the-machine-do-it)), and layers are compiled one by one, so that those of one kind share a
 # program. The rest belongs to the step. It is `train_step` of [chapter 11](11_training.ipynb), whose optimiser,
 # precision and loss are replaced where the setup says so. `autocast` rounds the factors of products to bfloat16, and
@@ -593,9 +593,9 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 #
 # Then the speeds. They belong to one core of one CPU; yours will differ. Where a median lies between the quartiles of
 # the rung before, the difference may be chance. tf32 belongs to certain GPUs, so what its line shows is chance. bf16
-# gains four tenths. Fused attention loses a quarter, and compiling gains a seventh on top of the rung that lost it, and
-# costs seconds before its first step. So bf16, with attention written out, is the fastest rung on this CPU. In practice
-# one leaves out a rung that loses.
+# gains four tenths. Fused attention loses a quarter. Compiling, on top of that, gains a seventh, and costs seconds
+# before its first step. So bf16, with attention written out, is the fastest rung on this CPU. In practice one leaves
+# out a rung that loses.
 #
 # Fused AdamW is a loss by that rule, of 9 percent: its median is 149 ms, and the quartiles before are 133 and 144. The
 # four after it change by 3 percent or less, which may be chance. (A step of the larger batch takes four times as long
@@ -754,7 +754,7 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 #
 # GPUs go further. **FP8** has 4 bits of exponent and 3 of mantissa, or 5 and 2 for gradients ([Micikevicius and others,
 # 2022](https://arxiv.org/abs/2209.05433)). That is so little that each block of numbers needs a scale of its own, and
-# DeepSeek-V3 was trained so ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)). With 4 bits, blocks of 16 or 32
+# DeepSeek-V3 was trained this way ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)). With 4 bits, blocks of 32
 # numbers share a scale ([Rouhani and others, 2023](https://arxiv.org/abs/2310.10537)).
 
 # %% tags=["quiz"]
@@ -777,11 +777,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## A trainer that does not wait
 #
-# What the ladder has taught goes into the trainer that `python -m dotformer train` uses. Its optimiser is fused, and it
-# asks the device for nothing while it takes a step. What about a gradient that is not finite? A fused optimiser can be
-# told on the device: where its `found_inf` is 1 it changes nothing. (So `GradScaler` skips steps, too.) The loss of
-# such a step becomes NaN, and when the next row of the history is due, the training ends with an error. So an error
-# comes later than before, and still nothing is spoiled.
+# What the ladder has taught goes into the trainer that `python -m dotformer train` uses. Its optimiser is fused. On
+# this CPU that was no gain, but on a GPU it saves launches, and lets a step ask the device for nothing. What about a
+# gradient that is not finite? A fused optimiser can be told on the device: where its `found_inf` is 1 it changes
+# nothing. (So `GradScaler` skips steps, too.) The loss of such a step becomes NaN, and when the next row of the history
+# is due, the training ends with an error. So an error comes later than before, and still nothing is spoiled.
 
 # %% tags=["export"] module="devices"
 from contextlib import nullcontext
@@ -969,8 +969,8 @@ query, key, value = (rng.normal(size=(n, 16)) * 5 for n in (50, 300, 300))
 expected, _ = scaled_dot_product_attention(query, key, value)
 for block in (1, 7, 128, 300):
     error = np.abs(blockwise_attention(query, key, value, block) - expected).max()
-    print(f"blocks of {block:3}: the same, to within 1e-12")
     assert error < 1e-12
+    print(f"blocks of {block:3}: the same, to within 1e-12")
 
 # %% [markdown]
 # That is what `F.scaled_dot_product_attention` does where it can, in one fused kernel. A block of keys and values is

@@ -13,7 +13,7 @@
 # several machines. You can tell whether many compute what one would have computed, and what communication costs them.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
-# needed: processes of one machine stand for devices. It takes about 45 minutes to read, and 35 more for the exercises.
+# needed: processes of one machine stand for devices. It takes about 60 minutes to read, and 35 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -46,7 +46,8 @@ transformer_map(built=21)
 #
 # This is the *mean of means* of [chapter 11](11_training.ipynb#break-it-the-mean-of-means), and what helped there helps
 # here. Divide every summed loss by the real targets *of all processes*, and then *add* the gradients. So the processes
-# exchange two things: a number before the backward pass, and the gradients after it.
+# need two things of one another: a number before the backward pass (unless each sees the whole batch, and counts for
+# itself), and the gradients after it.
 
 # %% tags=["export"] module="distributed"
 import torch
@@ -78,9 +79,8 @@ def shard_batch(
 
 
 # %% [markdown]
-# A process's rows are its **shard** of the batch. They are dealt out like cards: every sentence is with one process,
-# and with one only. The batches are formed first and dealt out afterwards, so two processes see the same batches as
-# one.
+# A process's rows are its **shard** of the batch. They are dealt out like cards: each sentence goes to exactly one
+# process. The batches are formed first and dealt out afterwards, so two processes see the same batches as one.
 #
 # ## What do they communicate?
 #
@@ -485,8 +485,8 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # gathered once: $2 \cdot 0.65 + 0.35 = 1.65$.) What does a process send? An all-reduce has both phases of the ring, an
 # all-gather and a reduce-scatter one each, and in each phase a process sends half of the tensor. That makes 2 halves of
 # the model with DDP, and $1.65 + 1 = 2.65$ halves with FSDP, 1.3 times as much. With small embeddings it would be 3
-# halves, 1.5 times as much. For that a process keeps, from one step to the next, half of the parameters, of their
-# gradients and of Adam's moments. FSDP pays with communication for memory.
+# halves, 1.5 times as much. For that a process keeps, from one step to the next, half of the parameters (the last row),
+# and with them half of their gradients and of Adam's moments. FSDP pays with communication for memory.
 #
 # On the right the step is made of 4 batches, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)). Sums can wait: `no_sync` lets each process add its
@@ -535,10 +535,10 @@ plt.show()
 assert list(bytes_kept.values()) == [16, 10, 7, 4]
 
 # %% [markdown]
-# The first two stages are free. The gradients are reduce-scattered, so that each device has the complete sum of its
-# quarter; it updates that quarter, and the new parameters are all-gathered. These are the two phases of the all-reduce
-# that DDP makes anyway. Only ZeRO-3 pays, because it gathers the parameters once more. (That is so for one batch a
-# step. When gradients of several add up, ZeRO-2 must scatter each of them, or keep them whole.)
+# The first two stages cost no communication. The gradients are reduce-scattered, so that each device has the complete
+# sum of its quarter; it updates that quarter, and the new parameters are all-gathered. These are the two phases of the
+# all-reduce that DDP makes anyway. Only ZeRO-3 pays, because it gathers the parameters once more. (That is so for one
+# batch a step. When gradients of several add up, ZeRO-2 must scatter each of them, or keep them whole.)
 #
 # ## What must be kept?
 #
@@ -645,8 +645,8 @@ for name in ("1 process", "2, one of them killed"):
 
 # %% [markdown]
 # No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell. A process may also hang. It has not
-# died then, so nobody notices. Whoever waits for it gives up after ten minutes (the `timeout` of the group; on GPUs,
-# NCCL then ends the process). That is a failure like any other, and all are started again.
+# died then, so nobody notices. Whoever waits for it gives up after ten minutes (the `timeout` that the command gives
+# its group; on GPUs, NCCL then ends the process). That is a failure like any other, and all are started again.
 #
 # ## The same command
 #
@@ -774,7 +774,7 @@ assert (
 
 # %%
 def time_all_reduce():
-    """Seconds for an all-reduce of so many numbers, the median of some."""
+    """Median seconds for an all-reduce, by how many numbers it sums."""
     dist.all_reduce(torch.ones(1))  # the first takes longer
     medians = {}
     for size, rounds in ((10, 50), (10_000, 50), (256 * 1024, 50), (10_000_000, 7)):
@@ -917,10 +917,10 @@ assert apart < 1e-12
 assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 
 # %% [markdown]
-# Output and all gradients are those of one process, to 64 bits' rounding. Attention is shared in the same way, by
+# Output and all gradients are those of one process, up to float64 rounding. Attention is shared in the same way, by
 # heads: the columns of $W_Q$, $W_K$ and $W_V$ that belong to a head, and its rows of $W_O$ ([chapter
 # 6](06_many_heads.ipynb#heads-are-a-sum)). So a layer of an encoder needs two all-reduces forward and two back. (A bias
-# behind $W_2$ is added once, to the summed output. Dropout there must be the same in all, and inside the layer a
+# after $W_2$ is added once, to the summed output. Dropout there must be the same in all, and inside the layer a
 # different one in each.)
 #
 # There are two more ways to cut. In **pipeline parallelism** ([Huang and others,
@@ -976,18 +976,21 @@ plt.show()
 # connections of $W$ bytes per second.
 #
 # - **Data parallel**, with $b$ tokens a device: a model of $P$ parameters takes $6 P b / F$ seconds for forward and
-#   backward pass, and its gradients of 4 bytes take nearly $2 \cdot 4 P / W$ around a long ring. They can hide behind
-#   the backward pass, two thirds of the work, if $b > 2 F / W$, whatever the (dense) model. Below $\tfrac43 F / W$ they
-#   take longer than all computation.
-# - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices: forward $24 b D^2 / (N F)$ seconds, and two
-#   all-reduces of $b D$ numbers of 2 bytes, $\frac{N - 1}{N} \, 8 b D / W$, which nothing hides. They take longer where
-#   $D < \frac{N - 1}{3} F / W$, whatever the batch.
+#   backward pass, and its gradients of 4 bytes take $2 \frac{N - 1}{N} \, 4 P / W$ around a ring of $N$. They can hide
+#   behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / W$, whatever the (dense) model.
+# - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices: forward $24 b D^2 / (N F)$ seconds (without
+#   the scores), and two all-reduces of $b D$ numbers of 2 bytes, $\frac{N - 1}{N} \, 8 b D / W$, which nothing hides.
+#   They take longer where $D < \frac{N - 1}{3} F / W$, whatever the batch.
 #
 # An H100 that reaches 40 percent of 989 TFLOP/s, with 200 GB/s:
 
 # %% tags=["nbval-check-output"]
 ratio = 0.4 * 989e12 / 200e9  # F / W
-print(f"data parallel: hidden from {2 * ratio:,.0f} tokens a device")
+for n in (8, 64):
+    hidden = 2 * (n - 1) / n * ratio
+    print(
+        f"data parallel, {n:2} devices: hidden from {hidden:,.0f} tokens a device"
+    )
 bounds = {n: (n - 1) / 3 * ratio for n in (2, 8)}
 for n, width in bounds.items():
     slower = (1 + width / 512) / n
@@ -1000,7 +1003,7 @@ assert bounds[2] > 512 and (1 + bounds[2] / 512) / 2 > 1.1
 # %% [markdown]
 # The paper's batch has 25,000 targets, which are 3,125 for each of eight devices: nearly enough, and far too few for
 # each of 64. To share its layers does not pay even for two, because they are too narrow. Models of width 8,192 are
-# shared so, among the eight devices of one machine, and their batches are dealt out among machines.
+# shared this way, among the eight devices of one machine, and their batches are dealt out among machines.
 #
 #
 # ## What did the paper's run cost?
@@ -1036,10 +1039,10 @@ for name, (config, steps, hours) in models.items():
 assert [round(100 * share) for share in shares.values()] == [29, 42]
 
 # %% [markdown]
-# Counted, the work is less than half of the estimate. What do 29 and 42 percent say? Both counts are of the same hours,
-# so their quotient is the **model FLOPs utilisation** (MFU): of what the eight could do, that much went into the
-# products of the model. (We have not counted products with padding, which are work too. And the 9.5 is itself an
-# estimate, the paper's, of what a P100 sustains with 32 bits.) Where the rest went nobody has measured. [Chapter
+# Counted, the work is less than half of the estimate. What do 29 and 42 percent say? Both are of the same hours, so
+# their quotient is the **model FLOPs utilisation** (MFU): of what the eight could do, that much went into the products
+# of the model. (We have not counted products with padding, which are work too. And the 9.5 is itself an estimate, the
+# paper's, of what a P100 sustains with 32 bits.) Where the rest went nobody has measured. [Chapter
 # 20](20_one_gpu.ipynb#where-does-it-go) found sums, norms and other memory-bound work, and here it is communication,
 # too. The larger model does better, as one would expect of larger products.
 #
@@ -1104,7 +1107,7 @@ with torch.device("meta"):  # shapes without numbers
 assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 
 # %% [markdown]
-# What took eight devices half a day would take one of today's less than an hour, if the assumptions hold. Eight are 7.6
+# What took eight devices half a day would take a single H100 less than an hour, if the assumptions hold. Eight are 7.6
 # times as fast, and 64 only 9.3 times: the gradient does not become smaller when the work does, and most of the 2.5
 # milliseconds of communication finds nothing to overlap with. Whoever uses more devices has to give them a larger
 # batch. That is another training: steps are fewer, their learning rate must be found again, and from some size on a
@@ -1300,11 +1303,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# Many processes train one model if each takes a shard of every batch and they all-reduce the number of targets before
-# the backward pass and the gradients after it. Divided by the targets of all, the sum is what one process would have
-# computed, and in a ring each sends less than twice the gradient for it. What does not fit is kept in shards, which
-# takes more communication, and what dies is started again from the last checkpoint. How much faster it gets depends on
-# the work between two sums.
+# Many processes train one model if each takes a shard of every batch, divides by the targets of all, and they
+# all-reduce the gradients. The sum is what one process would have computed, and in a ring each sends less than twice
+# the gradient for it. What does not fit is kept in shards, which takes more communication, and what dies is started
+# again from the last checkpoint. How much faster it gets depends on the work between two sums.
 #
 # **Sources.** Figures of the paper: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), table 2, sections
 # 5.1, 5.2 and 6.1. Model, gradients and optimiser state in shards: [Rajbhandari and others
