@@ -8,8 +8,8 @@ axis wide enough that its best value lies inside. Then it is judged on the test 
 half as many steps. Kept are the share of right answers to each task, beside three rules that never look at what is
 asked, and how many answers are the rule's; how often attention points at a fact that the answer follows from, beside
 chance and two simple rules; whose answer is given when the state of a line is another story's; and what is written
-instead of the answer. Takes an hour and a half of one
-core. Whatever is done is kept in book/measurements/reading.json, and not done again.
+instead of the answer. Takes an hour and a half of one core. Whatever is done is kept in book/measurements/reading.json,
+and not done again.
 """
 
 import re

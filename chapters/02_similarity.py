@@ -261,6 +261,10 @@ for word, vector in zip(words, vectors, strict=True):
 assert abs(cosine_similarity(tea, coffee) - 15 / np.sqrt(13 * 18)) < 1e-12
 assert round(cosine_similarity(tea, coffee), 3) == 0.981
 assert round(cosine_similarity(tea, train), 3) == 0.135
+assert (
+    round(dot(tea, coffee) * np.linalg.norm(tea) / np.linalg.norm(coffee), 1)
+    == 12.7
+)
 assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 
 # %% [markdown]

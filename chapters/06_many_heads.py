@@ -117,6 +117,11 @@ plt.show()
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
     two_heads, 0, atol=1e-9
 )
+rng = np.random.default_rng(0)  # names that fill all 16 numbers
+first, last = rng.standard_normal((2, 2000, 16))
+narrow = rng.standard_normal((2, 16, 8))
+both = np.hstack([first @ narrow[0], last @ narrow[1]])
+assert abs(share_missed(both, np.hstack([first, last])) - 0.5) < 0.03
 
 # %% [markdown]
 # ## Two heads by hand

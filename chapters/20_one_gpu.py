@@ -259,10 +259,9 @@ plt.show()
 # beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do a few FLOPs for each
 # number; to generate one token multiplies a matrix by a *vector*, half a FLOP per byte; and the projection of 1,536
 # tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for. (Adam's can lie above the
-# line, presumably because it writes where it has just read, which a copy does not.) The smallest lie far below even
-# this line: to start any work at all takes a microsecond or more, its **launch overhead**, and in that time a matrix of
-# 8 rows is long finished. So there are three ways to be slow: to compute much, to move much, or to do very little very
-# often.
+# line: a copy is not the fastest way to move bytes.) The smallest lie far below even this line: to start any work at
+# all takes a microsecond or more, its **launch overhead**, and in that time a matrix of 8 rows is long finished. So
+# there are three ways to be slow: to compute much, to move much, or to do very little very often.
 
 # %% tags=["quiz"]
 quiz.one_choice(

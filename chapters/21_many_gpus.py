@@ -823,7 +823,7 @@ for size in (10_000, 256 * 1024):
 # dealt out? Then a *matrix* can be shared (**tensor parallelism**, [Shoeybi and others,
 # 2019](https://arxiv.org/abs/1909.08053)). Take the feed-forward network, $\operatorname{relu}(x W_1) \, W_2$. Cut
 # $W_1$ between columns: each device then computes half of the hidden numbers, and applies the ReLU to them by itself.
-# Cut $W_2$ between rows, so that each multiplies just the hidden numbers that it has. That gives two summands of the
+# Cut $W_2$ between rows, so that each multiplies only the hidden numbers that it has. That gives two summands of the
 # output:
 #
 # $$\operatorname{relu}(x W_1) \, W_2 = \operatorname{relu}(x W_1^{(1)}) \, W_2^{(1)} + \operatorname{relu}(x W_1^{(2)}) \, W_2^{(2)}$$

@@ -1,6 +1,5 @@
 """The memory of a training step: what it keeps for the backward pass, and what to shrink when it does not fit."""
 
-import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,12 @@ def peak_memory(device: str) -> int:
     """The most bytes that have been in use: on a CUDA device those of tensors, elsewhere all of this process."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
+    if sys.platform == "win32":
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset
+    import resource  # which Windows does not have
+
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else 1024 * most  # Linux counts in KiB
 
