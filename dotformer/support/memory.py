@@ -11,13 +11,11 @@ from dotformer.support.checkpoints import keep_random_state
 
 
 def peak_memory(device: str) -> int:
-    """The most bytes that have been in use: on a CUDA device those of tensors, elsewhere all of this process."""
+    """The most bytes that have been in use: on a CUDA device those of tensors, elsewhere all of this process (0 on Windows)."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     if sys.platform == "win32":
-        import psutil
-
-        return psutil.Process().memory_info().peak_wset
+        return 0
     import resource  # which Windows does not have
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
