@@ -11,7 +11,7 @@ from dotformer.support.checkpoints import keep_random_state
 
 
 def peak_memory(device: str) -> int:
-    """The most bytes that have been in use: on a CUDA device those of tensors, elsewhere all of this process (0 on Windows)."""
+    """The most bytes that have been in use: of tensors on a CUDA device, else of this process; 0 where Windows is."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     if sys.platform == "win32":
