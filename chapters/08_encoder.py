@@ -365,6 +365,31 @@ for x, y, name, color in [
 figure.tight_layout()
 plt.show()
 
+
+# %% tags=["hide-input"]
+def along_the_line(step, seed):
+    """The gradient at the words after each of DEPTHS, without what attention hands back."""
+    torch.manual_seed(seed)
+    x = start = torch.randn(50, 16, 64, requires_grad=True)
+    sizes = []
+    for depth in range(max(DEPTHS) + 1):
+        if depth in DEPTHS:
+            d_x = torch.randn_like(x)
+            d_x = torch.autograd.grad(x, start, d_x / d_x.norm(), retain_graph=True)
+            sizes.append(d_x[0].norm().item())
+        attend = random_attention()
+        x = step(x, lambda y, attend=attend: attend(y).detach())
+    return sizes
+
+
+print("of the gradient, along the line alone")
+print("layers   " + "".join(f"{depth:8}" for depth in DEPTHS))
+line = {}
+for name in ("post-norm", "pre-norm"):
+    line[name] = np.mean([along_the_line(steps[name], s) for s in range(5)], axis=0)
+    print(f"{name:9}" + "".join(f"{size:8.3f}" for size in line[name]))
+assert np.allclose(line["pre-norm"], 1) and 0.001 < line["post-norm"][-1] < 0.002
+
 # %% [markdown]
 # Either norm stops the explosion. The first panel is the surprise (attention only; feed-forward networks would slow
 # this down): post-norm keeps words apart no better than adding alone, or worse, and pre-norm much better. Why? Most of
@@ -376,6 +401,10 @@ plt.show()
 # divides by that; what is left is 1 and 0.07. In a pre-norm stack the word's own part is never scaled down, and what is
 # added to it stays bounded, however large the stream, because the norm comes first. After 24 layers an entry has size
 # 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, as much as at the start.
+#
+# And the way back? The numbers under the figure leave out what comes back through attention. Along the line, pre-norm
+# hands on the whole gradient, at any depth. With post-norm each norm takes its part, and after 24 layers a thousandth
+# or two is left: what reaches the words has come through the attentions, and depends on how those are scaled.
 #
 # So much for stacks before training. This favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will
 # twelve layers that learn, below; most deep models of today are pre-norm. The price: the larger the stream, the less a

@@ -1066,12 +1066,54 @@ assert max(run["loss"][-1] for run in few["none"]) < 0.001
 # The schedule is not on the list, as it is a function of the step. Nor is the order of the sentences, which follows
 # from seed and epoch. What can be computed again need not be kept.
 #
-# Now stop a run that saves every 5 steps, when step 13 asks for its batch.
+# In PyTorch that is one dictionary, and back again:
 
 # %%
 import tempfile
 
 
+def save_run(path, trainer, place, history):
+    run = {
+        "parameters": trainer.model.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "random": torch.get_rng_state(),
+        "position": place,
+        "history": history,
+    }
+    torch.save(run, path)
+
+
+def load_run(path, trainer):
+    run = torch.load(path, weights_only=True)
+    trainer.model.load_state_dict(run["parameters"])
+    trainer.optimizer.load_state_dict(run["optimizer"])
+    torch.set_rng_state(run["random"])
+    return run["position"], run["history"]
+
+
+def take_steps(trainer, first, last):
+    for batch in data[first:last]:
+        trainer.train_step([batch], rate=1e-3)
+
+
+data, path = list(batches(0)), Path(tempfile.mkdtemp()) / "run.pt"
+trainer = Trainer(fresh(dropout=0.1), config)
+take_steps(trainer, 0, 5)
+save_run(path, trainer, (0, 5), [])
+take_steps(trainer, 5, 10)
+
+resumed = Trainer(fresh(seed=99, dropout=0.1), config)
+(epoch, done), _ = load_run(path, resumed)
+take_steps(resumed, done, 10)
+both = zip(trainer.model.parameters(), resumed.model.parameters(), strict=True)
+assert all(torch.equal(one, other) for one, other in both)
+
+# %% [markdown]
+# Ten steps, or five, a stop and five more: every parameter is equal to the last bit. The `Trainer` does the same. Stop
+# one that saves every 5 steps, when step 13 asks for its batch.
+
+
+# %%
 class PowerCut(Exception):
     """Somebody has tripped over the cable."""
 
@@ -1107,16 +1149,16 @@ both = zip(resumed.parameters(), never_stopped.parameters(), strict=True)
 assert all(torch.equal(one, other) for one, other in both)
 
 # %% [markdown]
-# Every parameter is equal to the last bit. The two steps after step 10 were lost and made again, with the same
-# sentences and the same dropout. On a GPU some sums are taken in an order that varies, and their last bits with it. The
-# book's tests do the same at every batch in turn, and with programs that are killed while they save.
+# Equal again. The two steps after step 10 were lost and made again, with the same sentences and the same dropout. On a
+# GPU some sums are taken in an order that varies, and their last bits with it. The book's tests do the same at every
+# batch in turn, and with programs that are killed while they save.
 #
 # The five things, and the configuration, are in one file, the **checkpoint**. (With another configuration the run
 # refuses to go on.) `RunFolder` replaces it only once the new file is complete (it is written beside the old one and
 # then renamed), and writes a checksum into it, so that a file damaged by a faulty disk is refused before anything has
 # changed. Its format is [safetensors](https://huggingface.co/docs/safetensors), which holds named tensors and a text,
-# and, unlike a pickle, cannot hold a program. The model with the lowest validation loss is kept beside it, in
-# `model.safetensors`.
+# and cannot hold a program. (`torch.save` writes a pickle, which can: hence `weights_only=True`.) The model with the
+# lowest validation loss is kept beside it, in `model.safetensors`.
 #
 # ### Break it: the parameters are enough
 #

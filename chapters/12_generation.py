@@ -185,11 +185,21 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 #   one could reach? Its further words can at best have probability 1, and add 0. And a negative sum comes closest to 0
 #   under the largest divisor, the penalty of `max_length` tokens.
 #
-# In the code, `live` has an entry for each row: the number of its sentence, its sum of logarithms, its tokens. After
-# the first word of the example these are $(0, \ln 0.5, [\text{a}])$ and $(0, \ln 0.4, [\text{the}])$. `candidates`
-# holds for each sentence what may come next, as (sum, row that is continued, token), among them
-# $(\ln 0.36, 1, \text{tea})$ and $(\ln 0.2, 0, \text{cup})$. `ranked` puts the largest sum first, and the best two that
-# have not ended become the next `live`.
+# Here is step 2 of the example, name by name as in the code. There is one sentence, number 0:
+#
+# | name | what it is | in step 2 |
+# |---|---|---|
+# | `live` | sentence, sum, tokens of each row | $(0, \ln 0.5, [\text{a}])$, $(0, \ln 0.4, [\text{the}])$ |
+# | `best` | each row's `beam` + 1 best tokens | *cup* 0.4, *pot* 0.35, *tea* 0.25; *tea* 0.9, *cup* 0.1 |
+# | `candidates[0]` | sum, row, token | $(\ln 0.2, 0, \text{cup})$, $(\ln 0.175, 0, \text{pot})$, ..., $(\ln 0.36, 1, \text{tea})$, ... |
+# | `ranked` | the same, best first | $(\ln 0.36, 1, \text{tea})$, $(\ln 0.2, 0, \text{cup})$, ... |
+# | `going` | the best two that are no end | these two |
+# | `select(...)` | rows of the state to keep | 1, 0: now *the* stands first |
+# | `tokens` | what is fed next | *tea*, *cup* |
+# | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
+#
+# In step 3 the best of both rows is the end. Neither goes on, so `going` is empty, two have ended, and the search is
+# done.
 
 # %% tags=["export"] module="generation"
 from typing import NamedTuple
@@ -265,6 +275,24 @@ assert np.isclose(hypotheses[0].score, np.log(0.36) / (8 / 6) ** 0.6)
 assert np.allclose(
     [length_penalty(3, 0.6), length_penalty(6, 0.6)], [1.188, 1.439], atol=5e-4
 )
+
+
+# %% tags=["proof"]
+class Watched(Table):
+    """A `Table` that notes what it is fed, and which rows are kept."""
+
+    def step(self, tokens):
+        noted.append(text_of(tokens))
+        return super().step(tokens)
+
+    def select(self, rows):
+        noted.append(rows.tolist())
+        super().select(rows)
+
+
+noted = []
+beam_search(Watched(), max_length=5, beam=2)
+assert noted == ["<bos>", [0, 0], "a the", [1, 0], "tea cup", []]
 
 # %% [markdown]
 # Beam search is a heuristic: a beginning that has fallen out of the beam is gone. But if the beam is wide enough to
