@@ -386,7 +386,7 @@ def prepare_layers(
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
-def pad_vocabulary(model: Transformer, multiple: int) -> None:
+def pad_vocabulary(model: nn.Module, multiple: int) -> None:
     """Add rows of zeros to a model's output matrix, up to a multiple, for speed.
 
     Embeddings that share it get them too. The model computes the same.
@@ -415,6 +415,7 @@ def prefetch(
         num_workers=1,
         prefetch_factor=8,
         pin_memory=pin,
+        persistent_workers=True,  # asked again, the same process makes them
         multiprocessing_context=start or way,
         generator=torch.Generator(),  # not PyTorch's global random numbers
     )
@@ -881,8 +882,9 @@ assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 # The log of a run has tokens a second, the MFU, and the most memory that was in use. For the MFU a target costs 6 FLOPs
 # for each parameter of a matrix, 2 forward and 4 back, as if source and target were equally long and scores cost
 # nothing. The peak is that of one large product, measured as above, in the same precision; many papers take the maker's
-# figure, which is higher. The configuration has two more switches, `compile` and `checkpointing`, under `[training]`.
-# On a GPU batches are prefetched.
+# figure, which is higher. The configuration has more switches: `compile` and `checkpointing` under `[training]`, and
+# `multiple = 64` under `[tokens]`, which pads the vocabulary. On a GPU batches are prefetched, by one process for the
+# whole run.
 
 # %% [markdown]
 # ## Attention without the score matrix

@@ -97,7 +97,7 @@ def prepare_layers(
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
-def pad_vocabulary(model: Transformer, multiple: int) -> None:
+def pad_vocabulary(model: nn.Module, multiple: int) -> None:
     """Add rows of zeros to a model's output matrix, up to a multiple, for speed.
 
     Embeddings that share it get them too. The model computes the same.
@@ -130,6 +130,7 @@ def prefetch(
         num_workers=1,
         prefetch_factor=8,
         pin_memory=pin,
+        persistent_workers=True,  # asked again, the same process makes them
         multiprocessing_context=start or way,
         generator=torch.Generator(),  # not PyTorch's global random numbers
     )

@@ -5,14 +5,17 @@ Never edited by hand: edit the chapter, then `make tangle`.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Int
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import swap_tensors
 
 from dotformer.devices import FastTrainer, layers_of
 from dotformer.support.progress import Batch, Row
@@ -37,7 +40,7 @@ def shard_batch(
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"there is no rank {rank} among {world_size} processes")
-    source, target = (side[rank::world_size] for side in batch)
+    source, target = (side.tensor_split(world_size)[rank] for side in batch)
     if not len(source):
         source, target = (side[:1].clone() for side in batch)
         target[:, 1:] = pad_id
@@ -57,22 +60,54 @@ def replicate(model: nn.Module) -> nn.Module:
     )
 
 
-def shard(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
+def shard(
+    model: nn.Module,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> nn.Module:
     """A model, changed in place, of which each process keeps a shard on its device.
 
     A layer of a transformer is gathered before it is used, and freed after; what
     belongs to no layer stays whole between the passes. Gradients become their mean,
-    and each process keeps its shard of that. All begin with the parameters of rank
-    0. After Rajbhandari and others (2020).
+    and each process keeps its shard of that. With a `dtype` layers are gathered and
+    compute in that, and gradients are added up in float32.
+
+    All begin with the parameters of rank 0; on other ranks the model may be on the
+    meta device. No device holds the whole. After Rajbhandari and others (2020).
 
     Defined in chapter 21, "Ready-made engines".
     """
-    for parameter in model.parameters():
-        dist.broadcast(parameter.data, 0)
+    whole = []
+    for tensor in (*model.parameters(), *model.buffers()):
+        whole.append(tensor.detach())
+        empty = torch.empty_like(tensor, device="meta")
+        swap_tensors(tensor, like(tensor, empty))
     mesh = init_device_mesh(torch.device(device).type, (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy(dtype, dtype and torch.float32)
     for layer in layers_of(model):
-        fully_shard(layer, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    policy = replace(policy, output_dtype=dtype and torch.float32)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    for tensor in (*model.parameters(), *model.buffers()):
+        start = whole.pop(0)
+        if start.is_meta:
+            start = torch.empty_like(start, device=device)
+        start = start.to(device)
+        if isinstance(tensor, DTensor):  # rank 0 sends each its shard
+            start = distribute_tensor(start, mesh, tensor.placements)
+        else:
+            dist.broadcast(start, 0)
+            start = start.clone()  # the engine may still hold what it has sent
+        swap_tensors(tensor, like(tensor, start))
+    return model
+
+
+def like(tensor: Tensor, other: Tensor) -> Tensor:
+    """The other tensor, as a parameter if the first is one.
+
+    Defined in chapter 21, "Ready-made engines".
+    """
+    return nn.Parameter(other) if isinstance(tensor, nn.Parameter) else other
 
 
 @contextmanager
@@ -136,8 +171,11 @@ class DistributedTrainer(FastTrainer):
         config: TrainingConfig,
         device: str = "cpu",
         sharded: bool = False,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        model = shard(model, device) if sharded else replicate(model.to(device))
+        model = (
+            shard(model, device, dtype) if sharded else replicate(model.to(device))
+        )
         super().__init__(model, config, device)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 

@@ -44,7 +44,8 @@ CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default
               "babi", "summaries" or "parallel", and the arguments of the function of that name in dotformer.data,
               dotformer.parsing or dotformer.reading; parallel: train, validation, test = ["SOURCE", "TARGET"], text
               files with a sentence a line, named from where CONFIG.toml lies
-  [tokens]    vocab_size = 10000, shared = false (one tokenizer for both sides)
+  [tokens]    vocab_size = 10000, shared = false (one tokenizer for both sides), multiple = 1 (64 fills the rows of the
+              output matrix up to a multiple of 64, which a GPU multiplies faster; the model computes the same)
   [model]     kind = "transformer", "recurrent", "gpt", "modern", "facts" or "copying", and the fields of
               TransformerConfig (as for the last two), RecurrentConfig, GPTConfig or ModernConfig; "gpt", "modern" and
               "copying" need shared = true in [tokens], and "copying" share_embeddings = true
@@ -65,10 +66,22 @@ def device_named(name: str) -> str:
     return name
 
 
-def made_ahead(batches: Callable[[int], Iterable[Batch]], epoch: int) -> Iterable[Batch]:
-    """The batches of an epoch, made by a process that is no fork of this one, which may use NCCL."""
+def numbered(batches: Callable[[int], Iterable[Batch]], epoch: Tensor) -> Iterable[Batch]:
+    """The batches of the epoch whose number a tensor holds."""
+    return batches(int(epoch))
+
+
+def made_ahead(batches: Callable[[int], Iterable[Batch]]) -> Callable[[int], Iterable[Batch]]:
+    """The batches of each epoch, made by one process for all, which is no fork of this one, since this may use NCCL."""
     multiprocessing.set_forkserver_preload(["dotformer.training"])
-    return prefetch(partial(batches, epoch), pin=True, start="forkserver")
+    shared = torch.zeros((), dtype=torch.long).share_memory_()
+    loader = prefetch(partial(numbered, batches, shared), pin=True, start="forkserver")
+
+    def ahead(epoch: int) -> Iterable[Batch]:
+        shared.fill_(epoch)
+        return loader
+
+    return ahead
 
 
 def train_command(args: argparse.Namespace) -> None:
@@ -85,10 +98,15 @@ def train_in_group(args: argparse.Namespace, device: str, patient: torch.distrib
         raise ValueError("one process has no shards of a model: use torchrun")
     if rank() > 0:
         barrier(patient)
-    run = Run.begin(args.config, args.output or Path("runs", args.config.stem))
+    folder = args.output or Path("runs", args.config.stem)
+    if rank() > 0 and not (folder / "config.json").exists():
+        raise ValueError(f"rank {rank()} does not see what rank 0 has written to {folder}")
+    run = Run.begin(args.config, folder)
     say = (lambda _: None) if args.quiet or rank() > 0 else partial(print, flush=True)
-    translator, config, folder = run.translator(), run.training, run.folder
-    model, reached = translator.model, RunFolder(run.folder).reached()
+    with torch.device("meta" if args.shard and rank() > 0 else "cpu"):  # rank 0 gives each process its shard
+        translator = run.translator()
+    config, model = run.training, translator.model
+    reached = RunFolder(folder).reached()
     pairs, held_out = run.encode_part(translator, "train"), run.encode_part(translator, "validation")
     run.save(translator)
     if rank() == 0:
@@ -104,13 +122,14 @@ def train_in_group(args: argparse.Namespace, device: str, patient: torch.distrib
     with matmul_precision("highest" if config.precision == "float32" else "high"):
         try:
             prepare_layers(model, config.compile, config.checkpointing)
-            kind = partial(DistributedTrainer, sharded=args.shard) if distributed else FastTrainer
+            dtype = torch.bfloat16 if config.precision == "bfloat16" else None
+            kind = partial(DistributedTrainer, sharded=args.shard, dtype=dtype) if distributed else FastTrainer
             trainer = kind(model, config, device)
             if config.compile:
                 trainer.criterion = torch.compile(cross_entropy)
             if config.precision == "bfloat16":
                 trainer.precision = partial(torch.autocast, device, torch.bfloat16)
-            ahead = partial(made_ahead, batches) if device == "cuda" else batches
+            ahead = made_ahead(batches) if device == "cuda" else batches
             history = trainer.train(ahead, validate, folder, progress)
         except torch.OutOfMemoryError as error:
             if world_size() > 1:  # what follows computes with the whole model and the whole batch

@@ -19,6 +19,7 @@ from dotformer.command_line.models import FIXED, MODELS, check_kind, longest_tex
 from dotformer.data import corpora
 from dotformer.data.babi import babi
 from dotformer.data.summaries import summaries
+from dotformer.devices import pad_vocabulary
 from dotformer.parsing import craft, trees
 from dotformer.reading import stories
 from dotformer.support.files import replacing
@@ -34,10 +35,14 @@ def parallel(train: list[str], validation: list[str], test: list[str]) -> corpor
 
 @dataclass(frozen=True)
 class Tokens:
-    """How many tokens to learn, whether both sides share them, and (a run adds this) a hash of what was learnt."""
+    """How many tokens to learn, whether both sides share them, and (a run adds this) a hash of what was learnt.
+
+    The rows of the output matrix are filled up to a `multiple`.
+    """
 
     vocab_size: int = 10_000
     shared: bool = False
+    multiple: int = 1
     learnt: str = ""
 
 
@@ -137,6 +142,8 @@ class Run:
             data, model, tokens = (self.config[name] for name in ("data", "model", "tokens"))
             if model.get("share_embeddings") and not tokens["shared"]:
                 raise ValueError("[model] share_embeddings needs [tokens] shared = true")
+            if tokens["multiple"] < 1 or (tokens["multiple"] > 1 and model["kind"] == "copying"):
+                raise ValueError(f"[tokens] multiple cannot be {tokens['multiple']} for kind {model['kind']}")
             with named("[model]"):
                 check_kind(model["kind"], model, tokens["shared"])
             with named("[training]"):
@@ -222,7 +229,10 @@ class Run:
         tokens["learnt"] = learnt
         with named("[model]"), torch.random.fork_rng():
             torch.manual_seed(self.training.seed)
-            return new_translator(*both, shape.pop("kind"), shape)
+            translator = new_translator(*both, shape.pop("kind"), shape)
+        if tokens["multiple"] > 1:
+            pad_vocabulary(translator.model, tokens["multiple"])
+        return translator
 
     def trained(self, device: str) -> Translator:
         """The model as it was when its validation loss was lowest."""

@@ -47,7 +47,7 @@ WORDS = {  # a dictionary for cmudict: each fourth word has one pronunciation, t
     for a in "bcdfg" for b in "aiou" for c in "lr"
 }  # fmt: skip
 DEFAULTS = {
-    "tokens": {"vocab_size": 10_000, "shared": False},
+    "tokens": {"vocab_size": 10_000, "shared": False, "multiple": 1},
     "transformer": {"d_model": 512, "num_heads": 8, "num_encoder_layers": 6, "num_decoder_layers": 6, "d_ff": 2048}
     | {"dropout": 0.1, "max_length": 1024, "norm_first": False, "final_norm": None, "activation": "relu"}
     | {"layer_norm_eps": 1e-5}

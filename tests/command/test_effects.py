@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
 from dotformer import devices, parsing
-from dotformer.command_line.runs import CORPORA
+from dotformer.command_line.runs import CORPORA, Run
 from dotformer.data import corpora
 from dotformer.devices import FastTrainer
 from dotformer.reading import babi_scores, rouge_scores
@@ -212,10 +212,24 @@ def test_layers_are_compiled_or_computed_twice_and_nothing_else_changes(base, na
     assert bool(kept) == ("checkpointing" in names) and {"use_reentrant": True} not in kept
 
 
+@pytest.mark.parametrize("base", ["small", "recurrent", "gpt"])
+def test_a_multiple_fills_the_rows_of_the_output_matrix_and_nothing_else_changes(base, train):
+    folders = [train(changed(BASES[base], "tokens", {"multiple": n}), f"multiple_{n}") for n in (1, 64)]
+    plain, filled = (load_file(folder / "model.safetensors") for folder in folders)
+    wider = [name for name in plain if filled[name].shape != plain[name].shape]
+    assert len(wider) == 1 and len(plain[wider[0]]) % 64 and len(filled[wider[0]]) % 64 == 0
+    for name in plain:
+        torch.testing.assert_close(filled[name][: len(plain[name])], plain[name], rtol=0, atol=5e-3)
+    for one, other in zip(*map(log, folders), strict=True):
+        assert other["validation_loss"] == pytest.approx(one["validation_loss"], rel=1e-3)
+    texts = [Run.load(folder).trained("cpu").translate(["the dog runs"], beam=2) for folder in folders]
+    assert texts[0] == texts[1]
+
+
 def test_no_key_is_forgotten_and_what_is_left_out_has_its_default(train):
     tested = {(section, key) for _, section, values in KEYS for key in values}
     tested |= {("model", "max_length"), ("tokens", "learnt")}  # in other tests
-    tested |= {("training", "compile"), ("training", "checkpointing")}
+    tested |= {("tokens", "multiple"), ("training", "compile"), ("training", "checkpointing")}
     copying = changed(ONE_TABLE, "model", {"kind": "copying"})
     for config in (SMALL, RECURRENT, WRITER, MODERN, changed(SMALL, "model", {"kind": "facts"}), copying):
         folder = train(config, config["model"].get("kind", "transformer"))

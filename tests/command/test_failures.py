@@ -130,6 +130,11 @@ def test_configs_are_valid(path, tmp_path):
         ('[data]\ncorpus = "multi30k"\ntarget = "it"', "[data] source and target must be two of"),
         (f"{NUMBERS}[tokens]\nvocab_size = 99", "[tokens] vocab_size 99"),
         ("[tokens]\nshared = 1", "[tokens] shared must be true or false"),
+        ("[tokens]\nmultiple = 0", "[tokens] multiple cannot be 0"),
+        (
+            '[model]\nkind = "copying"\n[tokens]\nmultiple = 8\nshared = true',
+            "[tokens] multiple cannot be 8 for kind copying",
+        ),
         ('[model]\nkind = "cnn"', "[model] kind must be one of transformer, recurrent"),
         ('[model]\nkind = "recurrent"\nnum_heads = 4', "[model] has no key num_heads"),
         ("[model]\npad_id = 3", "[model] has no key pad_id"),
@@ -376,7 +381,7 @@ OUT = torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 3 GiB")
 
 def full():
     """What PyTorch raises when a device is full."""
-    raise OUT
+    raise type(OUT)(*OUT.args)  # a new one each time: an error keeps all that its traceback refers to
 
 
 def test_not_enough_memory(fails, call, trained, config, tmp_path, monkeypatch):

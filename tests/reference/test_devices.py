@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dotformer import devices
 from dotformer.attention import MultiHeadAttention
+from dotformer.command_line.commands import made_ahead
 from dotformer.devices import (
     FastTrainer,
     Setup,
@@ -187,6 +188,19 @@ def test_another_process_makes_them():
     [(process, worker)] = (batch.tolist() for batch in prefetch(where))
     assert worker and process != os.getpid()
     assert [prefetch(where, pin=pin).pin_memory for pin in (False, True)] == [False, True]
+
+
+def whose(epoch):
+    """The epoch, and who makes its batches."""
+    yield torch.tensor([epoch, os.getpid()])
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_one_process_makes_the_batches_of_all_epochs():
+    ahead = made_ahead(whose)
+    made = torch.stack([batch for epoch in (0, 1, 5) for batch in ahead(epoch)])
+    assert made[:, 0].tolist() == [0, 1, 5]
+    assert len({*made[:, 1].tolist()} - {os.getpid()}) == 1
 
 
 def broken():

@@ -135,6 +135,7 @@ def two(tmp_path_factory, torchrun):
 def test_gradients_are_those_of_one_to_rounding_and_means_of_means_are_not(two):
     found = json.loads((two / "gradients" / "gradients.json").read_text())
     assert found["whole"] < 1e-14 and found["sharded"] < 1e-14
+    assert 1e-4 < found["bfloat16"] < 0.3  # as far off as autocast by one process; twice the gradient would be 1
     assert found["each divides by its own"] > 1e-3
 
 
@@ -189,6 +190,41 @@ def test_a_command_of_two_of_which_one_hangs_says_so_and_goes_on(torchrun, tmp_p
     said = [line for line in torchrun.errors.splitlines() if line.startswith(("dotformer: ", "Traceback"))]
     assert said == ["dotformer: rank 0 has waited 0:00:04 for the other processes"]
     assert_same_run(tmp_path / "two", tmp_path / "one")
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """The arguments of a command that trains a tiny model, without the folder."""
+    (tmp_path / "tiny.toml").write_text(CONFIG)
+    return ["train", str(tmp_path / "tiny.toml"), "--device", "cpu", "--quiet", "--output"]
+
+
+def said_by(torchrun):
+    """What a command has said, without what a process says of another that has ended."""
+    lines = [line for line in torchrun.errors.splitlines() if line.startswith("dotformer: ")]
+    return [line for line in lines if not line.endswith("has lost another process")]
+
+
+def test_two_whose_disk_is_full_say_so_and_go_on_when_it_is_not(torchrun, tiny, tmp_path):
+    assert main([*tiny, str(tmp_path / "one")]) == 0
+    torchrun(2, "full", tmp_path, *tiny, tmp_path / "two", code=1)
+    [line] = said_by(torchrun)
+    assert line.startswith(f"dotformer: {tmp_path / 'two'}/") and line.endswith(": File too large")
+    assert RunFolder(tmp_path / "two").reached() == 4
+    torchrun(2, "run", tmp_path, *tiny, tmp_path / "two")
+    assert_same_run(tmp_path / "two", tmp_path / "one")
+
+
+def test_two_that_find_a_checkpoint_cut_short_or_not_the_same_folder_say_so(torchrun, tiny, tmp_path):
+    both = tmp_path / "two"
+    torchrun(2, "apart", tmp_path, *tiny, both, code=1)
+    assert said_by(torchrun) == [f"dotformer: rank 1 does not see what rank 0 has written to {tmp_path}/elsewhere"]
+    torchrun(2, "full", tmp_path, *tiny, both, code=1)
+    saved = both / "checkpoint.safetensors"
+    saved.write_bytes(saved.read_bytes()[:-100])
+    torchrun(2, "run", tmp_path, *tiny, both, code=1)
+    [line] = said_by(torchrun)
+    assert line.startswith(f"dotformer: {saved} is not a whole checkpoint")
 
 
 def test_a_command_of_two_of_which_one_is_killed_trains_what_it_trains_alone(torchrun, tmp_path, capsys):

@@ -1,13 +1,13 @@
 """What test_torchrun.py starts: `work.py serve` has imported all, and forks torchrun, which forks its workers.
 
-They run `work.py kill FOLDER ARGUMENTS`, `work.py hang FOLDER ARGUMENTS`, or `work.py` with WHAT, WAY and FOLDER, once
-or several times.
+They run `work.py FAULT FOLDER ARGUMENTS`, or `work.py` with WHAT, WAY and FOLDER, once or several times.
 """
 
 import gc
 import json
 import multiprocessing
 import os
+import resource
 import runpy
 import signal
 import sys
@@ -29,11 +29,13 @@ from dotformer.training import Trainer, TrainingConfig, cross_entropy, evaluate,
 from dotformer.transformer import Transformer, TransformerConfig
 
 CONFIG = TrainingConfig(steps=20, learning_rate=1e-2, warmup_steps=5, validate_every=10, accumulation_steps=2)
+FAULTS = ("kill", "hang", "full", "apart", "run")
 LAST = 14  # the step in which a run is stopped or killed: four after its checkpoint
 TRAINERS = {
     "alone": Trainer,
     "whole": DistributedTrainer,
     "sharded": partial(DistributedTrainer, sharded=True),
+    "bfloat16": partial(DistributedTrainer, sharded=True, dtype=torch.bfloat16),
 }
 
 
@@ -106,8 +108,10 @@ def gradients(folder):
     source, target = (torch.randint(3, 30, (5, 7), generator=generator) for _ in range(2))
     target[0, 5:] = target[2, 2:] = 0
     found, config = {}, TrainingConfig(max_grad_norm=1e9)
-    for way in ("whole", "sharded"):
-        one, many = Trainer(fresh(0).double(), config), TRAINERS[way](fresh(rank()).double(), config)
+    with torch.device("meta" if rank() else "cpu"):
+        hollow = fresh(0).double()
+    for way, start in (("whole", fresh(rank()).double()), ("sharded", hollow), ("bfloat16", fresh(rank()))):
+        one, many = Trainer(fresh(0).double(), config), TRAINERS[way](start, config)
         for trainer in (one, many):
             trainer.train_step([(source, target)], 0.0)
         found[way] = apart(one.model, many.model)
@@ -139,15 +143,19 @@ def work(tasks):
 
 
 def command(fault, folder, *arguments):
-    """Run a command, in which process 1 is killed once or hangs, after a checkpoint.
+    """Run a command with a fault after a checkpoint; tell what is left when the group ends.
 
-    Tell what is left when the group ends.
+    Process 1 is killed ("kill") or hangs, once; or no file of process 0 may grow any more ("full"); or process 1 sees
+    another folder from the beginning ("apart"); or there is none ("run").
     """
     steps, train_step, destroy = count(1), Trainer.train_step, torch.distributed.destroy_process_group
 
     def take(*given, **named):
-        if next(steps) == 6 and torch.distributed.get_rank() == 1:
+        sixth = next(steps) == 6
+        if sixth and fault in ("kill", "hang") and rank() == 1:
             die_once(Path(folder), fault == "hang")
+        if sixth and fault == "full" and rank() == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
         return train_step(*given, **named)
 
     def end(*given):
@@ -156,6 +164,8 @@ def command(fault, folder, *arguments):
         note(Path(folder) / "left", len(left))
         destroy(*given)
 
+    if fault == "apart" and int(os.environ["RANK"]):
+        arguments = [*arguments, f"--output={folder}/elsewhere"]
     sys.argv = ["dotformer", *arguments]
     patch = mock.patch.object
     patience = patch(processes, "PATIENCE", timedelta(seconds=4) if fault == "hang" else processes.PATIENCE)
@@ -201,4 +211,4 @@ if __name__ == "__main__":
         serve()
     else:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has torchrun's handler, which waits for Python's turn
-        command(what, *rest) if what in ("kill", "hang") else work(zip(*[iter(sys.argv[1:])] * 3, strict=True))
+        command(what, *rest) if what in FAULTS else work(zip(*[iter(sys.argv[1:])] * 3, strict=True))
