@@ -271,7 +271,7 @@ def network(name, rng):
     return rnn_cell, weights, 24
 
 
-# %%
+# %% tags=["hide-input"]
 def jacobian(function, point, nudge=1e-6):
     """Derivatives of results with respect to entries: (results, entries)."""
     nudges = nudge * np.eye(len(point))
@@ -312,10 +312,11 @@ for name in names:
 # $W_h$ lie between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it sums
 # $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$
 # is $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step.
-# Measured from 5 back to 20 it is 0.52. The gates of the LSTM and the GRU help only a little so far. With biases near 0
-# a gate stands half open, at $\sigma(0) = \frac12$, and lets through somewhat more than half at every step.
+# Measured from 5 back to 20 it is 0.52. The gates of the LSTM and the GRU keep some 0.6 a step, and still next to
+# nothing after 40. With biases near 0 a gate stands half open, at $\sigma(0) = \frac12$, and lets through somewhat more
+# than half at every step.
 
-# %%
+# %% tags=["hide-input"]
 slopes, shrinks = [], []
 for seed in range(8):
     step, weights, size = network("plain", np.random.default_rng(seed))
@@ -340,8 +341,8 @@ assert abs(a_step - 0.52) < 0.01
 # away. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is thousands of times what it
 # was. But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row 5 is an LSTM
 # whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$ a step, some
-# 0.14 after 40 steps. Measured against the latest word a third is left, since the gates also read $h$, which is a
-# second path. Gates can hold on.
+# 0.14 after 40 steps. Measured against the latest word a third is left, largely because the gates also read $h$, which
+# is a second path. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that have
 # no influence. (Training can open a gate, too, but such a word sends no signal to open it.) This is the **vanishing
@@ -365,7 +366,7 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # words. Does the network that forgets slowest have the largest sum?
 
 
-# %%
+# %% tags=["hide-input"]
 def recall_by_distance(name, seed, texts=4000, words=50):
     """R² of the best linear fit of the word 0, 1, 2, ... back to the last state."""
     rng = np.random.default_rng(seed)
@@ -403,9 +404,9 @@ for name in names:
 #
 # There is a bound, and three steps lead to it.
 #
-# 1. Take a state of one number that has read two, $h = x_1 + x_2$. If both have the same variance, its correlation with
-#    each is $1 / \sqrt 2 = 0.71$, and a linear fit explains the square of that, half of $x_1$ and half of $x_2$:
-#    together 1. With other shares, $h = a x_1 + b x_2$, one gains what the other loses.
+# 1. Take a state of one number that has read two, $h = x_1 + x_2$. If both are independent and have the same variance,
+#    its correlation with each is $1 / \sqrt 2 = 0.71$, and a linear fit explains the square of that, half of $x_1$ and
+#    half of $x_2$: together 1. With other shares, $h = a x_1 + b x_2$, one gains what the other loses.
 # 2. Why 1, whatever the shares? Write down a number of the state for each of the 4,000 texts: a vector. Do the same for
 #    each number that was read. Once their means are subtracted, correlations are the cosines between such vectors.
 #    Independent numbers are uncorrelated, so theirs stand at right angles (nearly, with 4,000 texts), like axes. The
@@ -633,11 +634,12 @@ for n in (50, 512, 5000):
     )
 
 # %% [markdown]
-# For a sentence of 50 words attention by itself costs twice a plain cell and half an LSTM. As the text grows the square
-# takes over: at $n = 2d$, a thousand words, it costs as much as the LSTM, at ten thousand it costs five times as much.
-# What attention saves in training is the *waiting*: it computes all words at once, where a recurrent network with a
-# $\tanh$ must take them in a row. So in the same hours one can train a larger model, or on more text. When attention
-# *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
+# For a sentence of 50 words attention by itself costs twice as much as a plain cell and half as much as an LSTM. As the
+# text grows the square takes over: at $n = 2d$, a thousand words, it costs as much as the LSTM, at ten thousand it
+# costs five times as much. What attention saves in training is the *waiting*: it computes all words at once, where a
+# recurrent network with a $\tanh$ must take them in a row. So in the same hours one can train a larger model, or on
+# more text. When attention *writes* a text, it too must produce its words one at a time ([chapter
+# 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
@@ -702,7 +704,7 @@ print("right:", right.shape, "  wrong:", wrong.shape)
 # wrong layout the sentences act as time steps. The first is then read longest ago, and we know what becomes of that.
 
 
-# %%
+# %% tags=["hide-input"]
 def reaches_others(run, batch, sentence):
     """Whether changing one sentence changes the results of the others."""
     changed = batch.copy()

@@ -377,19 +377,19 @@ for count in (20, 200, 2000, 8000):
     )
 
 # %% [markdown]
-# They gather around 0, and the last two columns say how closely: a typical cosine is $1/\sqrt{D}$. (A typical dot
-# product is $\sqrt D$, since the vectors have lengths near $\sqrt D$; chapter 3 comes back to that.) (Typical means the
-# root of the mean square over 500 pairs, and ± is the standard deviation over 20 seeds.) The reason: scale both vectors
-# to length 1. Turning both together does not change their angle, so turn them until the first lies along the first
-# axis; the cosine is then the first entry of the second. The second is still a random direction, since this normal
-# distribution favours no direction and the two are independent. Its $D$ squared entries add up to 1, so each is $1/D$
-# on average, and the root of that is $1/\sqrt{D}$.
+# They gather around 0, and the last two columns say how closely: a typical cosine is $1/\sqrt{D}$, where typical means
+# the root of the mean square over 500 pairs, and ± the standard deviation over 20 seeds. (A typical dot product is
+# $\sqrt D$, since the vectors have lengths near $\sqrt D$; chapter 3 comes back to that.) The reason: scale both
+# vectors to length 1. Turning both together does not change their angle, so turn them until the first lies along the
+# first axis; the cosine is then the first entry of the second. The second is still a random direction, since this
+# normal distribution favours no direction and the two are independent. Its $D$ squared entries add up to 1, so each is
+# $1/D$ on average, and the root of that is $1/\sqrt{D}$.
 #
 # At width 512 that is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random vectors are
 # almost at right angles**, or nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2 and
 # practically never happens at width 512. And there is room: of two thousand vectors, nearly four times as many as there
-# are axes, even the closest two have a cosine near 0.2, and with four times as many it is no more than 0.24. How many
-# vectors can keep a given angle from one another grows exponentially with $D$.
+# are axes, no two have a cosine beyond ±0.24, and four times as many hardly change that. How many vectors can keep a
+# given angle below 90° from one another grows exponentially with $D$.
 
 # %%
 assert np.all(np.abs(cosines * np.sqrt(widths) - 1) < 0.03)
@@ -493,7 +493,7 @@ for row, query in enumerate(x):
 #
 # The first question finds *debts*, the second *always*. The multiplications are those of the loops. But all run in
 # compiled code, which does several at once and uses each row again while it is at hand, and nothing waits for Python.
-# (A small network that compares each pair, as before the transformer, would need its $\tanh$ for every pair.)
+# (A small network that compares each pair, as in the attention of 2014, would need its $\tanh$ for every pair.)
 #
 # Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. `*#batch` stands for any
 # further axes in front, one for the sentences of a batch, say; with the `#`, an axis of size 1 is stretched to fit, as

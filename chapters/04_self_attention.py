@@ -15,8 +15,9 @@
 # every pair of words.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). It takes about 30 minutes to read, and 45 more for the
-# exercises. To write attention in ten minutes, read [three roles](#three-roles), [the definition](#the-definition),
-# [the masks](#leaving-a-word-out) and [the PyTorch module](#the-same-as-a-pytorch-module).
+# exercises. For the shortest way to an attention that works, some ten minutes, read [three roles](#three-roles), [the
+# definition](#the-definition), [the masks](#leaving-a-word-out) and [the PyTorch
+# module](#the-same-as-a-pytorch-module).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
 from functools import partial, wraps
@@ -141,7 +142,7 @@ assert weights[-1].round(2) == 0.88
 # attention, and the rest of this chapter makes it better.
 #
 # It needs to be better, because leaving the word itself out is only a patch. A word may well need itself, and it should
-# not always ask for what is most like it: a verb looks for somebody who acts, and *dog* is not like *bites*.
+# not always ask for what is most like it: a verb looks for somebody who acts, which is not what is most like a verb.
 #
 # ## Three roles
 #
@@ -612,7 +613,7 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or half-way?
 
 
-# %%
+# %% tags=["hide-input"]
 def weigh(queries, keys):
     return softmax(similarity_matrix(queries, keys) / np.sqrt(keys.shape[-1]))
 
@@ -642,13 +643,13 @@ assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# At the start one shared matrix hardly helps, because then every query *is* the word's own key. The scores
+# At the start one shared matrix hardly helps here, because then every query *is* the word's own key. The scores
 # $X W (X W)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0. With two
 # random matrices a word's query has no more to do with its own key than with any other, which is a start that favours
-# nobody. An attention that always picks its own word fetches nothing new. Training can mend the habit, or a mask:
-# [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where there is nobody
-# else, and scale the keys to length 1, and then a shared matrix works equally well. Without the scaling the symmetry
-# stays. *Bites* could not score *man* higher than *man* scores *bites*.
+# nobody. An attention that always picks its own word fetches nothing new. Training can mend the habit, and so can a
+# mask: [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where there is
+# nobody else, and scale the keys to length 1, and then a shared matrix works equally well. Without the scaling the
+# symmetry stays. *Bites* could not score *man* higher than *man* scores *bites*.
 #
 # ### What is the third matrix for?
 #
@@ -783,7 +784,7 @@ quiz.several_choices(
 # the answers to the others; and that a slow loop agrees. **Predict first:** which check catches which mistake?
 
 
-# %%
+# %% tags=["hide-input"]
 def attention_with(scale=lambda q: np.sqrt(q.shape[1]), axis=-1):
     def attention(q, k, v):
         w = softmax(q @ k.T / scale(q), axis=axis)

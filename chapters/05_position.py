@@ -281,7 +281,7 @@ for d_model in (4, 8, 16, 32):
 # Go through the list. Two wishes, that near positions are similar and that a step looks the same everywhere, get a
 # section each below. Bounded: between −1 and 1. No last position: the formula takes any $t$. Every row has the same
 # length, $\sqrt{D/2}$, because each pair contributes $\sin^2 + \cos^2 = 1$. Different: no two positions are equal at
-# any width (the first pair would have to turn by a multiple of $2 \pi$, and no whole number is one), but how far
+# any width (the first pair would have to turn by a multiple of $2 \pi$, and no whole number but 0 is one), but how far
 # *apart* they are depends on it. With $D = 4$, position 1885 is nearly position 0, because both pairs are back where
 # they began, the first after 300 turns and the second after 3. With $D = 16$ or 32, no position below ten thousand is
 # nearer than the neighbour.
@@ -442,9 +442,9 @@ assert np.allclose(weights[[1, 2, 7], [0, 1, 6]], [0.92, 0.85, 0.85], atol=0.005
 assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
-# Each position gives 0.85 to the one before it (position 1 gives 0.92), and all by the same matrix. Position 0 has none
-# before it, and gives most to itself. The factor 20 is the price of similar neighbours: their scores differ by little,
-# and without it no weight would be above 0.21.
+# Each position from 2 on gives 0.85 to the one before it (position 1 gives 0.92), and all by the same matrix. Position
+# 0 has none before it, and gives most to itself. The factor 20 is the price of similar neighbours: their scores differ
+# by little, and without it no weight would be above 0.21.
 #
 # ### The dog and the man
 #
@@ -454,7 +454,7 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # come later). $W_Q$ and $W_K$ read the positions, as above, and $W_V$ reads the words. Which word is nearest to what
 # *bites* receives?
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.by_hand.similarity import normalize
 from dotformer.support.published import minilm_embeddings
 
@@ -565,7 +565,7 @@ quiz.one_choice(
 # **Predict first.** How often does each attend to the right position beyond 23?
 
 
-# %%
+# %% tags=["hide-input"]
 def practise(table, train_table, length=24, steps=500, learning_rate=0.5, seed=0):
     """Gradient descent until position t attends to t - 1, for t < length."""
     table, positions = table.copy(), np.arange(1, length)
@@ -601,7 +601,7 @@ def score(d_model, learned, learning_rate, seed):
     return share_right(*result, 0, 24), share_right(*result, 24, 48)
 
 
-# %%
+# %% tags=["hide-input"]
 for d_model in (16, 32, 64, 128):
     rotation = sinusoidal_positions(48, d_model), rotation_matrix(-1, d_model)
     assert share_right(*rotation, 24, 48) == 1  # right everywhere
@@ -652,7 +652,7 @@ for d_model in (16, 32, 64, 128):
 # combinations to fit two linear maps by least squares (the column of ones is their constant), the other half to test
 # them.
 
-# %%
+# %% tags=["hide-input"]
 word_of, position_of = np.repeat(np.arange(50), 32), np.tile(np.arange(32), 50)
 fitted, held_out = np.split(np.random.default_rng(6).permutation(50 * 32), 2)
 recovered = {}
@@ -674,7 +674,7 @@ assert (directions > directions[0] / 100).sum() == 12  # a dozen
 
 # %% [markdown]
 # At width 256 both come back, in every held-out combination, because 50 words and 32 positions are 82 directions, which
-# fit in 256 dimensions with room to spare. They do not fit in 64, and the position suffers. (Only somewhat, and the
+# fit in 256 dimensions with room to spare. Not all of them fit in 64, and the position suffers. (Only somewhat, and the
 # word not at all, because positions hardly vary outside a dozen of their directions, and 50 and 12 do fit.) A real
 # vocabulary has far more words than dimensions, so random vectors would leave no room; but word vectors are learned.
 #

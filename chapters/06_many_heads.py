@@ -109,7 +109,8 @@ plt.show()
 # - *Could its $W_V$ not write the first name into other numbers than the last?* No: it is the same matrix for every
 #   word, and a position is only added, so all names land in the same 8 numbers. (In chapter 5 word and position could
 #   be taken apart, because there was room for both.)
-# - *Could a later part, which is not linear, tell them apart?* It could memorise which average belongs to which pair.
+# - *Could a later part, which is not linear, tell them apart?* Only by memorising which average belongs to which pair,
+#   and that does not help with new names.
 # - *Could two layers of one head fetch one name after the other?* Yes, if the first is passed on beside the second
 #   (chapter 8). Two heads do it in one layer.
 
@@ -571,8 +572,8 @@ quiz.one_choice(
 # ## Heads at work
 #
 # What does training find? all-MiniLM-L6-v2, which gave us the vectors of chapter 2, has six layers of twelve heads;
-# below are the attention weights of its first layer. Two things come before them that you have not built yet: its
-# positions are learned, and the sum of word and position is **normalised** ([chapter
+# below are the attention weights of its first layer. Before this layer stand two things that you have not built yet:
+# its positions are learned, and the sum of word and position is **normalised** ([chapter
 # 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head take the average weight that words give to the word
 # before.
 #
@@ -640,11 +641,11 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # special token at the end, `[SEP]`, which [Clark and others (2019)](https://aclanthology.org/W19-4828/) take to be
 # where heads look when they find nothing. And many heads can go: Voita and others pruned 38 of the 48 heads in a
 # translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and others found layers that manage with
-# a single one. Why train so many, then? One does not know beforehand which will be of use, and pruned models are found
-# by training the large one first. That several heads *can* do in one layer what one cannot does not mean that each
-# trained head does something of use. A map of weights shows neither what a head hands over nor whether another hands
-# over the same. To see whether two heads attend to the same words, compare their weights on the same sentences; to see
-# whether one is needed, switch it off, as chapter 15 does.
+# a single one. Why train so many, then? One does not know beforehand which will be of use, and pruning begins with the
+# large model trained. That several heads *can* do in one layer what one cannot does not mean that each trained head
+# does something of use. A map of weights shows neither what a head hands over nor whether another hands over the same.
+# To see whether two heads attend to the same words, compare their weights on the same sentences; to see whether one is
+# needed, switch it off, as chapter 15 does.
 
 # %% [markdown]
 # ## Break it: merged without the swap

@@ -8,8 +8,8 @@
 # %% [markdown]
 # # 7. How does attention learn?
 #
-# Every matrix so far was chosen by us or drawn at random. At the end of this chapter there is an attention layer that
-# found its own matrices, from nothing but questions and right answers. You will have followed one wrong answer
+# Nearly every matrix so far was chosen by us or drawn at random. At the end of this chapter there is an attention layer
+# that found its own matrices, from nothing but questions and right answers. You will have followed one wrong answer
 # backwards through the softmax on paper, down to new numbers in $W_Q$, and watched a thousand such steps turn an even
 # grey into a look-up.
 #
@@ -294,7 +294,7 @@ assert np.allclose(by_formula[0], d_query)
 #
 # With these gradients we can take more steps, first with $W_Q$ alone, then with two and with all three matrices.
 
-# %%
+# %% tags=["hide-input"]
 x = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 1]])  # animate, action, human
 
 
@@ -339,11 +339,11 @@ plt.show()
 # Here each further matrix that may learn makes the loss fall faster. With $W_Q$ alone it is slow, because the keys stay
 # where they are. The keys are $(1, 0)$, $(0, 1)$ and $(2, 0)$. So *dog* scores above *man* only if $q_1 > 2 q_1$, with
 # a negative $q_1$, and above *bites* only if $q_1 > q_2$, with a $q_2$ that is lower still. The first step moved $q_2$
-# the other way: while *man* has nearly all the weight, even *bites* is better than average. With $W_K$ the dog may
-# become easier to find. With $W_V$ even a word that is found by mistake learns to hand over what is wanted. Training
-# changes all of them at once.
+# the other way: while *man* has most of the weight, even *bites* is better than average. With $W_K$ the dog may become
+# easier to find. With $W_V$ even a word that is found by mistake learns to hand over what is wanted. Training changes
+# all of them at once.
 
-# %%
+# %% tags=["hide-input"]
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
 print("loss after   50 steps:", *(f"{descend(some)[0][-1]:.4f}" for some in every))
 slow, w = descend(["W_Q"], steps=1000)
@@ -592,7 +592,7 @@ class NoteModel(nn.Module):
 # probability is $-1 / p$, that of the others 0, so their weighted average is $-1$. Each probability times its
 # difference from that is $p_i$, and for the right digit $p_i - 1$: what the model said less what was right.
 
-# %%
+# %% tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
 
 
@@ -678,7 +678,7 @@ plt.show()
 # quickly.
 
 
-# %%
+# %% tags=["hide-input"]
 def steps_until(losses, below=0.5):
     """The first step at which the average of ten losses is below a bound."""
     return int(np.argmax(np.convolve(losses, np.ones(10) / 10, "valid") < below))
@@ -713,7 +713,7 @@ for seed in range(3):
 #
 # Was this run a fluke? Train three models from three starts, and ask each about 2,000 new notes.
 
-# %%
+# %% tags=["hide-input"]
 right, looked, weight = [], [], []
 for seed in range(3):
     trained = new_model(seed)
@@ -796,7 +796,7 @@ for name, parameter in model.named_parameters():
 # note, like the scores and the blend. Shuffle the note, so that Ada stands second, and the same parameters give the
 # weights of the first question in another order:
 
-# %%
+# %% tags=["hide-input"]
 order = torch.tensor([3, 0, 4, 1, 2])
 with torch.no_grad():
     notes, questions = as_vectors(*shown)
@@ -853,7 +853,7 @@ quiz.one_choice(
 # and standard deviation 1? And if they are divided by $\sqrt{64}$?
 
 
-# %%
+# %% tags=["hide-input"]
 def first_loss(deviation, seed, vocabulary=1000, width=64, count=2000):
     generator = torch.Generator().manual_seed(seed)
     embeddings = torch.randn(vocabulary, width, generator=generator) * deviation
@@ -983,12 +983,11 @@ plt.show()
 
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. The cut model's
-# stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns which. An even blend of
-# all five, and linear maps after it, can do no better than about 1.58 (the best that we found), and its blend is nearly
-# even, so it has learnt nearly all that its parts allow. From outside it is a model that learns badly. One check finds
-# the reason:
+# stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns which. For an even blend
+# of all five, and linear maps after it, 1.58 is the best that we found, and its blend is nearly even, so it has learnt
+# nearly all that its parts allow. From outside it is a model that learns badly. One check finds the reason:
 
-# %%
+# %% tags=["hide-input"]
 _, digits = draw(5000, torch.Generator().manual_seed(0))
 shares = F.one_hot(digits, 10).float().mean(dim=1)  # of each note
 even = [

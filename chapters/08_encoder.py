@@ -215,7 +215,7 @@ for n, depth in enumerate(DEPTHS):
 # mostly common to all words, so is what attention adds to it, and this common part grows from layer to layer. A word's
 # own part has not shrunk: the next cell shows that it has grown too, but more slowly, and is swamped.
 
-# %%
+# %% tags=["hide-input"]
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
 print(f"added, 24 layers: entries of size {size:.0f}, gradient {gradient:.0e}")
 shares_at_end, sizes_at_end = np.array(runs["added"])[:, -1, :2].T
@@ -298,7 +298,7 @@ quiz.number(
 #
 # Only with pre-norm is the stream a plain sum, of the embedding and of all that was added, so that a gradient finds the
 # way back through the $I$ of every layer. With post-norm that way, too, leads through each norm, which divides. After
-# the last layer it gets a norm once.
+# the last layer the pre-norm stream is normalised once.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two drawings of one layer from left to right. Post-norm: x goes along a line; a branch passes through attention and is added; then the sum itself passes through a norm; the same again with feed-forward. Pre-norm: on each branch a norm stands before attention and before feed-forward, and the line itself passes through nothing but two additions."}}
 drawing = Diagram(7.6, 3.3)
@@ -400,11 +400,11 @@ assert np.allclose(line["pre-norm"], 1) and 0.001 < line["post-norm"][-1] < 0.00
 # own 0.1. Attention adds another 1 in some other direction, so that the common part has size $\sqrt 2$; the norm
 # divides by that; what is left is 1 and 0.07. In a pre-norm stack the word's own part is never scaled down, and what is
 # added to it stays bounded, however large the stream, because the norm comes first. After 24 layers an entry has size
-# 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, as much as at the start.
+# 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, about as much as at the start (0.97).
 #
 # And the way back? The numbers under the figure leave out what comes back through attention. Along the line, pre-norm
-# hands on the whole gradient, at any depth. With post-norm each norm takes its part, and after 24 layers a thousandth
-# or two is left: what reaches the words has come through the attentions, and depends on how those are scaled.
+# hands on the whole gradient, at any depth. With post-norm each norm takes its part, and after 24 layers about a
+# thousandth is left: what reaches the words has come through the attentions, and depends on how those are scaled.
 #
 # So much for stacks before training. This favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will
 # twelve layers that learn, below; most deep models of today are pre-norm. The price: the larger the stream, the less a
@@ -664,7 +664,7 @@ class Encoder(Stack):
 # vectors, in either order of norm, with some tokens masked out.
 
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
 
 real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])  # 7 and 4 tokens
@@ -862,7 +862,7 @@ def learn(
 #
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 
-# %%
+# %% tags=["hide-input"]
 from itertools import product
 
 from classroom.measured import measured
@@ -925,7 +925,7 @@ assert min(slow[None]) == 1
 # pre-norm, post-norm without residual connections, and no norms; eight learning rates, from 0.00004 to 0.005, three
 # seeds each). **Predict first**: which of the four still learn?
 
-# %%
+# %% tags=["hide-input"]
 print("twelve layers, reverse: share right at the best learning rate, three seeds")
 deep = {}
 for row in measurement["deep"]:
@@ -966,7 +966,7 @@ assert all(loss is None for loss in deep["no norm"][0]["losses"])
 # sequences and tested on others: can the position's *own* digit be read from the vector, and can the digit that the
 # model should *output* there, the mirrored one? Such a map is called a **linear probe**.
 
-# %%
+# %% tags=["hide-input"]
 model, _, _ = learn("reverse")
 digits = torch.randint(10, (400, 12))
 with torch.no_grad():
@@ -997,7 +997,7 @@ for depth, stream in enumerate(streams):
 # weights, under the name that the module has there, by means of PyTorch's
 # [hooks](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook).
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.support.recording import record_weights
 
 with record_weights(model[1]) as seen, torch.no_grad():

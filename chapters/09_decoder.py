@@ -540,7 +540,7 @@ for name, x in shapes_seen.items():
 # compare, in both orders of norm, with padding on both sides. It always has a final norm, so ours gets one for the
 # comparison.
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
 
 warnings.filterwarnings("ignore", message=".*nested")  # of no concern here
@@ -595,7 +595,7 @@ quiz.number(
 # ## A model that has learnt to answer
 #
 # The task is small talk: 360 questions with one right answer each, ten about each of nine persons, with one of three
-# greetings or none. Of *you* they are:
+# greetings or none. Those about *you* are:
 #
 # | questions | answers |
 # |---|---|
@@ -651,7 +651,7 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # mistake may bring the next.
 
 
-# %%
+# %% tags=["hide-input"]
 def split(seed, by_topic=False):
     """Rows held out, a fifth, and rows for training."""
     keys = [about if by_topic else question for question, _, about in pairs]
@@ -796,7 +796,7 @@ def train_and_look(seed):
     return row
 
 
-# %%
+# %% tags=["hide-input"]
 from classroom.measured import measured
 
 nine = measured("answers")["models"]
@@ -834,7 +834,7 @@ assert 0.2 < rates["how"] < 0.3
 # the memory. The answer so far goes into the decoder. Follow the first head of the last cross-attention from `<bos>`:
 # the query comes from the position that must predict the first word.
 
-# %%
+# %% tags=["hide-input"]
 right = batch(["<bos> I am fine <eos>"])
 with torch.no_grad():
     memory, mask = model.encode(hello)  # (1, 6, 16)
@@ -904,7 +904,7 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # embeddings of all 32 words; the dot products are the logits, and their softmax says what comes next. (`logits` and
 # `so_far` are from the figure's cell.)
 
-# %%
+# %% tags=["hide-input"]
 print("after    next word, and the next best")
 for position, probabilities in enumerate(logits.softmax(dim=-1)):
     best, which = probabilities.topk(2)
@@ -924,7 +924,7 @@ assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"
 # this model and in the nine that the program trained with held-out questions. That is an **ablation**. (*Look* is the
 # last layer's cross-attention from `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
 
-# %%
+# %% tags=["hide-input"]
 print("     " + "".join(f"{word:>7}" for word in question))
 print("look " + "".join(f"{weight:7.2f}" for weight in where_it_looks(model)))
 here = [chance_of_i(model, position) for position in range(6)]
@@ -974,7 +974,7 @@ assert sorted(pairs_needed, key=len) == [[], ["2 3", "2 4"]]
 # the rest were not there. Put the two side by side: one pass over the whole answer, and four passes, each over what had
 # been written.
 
-# %%
+# %% tags=["hide-input"]
 with torch.no_grad():
     one_pass = model(hello, right[:, :-1])[0]  # four rows at once
     print("written so far            next word   same as the row of the one pass")
@@ -1155,7 +1155,7 @@ def equals_reference(variant, rows):
     return all(same)
 
 
-# %%
+# %% tags=["hide-input"]
 def triangle(T, _training):
     return causal_mask(T)
 
@@ -1189,7 +1189,7 @@ def trained_with(make, seed):
     return last_loss, forced, share_right(variant, held_out)
 
 
-# %%
+# %% tags=["hide-input"]
 loss, forced, writing = trained_with(variants["no causal mask"], seed=0)
 print(
     f"no causal mask: loss {loss:.3f}, forced {forced:.0%}, writing {writing:.0%}"
@@ -1200,7 +1200,7 @@ assert loss < 0.02 and forced == 1 and writing < 0.4
 # A perfect loss, and it cannot write. A program has trained all seven with nine seeds each
 # (`python -m benchmarks.masks`, five minutes). The last two columns need no training, so they are computed here.
 
-# %%
+# %% tags=["hide-input"]
 from classroom.measured import measured
 
 measurement = measured("masks")["found"]
@@ -1384,7 +1384,7 @@ class OneScreen(nn.Module):
 # four things: it has no checks, its biases do not start at 0, dropout leaves attention weights and hidden entries
 # alone, and a row with nothing to attend to is NaN.
 
-# %%
+# %% tags=["hide-input"]
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()
 both = zip(screen.parameters(), model.parameters(), strict=True)
 with torch.no_grad():

@@ -29,8 +29,8 @@ transformer_map(built=10)
 # ## Words are too many, letters are too few
 #
 # A **token** is a piece of text that a model treats as one unit, and knows only by its number, the **token ID**. For
-# each number there is a row in the table of embeddings. All its tokens together are the model's **vocabulary**. There
-# are two obvious answers, and each has its price.
+# each number there is a row in the table of embeddings. All its tokens together are the model's **vocabulary**. What
+# should be a token? There are two obvious answers, and each has its price.
 #
 # **A number for each word.** German writes numbers as single words: 21 is *einundzwanzig*, one-and-twenty. Here are the
 # first 10,000, with a few hundred of them set aside.
@@ -135,7 +135,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # Usually merges do not cross from one word into the next, because frequent phrases such as *of the* would fill the
 # vocabulary. So the text is first cut into words, each with the space before it, so that nothing is lost. This is
 # called **pre-tokenization**. In the pattern, `\p{L}` is any letter and `\p{N}` any numeral of any script, and
-# `\s+(?!\S)` takes several spaces up to the last one, which is left for the word that follows, if it is a space.
+# `\s+(?!\S)` takes a run of white space except its last character, which, if it is a space, the next word takes.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -368,7 +368,7 @@ assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 # several sizes (`python -m benchmarks.tokens`). Here is how it cuts *The dog bites the man, and the man drinks his
 # tea.* in two languages.
 
-# %%
+# %% tags=["hide-input"]
 from classroom.measured import measured
 
 captions = measured("tokens")
@@ -418,7 +418,7 @@ plt.show()
 # one can get an odd answer. The average number of tokens per word is called **fertility**. It is counted here on
 # captions that were not used to learn the merges.
 
-# %%
+# %% tags=["hide-input"]
 print(
     f"{'vocabulary':>10}  {'English':>8}{'German':>8}{'French':>8}  {'rare tokens':>11}"
 )
@@ -500,7 +500,7 @@ quiz.number(
 # Several weaknesses of language models are easier to understand when one sees what the model receives, which is token
 # numbers and not letters. At 32,000 tokens:
 
-# %%
+# %% tags=["hide-input"]
 for text in (" Straßenbahnhaltestelle", " 12345", " tea", "tea", " TEA"):
     tokens = [token.replace(" ", "␣") for token in cuts[32_000][text]]
     print(f"{text.replace(' ', '␣'):24} {' | '.join(tokens)}")
@@ -551,7 +551,7 @@ def as_characters(symbol):
 
 assert set(pre_tokenizers.ByteLevel.alphabet()) == set(characters.values())
 
-# %%
+# %% tags=["hide-input"]
 names = [as_characters(symbol) for symbol in tokenizer.symbols]
 pattern = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 library = Tokenizer(
@@ -587,7 +587,7 @@ print(
 # %% [markdown]
 # And how fast is it? On the captions, one thread:
 
-# %%
+# %% tags=["hide-input"]
 for task in ("training", "encoding"):
     for name, seconds in captions[task].items():
         print(f"{task}, {name:24} {seconds:6.2f} s")
@@ -670,7 +670,7 @@ def token_batches(
     return [batches[n] for n in order]
 
 
-# %%
+# %% tags=["hide-input"]
 import torch
 
 rng = np.random.default_rng(1)

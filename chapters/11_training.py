@@ -8,12 +8,12 @@
 # %% [markdown]
 # # 11. How do you train it, and stop halfway?
 #
-# So far every model of this book was trained by a loop of ten lines, and every loop left something out. What that can
-# cost you will see in the last section: a run that is right on nearly all numbers is stopped, goes on with its
-# parameters alone, and one step later has lost a good part of what it could do. At the end of this chapter there is a
-# trainer that can be killed at any moment and goes on as if nothing had happened. With it you train a transformer that
-# turns English numbers into German ones, in well under a minute, and it is right on held-out numbers. You also see what
-# each part of the usual recipe does, and a model that overfits.
+# So far every model of this book was trained by a loop of ten lines, and every loop left something out. The last
+# section shows what that can cost: a run that gets nearly all numbers right is stopped and goes on with its parameters
+# alone, and one step later it has lost a good part of what it could do. At the end of this chapter there is a trainer
+# that can be killed at any moment and goes on as if nothing had happened. With it you train a transformer that turns
+# English numbers into German ones, in well under a minute, and it is right on held-out numbers. You also see what each
+# part of the usual recipe does, and a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
 # 30 minutes to read, and 25 more for the exercises.
@@ -275,7 +275,7 @@ def linear_rate(step: int, peak: float, warmup: int, steps: int) -> float:
     return peak * max(0.0, min(step / warmup, left))
 
 
-# %%
+# %% tags=["hide-input"]
 steps = np.arange(1, 10_001)
 paper = [noam_rate(n, d_model=512, warmup=4000) for n in steps]
 linear = [linear_rate(n, peak=7e-4, warmup=1000, steps=10_000) for n in steps]
@@ -346,7 +346,7 @@ quiz.number(
 # and together they form the *effective batch*. Without dropout the step should be *the same* as with one large batch.
 # Is it? Take two sentences, with 3 and 9 targets (the end token counts), as one batch and as two.
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.transformer import Transformer, TransformerConfig
 
 torch.manual_seed(0)
@@ -735,7 +735,7 @@ plt.show()
 # Take one of the test numbers and record the cross-attention of the last decoder layer, the mean of its four heads.
 # **Predict first**: what does the picture look like where units and tens cross?
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.support.recording import record_weights
 
 model.eval()
@@ -791,7 +791,7 @@ plt.show()
 # **Predict first.** Which matters most here: Adam, warm-up, clipping, the way the learning rate falls, or label
 # smoothing?
 
-# %%
+# %% tags=["hide-input"]
 import re
 
 from classroom.measured import measured
@@ -980,7 +980,7 @@ panels[0].text(330, 0.5, "validation", color=plots.RED)
 figure.tight_layout()
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 print(
     f"{'150 numbers':22}{'lowest loss':>11}{'at step':>9}{'loss at the end':>17}{'right at the end':>18}"
 )
@@ -1113,7 +1113,7 @@ assert all(torch.equal(one, other) for one, other in both)
 # one that saves every 5 steps, when step 13 asks for its batch.
 
 
-# %%
+# %% tags=["hide-input"]
 class PowerCut(Exception):
     """Somebody has tripped over the cable."""
 
@@ -1168,7 +1168,7 @@ assert all(torch.equal(one, other) for one, other in both)
 # **Predict first.** A run has come to step 190 and is right on nearly all validation numbers. What will one step with a
 # new Adam change?
 
-# %%
+# %% tags=["hide-input"]
 import copy
 
 config = TrainingConfig(steps=600, learning_rate=3e-3, warmup_steps=100)

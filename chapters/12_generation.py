@@ -453,7 +453,7 @@ class KVCache:
 # positions in one pass ([chapter 11](11_training.ipynb#how-good-is-it)). Step by step the cache must give the same,
 # even when the sentences change places on the way, and one is dropped and another doubled, as in a beam.
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.transformer import Transformer, TransformerConfig
 
 torch.manual_seed(0)
@@ -515,7 +515,7 @@ quiz.one_choice(
 # with the right mask, with `is_causal=True` and with none; the numbers printed say how far the latter two are from the
 # first:
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.decoder import causal_mask
 
 print(causal_mask(5)[3:].int())
@@ -572,7 +572,7 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 #
 # ### What it saves, and what it costs
 
-# %%
+# %% tags=["hide-input"]
 import time
 
 
@@ -694,14 +694,13 @@ quiz.number(
 #
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
 # loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of
-# $2B / 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where a CPU needs several
-# FLOPs per byte to stay busy, and a GPU tens, or with 16-bit numbers hundreds. So decoding one sentence is
-# **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that
-# is, for the memory's bandwidth. More sentences share the parameters. But each has a cache of its own, which nobody
-# shares, and with many or long texts it is the caches that take longest to read. A prefill has many tokens, and is
-# limited by arithmetic.
+# $2B / 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where an H100, by its data
+# sheet, needs 20 to stay busy, and with 16-bit numbers 300. So decoding one sentence is **memory-bound** ([chapter
+# 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the memory's
+# bandwidth. More sentences share the parameters. But each has a cache of its own, which nobody shares, and with many or
+# long texts it is the caches that take longest to read. A prefill has many tokens, and is limited by arithmetic.
 
-# %%
+# %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
 torch.manual_seed(0)
 base = Transformer(wide).eval()
@@ -758,9 +757,9 @@ assert round(sum(0.8**n for n in range(5)), 1) == 3.4  # for the text below
 #
 # Now the check from above. Take a small transformer with four words to choose from, and random parameters. It has 341
 # sentences of at most five tokens, the end counted, and each can be scored by teacher forcing. We chose the seed such
-# that greedy decoding misses the best one.
+# that a beam of one misses the best one.
 
-# %%
+# %% tags=["hide-input"]
 from itertools import product
 
 torch.manual_seed(34)
@@ -815,7 +814,7 @@ assert np.allclose(
 # Train the number model of chapter 11, without label smoothing, for 110 steps only, so that it still makes mistakes;
 # three times, with different seeds.
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.data.corpora import number_words
 from dotformer.tokens import BPETokenizer, pad_batch
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
@@ -859,7 +858,7 @@ def trained(seed):
 
 models, forced = zip(*(trained(seed) for seed in range(3)), strict=True)
 
-# %%
+# %% tags=["hide-input"]
 sources = pad_batch([source for source, _ in validation], 0)
 wanted = [target[1:-1] for _, target in validation]
 
@@ -894,7 +893,7 @@ assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 # %% [markdown]
 # Each column is one seed. Greedy decoding gets as many right as teacher forcing had predicted, because up to its first
 # mistake it has been given only the right words, and after it the number is wrong anyway ([chapter
-# 11](11_training.ipynb#how-good-is-it)). A beam of one gives nearly the same. It need not: where the best token is the
+# 11](11_training.ipynb#how-good-is-it)). A beam of one gives the same here. It need not: where the best token is the
 # end, it can look further for a better score. Without counting positions the model loses many points, and from outside
 # that looks like a model that has not been trained enough. Four hypotheses instead of one get more numbers right with
 # every seed (a point is five numbers), for four times as many rows. The gain comes from the width: the length penalty
@@ -904,7 +903,7 @@ assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 # one that it gets right and the beam spoils, with the beam's best hypotheses:
 
 
-# %%
+# %% tags=["hide-input"]
 def spelled(tokens):
     return german.decode(tokens).strip()
 
@@ -928,7 +927,7 @@ print(
 )
 
 # %% [markdown]
-# In the first two, greedy decoding once prefers a wrong token and cannot go back. The beam keeps the right one as an
+# In the first two, greedy decoding prefers a wrong token early and cannot go back. The beam keeps the right one as an
 # alternative, and in the end that has the higher score, by a small margin. In the third a wrong hypothesis wins over
 # the right one: a model error, which a narrower search had hidden.
 #
@@ -1018,7 +1017,7 @@ assert len({text_of(d) for d in drawn}) == 7
 # **Predict first.** Greedy decoding gets more than half of the numbers right with the first model. How many does
 # sampling?
 
-# %%
+# %% tags=["hide-input"]
 for options in (
     {},
     {"top_k": 5},
@@ -1043,10 +1042,10 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 
 # %% [markdown]
 # About a fifth. Of five draws for one number that greedy decoding gets right, one adds *zehn* and says *neun* for
-# *sieben*, and another draw might go wrong elsewhere. A number is right only if all its tokens are, and wherever the
-# model is unsure, a draw may take another word. Taking the unlikely words away helps, and the lower the temperature,
-# the closer to greedy decoding. Sampling is for tasks with many good answers: asked for five beginnings of a story,
-# greedy decoding writes the same one five times. Where there is one, a single draw is a poor way to find it.
+# *sieben*, and the next one ends too early. A number is right only if all its tokens are, and wherever the model is
+# unsure, a draw may take another word. Taking the unlikely words away helps, and the lower the temperature, the closer
+# to greedy decoding. Sampling is for tasks with many good answers: asked for five beginnings of a story, greedy
+# decoding writes the same one five times. Where there is one, a single draw is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
