@@ -599,7 +599,6 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
 # (chapter 20). What it returns is $d_k$ wide. In chapter 6 several such results side by side have the width $D$ of a
 # word again. And `nn.Linear` stores its matrix transposed, hence the `.T`.
-#
 
 # %% [markdown]
 # ## What do the three matrices buy?

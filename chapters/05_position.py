@@ -12,7 +12,7 @@
 # the same. At the end of this chapter each word carries its position, in a **positional encoding**, and the verb can
 # tell which word stands before it, here the one who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 25 minutes to read, and 45 more for the exercises.
+# You need chapter 4, and sine and cosine. It takes about 30 minutes to read, and 45 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
 from functools import partial
@@ -770,7 +770,6 @@ assert np.allclose(turned, expected, atol=5e-4)
 assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 
 # %% [markdown]
-#
 # Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. For
 # longer texts their angles are rescaled (*position interpolation*, [Chen and others,
 # 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others

@@ -14,7 +14,7 @@
 # grey into a look-up.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 30 minutes to read, and 45 more for
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 35 minutes to read, and 45 more for
 # the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
@@ -80,12 +80,11 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # $$\frac{\partial L}{\partial s_i} = \sum_j \frac{\partial L}{\partial w_j} w_j \, \delta_{ij} - \sum_j \frac{\partial L}{\partial w_j} w_j w_i = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
 # The sum is the *average* gradient of the weights, weighted as the blend was. So a score is judged by comparison: it
-# falls if its value did worse than the average, and rises if it did better. Only the comparison counts, since the
-# weights share out a fixed 1: more for one is less for the others. And the result is multiplied by $w_i$, so a key that
-# got hardly any weight is hardly corrected. Nor is a key that has nearly all of it: the average is then nearly its own
-# gradient, so the difference is nearly 0. So a **saturated** row, near 0 and 1, recovers slowly. The gradient of the
-# value, $w_j \, \partial L / \partial o$, stays large for the winner: in a saturated row what is handed over can be
-# corrected, while the choice hardly changes.
+# falls if its value did worse than the average, and rises if it did better. And the result is multiplied by $w_i$, so a
+# key that got hardly any weight is hardly corrected. Nor is a key that has nearly all of it: the average is then nearly
+# its own gradient, so the difference is nearly 0. So a **saturated** row, near 0 and 1, recovers slowly. The gradient
+# of the value, $w_j \, \partial L / \partial o$, stays large for the winner: in a saturated row what is handed over can
+# be corrected, while the choice hardly changes.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -105,8 +104,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \sum_j \frac{\partial L}{\partial s_j} k_j , \qquad \frac{\partial L}{\partial k_j} = \frac{1}{\sqrt 2} \frac{\partial L}{\partial s_j} \, q .$$
 #
 # With the numbers of the table above, $\partial L / \partial q = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \,
-# (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$. The query should look a little less for *alive*. For this
-# sentence, that is right: the key of *man* is twice as alive as that of *dog*, so looking for *alive* finds him.
+# (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$. The query should look a little less for *alive*.
 
 # %%
 d_output = output - [1, 0]
@@ -137,10 +135,9 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.013 and 2.669 (they were 1.414, 0
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is
-# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. In this step $W_K$ and $W_V$ stay as
-# they are; their turn comes below.
+# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram
 
 drawing = Diagram(7.0, 1.9)
@@ -166,10 +163,13 @@ for place, what in ((1, "keys"), (3, "values")):
     middle = (at[place] + at[place + 1]) / 2
     drawing.text(middle, 1.72, what, color=plots.GREY, size=10)
     drawing.arrow((middle, 1.63), (middle, 1.42))
+step_taken = "row 2: (2, 0) → (1.887, 0.018)"
+drawing.text(0.2, 1.72, step_taken, color=plots.TEAL, at="left", size=9)
+drawing.text(at[5], 1.72, "0.296 → 0.283", color=plots.TEAL, size=9)
 plt.show()
 
 # %% [markdown]
-# Forwards in blue, the gradients backwards in red.
+# Forwards in blue, the gradients backwards in red, and what one step changes in green.
 
 # %%
 w_q = np.array([[0, 2.0], [2, 0], [0, 0]])
@@ -257,9 +257,8 @@ def attention_gradients(
 
 # %% [markdown]
 # Is that right? There is a check that needs no calculus. Change one input by a tiny amount up and down, see how the
-# loss changes, divide. This is a **finite difference**, and the comparison a **gradient check**. A large step measures
-# a chord and not the slope, and a very small one drowns in rounding, so it takes 64 bits and a step in between: with
-# $10^{-5}$ both errors are at most about $10^{-10}$, for numbers near 1. (For others compare the relative difference.)
+# loss changes, divide. This is a **finite difference**, and the comparison a **gradient check**. The step is $10^{-5}$,
+# in 64 bits: larger ones measure a chord, smaller ones drown in rounding.
 
 
 # %%
@@ -292,7 +291,8 @@ assert np.allclose(by_formula[0], d_query)
 #
 # ### Let it go on
 #
-# With these gradients we can take more steps, first with $W_Q$ alone, then with two and with all three matrices.
+# With these gradients we can take more steps, first with $W_Q$ alone, then with $W_K$ too, then with all three
+# matrices.
 
 # %% tags=["hide-input"]
 x = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 1]])  # animate, action, human
@@ -337,11 +337,8 @@ plt.show()
 
 # %% [markdown]
 # Here each further matrix that may learn makes the loss fall faster. With $W_Q$ alone it is slow, because the keys stay
-# where they are. The keys are $(1, 0)$, $(0, 1)$ and $(2, 0)$. So *dog* scores above *man* only if $q_1 > 2 q_1$, with
-# a negative $q_1$, and above *bites* only if $q_1 > q_2$, with a $q_2$ that is lower still. The first step moved $q_2$
-# the other way: while *man* has most of the weight, even *bites* is better than average. With $W_K$ the dog may become
-# easier to find. With $W_V$ even a word that is found by mistake learns to hand over what is wanted. Training changes
-# all of them at once.
+# where they are. (After 1,000 steps row 2 of $W_Q$ is so far below zero that all three scores are negative, and the
+# dog's the least so.) Training changes all of them at once.
 
 # %% tags=["hide-input"]
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
@@ -357,10 +354,9 @@ assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
 # it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**).
 # Backwards, because there is one loss and there are many parameters: one sweep from the loss gives the derivatives with
-# respect to all of them, for about twice the work of computing the loss. Forwards, one would need a sweep for each
-# parameter. The price is memory: what was computed on the way is kept until the sweep has come back to it. A tensor
-# made with `requires_grad=True` is one whose gradient you want; after `backward()` its gradient has been *added* to its
-# `.grad`, so this must be cleared before the next step; otherwise the next step would follow the old gradients too.
+# respect to all of them, for about twice the work of computing the loss. The price is memory: what was computed on the
+# way is kept until the sweep has come back to it. For a tensor made with `requires_grad=True`, `backward()` *adds* the
+# gradient to its `.grad`, which must be cleared before the next step.
 
 # %%
 import torch
@@ -426,8 +422,6 @@ def scaled_dot_product_attention(
 
 # %% [markdown]
 # Now several heads. In the signature of `forward`, `{self.d_model}` stands for the width that the layer was built with.
-# Its first line refuses a mask of shape $(B, T, S)$, for the reason that [chapter
-# 4](04_self_attention.ipynb#two-ways-to-go-wrong) gives.
 
 
 # %% tags=["export"] module="attention"
@@ -486,10 +480,10 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# When the weights are not asked for, the layer calls PyTorch's own attention, `F.scaled_dot_product_attention`. In the
-# PyTorch of this book it computes the same, and on most devices as one fused kernel that never writes the matrix of
-# weights to memory ([chapter 20](20_one_gpu.ipynb)). The folded cell feeds the same numbers to four implementations:
-# chapter 6's `multi_head_attention`, this layer with its weights and without them, and `nn.MultiheadAttention`.
+# Without weights, the layer calls PyTorch's own attention, which on most devices never writes them to memory ([chapter
+# 20](20_one_gpu.ipynb)). With weights or without, in 64 bits, the layer agrees with chapter 6's function and with
+# `nn.MultiheadAttention` to twelve digits. But in the latter a true mask entry means *may not attend*; elsewhere,
+# *may*.
 
 # %% tags=["proof"]
 from dotformer.by_hand.multihead import multi_head_attention
@@ -530,10 +524,6 @@ with torch.no_grad():
         assert (output[:, 0] == 0).all()
 
 # %% [markdown]
-# Their outputs agree to twelve digits. One trap on the way: in `nn.MultiheadAttention` a true entry of the mask means
-# *may not attend*, in `F.scaled_dot_product_attention` it means *may*. Both are PyTorch. Mixing them up raises no
-# error.
-#
 # ## Learning to look things up
 #
 # A task for one layer. A note holds five names, each with a digit; a question is a name; the answer is its digit.
@@ -547,7 +537,7 @@ with torch.no_grad():
 # digit. The layer has a single head. After it, one linear map turns what it received into ten scores, one for each
 # digit. Such scores of possible answers are called **logits**, and their softmax is what the model believes.
 
-# %%
+# %% tags=["hide-input"]
 from torch import nn
 from torch.nn import functional as F
 
@@ -583,14 +573,14 @@ class NoteModel(nn.Module):
 # %% [markdown]
 # Training repeats four steps: take a **batch** of sixteen notes and ask each for all of its five names, measure the
 # loss, pass its gradient back, and subtract from every parameter its gradient times the learning rate. The last is what
-# the optimizer `SGD` (stochastic gradient descent) does; chapter 11 has better ones. The learning rate is 1, which is
-# large; it suits this small layer. The loss is the **cross-entropy**: minus the logarithm of the probability that the
-# model gave to the right digit. It is 0 for a model that was certain and right, and grows without bound as that
-# probability goes to 0.
+# the optimizer `SGD` (stochastic gradient descent) does; chapter 11 has better ones. The learning rate is 1. The loss
+# is the **cross-entropy**: minus the logarithm of the probability that the model gave to the right digit. It is 0 for a
+# model that was certain and right, and grows without bound as that probability goes to 0.
 #
 # Its gradient for the scores of the digits follows from the formula for a softmax, above. The gradient of the right
-# probability is $-1 / p$, that of the others 0, so their weighted average is $-1$. Each probability times its
-# difference from that is $p_i$, and for the right digit $p_i - 1$: what the model said less what was right.
+# probability is $-1 / p$, that of the others 0, so their weighted average is $-1$. Each probability times the
+# difference between its gradient and that average is $p_i$, and for the right digit $p_i - 1$: what the model said less
+# what was right.
 
 # %% tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -648,34 +638,17 @@ for step in (0, 80, 100, 120, 140, 1000):
     print(f"step {step:4}: loss {loss:.2f}, weight on the right name {weight:.2f}")
 
 # %% [markdown]
-# At the start every weight is about 0.2, an even grey. By step 80 the loss has come down by 0.4, and the grey is nearly
-# as even as before. Then, between steps 80 and 140, the diagonal appears and the loss drops to almost nothing.
+# There is a row for each question and a column for each token of the note, in the same order, so that the right name is
+# on the diagonal. At the start every weight is about 0.2, an even grey. By step 80 the loss has come down by 0.4, and
+# the grey is nearly as even as before. Then, between steps 80 and 140, the diagonal appears and the loss drops to
+# almost nothing.
 #
 # Why in this order? A score is corrected by *comparing values*. At first the values are small random vectors that
 # differ little and mean nothing, so there is hardly anything to compare. But the layer can learn something else, which
 # is to hand over digits at all: then the model can bet on the five digits in the note. Once the values say something,
-# looking at the right one pays. The sizes of the gradients fit that.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Sizes of two gradients over 200 training steps, on a logarithmic axis. That of W_V starts at 0.03 and rises slowly to about 0.5 near step 120. That of W_Q starts at 0.0008, forty times smaller, rises more steeply and nearly catches up near step 120. Then both fall."}}
-figure, axes = plt.subplots(figsize=(6, 3.2))
-smooth = np.ones(10) / 10
-for column, color, name, x, y in [
-    (0, plots.RED, "$W_Q$, where to look", 45, 0.0022),
-    (1, plots.BLUE, "$W_V$, what to hand over", 2, 0.28),
-]:
-    curve = np.convolve(sizes[:200, column], smooth, "valid")
-    axes.plot(np.arange(len(curve)) + 5, curve, color=color)
-    axes.text(x, y, name, color=color)
-axes.set(yscale="log", xlabel="step", ylabel="size of the gradient")
-plt.show()
-
-# %% [markdown]
-# The gradient that reaches $W_Q$ begins at a fortieth of the one that reaches $W_V$. By step 80, when the weights have
-# hardly moved, the gradient of $W_Q$ has grown some forty times.
-#
-# That fits, and proves nothing yet. So intervene: let a model learn values first, with $W_Q$ and $W_K$ frozen at their
-# random start, and only then let these learn, too. If values were what was missing, the look-up should now come
-# quickly.
+# looking at the right one pays. That is a guess, so intervene: let a model learn values first, with $W_Q$ and $W_K$
+# frozen at their random start, and only then let these learn, too. If values were what was missing, the look-up should
+# now come quickly.
 
 
 # %% tags=["hide-input"]
@@ -708,8 +681,7 @@ for seed in range(3):
 #
 # You were also asked how large the weight would be: it ends near two thirds, while all answers are right. A weight is
 # not a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in
-# which one digit is the strongest, and once the loss is nearly 0, little pushes the weight any higher: from here it
-# creeps.
+# which one digit is the strongest.
 #
 # Was this run a fluke? Train three models from three starts, and ask each about 2,000 new notes.
 
@@ -731,8 +703,9 @@ assert min(right) > 0.999 and min(looked) > 0.999
 assert min(weight) > 0.6 and max(weight) < 0.75
 
 # %% [markdown]
-# These are the matrices that it found, as the scaled scores of names with names: $W_Q W_K^\top / \sqrt{18}$, a row for
-# each name that asks, a column for each that is asked (the rows and columns of names only):
+# Here is what training made of $W_Q$ and $W_K$ in the first of the three, as the scaled scores of names with names:
+# $W_Q W_K^\top / \sqrt{18}$, a row for each name that asks, a column for each that is asked (the rows and columns of
+# names only):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Eight by eight scaled scores of names with names, after training. The diagonal is between 1.7 and 2; all other entries are between minus 0.7 and 0.1. So each name finds itself."}}
 with torch.no_grad():
@@ -872,19 +845,14 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 # %% [markdown]
 # With deviation 1 the logits have size $\sqrt{64} = 8$, and the loss is about 26: a model that knows nothing is sure of
 # itself and wrong. Training will spend its first steps on taking that back. With deviation $1/8$ the logits have size
-# 1, and the loss is half a unit above $\ln 1000$.
-#
-# Why half? The loss is the logarithm of $\sum e^s$, less the target's own logit. For normal logits of mean 0 and
-# variance 1 the average of $e^s$ is $e^{1/2}$, so the sum is near $1000 \, e^{1/2}$. With variance 64 that average
-# would be $e^{32}$, but nearly all of it comes from terms so rare that 1,000 draws do not contain one. The largest of
-# 1,000 normal numbers is about 3.2 standard deviations, here $8 \cdot 3.2 \approx 26$, and the logarithm of the sum is
-# little more than its largest term.
+# 1, and the loss is half a unit above $\ln 1000$, since the average of $e^s$ is then $e^{1/2}$.
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. The output's
 # bias may have been set to the logarithms of the tokens' frequencies, which is a fair start. The sum may have been
 # divided by too many targets, with the padding counted among them. Or the model sees what it should predict. A common
-# way: the targets were not shifted by one, and a model with tied embeddings is asked for the very token that it was
-# given. (Most leaks do not show before training: a first loss of $\ln V$ proves nothing about them.)
+# way: a language model is asked for the next token at each position, so its targets are the text shifted by one. Forget
+# that, and a model with tied embeddings is asked for the very token that it was given. (Most leaks do not show before
+# training: a first loss of $\ln V$ proves nothing about them.)
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -946,8 +914,8 @@ quiz.number(
 # ## Break it: a cut in the record
 #
 # Somebody wants to plot the weights, gets an error about gradients, and follows its advice to write `.detach()`, but on
-# the weights that the model goes on to use. Or they turn them into a new tensor, with `torch.tensor(weights)`. The
-# numbers are the same. But PyTorch's record ends there. Values and output still learn; no gradient reaches the scores.
+# the weights that the model goes on to use. The numbers are the same. But PyTorch's record ends there. Values and
+# output still learn; no gradient reaches the scores.
 
 
 # %%

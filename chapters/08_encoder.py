@@ -13,9 +13,9 @@
 # word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and you have left out each part of
 # three layers, and norm and residual connection of twelve, to see which of them small tasks need.
 #
-# You need [chapter 7](07_learning.ipynb). It takes about 25 minutes to read, and 40 more for the exercises.
+# You need [chapter 7](07_learning.ipynb). It takes about 30 minutes to read, and 40 more for the exercises.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
 from functools import partial
 
 import matplotlib.pyplot as plt
@@ -129,8 +129,6 @@ best = torch.linalg.lstsq(cases, torch.tensor([[1.0], [-1], [-1], [1]])).solutio
 assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 
 # %% [markdown]
-# What is left to explain is the adding, and what a real layer has besides: norms.
-#
 # ## Attention alone makes all words alike
 #
 # Why add, and not replace each word by what attention returns? Stack attention without adding and see. A sentence has
@@ -195,10 +193,9 @@ for n, depth in enumerate(DEPTHS):
 # %% [markdown]
 # At the start it is 97 percent, $\sqrt{15/16}$, since the average of 16 random words is not 0. After two layers it is 3
 # percent, after four nothing: all sixteen words have become one vector. The reason is that each layer replaces words by
-# weighted averages of all words, and such averages are more alike than the words were. The averages are also shorter,
-# so scores shrink, and the weights become more even still. Dong and others (2021) call this **rank collapse**, and
-# prove that in a stack of nothing but attention it is faster than exponential. Feed-forward networks, which these
-# stacks lack, slow it down. No later layer can tell the words apart again.
+# weighted averages of all words, and such averages are more alike than the words were. Dong and others (2021) call this
+# **rank collapse**, and prove that in a stack of nothing but attention it is faster than exponential. Feed-forward
+# networks, which these stacks lack, slow it down.
 #
 # The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word
 # itself on, and a layer only contributes something:
@@ -211,9 +208,9 @@ for n, depth in enumerate(DEPTHS):
 # (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them deeper networks
 # had trained worse than shallow ones (the **degradation problem**).
 #
-# But read the right column down to its end. At 24 layers less than 1 percent is a word's own. As soon as the stream is
-# mostly common to all words, so is what attention adds to it, and this common part grows from layer to layer. A word's
-# own part has not shrunk: the next cell shows that it has grown too, but more slowly, and is swamped.
+# But read the right column down to its end. At 24 layers less than 1 percent is a word's own. What attention adds is
+# mostly common to all words, and as large as the stream, so the common part grows in proportion to itself. A word's own
+# part grows too, but more slowly, and is swamped.
 
 # %% tags=["hide-input"]
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
@@ -226,9 +223,7 @@ assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
 assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shrunk
 
 # %% [markdown]
-# Both the size and the gradient explode. What attention adds is about as large as the stream and points mostly the same
-# way for all words, so the stream grows in proportion to itself. The gradient has the size of queries and keys among
-# its factors, and grows faster still. Something has to keep the stream within bounds.
+# Both size and gradient explode. Something has to keep the stream within bounds.
 #
 # ## Layer norm, on four numbers
 #
@@ -391,27 +386,25 @@ for name in ("post-norm", "pre-norm"):
 assert np.allclose(line["pre-norm"], 1) and 0.001 < line["post-norm"][-1] < 0.002
 
 # %% [markdown]
-# Either norm stops the explosion. The first panel is the surprise (attention only; feed-forward networks would slow
-# this down): post-norm keeps words apart no better than adding alone, or worse, and pre-norm much better. Why? Most of
-# what attention adds is common to all words. With adding alone the common part grows in proportion to itself, from
-# layer to layer, and soon a word's own is a small share of it. In a post-norm stack, once nearly everything is common,
-# attention adds a second vector about as large as the stream, and common to all words as well. Their sum is scaled back
-# to size 1, and that shrinks a word's own part again, in every layer. Say that the common part has size 1, and a word's
-# own 0.1. Attention adds another 1 in some other direction, so that the common part has size $\sqrt 2$; the norm
-# divides by that; what is left is 1 and 0.07. In a pre-norm stack the word's own part is never scaled down, and what is
-# added to it stays bounded, however large the stream, because the norm comes first. After 24 layers an entry has size
-# 4.2, of which 26 percent is its own: $4.2 \cdot 0.26 = 1.1$, about as much as at the start (0.97).
+# Either norm stops the explosion. The first panel is the surprise: post-norm keeps words apart no better than adding
+# alone, or worse, and pre-norm much better. Why? Most of what attention adds is common to all words. With adding alone
+# the common part grows in proportion to itself, from layer to layer, and soon a word's own is a small share of it. In a
+# post-norm stack, once nearly everything is common, attention adds a second vector about as large as the stream, and
+# common to all words as well. Their sum is scaled back to size 1, and that shrinks a word's own part again, in every
+# layer. Say that the common part has size 1, and a word's own 0.1. Attention adds another 1 in some other direction, so
+# that the common part has size $\sqrt 2$; the norm divides by that; what is left is 1 and 0.07. In a pre-norm stack the
+# word's own part is never scaled down, and what is added to it stays bounded, however large the stream, because the
+# norm comes first.
 #
 # And the way back? The numbers under the figure leave out what comes back through attention. Along the line, pre-norm
 # hands on the whole gradient, at any depth. With post-norm each norm takes its part, and after 24 layers about a
 # thousandth is left: what reaches the words has come through the attentions, and depends on how those are scaled.
 #
-# So much for stacks before training. This favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will
+# So much for stacks before training. All this favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will
 # twelve layers that learn, below; most deep models of today are pre-norm. The price: the larger the stream, the less a
 # late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and others,
-# 2020](https://arxiv.org/abs/2004.08249)). It helps in either order to begin training with sublayers that add little.
-# GPT-2 starts the matrices that write into the stream smaller, by the root of the number of sublayers; here, with 24, a
-# word's own share is then still 92 percent, in both orders.
+# 2020](https://arxiv.org/abs/2004.08249)). It helps in either order to begin training with sublayers that add little;
+# GPT-2 starts the matrices that write into the stream smaller, by the root of the number of sublayers.
 
 # %% tags=["proof"]
 own = {name: np.mean(run, axis=0)[:, 0] for name, run in runs.items()}
@@ -464,10 +457,9 @@ quiz.one_choice(
 # $$\operatorname{FeedForward}(x) = \sum_{i=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot k_i) \; v_i .$$
 #
 # This is a look-up, with keys and values that do not come from the sentence: they are trained, and the same for every
-# text (a **key-value memory**). ReLU replaces the softmax, so several keys may answer fully, or none. [Geva and others
-# (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a pattern in the text,
-# with values that raise the probability of words that often follow it. Attention looks up *in the sentence*; the
-# feed-forward network looks up *what training has stored*.
+# text (a **key-value memory**). [Geva and others (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained
+# model that answer to a pattern in the text, with values that raise the probability of words that often follow it.
+# Attention looks up *in the sentence*; the feed-forward network looks up *what training has stored*.
 #
 # The sublayers need a few of the same numbers, so these travel together, as one configuration:
 
@@ -793,8 +785,7 @@ class Embeddings(nn.Module):
 #
 # Now train small encoders, three layers each, and take away one part at a time (an **ablation**). There are two tasks
 # on twelve random digits. *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the
-# mirrored position, modulo 10. Both must fetch a digit; only the second has something to compute with it. (The folded
-# cells take a part out, and train.)
+# mirrored position, modulo 10. Both must fetch a digit; only the second has something to compute with it.
 
 
 # %% tags=["hide-input"]
@@ -857,8 +848,9 @@ def learn(
 # %% [markdown]
 # A run takes some seconds, so a program makes them all (`python -m benchmarks.encoders`, 75 minutes on one core, with
 # the deeper stacks further down): post-norm, 600 steps of Adam (chapter 11), four learning rates from 0.0025 to 0.02,
-# and three seeds each. Each entry has the share of digits right at the best learning rate, with the worst and the best
-# seed. Chance is 10 percent.
+# and three seeds each. Each entry gives the share of digits right, at the best learning rate, for the worst seed and
+# the best. *Residual* leaves out both connections of every layer, *residual, attention* only the one around attention.
+# Chance is 10 percent.
 #
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 
@@ -941,9 +933,10 @@ for name, rows in deep.items():
 
 # %% [markdown]
 # Only pre-norm, with nearly every digit right at four of the eight learning rates. Post-norm is stuck near a quarter at
-# best, in these 600 steps and with a warm-up of 50. Without norms next to nothing is learned, and at the higher
-# learning rates the loss overflows. Without the residual connections a fifth is right at best. Three layers could spare
-# the norms. Twelve cannot, and it matters where the norms are: a small model is no test of what a deep one needs.
+# best, in these 600 steps, of which the first 50 raise the learning rate slowly (a *warm-up*, see below). Without norms
+# next to nothing is learned, and at the higher learning rates the loss overflows. Without the residual connections a
+# fifth is right at best. Three layers could spare the norms. Twelve cannot, and it matters where the norms are: a small
+# model is no test of what a deep one needs.
 
 # %% tags=["proof"]
 for name, rows in deep.items():
@@ -994,8 +987,7 @@ for depth, stream in enumerate(streams):
 # At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. After the
 # second layer both can be read, from one vector of 32 numbers. Where did the mirrored digit come from? Look for a head
 # that attends mostly to the mirrored position. While `record_weights` is open, each attention inside a model keeps its
-# weights, under the name that the module has there, by means of PyTorch's
-# [hooks](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_forward_hook).
+# weights.
 
 # %% tags=["hide-input"]
 from dotformer.support.recording import record_weights
@@ -1073,13 +1065,8 @@ panels[0].text(0.024, 0.4, "warm-up", color=plots.BLUE, ha="right")
 plt.show()
 
 # %% [markdown]
-# A model that has learnt nothing has the loss $\ln 10 = 2.3$. Without warm-up, post-norm learns (its loss ends below
-# 0.3 with every seed) at each learning rate up to 0.01, and nothing at 0.015 or above. With warm-up it learns at 0.02
-# as well. Pre-norm needs no warm-up to learn at 0.02, and with it learns even at 0.03.
-#
-# So at a learning rate that is low enough, neither pre-norm nor warm-up is needed here, and each lets the learning rate
-# go one or two steps of this grid higher, a factor of one and a half to two. Part of the effect of warm-up is trivial:
-# for the first 200 of these 400 steps the learning rate is smaller. And this is a small stack of three layers. For
+# Without warm-up, post-norm learns with every seed up to 0.01, pre-norm up to 0.02; with it, up to 0.02 and 0.03. At a
+# low enough learning rate, neither pre-norm nor warm-up is needed here. And this is a small stack of three layers. For
 # post-norm models of full size Xiong and others found warm-up essential, which this experiment cannot show.
 
 # %% tags=["proof"]
@@ -1115,10 +1102,9 @@ for width in (4, 64, 512):
     assert abs(ratio - ((width - 1) / width) ** 0.5) < 1e-4
 
 # %% [markdown]
-# At the paper's width it is a tenth of a percent, in all entries alike, and a trained $\gamma$ can make up for it. So a
-# loss curve will not reveal it. The difference shows where two programs must agree: load parameters that were trained
-# with the other norm, and every layer is a little off. At width 4 it is 13 percent, too much for any tolerance to hide,
-# so compare small models with a reference, too.
+# At the paper's width it is a tenth of a percent, at width 4 it is 13 percent. The factor is the same for every vector,
+# so a trained $\gamma$ absorbs it, and training does not show the mistake. A comparison with a reference does, best
+# with a small model.
 #
 # ## Exercises
 #
@@ -1257,5 +1243,4 @@ verdict
 # [Glorot and Bengio (2010)](https://proceedings.mlr.press/v9/glorot10a.html).
 #
 # **Next.** An encoder reads. [Chapter 9](09_decoder.ipynb) adds the part that writes: it must not see its own future,
-# and it may look at what the encoder read. If you would rather see first what a trained encoder knows, [chapter
-# 15](15_pretrained.ipynb) loads a published one into this code.
+# and it may look at what the encoder read.

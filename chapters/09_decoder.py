@@ -11,14 +11,13 @@
 # *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the
 # transformer of 2017 has a second stack, which attends to the question and to its own words so far, and never to words
 # that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. At the end of
-# this chapter the transformer of the paper is complete and equal to PyTorch's, a small one has learnt to answer, and
-# you have the whole model once more in seventy lines.
+# this chapter the transformer of the paper is complete, and you have it once more in seventy lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It
-# takes about 30 minutes to read, and 50 more for the exercises. To write a transformer this afternoon, begin at [the
+# takes about 35 minutes to read, and 50 more for the exercises. To write a transformer this afternoon, begin at [the
 # whole model on one screen](#all-of-it-on-one-screen).
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
 from functools import partial
 
 import matplotlib.pyplot as plt
@@ -183,13 +182,12 @@ plt.show()
 # %% [markdown]
 # Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. In the
 # decoder `<bos>` comes before *I*; the picture leaves it out. The last row belongs to the padding token. No word may
-# attend to it. What the padding token itself receives is still computed, and the loss leaves it out.
+# attend to it.
 #
 # ### Are causal and padding masks interchangeable?
 #
 # No. An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both:
-# `causal & padding` broadcasts to $(B, 1, T, T)$. With padding at the end the causal mask alone already hides it from
-# the words; the padding mask matters where padding stands in front.
+# `causal & padding` broadcasts to $(B, 1, T, T)$.
 #
 # What if a row has nothing to attend to, like a padding token in front under a causal mask? The softmax of nothing but
 # minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives nothing but the bias of the output
@@ -296,21 +294,17 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# What was read runs along the top, what is written so far down the left. No causal mask is needed here, because all
-# words of the question are there before the first word is written; only padding is left out.
+# No causal mask is needed here, because all words of the question are there before the first word is written; only
+# padding is left out.
 #
 # ### Which encoder layer does the decoder ask?
 #
-# In this model, the *last* one. A picture of two towers side by side suggests that the second decoder layer asks the
-# second encoder layer. It does not. The encoder runs to its end first, and its final output is the **memory** that
-# every decoder layer asks, each through its own $W_K$ and $W_V$. If each decoder layer asked an encoder layer of its
-# own, the stacks would have to be equally deep, and the first decoder layers would read words that have hardly seen
-# their neighbours.
+# In this model, the *last* one. The encoder runs to its end first, and its final output is the **memory** that every
+# decoder layer asks, each through its own $W_K$ and $W_V$.
 #
 # So a decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8, and, with $d_\text{ff} = 4D$,
 # $16 D^2$ parameters in its matrices where an encoder layer has $12 D^2$. Self-attention comes first, because the query
-# that goes to the memory should know how far the answer has come. Cross-attention follows, and the feed-forward network
-# is last.
+# that goes to the memory should know how far the answer has come.
 
 # %% tags=["export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -356,7 +350,7 @@ class DecoderLayer(nn.Module):
 
 
 # %% [markdown]
-# The stack is chapter 8's. What is new is that every layer gets the same memory.
+# The stack is chapter 8's.
 
 
 # %% tags=["export"] module="decoder"
@@ -406,7 +400,7 @@ quiz.one_choice(
 # defaults are the paper's base model, except that the paper shares one table of embeddings where we have two, and that
 # dropout also acts on attention weights and hidden entries, as in PyTorch.
 
-# %% tags=["export"] module="transformer"
+# %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
 
 from dotformer.encoder import Embeddings, Encoder, LayerConfig
@@ -441,11 +435,8 @@ class TransformerConfig(LayerConfig):
 
 # %% [markdown]
 # With `tie_output` (**weight tying**) the output needs no matrix of its own: a token's logit is the dot product of the
-# last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). For the paper's 37,000
-# tokens of width 512 that saves 19 million parameters. Untied, an embedding learns only where its token is given. Tied,
-# it learns wherever the token is scored, also where it was *not* the answer. The price: one embedding table has two
-# jobs, so the size with which it starts matters ([below](#all-of-it-on-one-screen)). All masks are made in `encode` and
-# `decode`.
+# last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). (So an embedding also
+# learns wherever its token is scored, and not only where it is given.) All masks are made in `encode` and `decode`.
 
 
 # %% tags=["export"] module="transformer"
@@ -511,7 +502,7 @@ class Transformer(nn.Module):
 # %% [markdown]
 # Send two short sentences through a small one, and print the shape of everything on the way:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 from dotformer.support.recording import record_weights
 
 source = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 3, 0, 0]])  # B = 2, S = 5
@@ -537,8 +528,7 @@ for name, x in shapes_seen.items():
 
 # %% [markdown]
 # Does it equal PyTorch's? `nn.Transformer` has the two stacks. Draw all its parameters at random, give them to ours and
-# compare, in both orders of norm, with padding on both sides. It always has a final norm, so ours gets one for the
-# comparison.
+# compare, in both orders of norm, with padding on both sides.
 
 # %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
@@ -641,14 +631,12 @@ print(len(pairs), "pairs,", len(vocabulary), "words")
 assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
-# In training the decoder receives `<bos> I am fine` and must predict `I am fine <eos>`. Both have the same length,
-# position by position: after `<bos>` comes *I*, after *I* comes *am*. In code, the targets are `answers[:, 1:]`, and
-# the decoder receives `answers[:, :-1]`, the targets *shifted right*. (In a batch only the last column is cut off, so
-# the input of a shorter answer also contains its `<eos>`. That is harmless: what should follow is padding, which the
-# loss skips, by `ignore_index=0`.) This is **next-token prediction**. Training with the right words as input is called
-# **teacher forcing**, because the model goes on from them whatever it would have said. It has a price: in use it goes
-# on from its *own* words, and training never showed it a beginning with a mistake in it (**exposure bias**), so one
-# mistake may bring the next.
+# In training the decoder receives `<bos> I am fine` and must predict `I am fine <eos>`. In code, the targets are
+# `answers[:, 1:]`, and the decoder receives `answers[:, :-1]`, the targets *shifted right*. The loss skips padding
+# (`ignore_index=0`). This is **next-token prediction**. Training with the right words as input is called **teacher
+# forcing**, because the model goes on from them whatever it would have said. It has a price: in use it goes on from its
+# *own* words, and training never showed it a beginning with a mistake in it (**exposure bias**), so one mistake may
+# bring the next.
 
 
 # %% tags=["hide-input"]
@@ -745,8 +733,7 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # greeting, so it is enough to remember the rest: test data that also appear, exactly or nearly, in the training data
 # are called **contaminated**. Hold out whole *topics* instead: a person with a state, under every greeting, with *why*
 # and without (or a person with *how*). If *you* and *tired* never stood in one question, what does the model say to
-# *why are you tired*? To combine what was seen in different examples is called **compositional generalisation**. *Are
-# you tired* is easier: the answer, *yes, I am*, does not name the state.
+# *why are you tired*? To combine what was seen in different examples is called **compositional generalisation**.
 #
 # **Predict first.** What share of such answers is right? A program has trained nine models on each of the two kinds of
 # split, every one with a seed and a split of its own (`python -m benchmarks.answers`, a minute; the folded cell holds
@@ -829,10 +816,8 @@ assert 0.2 < rates["how"] < 0.3
 # %% [markdown]
 # ## One question, followed to its answer
 #
-# The question has six tokens. Each is looked up, scaled by $\sqrt{16} = 4$ ([chapter
-# 8](08_encoder.ipynb#from-numbers-to-vectors) says why), and receives its position; two encoder layers turn that into
-# the memory. The answer so far goes into the decoder. Follow the first head of the last cross-attention from `<bos>`:
-# the query comes from the position that must predict the first word.
+# Take *Hi, how are you?* again. It has six tokens, which two encoder layers turn into the memory. Follow the first head
+# of the last cross-attention from `<bos>`: the query comes from the position that must predict the first word.
 
 # %% tags=["hide-input"]
 right = batch(["<bos> I am fine <eos>"])
@@ -900,9 +885,7 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
 # Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
-# *next* word, so look at `<bos>` to see how *I* is found. The vector that leaves the last layer is compared with the
-# embeddings of all 32 words; the dot products are the logits, and their softmax says what comes next. (`logits` and
-# `so_far` are from the figure's cell.)
+# *next* word, so look at `<bos>` to see how *I* is found.
 
 # %% tags=["hide-input"]
 print("after    next word, and the next best")
@@ -915,8 +898,6 @@ for position, probabilities in enumerate(logits.softmax(dim=-1)):
 assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"]
 
 # %% [markdown]
-# All four rows come from the same pass.
-#
 # ### Does the map say why?
 #
 # Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take the first as the reason for the
@@ -942,13 +923,10 @@ for n, (word, needed) in enumerate(zip(most, needs, strict=True), 1):
 
 # %% [markdown]
 # Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
-# while any other word can be hidden. Of the nine, four are like that (1, 3, 7 and 8). Three can do without *you*, but
-# not without *how* or without *are*: most likely their encoders have carried the person on, since after two layers a
-# position holds more than its own word ([chapter 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers)). In
-# two models *I* stays above 0.5 whichever word is hidden, and one of these fails when *how* is hidden together with
-# *are* or *you*. In all, the word attended to most is one that is needed in six models of nine (models 2 and 5 too). A
-# map shows where a model looked. Whether that mattered, only an intervention can tell, and hiding one word at a time
-# misses what is stored twice. Chapter 15 goes on with the question whether maps are **faithful** explanations.
+# while any other word can be hidden. Of the nine, four are like that (1, 3, 7 and 8). In the other five *I* stays
+# probable without *you*: most likely their encoders have carried the person on. A map shows where a model looked.
+# Whether that mattered, only an intervention can tell, and hiding one word at a time misses what is stored twice.
+# Chapter 15 goes on with the question whether maps are **faithful** explanations.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
@@ -991,13 +969,11 @@ with torch.no_grad():
 # write, but only one in each step of training. A recurrent network ([chapter 1](01_why_attention.ipynb)) needs a
 # thousand steps for either.
 #
-# It rests on one property: *no position sees its future*. Why is it enough to mask each layer? Row $t$ of a masked
-# attention is made of rows 0 to $t$ of its input, and all else in a layer works on each row alone (cross-attention,
-# too: the memory holds nothing of the answer). So row $t$ of the last layer depends on rows 0 to $t$ of the layer
-# below, and so on down to the tokens. The property is worth a test of its own. Change the last words of the answer, and
-# nothing before them may move, in training mode and out of it. Dropout must be 0 for that, since it moves everything at
-# random. (Or ask autograd: the gradient of the earlier logits with respect to a later word's embedding must be zero.)
-# The function below changes the targets after the third. This **leak test** finds only masks that show too much of the
+# It rests on one property: *no position sees its future*. Masking each layer is enough: row $t$ of a masked attention
+# uses rows 0 to $t$ of its input, all else works on each row alone (the memory holds nothing of the answer), and so on
+# down to the tokens. The property is worth a test of its own. Change the last words of the answer, and nothing before
+# them may move, in training mode and out of it. Dropout must be 0 for that, since it moves everything at random. The
+# function below changes the targets after the third. This **leak test** finds only masks that show too much of the
 # target's future. It cannot find a mask that hides too much, a wrong mask on the cross-attention, or a target that was
 # not shifted: a model asked to predict the very word it is given copies it, and its loss falls to 0 without any look at
 # the future. In use it repeats `<bos>`. Padding can be tested in the same way: append some to the question, and nothing
@@ -1075,8 +1051,7 @@ for num_layers in (1, 2):
 
 # %% [markdown]
 # [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (later called
-# **NoPE**) that came close to those with them. Without a mask there is nothing of the kind, as [chapter
-# 4](04_self_attention.ipynb) has shown.
+# **NoPE**) that came close to those with them.
 #
 # ## Break it: six ways to get a mask wrong
 #
@@ -1089,11 +1064,10 @@ for num_layers in (1, 2):
 # - Does it leak?
 # - Does the correct model, given the same parameters, compute the same?
 #
-# **Predict first.** Which question finds each of the six? The next cells make the seven models, which differ in one
-# mask each; you may skip to what they print.
+# **Predict first.** Which question finds each of the six?
 
 
-# %%
+# %% tags=["hide-input"]
 class Masked(Transformer):
     """A transformer whose two decoder masks are made by functions."""
 
@@ -1198,7 +1172,7 @@ assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
 # A perfect loss, and it cannot write. A program has trained all seven with nine seeds each
-# (`python -m benchmarks.masks`, five minutes). The last two columns need no training, so they are computed here.
+# (`python -m benchmarks.masks`, five minutes).
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -1229,18 +1203,15 @@ for name, make in variants.items():
 # - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at
 #   best.
 # - *Turned around*, which is what you get if you mix up the convention of `nn.MultiheadAttention` with ours: it shows
-#   *only* the future, and while writing the newest word sees nothing. Ours gives it weights of 0. PyTorch's module
-#   gives NaN by default, so there you would notice.
+#   *only* the future, and while writing the newest word sees nothing.
 # - *Scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. With *weights
 #   times mask* the future still counts in the softmax's denominator. So the weights that are left do not sum to 1: what
 #   they lack is the future's share. In training, queries and keys can make that share depend on the next word, and the
 #   model learns to read it; when it writes, there is no next word whose share could be read.
-# - A mask *in training only* makes writing a lottery. Forced, every word suddenly sees its future, and half the words
-#   come out wrong. While writing, the newest word has no future, but the words before it see what comes after them, as
-#   they never did in training. One seed gets 3 percent right, another 97.
-# - A causal mask *on cross-attention* often does no visible harm, presumably because the encoder has carried much of
-#   the question to its first words. Seven of nine seeds answer everything, the worst 78 percent, and the leak test
-#   passes. Only the comparison with a reference finds it every time.
+# - A mask *in training only* makes writing a lottery. The earlier words now see what comes after them, as they never
+#   did in training. One seed gets 3 percent right, another 97.
+# - A causal mask *on cross-attention* often does no visible harm. Seven of nine seeds answer everything, the worst 78
+#   percent, and the leak test passes. Only the comparison with a reference finds it every time.
 #
 # So if a loss is perfect and the writing is not, check in this order:
 #
@@ -1377,12 +1348,9 @@ class OneScreen(nn.Module):
 
 # %% [markdown]
 # Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns from scratch.
-# At the paper's width and depth its first loss is half a unit above $\ln V$, as [chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at) expects, here for 1,000 tokens. The reason is the lines in
-# `__init__` that draw its embeddings: with PyTorch's own start for `nn.Embedding` the tied logits have size
-# $\sqrt{512} \approx 23$ in place of 1, and the first loss is ten times as large. It differs from the model above in
-# four things: it has no checks, its biases do not start at 0, dropout leaves attention weights and hidden entries
-# alone, and a row with nothing to attend to is NaN.
+# The lines in `__init__` that draw its embeddings matter: with PyTorch's own start the first loss is ten times as
+# large. It differs from the model above in four things: it has no checks, its biases do not start at 0, dropout leaves
+# attention weights and hidden entries alone, and a row with nothing to attend to is NaN.
 
 # %% tags=["hide-input"]
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()

@@ -13,7 +13,7 @@
 # saves the model from computing everything again at each word. And you read what a model has written, right and wrong.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 30 minutes to read, and 40 more for the exercises.
+# learnt something. It takes about 35 minutes to read, and 40 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
 from functools import partial
@@ -181,9 +181,8 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
 #   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
 # - A sentence is done when `beam` hypotheses have ended (so that there are as many to return) and no live one can beat
-#   the best of them. (A hypothesis that has fallen out of the beam might have beaten it.) What is the most that a live
-#   one could reach? Its further words can at best have probability 1, and add 0. And a negative sum comes closest to 0
-#   under the largest divisor, the penalty of `max_length` tokens.
+#   the best of them. A live one's further words add at most 0, and its largest divisor is that of `max_length` tokens.
+#   (A hypothesis that has fallen out of the beam might have beaten it.)
 #
 # Here is step 2 of the example, name by name as in the code. There is one sentence, number 0:
 #
@@ -295,9 +294,8 @@ beam_search(Watched(), max_length=5, beam=2)
 assert noted == ["<bos>", [0, 0], "a the", [1, 0], "tea cup", []]
 
 # %% [markdown]
-# Beam search is a heuristic: a beginning that has fallen out of the beam is gone. But if the beam is wide enough to
-# hold *everything*, it must find the best there is. Further down we check that, with a vocabulary small enough to list
-# all sentences. First we need a transformer's state.
+# Beam search is a heuristic: a beginning that has fallen out of the beam is gone. With a vocabulary small enough to
+# list all sentences, we shall check what it misses. First a transformer needs a `step` and a `select`.
 #
 # ## What has been computed before
 #
@@ -351,8 +349,7 @@ plt.show()
 # For 100 tokens that is 171,700 scores against 5,050, counting only those that the causal mask leaves.
 #
 # In code, `KVAttention` is the attention of [chapter 7](07_learning.ipynb#let-the-machine-do-it), with its parameters,
-# but its keys and values stay from step to step. `attend` projects a query and attends to what is kept. `extend` first
-# adds the keys and values of the new token.
+# but its keys and values stay from step to step.
 
 # %% tags=["export"] module="generation"
 from dotformer.attention import MultiHeadAttention
@@ -392,8 +389,7 @@ class KVAttention:
 
 # %% [markdown]
 # `KVCache` has two of them for each decoder layer: one starts empty (with `memory[:, :0]`) and grows with the target,
-# and the other holds the memory. In a beam search several rows are hypotheses of one sentence, and their memories are
-# equal, so when `select` only swaps rows within a sentence, it leaves the memory alone.
+# and the other holds the memory.
 
 
 # %% tags=["export"] module="generation"
@@ -445,13 +441,11 @@ class KVCache:
 #
 # **Which masks may go?** The causal mask: there is one query, and what is not written yet is not there. The padding
 # mask of the *source* must stay, because padded positions of the memory have keys like any others. The *target* needs
-# none here: all rows are equally long, since a sentence that has ended leaves. Prompts of different lengths are padded
-# in front, and need one.
+# none here: all rows are equally long, since a sentence that has ended leaves. Where each row begins with a given text,
+# a *prompt*, the shorter ones are padded in front, and that padding needs a mask.
 #
-# Two mistakes raise no error: a wrong *position* for the new token, which is the number of tokens before it, and
-# selecting sentences without all that is kept for them. One check finds both. Teacher forcing gives the logits at all
-# positions in one pass ([chapter 11](11_training.ipynb#how-good-is-it)). Step by step the cache must give the same,
-# even when the sentences change places on the way, and one is dropped and another doubled, as in a beam.
+# Two mistakes raise no error: a wrong *position*, and selecting sentences without all that is kept. One check finds
+# both: step by step, while sentences change places, the cache must give the logits of teacher forcing.
 
 # %% tags=["hide-input"]
 from dotformer.transformer import Transformer, TransformerConfig
@@ -567,10 +561,11 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
 # The first step is right, and all later ones are not. Nothing crashes, and the shapes fit. The loss is fine too,
-# because training sends whole sentences through, and there the positions are right. What the model writes is merely
-# worse, and you notice only if you know how good it should have been. Further down we measure it.
+# because training sends whole sentences through, and there the positions are right.
 #
 # ### What it saves, and what it costs
+#
+# Let a model write four sentences of 256 tokens, once with the cache, and once reading all again at every step.
 
 # %% tags=["hide-input"]
 import time
@@ -715,10 +710,6 @@ for rows in (1, 4, 16, 64):
 assert cost[64] < cost[1] / 4
 
 # %% [markdown]
-# For 64 times the work a step takes several times as long, and not 64 times, so each sentence costs a small part of
-# what it costs alone. On a CPU the calls themselves take some of the time, so this shows that sentences share a cost,
-# and not yet which.
-#
 # ### Several tokens for the price of one
 #
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) fills the idle arithmetic
@@ -726,18 +717,12 @@ assert cost[64] < cost[1] / 4
 # pass, with the rectangular mask from above. Where decoding is memory-bound, that pass takes hardly longer than one for
 # a single token, because the parameters are loaded once in either case. With greedy decoding, tokens are accepted as
 # long as each is the large model's likeliest, and the first that is not is replaced by the large model's own, so that,
-# rounding aside, the text is exactly what the large model would have written alone. With sampling the rule is finer.
-# Let $q(x)$ be the draft model's probability of a token $x$ and $p(x)$ the large one's.
-#
-# 1. A token $x$ that the draft model has drawn is accepted with probability $\min(1, p(x) / q(x))$.
-# 2. The first token that is refused is replaced by one drawn with probabilities proportional to $\max(0, p(x) - q(x))$,
-#    and what was written after it is discarded, from the cache too.
-# 3. If none is refused, the pass has given the probabilities of one more token, which costs nothing.
-#
-# Then each token is distributed exactly as if the large model had drawn it. To be drawn *and* accepted, $x$ has the
-# probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$. The sum of these falls short of 1 by the probability of a
-# refusal, and that is exactly what the second rule hands out, to the tokens of which the draft model drew too few. For
-# three tokens:
+# rounding aside, the text is exactly what the large model would have written alone. With sampling, a token $x$ that the
+# draft model has drawn is accepted with probability $\min(1, p(x) / q(x))$, with $q$ the draft model's probability and
+# $p$ the large one's. The first that is refused is replaced by a draw in proportion to $\max(0, p(x) - q(x))$, and the
+# rest are discarded. Then each token is distributed as if the large model had drawn it: $x$ is drawn *and* accepted
+# with probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$, and the replacement hands out what that lacks of
+# $p(x)$. For three tokens:
 
 # %% tags=["nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
@@ -750,8 +735,9 @@ assert round(sum(0.8**n for n in range(5)), 1) == 3.4  # for the text below
 
 # %% [markdown]
 # If each token of the draft model is accepted with probability $a$, independently of the others, a pass that checks $k$
-# of them gives $1 + a + \dots + a^k$ tokens on average, 3.4 for $a = 0.8$ and $k = 4$. Nothing is gained where the
-# draft model is slow or often refused, or where many sentences keep the device busy anyway.
+# of them gives $1 + a + \dots + a^k$ tokens on average, 3.4 for $a = 0.8$ and $k = 4$. (If all are accepted, the same
+# pass also gives the large model's next token.) Nothing is gained where the draft model is slow or often refused, or
+# where many sentences keep the device busy anyway.
 #
 # ## Is the search right?
 #
@@ -892,7 +878,7 @@ assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 
 # %% [markdown]
 # Each column is one seed. Greedy decoding gets as many right as teacher forcing had predicted, because up to its first
-# mistake it has been given only the right words, and after it the number is wrong anyway ([chapter
+# mistake it has read only the right words, and after it the number is wrong anyway ([chapter
 # 11](11_training.ipynb#how-good-is-it)). A beam of one gives the same here. It need not: where the best token is the
 # end, it can look further for a better score. Without counting positions the model loses many points, and from outside
 # that looks like a model that has not been trained enough. Four hypotheses instead of one get more numbers right with
@@ -927,9 +913,8 @@ print(
 )
 
 # %% [markdown]
-# In the first two, greedy decoding prefers a wrong token early and cannot go back. The beam keeps the right one as an
-# alternative, and in the end that has the higher score, by a small margin. In the third a wrong hypothesis wins over
-# the right one: a model error, which a narrower search had hidden.
+# In the first two, greedy decoding prefers a wrong token early and cannot go back. In the third a wrong hypothesis
+# wins: a model error, which a narrower search had hidden.
 #
 # ## Sampling
 #
@@ -947,7 +932,6 @@ print(
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
-# Min-p with a share of 0.2 keeps all of at least $0.2 \cdot 0.5 = 0.1$, the same three; with 0.1 it keeps four.
 
 
 # %% tags=["export"] module="generation"
@@ -1043,9 +1027,8 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 # %% [markdown]
 # About a fifth. Of five draws for one number that greedy decoding gets right, one adds *zehn* and says *neun* for
 # *sieben*, and the next one ends too early. A number is right only if all its tokens are, and wherever the model is
-# unsure, a draw may take another word. Taking the unlikely words away helps, and the lower the temperature, the closer
-# to greedy decoding. Sampling is for tasks with many good answers: asked for five beginnings of a story, greedy
-# decoding writes the same one five times. Where there is one, a single draw is a poor way to find it.
+# unsure, a draw may take another word. The lower the temperature, the closer to greedy decoding. Sampling is for tasks
+# with many good answers; where there is one, a single draw is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
@@ -1286,8 +1269,6 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# No mask is needed: what has not been written is not there.
-#
 # ## In one breath
 #
 # To write, a model reads a word, says what may come next, and one of these is chosen. The best word each time can lead

@@ -207,7 +207,6 @@ quiz.one_choice(
 #
 # That is mild, for a parse with the wrong meaning: one wrong attachment is one bracket.
 #
-#
 # What is counted must be the same for everybody. Nearly all published figures come from one program,
 # [EVALB](https://nlp.cs.nyu.edu/evalb/), with the parameters of Collins. Parts of speech, which are easy to get right,
 # and punctuation do not count. Where one NP holds nothing but another, there are two equal brackets, and both must be
@@ -526,7 +525,6 @@ assert right["SBAR"][0] > 0.95 and right["VP"][0] > 0.95
 # lost without it. Something else that the decoder has read or written must tell it the same, as it does for a VP, at
 # which no head points. A map shows where a model looks. Only such an **ablation** tells whether it needs what it finds
 # there.
-#
 #
 # ## Is that a grammar?
 #

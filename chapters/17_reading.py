@@ -1226,7 +1226,6 @@ assert min(minutes) > 2.3 and max(minutes) < 5
 # sentence, scores five points less than the first sentence.)
 
 # %% [markdown]
-#
 # ## Exercises
 #
 # ### Exercise 1: How right is an answer?

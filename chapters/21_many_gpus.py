@@ -1060,7 +1060,6 @@ assert bounds[2] > 512 and (1 + bounds[2] / 512) / 2 > 1.1
 # each of 64. To share its layers does not pay even for two, because they are too narrow. Models of width 8,192 are
 # shared this way, among the eight devices of one machine, and their batches are dealt out among machines.
 #
-#
 # ## What did the paper's run cost?
 #
 # The paper gives two costs for training its models, $3.3 \cdot 10^{18}$ and $2.3 \cdot 10^{19}$ FLOPs. They were not
