@@ -828,7 +828,7 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# **Adam.** Both optimisers get everything right at some learning rate, SGD at rates some thirty times as high. Over a
+# **Adam.** Both optimisers get everything right at some learning rate, SGD at learning rates some thirty times as high. Over a
 # tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96; at the highest learning rate tried,
 # each gets nothing right. So this small model does not need Adam. Large transformers do. Why is debated ([Zhang and
 # others, 2020](https://arxiv.org/abs/1912.03194); [Kunstner and others, 2023](https://arxiv.org/abs/2304.13960)).
