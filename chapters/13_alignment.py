@@ -13,7 +13,7 @@
 # of this chapter there is a number for how often attention points at the right word, an experiment that shows what is
 # read there, and a race with the networks that came before the transformer.
 #
-# You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 25 minutes to read, and
+# You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 30 minutes to read, and
 # 30 more for the exercises. You need no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter puts it to work."}}
@@ -184,7 +184,7 @@ quiz.number(
 # one core: two layers on each side, four heads, width 64, one token for each word. The result comes with the book: a
 # folder with a configuration, two tokenizers and the parameters.
 
-# %%
+# %% tags=["hide-input"]
 import json
 
 import torch
@@ -280,7 +280,7 @@ def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
 # **Predict first.** The decoder has two layers with four heads each. Which layer points better?
 
 
-# %%
+# %% tags=["hide-input"]
 def diagonal(pair):
     """Weights of 1 along the straight line from the first words to the last."""
     rows, columns = len(pair.target.split()), len(pair.source.split())
@@ -349,7 +349,7 @@ movable.heads(
 # all three?
 
 
-# %%
+# %% tags=["hide-input"]
 ARTICLES = {
     "man": "der",
     "dog": "der",
@@ -395,7 +395,7 @@ for place, word in enumerate(text.split()):
 # well), exchange one state at a time for that of the same sentence with another of these nouns, one that is not in it
 # already, and see whose article is written.
 
-# %%
+# %% tags=["hide-input"]
 PRONOUNS = set("he him his she her it its".split())
 cases = [
     (words, place)
@@ -437,7 +437,7 @@ for (where, gender), (own, theirs, total) in sorted(counts.items(), reverse=True
 # How does the gender get to *the*? By the encoder's attention, so forbid it: let the position of *the* attend to every
 # word but its noun, or, to compare, to every word but one of the others.
 
-# %%
+# %% tags=["hide-input"]
 right = {"its noun": [], "another word": []}
 for words, noun in cases:
     own = ["der", "die", "das"].index(ARTICLES[words[noun]])
@@ -463,7 +463,7 @@ assert all(right["another word"]) and sum(right["its noun"]) == 30
 # Is a layer that does not point useless, then? Throw away what the cross-attention of a layer finds, by setting its last
 # matrix to zero.
 
-# %%
+# %% tags=["hide-input"]
 without = []
 for layer in transformer.decoder.layers:
     w_o = layer.cross_attention.w_o.weight.data
@@ -763,7 +763,7 @@ quiz.number(
 # **Predict first.** How many of 500 held-out sentences does each get wrong: the transformer, a recurrent network with
 # attention, one without?
 
-# %%
+# %% tags=["hide-input"]
 from classroom.measured import measured
 
 found = measured("translators")
@@ -814,7 +814,7 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 #
 # **Predict first.** What happens to the order?
 
-# %%
+# %% tags=["hide-input"]
 stages = ("untuned", "own learning rate", "scaled", "tuned")
 headings = ("untuned", "step 1", "step 2", "step 3")
 print("sentences wrong    " + "".join(f"{heading:>13}" for heading in headings))
@@ -826,7 +826,7 @@ for name, settings in chosen.items():
     chose = (settings[stage]["learning_rate"] for stage in stages)
     print(f"{name:19}" + "".join(f"{one:13}" for one in chose))
 
-# %%
+# %% tags=["hide-input"]
 at_first = {
     (run["model"], run["settings"]["size"]): run["validation_exact"][-1]
     for run in found["runs"]
@@ -863,7 +863,7 @@ assert max(small) < min(scaled)
 # attention, after as careful a search, 133 to 298 sentences of 500 are still wrong after 900 steps (the LSTM was better
 # before the third step, which chose by one seed), and a larger share of the long ones:
 
-# %%
+# %% tags=["hide-input"]
 lengths = np.array([len(pair.target.split()) for pair in corpus.test])
 share_wrong = {}
 for name in list(chosen)[3:]:
@@ -925,7 +925,7 @@ quiz.one_choice(
 #
 # And where does the attention of these models point, with their best settings?
 
-# %%
+# %% tags=["hide-input"]
 for name in with_attention:
     for run in runs(name, "tuned"):
         points = run["points_right"][-1][-1]  # the last layer, all heads together
@@ -946,7 +946,7 @@ for name in with_attention:
 # **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings
 # of positions that it has never met. Which does better on numbers longer than any it was trained on?
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.data.corpora import number_words
 
 numbers = number_words()

@@ -13,7 +13,7 @@
 # sentences that mean the same become vectors that point in similar directions, and you search a text by meaning. Then
 # you look at where its heads look, and test by experiment whether that explains anything.
 #
-# You need [chapter 8](08_encoder.ipynb). 30 minutes to read, and 25 more for the exercises.
+# You need [chapter 8](08_encoder.ipynb). It takes about 25 minutes to read, and 25 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built."}}
 from functools import partial
@@ -135,7 +135,7 @@ class SentenceEncoder(nn.Module):
 # The parameters are stored in a format that holds numbers and no code (*safetensors*); before it is opened, its checksum
 # is compared with the published one. Then each parameter gets the name that it has in our code, and goes in.
 
-# %% tags=["export"] module="pretrained"
+# %% tags=["hide-input", "export"] module="pretrained"
 from pathlib import Path
 
 from dotformer.support.published import minilm_files
@@ -208,7 +208,7 @@ assert parameters(minilm) == 22_565_376
 #
 # Does our code compute what the authors' does? The library `transformers` has the reference implementation.
 
-# %%
+# %% tags=["hide-input"]
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -304,7 +304,7 @@ plt.show()
 # learning**, and the other 1,023 second texts are the **in-batch negatives**. It is the look-up of [chapter
 # 3](03_softmax.ipynb): a query, keys, a softmax, and a loss that wants all weight on one key. For our three pairs:
 
-# %%
+# %% tags=["hide-input"]
 cosines = torch.from_numpy(similarity[[0, 2, 4]][:, [1, 3, 5]])
 print((cosines / 0.05).softmax(dim=1).numpy().round(4))
 loss = F.cross_entropy(cosines / 0.05, torch.arange(3)).item()
@@ -372,7 +372,7 @@ def search(
 # **Predict first.** *What happens to an object that nobody uses any more?* The manual's answer shares only *object*
 # with the question, in the plural. Which search finds it?
 
-# %%
+# %% tags=["hide-input"]
 import re
 import textwrap
 from pydoc_data.topics import topics
@@ -471,7 +471,7 @@ The engineer checked every bolt before the test
 They planted tomatoes behind the garage
 A good recipe needs only a few ingredients""".splitlines()
 
-# %%
+# %% tags=["hide-input"]
 maps = [look(text)[0] for text in texts]  # each (6, 12, T, T)
 habits = {
     "the token before": [m.diagonal(-1, 2, 3).mean(-1) for m in maps],
@@ -493,7 +493,7 @@ panels[0].set_ylabel("layer")
 figure.tight_layout()
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 best = {name: divmod(habit.argmax().item(), 12) for name, habit in habits.items()}
 for name, (layer, head) in best.items():
     share = habits[name][layer, head]
@@ -557,7 +557,7 @@ axes.set(xlabel="how clear its map is (mean largest weight)", ylabel="change")
 plt.show()
 
 
-# %%
+# %% tags=["hide-input"]
 def ranks(values):
     return np.argsort(np.argsort(values, axis=None))
 
@@ -606,7 +606,7 @@ assert 0.35 < within < 0.45
 # $W_O$, next to the weight itself.
 
 
-# %%
+# %% tags=["hide-input"]
 def received(sentence):
     """Share of weight on special tokens, and of what is received, by layer."""
     tokens, mask = minilm.batch([sentence])
@@ -652,7 +652,7 @@ assert 0.18 < equal < 0.2
 # far does the sentence's vector turn? (To know what is much, do the same with two words chosen at random.)
 
 
-# %%
+# %% tags=["hide-input"]
 def ablated(sentence, tokens=(), hide=False, layers=(1, 2, 3, 4)):
     """The vector of a sentence when some tokens' keys, or values, are taken away."""
     numbers, mask = minilm.batch([sentence])
@@ -703,7 +703,7 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 # That does not make maps worthless. Hide one token from all heads, and the vector changes more for the tokens that
 # receive more attention. The rank correlation is computed for each sentence, without its special tokens.
 
-# %%
+# %% tags=["hide-input"]
 correlations = []
 for text, weights in zip(texts, maps, strict=True):
     tokens, mask = minilm.batch([text])
@@ -735,7 +735,7 @@ assert 0.65 < np.mean(correlations) < 0.85
 # fade faster?
 
 
-# %%
+# %% tags=["hide-input"]
 @torch.no_grad()
 def states(sentences):
     """Vectors of the first 15 tokens, after 0 to 6 layers; then tokens and positions."""
@@ -791,7 +791,7 @@ assert 0.75 < seen_words[5] < 0.87
 # tokens or three hundred. Only a table of positions ends; the learned one has 512 rows, and nothing was learnt for row
 # 513.
 
-# %%
+# %% tags=["hide-input"]
 for words in (3, 300, 600):
     try:
         print(words, "words:", tuple(minilm.encode(["word " * words]).shape))
@@ -826,7 +826,7 @@ quiz.one_choice(
 # encoder: another activation, pre-norm for post-norm, six heads of 64 instead of twelve of 32, no positions. First
 # ask what a user would ask: does each of the six sentences still find its partner?
 
-# %%
+# %% tags=["hide-input"]
 import copy
 
 

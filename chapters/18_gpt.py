@@ -13,7 +13,7 @@
 # the end of this chapter you have written one, counted GPT-2's parameters to the last one, seen a small one learn to
 # write documentation, and found the heads with which a model copies from what it has read.
 #
-# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 30
+# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 35
 # minutes to read, and 30 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. A GPT is the decoder's half of it, without cross-attention."}}
@@ -190,7 +190,7 @@ class GPT(nn.Module):
 # put its parameters into ours, under the names that they have here, and compare all logits. (GPT-2 computes its GELU by
 # an approximation with tanh; here the library is told to take the exact one, as we do.)
 
-# %%
+# %% tags=["hide-input"]
 import warnings
 
 warnings.filterwarnings("ignore", message="IProgress")  # about progress bars
@@ -280,7 +280,7 @@ quiz.number(
 #
 # The sum is 124,439,808.
 
-# %%
+# %% tags=["hide-input"]
 with torch.device("meta"):  # shapes, and no numbers
     gpt2 = GPT(GPTConfig(vocab_size=50_257))
 count = sum(parameter.numel() for parameter in gpt2.parameters())
@@ -301,7 +301,7 @@ assert sum(parameter.numel() for parameter in layer) == 7_087_872
 # scikit-learn, and gives each function's name as a prompt and its documentation as the text. Here is one pair, from
 # what a program has measured (more of that below):
 
-# %%
+# %% tags=["hide-input"]
 from classroom.measured import measured
 
 found = measured("docstrings")
@@ -342,7 +342,7 @@ held_out = list(pair_batches(encoded(corpus.validation)))
 # %% [markdown]
 # Now the model, of width 64, and 120 steps:
 
-# %%
+# %% tags=["hide-input"]
 shape = {"d_model": 64, "num_heads": 4, "d_ff": 256, "num_layers": 2}
 config = TrainingConfig(
     120, 6e-3, warmup_steps=20, label_smoothing=0.0, validate_every=40
@@ -425,7 +425,7 @@ axes.text(900, 3.55, "GPT, three seeds", color=plots.BLUE)
 axes.set(xlabel="step", ylabel="validation loss, nats a token", ylim=(2.5, 8.2))
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 test = [run["test_loss"] for run in runs]
 print("test losses:", *test)
 print("entropies:", {name: round(n, 2) for name, n in found["entropies"].items()})
@@ -482,7 +482,7 @@ axes.set_yticks([3.5, 4, 4.5], ["3.5", "4", "4.5"])
 axes.minorticks_off()
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 for count, three, line_says in zip(counts, losses, expected, strict=True):
     seeds = " ".join(f"{loss:.2f}" for loss in three)
     print(f"{count:7,} parameters in layers: {seeds}   line {line_says:.2f}")
@@ -558,7 +558,7 @@ assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 # the same package. After which of them is the text likeliest? Beside the model stands somebody who compares words:
 # those of the name with those of the text, rare ones counting more (*tf-idf*).
 
-# %%
+# %% tags=["hide-input"]
 for run in runs:
     print(f"seed {run['seed']}:", run["names_found"])
 right = np.mean([run["names_found"]["model"] for run in runs])
@@ -643,7 +643,7 @@ x += sinusoidal_positions(len(text), 16) @ block("position").T
 # %% [markdown]
 # Each head is four matrices, and each of them reads or writes a block. (The factors of 200 make each softmax choose.)
 
-# %%
+# %% tags=["hide-input"]
 position, word = block("position"), block("word")
 back = 200 * position @ rotation_matrix(-1, 16)
 added, _ = head(x, back, position, word, block("before").T)
@@ -714,7 +714,7 @@ below.set(xlabel="step", ylabel="weight on what\ncame after", ylim=(0, 1))
 figure.tight_layout()
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 two_layers = [run for run in copying if "without" in run]
 print("seed  layer head  before  after  loss without it   (with all heads)")
 for run in two_layers:
@@ -853,7 +853,7 @@ class GPTCache:
 # write what the model without a cache would? And does a text depend on its neighbours in a batch? Take forty prompts of
 # different lengths, padded on the left, and the small model from above:
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.generation import greedy
 
 prompts = [tokenizer.encode(f" {pair.source}") for pair in corpus.test[:40]]
@@ -888,7 +888,7 @@ assert best.tolist() == alone[0] and together == alone
 #
 # What does temperature do to this model? Here is one prompt at 0.1, with $p = 0.95$, and at 1.5, with all tokens:
 
-# %%
+# %% tags=["hide-input"]
 for name in ("colder", "hotter"):
     written = runs[0][name]["networkx.algorithms.paths.longest_path"]
     lines = [line for line in written.splitlines() if line.strip()][:8]

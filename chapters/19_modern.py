@@ -13,7 +13,7 @@
 # By the end of this chapter you have written these parts, measured what each is worth, loaded a published model of 135
 # million parameters into your own classes, and chatted with it.
 #
-# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 30 minutes to
+# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 45 minutes to
 # read, and 30 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. This chapter exchanges some of them."}}
@@ -406,7 +406,7 @@ class KeptHeads:
 # Is that the attention of chapter 7? Give four heads two shared ones, and then give all four matrices of their own,
 # each shared one copied twice:
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.attention import MultiHeadAttention
 
 torch.manual_seed(0)
@@ -552,7 +552,7 @@ class ModernCache(GPTCache):
 # Is it a Llama? The library `transformers` has a Llama of its own, written independently of ours. Make a small one, put
 # our numbers into it, and compare (the two pair entries differently, and `named_as_theirs` sees to that):
 
-# %%
+# %% tags=["hide-input"]
 import warnings
 
 warnings.filterwarnings("ignore", message="IProgress")  # about progress bars
@@ -635,7 +635,7 @@ draw_losses(changes, axes)
 axes.set_yticks(range(len(changes)), [changes[0], *(f"+ {c}" for c in changes[1:])])
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 print("model            loss (three seeds)  learning rate  ms  parameters  cached")
 for model in changes:
     runs = runs_of(model)
@@ -690,7 +690,7 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 # At the same width, more heads are narrower ([chapter 6](06_many_heads.ipynb)). The model with SwiGLU and sinusoids, with
 # one head, four, and sixteen (with sinusoids, since the pairs that RoPE turns would become few as well):
 
-# %%
+# %% tags=["hide-input"]
 for model, name in (
     ("one head", "1 head of 64"),
     ("SwiGLU", "4 heads of 16"),
@@ -844,7 +844,7 @@ panels[0].set_ylabel("share of tokens")
 figure.tight_layout()
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 dense = [run["test_loss"] for run in runs_of("grouped heads")]
 print("one network:     ", *dense)
 for model in ("experts", "balanced experts"):
@@ -1084,7 +1084,7 @@ assert CONFIG_MAPPING["gpt_oss"]().attention_bias
 # was trained on stories that a four-year-old understands. Its author's test pins what it must write when it always takes
 # the likeliest token. A program loads it into `ModernGPT` (`python -m benchmarks.published`), and this comes out:
 
-# %%
+# %% tags=["hide-input"]
 import textwrap
 
 published = measured("published")
@@ -1157,7 +1157,7 @@ shape = model.config
 assert (shape.num_layers, shape.num_heads, shape.num_kv_heads) == (30, 9, 3)
 assert (shape.vocab_size, shape.rope_base, shape.max_length) == (49_152, 1e5, 8192)
 
-# %%
+# %% tags=["hide-input"]
 same, pace = published["compared"], published["tokens_a_second"]
 print(
     f"next token the same after {same['same_next_token']} of {same['prompts']} prompts"
@@ -1240,7 +1240,7 @@ assert "tulip" in talk.messages[-1]["content"]
 # same numbers. But is it the same call? Floating-point sums depend on their order, and the order depends on how many
 # tokens are read at once, on the kernel, and on a server on who else is in the batch.
 
-# %%
+# %% tags=["hide-input"]
 story = """In the small village by the river lived an old baker who baked bread every morning.
 One winter the river froze, and the children came to his warm shop to hear stories about
 the sea and the ships."""
@@ -1333,7 +1333,7 @@ assert max(r["found"] for r in few if not r["right"]) < 0.25
 #
 # **Predict first.** Which of them do you notice, if you ask for the capital of France?
 
-# %%
+# %% tags=["hide-input"]
 right = rotate
 
 
@@ -1371,7 +1371,7 @@ def look():
     return round(float(nats), 2), go_on("The capital of France is", 9)
 
 
-# %%
+# %% tags=["hide-input"]
 # The attention above looks up `rotate` at each call.
 looks = {"nothing wrong": look()}
 rotate = by_halves

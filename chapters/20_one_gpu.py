@@ -13,7 +13,7 @@
 # them one on top of the other, like the rungs of a ladder, and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 60 minutes to read, and 25 more for the exercises. No GPU is needed: what is said about GPUs can be tried on one, by
+# 45 minutes to read, and 25 more for the exercises. No GPU is needed: what is said about GPUs can be tried on one, by
 # running this notebook there.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
@@ -424,7 +424,7 @@ def prefetch(
 # %% [markdown]
 # Now the rungs themselves. A `Setup` says how a step is computed, and each rung what it changes in the setup before.
 
-# %% tags=["export"] module="devices"
+# %% tags=["hide-input", "export"] module="devices"
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -473,7 +473,7 @@ def rungs() -> dict[str, dict[str, Any]]:
 # precision and loss are replaced where the setup says so. `autocast` rounds the factors of products to bfloat16, and
 # leaves the parameters in float32; the next section explains why.
 
-# %% tags=["export"] module="devices"
+# %% tags=["hide-input", "export"] module="devices"
 from functools import partial
 
 from dotformer.attention import MultiHeadAttention
@@ -560,7 +560,7 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
 #
 # **Predict first.** Which rungs are slower than the one before, on a CPU?
 
-# %%
+# %% tags=["hide-input"]
 from itertools import pairwise
 
 from classroom.measured import measured
@@ -628,7 +628,7 @@ assert round(1000 * lost) == 39
 # But why does fused attention go *down*? Time one attention alone, forward and back. A step has six of them: one in
 # each of the two encoder layers, and two in each of the two decoder layers.
 
-# %%
+# %% tags=["hide-input"]
 attention = MultiHeadAttention(128, 4).to(device)
 x = torch.randn(16, 24, 128, device=device)
 alone = {}
@@ -658,7 +658,7 @@ print(f"6 attentions, twice the pairs: {1000 * 6 * 2 * difference:+.0f} ms a ste
 # A float32 has 1 bit for the sign, 8 for the **exponent** (a power of two) and 23 for the **mantissa**, its digits. The
 # shorter **dtypes** have fewer: bfloat16 gives up mantissa only, float16 some of both.
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 bits = {"float32": (8, 23), "bfloat16": (8, 7), "float16": (5, 10)}
 print("        exponent  mantissa   largest  smallest   next after 1")
 for name, (exponent, mantissa) in bits.items():
@@ -719,7 +719,7 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # rounds its products to bfloat16.
 
 
-# %%
+# %% tags=["hide-input"]
 def line(dtype):
     """Learn y = 2 x with parameters of a kind, products in bfloat16: the errors."""
     torch.manual_seed(0)
@@ -856,7 +856,7 @@ class FastTrainer(Trainer):
 # How often does a step of each ask? On the way to a number every tensor passes one operator of PyTorch's, so count
 # that:
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.support.benchmark import count_synchronisations
 
 asked = {}
@@ -1037,7 +1037,7 @@ for axes, figures, title in zip(
 plt.tight_layout()
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 growth = {}
 for way in ("written out", "fused"):
     growth[way] = activation_bytes[way, 1024] / activation_bytes[way, 128]
@@ -1079,7 +1079,7 @@ quiz.one_choice(
 # A helper adds them up: it runs the forward pass of one pair, and has PyTorch report each array that is saved for the
 # backward pass. From the sum it says what has to shrink.
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.support.memory import memory_advice
 
 large = Transformer(base)
@@ -1099,7 +1099,7 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
 # through the layers: a third more work for them, and none for the output product. The last rung of the ladder does it:
 # less memory, fewer tokens a second, the same gradient. Here it is once more with 32 bits and nothing compiled.
 
-# %%
+# %% tags=["hide-input"]
 setup = Setup(fused_attention=True, batch=4)
 without, with_it = (
     measure(workload, replace(setup, checkpointing=on), device, 2)["peak_memory"]

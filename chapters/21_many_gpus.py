@@ -13,7 +13,7 @@
 # several machines. You can tell whether many compute what one would have computed, and what communication costs them.
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
-# needed: processes of one machine stand for devices. It takes about 60 minutes to read, and 35 more for the exercises.
+# needed: processes of one machine stand for devices. It takes about 40 minutes to read, and 35 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -470,7 +470,7 @@ class Traffic(TorchDispatchMode):
         return operation(*given, **(named or {}))
 
 
-# %%
+# %% tags=["hide-input"]
 def one_step(count=1, **options):
     """What a step moves and keeps, over the parameters' bytes, and its gradient.
 
@@ -607,7 +607,7 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # Do they all train the same model? Train one that reverses sentences, for 20 steps: in one process, in two that each
 # have the full model, and in three that each have a shard. (The accident is for later.)
 
-# %%
+# %% tags=["hide-input"]
 import os
 
 from dotformer.training import TrainingConfig, evaluate, pair_batches
@@ -763,7 +763,7 @@ quiz.one_choice(
 # **Predict first.** How much faster are two, with a batch of 32 sentences? With one of 4?
 
 
-# %%
+# %% tags=["hide-input"]
 def race(sentences, rounds=24):
     """Milliseconds for a gradient, for each way: the quartiles of some rounds."""
     torch.set_num_threads(1)
@@ -791,7 +791,7 @@ def race(sentences, rounds=24):
 # %% [markdown]
 # That takes minutes, so a program runs it (`python -m benchmarks.two_processes`), on a machine with nothing else to do.
 
-# %%
+# %% tags=["hide-input"]
 from classroom.measured import measured
 
 gains = {}
@@ -827,7 +827,7 @@ assert (
 # How long does an all-reduce take by itself?
 
 
-# %%
+# %% tags=["hide-input"]
 def time_all_reduce():
     """Median seconds for an all-reduce, by how many numbers it sums."""
     dist.all_reduce(torch.ones(1))  # the first takes longer
@@ -856,7 +856,7 @@ assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 # bandwidth $\beta$. Take $\alpha$ from the first row and $\beta$ from the last, and see what it says of the two
 # between:
 
-# %%
+# %% tags=["hide-input"]
 latency = seconds[10]
 per_byte = (seconds[10_000_000] - latency) / (4 * 10_000_000)
 print(f"latency {1e6 * latency:.0f} µs, bandwidth {1e-9 / per_byte:.1f} GB/s")
@@ -1039,7 +1039,7 @@ plt.show()
 #
 # An H100 that reaches 40 percent of 989 TFLOP/s, with 200 GB/s:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 ratio = 0.4 * 989e12 / 200e9  # F / W
 for n in (8, 64):
     hidden = 2 * (n - 1) / n * ratio
@@ -1071,7 +1071,7 @@ assert bounds[2] > 512 and (1 + bounds[2] / 512) / 2 > 1.1
 # tokens on each side; let them be 390 pairs of 64. Are the FLOPs in the products of 100,000 such steps more than the
 # estimate, or fewer?
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.devices import training_flops
 
 models = {
