@@ -337,12 +337,12 @@ assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
 # Much of the fault, then, lies in the *initial* weights, and these can be chosen. Row 4 is the plain cell with an
-# **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is, so it takes nothing
-# away. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is thousands of times what it
-# was. But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row 5 is an LSTM
-# whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$ a step, some
-# 0.14 after 40 steps. Measured against the latest word a third is left, largely because the gates also read $h$, which
-# is a second path. Gates can hold on.
+# **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: its factor is 1 where
+# the other's was 0.58. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is thousands of
+# times what it was. But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row
+# 5 is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$ a
+# step, some 0.14 after 40 steps. Measured against the latest word a third is left, largely because the gates also read
+# $h$, which is a second path. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that have
 # no influence. (Training can open a gate, too, but such a word sends no signal to open it.) This is the **vanishing
@@ -398,9 +398,9 @@ for name in names:
 # together, has 48 numbers where a plain cell has 24. And the orthogonal cell, whose gradient comes through so much
 # better, recalls hardly more than the plain one: 21 numbers against 19. To forget slowly is to spread a memory over
 # more words, each less sharp. The open gate spreads it thinnest: 2 % of the word 40 back. (It does recall more than the
-# ordinary LSTM, 20.5 against 13.9. Gates multiply, so much of what the state holds is products of two numbers, in which
-# a linear fit finds neither. Fitted to such products as well, the GRU and the LSTM as they start reach 23 of 24 and
-# some 45 of 48, which is computed in the folded proof below.)
+# ordinary LSTM, 20.5 against 13.9. Gates multiply, so much of what the state holds is products of two numbers, and a
+# linear fit recovers neither factor. Fitted to such products as well as to the numbers, the states of the GRU and the
+# LSTM as they start hold 23 of 24 and some 45 of 48.)
 #
 # There is a bound, and three steps lead to it.
 #
@@ -425,8 +425,9 @@ for name in names:
 # Something other than a linear fit might find more, and real words depend on one another, so even a linear fit recalls
 # more of them than of independent ones. Real words come from a list: naming one of 30,000 takes 15 bits, and 24
 # floating-point numbers could in principle encode many. What remains is that the state stays as wide as it is, however
-# long the text. Newer recurrent networks such as Mamba leave out the $\tanh$, so that all states can be computed at
-# once ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)). The bound holds for their states, too.
+# long the text. Newer recurrent networks such as Mamba leave out the $\tanh$, and let no gate read the state, so that
+# all states can be computed at once ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)). The bound holds for their
+# states, too.
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)

@@ -470,12 +470,13 @@ assert 1.9e-9 < slope(20) < 2.2e-9 and round(slope(20 / 32), 2) == 0.23
 assert round(slope(20 / 32) / 32, 3) == 0.007 and slope(1) > slope(1 / 32) / 32
 
 # %% [markdown]
-# Both happen. On average undivided weights move *further*: at 64 those of most queries do, and at 1024 those of a few
-# whose best two keys are nearly even. But at width 1024 nearly two thirds of the queries cannot move their weights by a
-# hundredth of their own movement, and at 64 nearly a fifth cannot. That is a **vanishing gradient**, here within a
-# single softmax. Divided, no query is stuck. (A classifier's last softmax does not stall like that: its loss is
-# $-\ln w$ for the right class, with the slope $-\frac1w \cdot w (1 - w) = -(1 - w)$ in its score, which is near $-1$
-# exactly where the model is confidently wrong. Inside attention nothing says which weight was right.)
+# (The numbers are the most that the weights can move for each unit that the query moves.) On average undivided weights
+# move *further*: at 64 those of most queries do, and at 1024 those of a few whose best two keys are nearly even. But at
+# width 1024 nearly two thirds of the queries cannot move their weights by a hundredth of their own movement, and at 64
+# nearly a fifth cannot. That is a **vanishing gradient**, here within a single softmax. Divided, no query is stuck. (A
+# classifier's last softmax does not stall like that: its loss is $-\ln w$ for the right class, with the slope
+# $-\frac1w \cdot w (1 - w) = -(1 - w)$ in its score, which is near $-1$ exactly where the model is confidently wrong.
+# Inside attention nothing says which weight was right.)
 #
 # Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of
 # that key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning
@@ -518,13 +519,13 @@ for width in (64, 1024):
 
 # %% [markdown]
 # Divided, every query finds its key, unless the learning rate is too small for a hundred steps. (There the undivided
-# version is ahead, because the same movement of a query changes its scores more.) Undivided, the wider the keys, the
-# fewer get there. At width 64, that of the original transformer, even a learning rate of a million leaves one in nine
-# behind, and Adam 7 percent; at 1024 both leave two thirds or more. Why does Adam leave any, although it divides slopes
-# by their size? Because of $\epsilon$: slopes far below it stay small. With $10^{-30}$ all arrive at width 64, and at
-# 1024 four of five. So the slopes are there, but too small for the usual optimiser. The paper gives this as a guess:
-# "we suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function
-# into regions where it has extremely small gradients".
+# version is ahead: its slope lacks the $\frac1\tau$, and the same movement of a query changes its scores more.)
+# Undivided, the wider the keys, the fewer get there. At width 64, that of the original transformer, even a learning
+# rate of a million leaves one in nine behind, and Adam 7 percent; at 1024 both leave two thirds or more. Why does Adam
+# leave any, although it divides slopes by their size? Because of $\epsilon$: slopes far below it stay small. With
+# $10^{-30}$ all arrive at width 64, and at 1024 four of five. So the slopes are there, but too small for the usual
+# optimiser. The paper gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
+# magnitude, pushing the softmax function into regions where it has extremely small gradients".
 #
 # What counts is the variance of the scores, $v^2 d_k$. PyTorch's `nn.Linear` makes queries and keys with $v = \tfrac13$
 # from words of variance 1, so undivided scores at width 64 have the variance 7, between those of widths 4 and 16 above:
@@ -626,8 +627,8 @@ except ValueError as error:
 
 # %% [markdown]
 # The middle query hands out weights that sum to 1.15, the last 0.86. `weighted_average` insists on sums of 1, and
-# catches it. (With equal scores, or one query, nobody would notice.) So test with scores that differ, and with more
-# keys than queries.
+# catches it. With equal scores, and as many keys as queries, nobody would notice. So test with scores that differ, and
+# with more keys than queries.
 
 # %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)

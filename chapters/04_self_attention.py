@@ -224,7 +224,8 @@ plt.show()
 # they learn nothing from it: a weight says how much of a value is taken, and not whether there is anything in it. What
 # is left of their output, $(0.33, 0.16)$, comes from the other two words. That can be useful, because a softmax cannot
 # say *none*: a word that needs nothing must still distribute a total weight of 1, and can give nearly all of it to a
-# word whose value is zero. (Never quite all: no finite score makes a weight of exactly 0.)
+# word whose value is zero. (Never quite all: no finite score makes a weight of exactly 0. So an output is zero only if
+# the values are, or cancel.)
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -275,7 +276,7 @@ quiz.one_choice(
 # | $V$, values | $(S, d_v)$ | what one word hands over |
 # | $Q K^\top$, **scores** | $(T, S)$ | how well each key matches one query |
 # | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same, of similar size at every $d_k$ |
-# | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention |
+# | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1, so an answer does not depend on what else is asked |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
 # The scores are dot products now and no longer cosines, so that a long query can choose more sharply than a short one,
@@ -364,10 +365,11 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 # %% [markdown]
 # And the question that chapter 2 left open is answered. There the matrix of similarities was symmetric: *drink* scored
 # *tea* as high as *tea* scored *drink*. (Weights were not, since each row of the softmax is divided by its own sum.)
-# Here the score of *bites* with *man* is 4, and that of *man* with *bites* is 2. With one matrix for queries and
-# another for keys, scores need not be symmetric: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the product
-# $W_Q W_K^\top$ in the middle can be any matrix whose rank is at most $d_k$. (Two narrow matrices hold $2 D d_k$
-# numbers, where one would hold $D^2$; the rank is the price, and [chapter 6](06_many_heads.ipynb) says what it costs.)
+# Here the score of *bites* with *man* is 4, and that of *man* with *bites* is 2. A verb may need the one who acts much
+# more than that one needs the verb. With one matrix for queries and another for keys, scores need not be symmetric:
+# $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the product $W_Q W_K^\top$ in the middle can be any matrix
+# whose rank is at most $d_k$. (Two narrow matrices hold $2 D d_k$ numbers, where one would hold $D^2$; the rank is the
+# price, and [chapter 6](06_many_heads.ipynb) says what it costs.)
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -109,8 +109,8 @@ plt.show()
 # - *Could its $W_V$ not write the first name into other numbers than the last?* No: it is the same matrix for every
 #   word, and a position is only added, so all names land in the same 8 numbers. (In chapter 5 word and position could
 #   be taken apart, because there was room for both.)
-# - *Could a later part, which is not linear, tell them apart?* Only by memorising which average belongs to which pair,
-#   and that does not help with new names.
+# - *Could a later part, which is not linear, tell them apart?* Not for names that are random vectors: it could only
+#   memorise which average belongs to which pair, which does not help with new names.
 # - *Could two layers of one head fetch one name after the other?* Yes, if the first is passed on beside the second
 #   (chapter 8). Two heads do it in one layer.
 

@@ -235,9 +235,9 @@ assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shr
 #
 # Mean $\mu$ and variance $\sigma^2$ are those of the one vector, over its $D$ entries. A small $\epsilon$ guards
 # against dividing by 0. The vectors $\gamma$ and $\beta$, of width $D$, are trained and start at 1 and 0. They let one
-# entry matter more than the others. But they are the same for all tokens, so they cannot restore the vector's length.
-# Many newer models skip the mean and $\beta$, and divide by the root of the mean square alone: **RMSNorm** ([Zhang and
-# Sennrich, 2019](https://arxiv.org/abs/1910.07467)).
+# entry matter more than the others. But they are the same for all tokens. So what a norm takes away for good is mean
+# and length; the direction stays. Many newer models skip the mean and $\beta$, and divide by the root of the mean
+# square alone: **RMSNorm** ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)).
 
 
 # %%
@@ -387,18 +387,16 @@ assert np.allclose(line["pre-norm"], 1) and 0.001 < line["post-norm"][-1] < 0.00
 
 # %% [markdown]
 # Either norm stops the explosion. The first panel is the surprise: post-norm keeps words apart no better than adding
-# alone, or worse, and pre-norm much better. Why? Most of what attention adds is common to all words. With adding alone
-# the common part grows in proportion to itself, from layer to layer, and soon a word's own is a small share of it. In a
-# post-norm stack, once nearly everything is common, attention adds a second vector about as large as the stream, and
-# common to all words as well. Their sum is scaled back to size 1, and that shrinks a word's own part again, in every
-# layer. Say that the common part has size 1, and a word's own 0.1. Attention adds another 1 in some other direction, so
-# that the common part has size $\sqrt 2$; the norm divides by that; what is left is 1 and 0.07. In a pre-norm stack the
-# word's own part is never scaled down, and what is added to it stays bounded, however large the stream, because the
-# norm comes first.
+# alone, or worse, and pre-norm much better. Why? Follow one ratio, a word's own part to the part that is common to all.
+# With adding alone, once nearly everything is common, attention adds a common vector about as large as the stream, so
+# in every layer the ratio falls by about the same factor. With post-norm the sum is scaled back to size 1, and the next
+# addition is as large as the stream again: the ratio falls as fast. With pre-norm, because the norm comes first, what
+# is added keeps its size while the stream grows, so the ratio falls ever more slowly.
 #
-# And the way back? The numbers under the figure leave out what comes back through attention. Along the line, pre-norm
-# hands on the whole gradient, at any depth. With post-norm each norm takes its part, and after 24 layers about a
-# thousandth is left: what reaches the words has come through the attentions, and depends on how those are scaled.
+# And the way back? A gradient of size 1 is sent into the top, and measured at the words: the third panel. The numbers
+# under the figure leave out what comes back through attention. Along the line, pre-norm hands on the whole gradient, at
+# any depth. With post-norm each norm takes its part, and after 24 layers about a thousandth is left: the rest of what
+# reaches the words has come through the attentions, and so depends on how those are scaled.
 #
 # So much for stacks before training. All this favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will
 # twelve layers that learn, below; most deep models of today are pre-norm. The price: the larger the stream, the less a
@@ -448,8 +446,8 @@ quiz.one_choice(
 # $W_1$ goes up from $D$ to $d_\text{ff}$ *hidden* entries, by habit $4D$, and $W_2$ comes down again. The **activation
 # function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z) = \max(0, z)$, or
 # the smoother GELU. Two hidden entries gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$. Many newer models
-# replace the first map by the product of two, of which one passes through an activation function: **SwiGLU** ([Shazeer,
-# 2020](https://arxiv.org/abs/2002.05202)).
+# replace the first map by two, multiplied entry by entry, of which one passes through an activation function:
+# **SwiGLU** ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)).
 #
 # Written entry by entry, it looks familiar. Let $k_i$ be the columns of $W_1$ and $v_i$ the rows of $W_2$. Without the
 # biases,
@@ -1232,7 +1230,7 @@ verdict
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
 # network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
 # few layers. Norms keep the stream from exploding. Where they stand matters for how much of a word is left in a deep
-# stack before training, and for how high a learning rate the stack tolerates.
+# stack, and for how high a learning rate it tolerates: of twelve layers, only those with pre-norm learnt.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton

@@ -13,7 +13,11 @@ MAX_NOTEBOOK_BYTES = 1_000_000
 MIN_QUIZZES = 3
 MIN_EXERCISES = 2
 MIN_ALT_LENGTH = 20
+WORDS_A_MINUTE = 230
+SECONDS_A_FIGURE, SECONDS_A_QUIZ, SECONDS_A_LINE = 25, 40, 3  # a figure or an output; a line of code that is shown
+MINUTES_OFF = 4
 
+READING_TIME = re.compile(r"(\d+)\s+minutes\s+to\s+read")
 FILE_NAME = re.compile(r"^\S+\.\w{2,4}$|^[0-9a-f]{16,}$")
 LISTED_CHAPTER = re.compile(r"^\s*-\s*file:\s*book/notebooks/(\w+)", re.MULTILINE)
 MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\([^)]+\)")
@@ -154,6 +158,37 @@ def wrong_verdicts(path: Path) -> list[str]:
             problems.append(f"{path.name}: the solution in cell {number} does not pass: {shown}")
         follows_stub = "exercise" in tags(cell)
     return problems
+
+
+def reading_minutes(notebook: NotebookNode) -> float:
+    """How long a chapter takes to read without its exercises, by its words, figures, outputs and code that is shown."""
+    words = seconds = 0
+    exercises = False
+    for cell in notebook.cells:
+        shown = cell.source
+        if cell.cell_type == "markdown":
+            if "## In one breath" in shown:
+                exercises, shown = False, shown.partition("**Sources.**")[0]
+            before, heading, _ = shown.partition("## Exercises")
+            words += 0 if exercises else len(before.split())
+            exercises = exercises or bool(heading)
+        elif not exercises and "quiz" in tags(cell):
+            seconds += SECONDS_A_QUIZ
+        elif not exercises and "proof" not in tags(cell):
+            folded = tags(cell) & {"hide-input", "plot"}
+            lines = 0 if folded else sum(bool(line.strip()) for line in shown.splitlines())
+            seconds += bool(cell.outputs) * SECONDS_A_FIGURE + lines * SECONDS_A_LINE
+    return words / WORDS_A_MINUTE + seconds / 60
+
+
+def wrong_reading_time(path: Path) -> list[str]:
+    """Chapters that do not say how long they take to read, or are minutes off."""
+    notebook = read(path)
+    said = READING_TIME.search("\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown"))
+    takes = reading_minutes(notebook)
+    if said and abs(int(said[1]) - takes) <= MINUTES_OFF:
+        return []
+    return [f"{path.name}: says {said and said[1]} minutes to read, and takes {takes:.0f}"]
 
 
 def oversized(path: Path) -> list[str]:

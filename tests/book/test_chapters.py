@@ -18,6 +18,7 @@ NOTEBOOK_GATES = [
     gates.without_quizzes,
     gates.without_exercises,
     gates.wrong_verdicts,
+    gates.wrong_reading_time,
     gates.oversized,
 ]
 
