@@ -35,7 +35,8 @@ transformer_map(built=6)
 #
 # $$\alpha \, a + (1 - \alpha) \, b .$$
 #
-# From this one vector the matrices of later layers must work out both $a$ and $b$.
+# From this one vector the matrices of later layers must work out both $a$ and $b$. Take $\alpha = \tfrac23$: the names
+# $(1, 1)$ and $(2, 0)$ give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
 #
 # **Predict first.** How much of $a$ and $b$ together, measured by squared length, can a matrix recover from it?
 #
@@ -118,6 +119,8 @@ plt.show()
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
     two_heads, 0, atol=1e-9
 )
+pairs = np.array([[[1, 1], [2, 0]], [[2, 1], [0, 0]]])
+assert np.allclose(np.array([2, 1]) @ pairs / 3, [[4 / 3, 2 / 3]] * 2)
 rng = np.random.default_rng(0)  # names that fill all 16 numbers
 first, last = rng.standard_normal((2, 2000, 16))
 narrow = rng.standard_normal((2, 16, 8))
@@ -180,7 +183,9 @@ print(
 
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs.
-# *Dog* and *man* have queries of zeros here, attend equally to all three words, and receive plain averages.
+# (Each name has a number of its own here, so one head with unequal weights could tell them apart, too. Names that share
+# numbers, as above, it could not.) *Dog* and *man* have queries of zeros here, attend equally to all three words, and
+# receive plain averages.
 
 # %% tags=["proof"]
 assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)

@@ -135,7 +135,10 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.013 and 2.669 (they were 1.414, 0
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is
-# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**.
+# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. How much should it bring? Over a
+# small step the loss is nearly a straight line, $L(w - \eta g) \approx L(w) - \eta \, \lVert g \rVert^2$, with learning
+# rate $\eta$ and gradient $g$. Here that promises $0.113^2 + 0.018^2 = 0.013$, and 0.013 it was. (Too long a step
+# leaves the line, and the loss may rise.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram
@@ -180,6 +183,7 @@ losses = [0.5 * ((o[0] - [1, 0]) ** 2).sum() for o in (output, better)]
 print("loss before and after one step:", *np.round(losses, 3))
 assert np.allclose(w_q[1], [1.887, 0.018], rtol=0, atol=0.0005)
 assert np.allclose(losses, [0.296, 0.283], rtol=0, atol=0.0005)
+assert round(losses[0] - losses[1], 3) == round(d_query @ d_query, 3) == 0.013
 assert np.allclose(new_weights[0], [0.197, 0.053, 0.750], rtol=0, atol=0.0006)
 assert np.allclose(better[0], [0.947, 0.750], rtol=0, atol=0.0006)
 

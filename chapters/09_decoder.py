@@ -154,7 +154,7 @@ import numpy as np
 from torch import nn
 from torch.nn import functional as F
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Three small matrices of ones and blanks for an answer of three words and one padding token. Causal: a triangle, each row true up to its own column. Padding: three columns true in every row, the last blank. Both: the triangle without the last column."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Three small matrices of yes and dashes for an answer of three words and one padding token. Causal: a triangle, each row yes up to its own column. Padding: three columns of yes in every row, the last of dashes. Both: the triangle without the last column."}}
 answer = torch.tensor([[5, 6, 7, 0]])  # three words, then padding
 causal, padding = causal_mask(4), padding_mask(answer, pad_id=0)
 names = ["I", "am", "fine", "pad"]
@@ -187,14 +187,15 @@ plt.show()
 # ### Are causal and padding masks interchangeable?
 #
 # No. An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both:
-# `causal & padding` broadcasts to $(B, 1, T, T)$.
+# `causal & padding` broadcasts to $(B, 1, T, T)$. (Padding at the end is hidden from the words by the causal mask
+# alone; the other matters where padding stands in front.)
 #
 # What if a row has nothing to attend to, like a padding token in front under a causal mask? The softmax of nothing but
 # minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives nothing but the bias of the output
 # projection. PyTorch's module returns NaN by default, and one NaN in a batch can turn the loss and all gradients to
 # NaN.
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.attention import MultiHeadAttention
 
 torch.manual_seed(0)
@@ -651,6 +652,7 @@ def split(seed, by_topic=False):
     return rows, [n for n, key in enumerate(keys) if key not in held]
 
 
+# %%
 def fit(model, rows, steps=250, seed=0):
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters())
@@ -799,8 +801,8 @@ for kind in ("yes", "why", "how"):
 # Where questions were held out, all nine models answer every one. Where topics were, they answer nearly all that want
 # *yes*, for which the person is enough, and 93 percent of those that ask *why*, whose answer repeats person and state:
 # a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. Of the *how* questions they
-# answer one in four rightly. There are only nine such topics, one a person, perhaps too few to learn from. Which of the
-# four numbers is *the* score of the model? A test set measures what its split makes it measure.
+# answer one in four correctly. There are only nine such topics, one for each person, perhaps too few to learn from.
+# Which of the four numbers is *the* score of the model? A test set measures what its split makes it measure.
 
 # %% tags=["proof"]
 twins = {about for question, _, about in (pairs[n] for n in for_training)}
@@ -1221,7 +1223,7 @@ for name, make in variants.items():
 # | the leak test, in both modes | five of the six | a mask that hides too much, targets that are not shifted |
 # | a reference with the same parameters, such as `nn.Transformer` | all six | what lies outside the model |
 # | one pair of input and target, printed | targets that are not shifted | |
-# | the first steps of writing, printed | another first token than in training, padding behind a prompt | |
+# | the first steps of writing, printed | another first token than in training, padding between what is given and what is written | |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
@@ -1348,9 +1350,9 @@ class OneScreen(nn.Module):
 
 # %% [markdown]
 # Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns from scratch.
-# The lines in `__init__` that draw its embeddings matter: with PyTorch's own start the first loss is ten times as
-# large. It differs from the model above in four things: it has no checks, its biases do not start at 0, dropout leaves
-# attention weights and hidden entries alone, and a row with nothing to attend to is NaN.
+# The lines in `__init__` that draw its embeddings matter: with PyTorch's own start the first loss, for 1,000 tokens, is
+# ten times as large. It differs from the model above in four things: it has no checks, its biases do not start at 0,
+# dropout leaves attention weights and hidden entries alone, and a row with nothing to attend to is NaN.
 
 # %% tags=["hide-input"]
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()

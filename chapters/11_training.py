@@ -546,7 +546,26 @@ def pair_batches(
 
 
 # %% [markdown]
-# Now the trainer. Its last method, `train`, is the loop. In words:
+# At its heart a step is a few lines, with all targets counted before anything is divided:
+
+
+# %%
+def bare_step(model, optimizer, batches, rate):
+    tokens = sum((target[:, 1:] != 0).sum() for _, target in batches)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad()
+    for source, target in batches:
+        logits = model(source, target[:, :-1])
+        loss, _ = cross_entropy(logits, target[:, 1:], label_smoothing=0.1)
+        (loss / tokens).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+# %% [markdown]
+# The trainer does that, and gives names to the parts that later chapters replace (folded below). Its last method, `train`, is the
+# loop. In words:
 #
 # 1. load what an earlier run has left in the folder, if anything;
 # 2. draw the batches of one step;
@@ -558,7 +577,7 @@ def pair_batches(
 # `stream` gives the batches of one epoch after another, grouped into steps, from a `place`: the epoch, and how many of
 # its batches are done.
 
-# %% tags=["export"] module="training"
+# %% tags=["hide-input", "export"] module="training"
 from contextlib import closing, nullcontext
 from pathlib import Path
 
@@ -693,6 +712,15 @@ print(f"test: {result['exact']:.1%} of {len(test_pairs)} numbers exactly right")
 assert abs(before["loss"] - np.log(334)) < 0.8
 assert result["exact"] >= 0.995
 
+# %% tags=["proof"]
+one, other = fresh(), fresh()
+adam = optim.Adam(other.parameters(), betas=(0.9, 0.98), eps=1e-9)
+group = list(batches(0))[:2]
+Trainer(one, config).train_step(group, 1e-3)
+bare_step(other, adam, group, 1e-3)
+both = zip(one.parameters(), other.parameters(), strict=True)
+assert all(torch.allclose(a, b, atol=1e-6) for a, b in both)
+
 # %% tags=["plot"] mystnb={"image": {"alt": "Two curves over 600 steps, measured on the validation numbers. The share of tokens that are right rises above 80 percent within 100 steps. The share of numbers that are right from beginning to end follows later and ends at the top."}}
 figure, axes = plt.subplots(figsize=(6.4, 3))
 at = [0, *(row["step"] for row in history)]
@@ -767,11 +795,12 @@ plt.show()
 # Which parts of this recipe matter? We have trained this chapter's model with other recipes, three seeds each, and
 # validated every 25 steps (`python -m benchmarks.recipes`, half an hour). The chapter's recipe is a line with 100 steps
 # of warm-up and a peak of 0.003, smoothing of 0.1 and a limit of 1 for the gradient's norm. Each row changes only what
-# its name says. The three numbers behind it are, for each seed, when 99 percent were right first (a dash: never). *The
-# paper's* changes the peak, the warm-up and the shape of the schedule. **SGD** is gradient descent with a momentum of
-# 0.9: it steps along a decaying sum of the gradients, without Adam's division, and its learning rate is the best of
-# five on the validation numbers. *Test* is the share of test numbers that are right at the end. *Averaged* is the same
-# for the mean of the parameters at the last five validations, which is called **checkpoint averaging**.
+# its name says. The three numbers behind it are, for each seed, the step at which 99 percent of the validation numbers
+# were first right (a dash: never). *The paper's* changes the peak, the warm-up and the shape of the schedule. **SGD**
+# is gradient descent with a momentum of 0.9: it steps along a decaying sum of the gradients, without Adam's division,
+# and its learning rate is the best of five on the validation numbers. *Test* is the share of test numbers that are
+# right at the end. *Averaged* is the same for the mean of the parameters at the last five validations, which is called
+# **checkpoint averaging**.
 #
 # **Predict first.** Which matters most here: Adam, warm-up, clipping, the way the learning rate falls, or label
 # smoothing?
@@ -828,10 +857,10 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# **Adam.** Both optimisers get everything right at some learning rate, SGD at learning rates some thirty times as high. Over a
-# tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96; at the highest learning rate tried,
-# each gets nothing right. So this small model does not need Adam. Large transformers do. Why is debated ([Zhang and
-# others, 2020](https://arxiv.org/abs/1912.03194); [Kunstner and others, 2023](https://arxiv.org/abs/2304.13960)).
+# **Adam.** Both optimisers get everything right at some learning rate, SGD at learning rates some thirty times as high.
+# Over a tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96; at the highest learning rate
+# tried, each gets nothing right. So this small model does not need Adam. Large transformers do. Why is debated ([Zhang
+# and others, 2020](https://arxiv.org/abs/1912.03194); [Kunstner and others, 2023](https://arxiv.org/abs/2304.13960)).
 #
 # **Warm-up.** At the chapter's learning rate it makes no difference. At the double one it saves steps: 99 percent are
 # reached at 275 to 400 with it, at 425 to 525 without, and in the end all are right or nearly. ([Chapter
@@ -938,7 +967,7 @@ quiz.one_choice(
 # (`python -m benchmarks.overfitting`, ten minutes, three seeds each). Here are the losses on the training set and on
 # the validation set, with a dot where the latter is lowest.
 
-# %%
+# %% tags=["hide-input"]
 few = measured("overfitting")["runs"]
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels of losses over 600 steps, three runs each. Left, 150 numbers: the training loss falls to 0 by step 200; the validation losses fall to between 0.3 and 0.5 by step 125 to 175 and then rise slowly. Right, with weight decay 1: both fall together, and the validation loss ends near 0.04."}}
@@ -1038,7 +1067,7 @@ assert max(run["loss"][-1] for run in few["none"]) < 0.001
 #
 # 1. The parameters.
 # 2. The optimiser state: Adam's two means for every parameter, and the number of the step.
-# 3. The state of the random numbers, since dropout draws from them.
+# 3. The state of the random numbers, since dropout draws from them (on a GPU, that of its own, too).
 # 4. How far it is in the data: which epoch, and how many of its batches are done.
 # 5. The history: without it the run would not know its lowest validation loss, and could overwrite the best model.
 #

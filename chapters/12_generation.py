@@ -690,10 +690,11 @@ quiz.number(
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
 # loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of
 # $2B / 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where an H100, by its data
-# sheet, needs 20 to stay busy, and with 16-bit numbers 300. So decoding one sentence is **memory-bound** ([chapter
-# 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the memory's
-# bandwidth. More sentences share the parameters. But each has a cache of its own, which nobody shares, and with many or
-# long texts it is the caches that take longest to read. A prefill has many tokens, and is limited by arithmetic.
+# sheet, needs 20 to stay busy. (In 16 bits it is one, and needs 300.) So decoding one sentence is **memory-bound**
+# ([chapter 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the
+# memory's bandwidth. More sentences share the parameters. But each has a cache of its own, which nobody shares, and
+# with many or long texts it is the caches that take longest to read. A prefill has many tokens, and is limited by
+# arithmetic.
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -710,6 +711,10 @@ for rows in (1, 4, 16, 64):
 assert cost[64] < cost[1] / 4
 
 # %% [markdown]
+# This is the paper's base size on a processor. For 64 times as many sentences a step takes a few times as long, and not
+# 64 times, since the parameters are loaded once. It is not flat, because from some number of sentences on the
+# arithmetic takes longer than the loading.
+#
 # ### Several tokens for the price of one
 #
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) fills the idle arithmetic
@@ -721,8 +726,8 @@ assert cost[64] < cost[1] / 4
 # draft model has drawn is accepted with probability $\min(1, p(x) / q(x))$, with $q$ the draft model's probability and
 # $p$ the large one's. The first that is refused is replaced by a draw in proportion to $\max(0, p(x) - q(x))$, and the
 # rest are discarded. Then each token is distributed as if the large model had drawn it: $x$ is drawn *and* accepted
-# with probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$, and the replacement hands out what that lacks of
-# $p(x)$. For three tokens:
+# with probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$, and the replacement supplies the rest of $p(x)$. For
+# three tokens:
 
 # %% tags=["nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
