@@ -982,10 +982,10 @@ verdict
 # ## In one breath
 #
 # By itself attention has no sense of order, so a vector for the position is added to each word before the first layer.
-# Sines and cosines of many frequencies make such vectors: bounded, well apart if there are enough of them, similar when
-# near, and a step of $k$ words is the same rotation from any position, which a query matrix can hold. Learned positions
-# work too, up to the longest text seen in training; beyond it sinusoids can work, and often do not. Rotary positions
-# turn queries and keys instead of adding anything.
+# Sines and cosines of many frequencies make such vectors: bounded, well apart if there are enough of them (with $D = 4$
+# there are not, with 16 there are), similar when near, and a step of $k$ words is the same rotation from any position,
+# which a query matrix can hold. Learned positions work too, up to the longest text seen in training; beyond it
+# sinusoids can work, and often do not. Rotary positions turn queries and keys instead of adding anything.
 #
 # **Sources.** Sinusoids: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.5. Learned positions
 # in a convolutional model, before that: [Gehring and others (2017)](https://arxiv.org/abs/1705.03122). Rotary
