@@ -281,6 +281,38 @@ quiz.one_choice(
 )
 
 # %% [markdown]
+# ### How much of the peak can a narrow model use?
+#
+# Put a layer of the paper's base model under an H100's roofline, in 16 bits. A projection by a matrix of 512 rows and
+# columns does $2 \cdot 512^2$ FLOPs for a token, and moves at least its 512 numbers in and 512 numbers out, 2,048
+# bytes. That is 256 FLOPs per byte, left of the ridge point of 295, however many tokens there are. And between the
+# products stand attention (fused), the activation, sums and norms, which move bytes and compute next to nothing. For
+# each part take the longer of its two times, by arithmetic and by memory, and add up:
+
+# %% tags=["hide-input"]
+peak, memory_speed = 989e12, 3.35e12  # an H100 (SXM), as its maker gives them
+
+
+def of_peak(d):
+    """The most of the peak that an encoder layer of width d can use, in 16 bits."""
+    products = [(d, d)] * 4 + [(d, 4 * d), (4 * d, d)]  # numbers in and out of each
+    moved = 4 * d + 2 * 3 * d + 2 * 4 * d  # attention; sums and norms; activation
+    computing = [2 * n * m / peak for n, m in products]
+    moving = [2 * (n + m) / memory_speed for n, m in products]
+    longest = sum(map(max, computing, moving)) + 2 * moved / memory_speed
+    return sum(computing) / longest
+
+
+for d in (512, 1024, 4096):
+    print(f"width {d:5,}: at most {of_peak(d):.0%} of the peak")
+assert round(of_peak(512), 2) == 0.52 and of_peak(4096) > 0.89
+
+# %% [markdown]
+# So at width 512 half of the peak is the ceiling, before any launch, any waiting and any kernel that falls short of the
+# roofline. The share of the peak that a training uses is its **MFU** (model FLOPs utilisation, below). To get 40
+# percent of it with the base model, everything would have to run at three quarters of what the roofline allows. A wide
+# model has a ceiling near 1: what has to be computed for each number that is moved grows with the width.
+#
 # ## Where does it go?
 #
 # The small model's step has a known number of FLOPs, and the machine does so many a second. Their quotient is the time
@@ -565,22 +597,43 @@ from itertools import pairwise
 
 from classroom.measured import measured
 
-ladder = measured("ladder-cpu")["measurements"]
-whole = {row["name"]: row for row in ladder if row["what"] == "rung"}
-changes, last = {}, None
-print(f"{'':26}    ms a step    tokens/s        MB  gradient error")
-for name, row in whole.items():
-    speed = row["tokens_per_second"]
-    changes[name] = speed / last - 1 if last else 0.0
-    low, high = (1000 * seconds for seconds in row["quartiles"])
-    print(
-        f"{name:26}{1000 * row['seconds']:6.0f} ({low:3.0f}-{high:3.0f}){speed:10,.0f}"
-        f"{changes[name]:+5.0%}{row['peak_memory'] / 1e6:5.0f}"
-        f"  {row['gradient_error']:.0e}"
-    )
-    last = speed
+
+def show_ladder(found):
+    """Print the rungs of a measured ladder; the rungs by name, and what each gains."""
+    rungs_by_name = {
+        r["name"]: r for r in found["measurements"] if r["what"] == "rung"
+    }
+    changes, last = {}, None
+    used = "   MFU" if any(row["mfu"] for row in rungs_by_name.values()) else ""
+    print(f"{'':26}    ms a step    tokens/s        MB  gradient error{used}")
+    for name, row in rungs_by_name.items():
+        speed = row["tokens_per_second"]
+        changes[name] = speed / last - 1 if last else 0.0
+        low, high = (1000 * seconds for seconds in row["quartiles"])
+        print(
+            f"{name:26}{1000 * row['seconds']:6.0f} ({low:3.0f}-{high:3.0f}){speed:10,.0f}"
+            f"{changes[name]:+5.0%}{row['peak_memory'] / 1e6:5.0f}"
+            f"  {row['gradient_error']:.0e}"
+            + (f"{row['mfu']:15.0%}" if row["mfu"] else "")
+        )
+        last = speed
+    return rungs_by_name, changes
+
+
+whole, changes = show_ladder(measured("ladder-cpu"))
 assert all(row["loss_error"] < 1e-3 for row in whole.values())
 assert all(row["gradient_error"] < 0.035 for row in whole.values())
+
+# %% tags=["hide-input"]
+try:
+    on_gpu = measured("ladder-cuda")
+except FileNotFoundError:
+    print(
+        "On a GPU nobody has measured the ladder yet: python -m benchmarks.gpu does."
+    )
+else:
+    print(on_gpu["accelerator"], on_gpu["date"])
+    show_ladder(on_gpu)
 
 # %% [markdown]
 # The times are medians, with quartiles in brackets. Tokens are those of both sides. Memory is what the model and the
