@@ -320,9 +320,9 @@ assert 0.6 < by_layer[0] < 0.66 and by_layer[1] > 0.99
 assert by_head[0].max() < straight < by_head[1].min()
 
 # %% [markdown]
-# The last layer points at a right word 99 times in 100. In the first no head reaches the diagonal, and their mean is
-# ten points above it. (The last line is the mistake of an off-by-one: it makes the same weights look like chance.)
-# Choose layer, head and word yourself:
+# The mean of the last layer's heads points at a right word 99 times in 100, which no single head does. In the first no
+# head reaches the diagonal, and their mean is ten points above it. (The last line is the mistake of an off-by-one: it
+# makes the same weights look like chance.) Choose layer, head and word yourself:
 
 # %% tags=["plot"]
 movable.heads(
@@ -460,8 +460,8 @@ assert all(right["another word"]) and sum(right["its noun"]) == 30
 # get their gender by some other way, which we have not traced: a **knock-out** shows whether a link is needed while the
 # others remain, and not what it would carry alone.
 #
-# Is a layer that does not point useless, then? Throw away what the cross-attention of a layer finds, by setting its last
-# matrix to zero.
+# Is a layer that does not point useless, then? Throw away what the cross-attention of a layer finds, by setting its
+# last matrix to zero.
 
 # %% tags=["hide-input"]
 without = []
@@ -756,9 +756,9 @@ quiz.number(
 # ## The same words, the same steps
 #
 # Five models of a quarter of a million parameters learn this language: a transformer, and LSTM and GRU with and without
-# attention. A program trained each of them three times, with different seeds, on the same batches, for 900 steps,
-# at the same learning rate, 0.003 (`python -m benchmarks.translators`, three hours of one core). That is the learning
-# rate of chapter 11, which was chosen for a transformer. A sentence counts as right if every word of it is.
+# attention. A program trained each of them three times, with different seeds, on the same batches, for 900 steps, at
+# the same learning rate, 0.003 (`python -m benchmarks.translators`, three hours of one core). That is the learning rate
+# of chapter 11, which was chosen for a transformer. A sentence counts as right if every word of it is.
 #
 # **Predict first.** How many of 500 held-out sentences does each get wrong: the transformer, a recurrent network with
 # attention, one without?
@@ -795,7 +795,7 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 
 # %% [markdown]
 # The transformer makes at most 5 mistakes. The GRU with attention makes 48 to 142, the LSTM with attention more than
-# 200, and without attention hardly a sentence is right. A clear order, confirmed by three seeds.
+# 200, and without attention few sentences are right or none. A clear order, confirmed by three seeds.
 #
 # ### Break it: a baseline that nobody tuned
 #
@@ -891,7 +891,7 @@ assert (
 # %% [markdown]
 # So why did transformers replace recurrent networks? Not because of a race over equal steps. Even on one core of a CPU
 # a transformer's step takes three quarters of the GRU's time and five sixths of the LSTM's, each with its best
-# settings. So in the same time a transformer can make more steps, or larger ones.
+# settings. So at these sizes a transformer makes more steps in the same time.
 #
 # How large must a difference be? Count the sentences that one of two models gets wrong and the other right. If neither
 # were better, each such sentence would be a fair coin. For 5 against 0 the chance of so uneven a split, in either
@@ -933,15 +933,15 @@ for name in with_attention:
         assert 0.81 < points < 0.99 and len(run["wrong"]) < 2
 
 # %% [markdown]
-# All three attend to a right word for more than four words in five. But to look right is not the same as to write right:
-# the LSTM, with 81 to 90 percent, makes as few mistakes as the others. The encoder has passed every word in both
+# All three attend to a right word for more than four words in five. But to look right is not the same as to write
+# right: the LSTM, with 81 to 90 percent, makes as few mistakes as the others. The encoder has passed every word in both
 # directions, and the states of its neighbours may hold it too.
 #
 # ### Longer than anything it has learnt
 #
-# The number words of chapter 11 are made of few words, and can be long. The program has trained the five models on
-# those of up to nine words in German, the median length, with scaled embeddings and a learning rate of their own, and
-# tested them on all.
+# The numbers of chapter 11 are made of few different words, and can be many words long. The program has trained the
+# five models on those of up to nine words in German, the median length, with scaled embeddings and a learning rate of
+# their own, and tested them on all.
 #
 # **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings
 # of positions that it has never met. Which does better on numbers longer than any it was trained on?

@@ -46,7 +46,7 @@ transformer_map(built=14)
 #
 # **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$,
 # because longer n-grams are found less often. In an ordinary mean the large precisions of the short ones would
-# dominate; in a geometric one, any precision that falls by a tenth of itself lowers the score equally. **Clipping**
+# dominate; in a geometric one, whichever of the four falls by a tenth, the score falls by the same share. **Clipping**
 # means that an n-gram counts at most as often as it is in the reference; otherwise every single word of *die die die*
 # would be found.
 #
@@ -162,8 +162,8 @@ quiz.number(
 #
 # **By hand.** The reference is *die Katze*, the model wrote *die Katzen*: nine letters for eight, of which eight are
 # found. There are eight pairs for seven, of which seven are found, and so on, so the precisions are 8/9, 7/8, 6/7, 5/6,
-# 4/5 and 3/4, with a mean of $P = 0.834$. The **recall**, the share of the reference's n-grams that were written, is $R
-# = 1$ for each $n$. Recall counts for more than precision, in the F-score with $\beta = 2$, which enters squared:
+# 4/5 and 3/4, with a mean of $P = 0.834$. The **recall**, the share of the reference's n-grams that were written, is
+# $R = 1$ for each $n$. Recall counts for more than precision, in the F-score with $\beta = 2$, which enters squared:
 #
 # $$\text{chrF} = \frac{(1 + \beta^2) \, P R}{\beta^2 P + R} = \frac{5 P R}{4 P + R} = 0.962 .$$
 #
@@ -187,10 +187,10 @@ print(f"{chrf(['die Hunde'], ['die Katze'])[0]:.1f}  for die Hunde")
 # %% [markdown]
 # ### Break it: a score that nobody can compare
 #
-# Here is one output, 500 sentences of the grammar by the GRU without attention of
-# [chapter 13](13_alignment.ipynb#break-it-a-baseline-that-nobody-tuned), scored in four ways
-# that all print a number called BLEU. In the last one, every German word that is not among the 60 commonest is replaced
-# by UNK on both sides, as happens when references are turned into a model's tokens and back before scoring.
+# Here is one output, 500 sentences of the grammar by the GRU without attention of [chapter
+# 13](13_alignment.ipynb#break-it-a-baseline-that-nobody-tuned), scored in four ways that all print a number called
+# BLEU. In the last one, every German word that is not among the 60 commonest is replaced by UNK on both sides, as
+# happens when references are turned into a model's tokens and back before scoring.
 
 # %%
 from collections import Counter
@@ -234,8 +234,8 @@ for name, score in scores.items():
 assert [round(score, 1) for score in scores.values()] == [87.7, 86.5, 93.4, 91.3]
 
 # %% [markdown]
-# The translations are the same, and the score ranges from 86.5 to 93.4. Letters are easier to hit than words, and a word
-# that both sides have lost counts as found.
+# The translations are the same, and the score ranges from 86.5 to 93.4. Letters are easier to hit than words, and a
+# word that both sides have lost counts as found.
 #
 # Seen from outside, nothing looks wrong with any of these. The signature catches the second and the third. It cannot
 # catch the last, which is sacreBLEU with its usual settings. So compare two scores only if the signatures are equal and
@@ -377,8 +377,7 @@ assert 1.4 < apart.std() / paired.std() < 1.7
 # which of them wrote a sentence. So toss a coin for each sentence, exchange the two translations if it shows heads, and
 # see how far apart the scores are now. Do that many times. How often is the gap at least as large as the real one? This
 # share is the **p-value**, and the test is called **approximate randomization** ([Riezler and Maxwell
-# 2005](https://aclanthology.org/W05-0908/)). sacreBLEU
-# has both tests.
+# 2005](https://aclanthology.org/W05-0908/)). sacreBLEU has both tests.
 
 # %%
 from sacrebleu.significance import PairedTest
@@ -445,7 +444,7 @@ quiz.one_choice(
 # ## One translator for every model
 #
 # To generate, [chapter 12](12_generation.ipynb#one-word-at-a-time) asks for something with `step`, `select` and a
-# length, the number of rows. With these three, a recurrent state is ready for beam search.
+# length, the number of rows. Give a recurrent state these three, and chapter 12's beam search can use it unchanged.
 
 
 # %% tags=["export", "hide-input"] module="recurrent"
@@ -571,8 +570,8 @@ class Translator:
 # %% [markdown]
 # ## Train your own
 #
-# Three commands train a translator, use it and score it. A configuration says what to train, and everything
-# else has a default:
+# Three commands train a translator, use it and score it. A configuration says what to train, and everything else has a
+# default:
 #
 # ```bash
 # python -m dotformer train configs/grammar.toml                # two minutes
@@ -589,8 +588,8 @@ class Translator:
 #
 # Here is what `configs/multi30k-en-de.toml` produced: English to German, four layers on each side, width 128, 9,000
 # steps on one core of a CPU. `configs/multi30k-de-en.toml` is the other direction, trained by the same command on a
-# GPU. Each was trained once, with one seed. Both were tested on the 1,000 captions of 2016, with beam 4 and $\alpha =
-# 0.6$.
+# GPU. Each was trained once, with one seed. Both were tested on the 1,000 captions of 2016, with beam 4 and
+# $\alpha = 0.6$.
 
 # %%
 run, backwards = measured("multi30k-en-de"), measured("multi30k-de-en")
@@ -635,10 +634,10 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 # The first is as good as its reference, and renders *starring* as the *staring* that was meant. The fourth is right,
 # and its reference has one capital too many, which costs points where case counts. In the second the grass has lost its
 # *lush* and its dative (*grünem*), and the dog is a *Terron Terrier*; the last has a *Digousine*, which is no German
-# word. Both are pieced together from tokens, because the model has hardly seen such words. The third says something else,
-# *a girl drives with a stick in front of a shot*, and *in Karateanzug* lacks an article.
+# word. Both are pieced together from subwords. The third says something else, *a girl drives with a stick in front of a
+# shot*, and *in Karateanzug* lacks an article.
 #
-# And where does the model look? Here is the first of them. Its tokens are subwords, and nobody has aligned them.
+# And where does the model look? Take the first caption again. Its tokens are subwords, and nobody has aligned them.
 
 # %% tags=["plot"]
 sentence = measured("alignments")["sentences"][0]
@@ -673,8 +672,8 @@ assert agreed == [" Mann", " Hut", " starrt", " etwas"]
 # ### Exercise 1: Clipped counts
 #
 # *Medium, 15 minutes.* Given a hypothesis and a reference, lists of words, and $n$, return the share of the
-# hypothesis's n-grams that are in the reference, each counted at most as often as it is there. A hypothesis
-# shorter than $n$ gives 0.
+# hypothesis's n-grams that are in the reference, each counted at most as often as it is there. A hypothesis shorter
+# than $n$ gives 0.
 
 
 # %% tags=["exercise"]

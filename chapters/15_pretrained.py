@@ -28,10 +28,9 @@ transformer_map(built=15)
 # ## BERT is the encoder, with other embeddings
 #
 # *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other. It
-# has six layers, twelve heads, and 22.6 million parameters. Its
-# architecture is BERT's, whose encoder is the one of chapter 8, post-norm. Only the embeddings differ: the
-# positions are learned like the tokens, one more vector is added (the *segment*, which tells two sentences apart), and
-# the sum is normalised instead of scaled.
+# has six layers, twelve heads, and 22.6 million parameters. Its architecture is BERT's, whose encoder is the one of
+# chapter 8, post-norm. Only the embeddings differ: the positions are learned like the tokens, one more vector is added
+# (the *segment*, which tells two sentences apart), and the sum is normalised instead of scaled.
 
 # %% tags=["export"] module="pretrained"
 import torch
@@ -132,8 +131,8 @@ class SentenceEncoder(nn.Module):
 
 
 # %% [markdown]
-# The parameters are stored in a format that holds numbers and no code (*safetensors*); before it is opened, its checksum
-# is compared with the published one. Then each parameter gets the name that it has in our code, and goes in.
+# The parameters are stored in a format that holds numbers and no code (*safetensors*); before it is opened, its
+# checksum is compared with the published one. Then each parameter gets the name that it has in our code, and goes in.
 
 # %% tags=["hide-input", "export"] module="pretrained"
 from pathlib import Path
@@ -313,7 +312,7 @@ assert loss < 0.001
 
 # %% [markdown]
 # These are easy, because the other two pairs are about other things. A large batch is more likely to hold a second text
-# that is nearly right, and such **hard negatives** teach most.
+# that is nearly right, and such **hard negatives** teach most, since their loss is larger.
 
 # %% tags=["proof"]
 within = similarity[[0, 2, 4], [1, 3, 5]]
@@ -823,8 +822,8 @@ quiz.one_choice(
 # ## Break it: a BERT with a mistake in it
 #
 # A published model's parameters make a good test of code, if numbers are compared. Plant one mistake at a time in our
-# encoder: another activation, pre-norm for post-norm, six heads of 64 instead of twelve of 32, no positions. First
-# ask what a user would ask: does each of the six sentences still find its partner?
+# encoder: another activation, pre-norm for post-norm, six heads of 64 instead of twelve of 32, no positions. First ask
+# what a user would ask: does each of the six sentences still find its partner?
 
 # %% tags=["hide-input"]
 import copy
@@ -884,10 +883,10 @@ for name, plant in mistakes.items():
 # %% [markdown]
 # Nearly every mistake passes. A model with the wrong activation in every layer, one with its heads cut wrongly, one
 # that cannot tell the order of words: each still pairs all six sentences, and a demonstration would go well. The
-# segment vector, the same for every token, looks harmless, and its loss is noticed more than that of all positions,
-# perhaps because without it every input differs from those in training. Yet one vector of the ReLU model has a cosine
-# of only 0.43 with the right one. Six sentences on three subjects are a weak test, and a result that looks sensible is
-# a weak result.
+# segment vector, the same for every token, looks harmless, and leaving it out does more harm than leaving out all
+# positions, perhaps because without it every input differs from those in training. Yet one vector of the ReLU model has
+# a cosine of only 0.43 with the right one. Six sentences on three subjects are a weak test, and a result that looks
+# sensible is a weak result.
 #
 # The last column is the strong test. Between our code and the library's, the difference is a few ten-millionths. The
 # smallest of the mistakes stands hundreds of times above that.
@@ -904,8 +903,8 @@ assert all(each > 50 * gap for name, each in differences.items() if name != "non
 # ### Exercise 1: The largest of what is real
 #
 # *Easy, 10 minutes.* Some models take the largest value of each entry instead of the mean. Given vectors $(B, S, D)$
-# and a mask $(B, S)$ of which are real, return for each sentence and each of the $D$ entries the largest among its
-# real vectors, $(B, D)$. In NumPy. Mind that numbers may be negative.
+# and a mask $(B, S)$ of which are real, return for each sentence and each of the $D$ entries the largest among its real
+# vectors, $(B, D)$. In NumPy. Mind that numbers may be negative.
 
 
 # %% tags=["exercise"]
@@ -956,9 +955,9 @@ verdict
 # %% [markdown]
 # ### Exercise 2: Which heads look one back?
 #
-# *Easy, 10 minutes.* Given the weights of some heads for one sentence, $(H, T, T)$, return for each head the mean weight
-# that a token gives to the token right before it, $(H,)$. The first token has none before it and does not count. In
-# NumPy.
+# *Easy, 10 minutes.* Given the weights of some heads for one sentence, $(H, T, T)$, return for each head the mean
+# weight that a token gives to the token right before it, $(H,)$. The first token has none before it and does not count.
+# In NumPy.
 
 
 # %% tags=["exercise"]
@@ -1017,4 +1016,5 @@ verdict
 # (2019)](https://arxiv.org/abs/1902.10186) and the answer by [Wiegreffe and Pinter
 # (2019)](https://arxiv.org/abs/1908.04626).
 #
-# **Next.** BERT is the encoder alone. [Chapter 18](18_gpt.ipynb) leaves out the encoder: a language model, which writes.
+# **Next.** BERT is the encoder alone. [Chapter 18](18_gpt.ipynb) keeps the decoder alone: a language model, which
+# writes.

@@ -49,9 +49,9 @@ transformer_map(built=18)
 # A *prefix language model* keeps the left column of the first row: each word of its question sees the whole question
 # ([chapter 9, exercise 2](09_decoder.ipynb#exercise-2-a-prefix)).
 #
-# And something new becomes possible: there need be no question. In any text each word comes after others, so any text can
-# be learnt from as it is, and nobody has to translate or label it (**self-supervised** learning). A model that gives a
-# probability to every next token of a text is a **language model**.
+# And something new becomes possible: there need be no question. In any text each word comes after others, so any text
+# can be learnt from as it is, and nobody has to translate or label it (**self-supervised** learning). A model that
+# gives a probability to every next token of a text is a **language model**.
 #
 # **Predict first.** The model reads the nine tokens from *why* to *much*. Of the 81 scores of a head, how many does the
 # causal mask leave? And how many targets are there to learn from, if only the answer counts?
@@ -340,7 +340,8 @@ train = encoded(corpus.train)
 held_out = list(pair_batches(encoded(corpus.validation)))
 
 # %% [markdown]
-# Now the model, of width 64, and 120 steps:
+# Now the model, of width 64. `trained`, folded, makes 120 steps from a fixed seed, and prints the loss on texts held
+# out after 40, 80 and 120:
 
 # %% tags=["hide-input"]
 shape = {"d_model": 64, "num_heads": 4, "d_ff": 256, "num_layers": 2}
@@ -371,8 +372,8 @@ print({step: round(loss, 2) for step, loss in losses.items()})
 assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 
 # %% [markdown]
-# From 6.4 to 4.2 in 120 steps, a [perplexity](11_training.ipynb#what-should-be-small) of 67: it is as unsure as
-# if it chose among that many tokens, all equally likely.
+# From 6.4 to 4.2 in 120 steps, a [perplexity](11_training.ipynb#what-should-be-small) of 67: it is as unsure as if it
+# chose among that many tokens, all equally likely.
 #
 # ### Does a causal model need positions?
 #
@@ -502,7 +503,7 @@ assert -0.07 < line[0] < -0.055
 # suffice. All four models have read the same 1.5 million tokens in 750 steps, and the largest was not done: in the run
 # above, of twice as many, it came to 3.13. (That may not be the whole reason. A law with three points has little to
 # stand on.) Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out
-# how: for a given amount of computing, both by the same factor, with about 20 tokens for each parameter.
+# how: with more computing both should grow by the same factor, to about 20 tokens for each parameter.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -547,9 +548,9 @@ assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 
 # %% [markdown]
 # From 4.4 to 3.0, and each doubling helps. (Each of the sixteen also sees those of the sixteen before it, which are
-# always its own. And a foreign text may mislead, so 4.4 is not what no text at all would cost.) Part of
-# this is plain grammar, which needs the last few words. The step from 16 to all, half a nat, can hardly be that alone.
-# Farther back stand the subject, the names of the arguments, the layout of this text.
+# always its own. And a foreign text may mislead, so 4.4 is not what no text at all would cost.) Part of this is plain
+# grammar, which needs the last few words. The step from 16 to all, half a nat, can hardly be that alone. Farther back
+# stand the subject, the names of the arguments, the layout of this text.
 #
 # ### What has the next token to do with answering?
 #
@@ -579,22 +580,21 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # ## How does it copy?
 #
 # *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog* a moment
-# ago. No count made on other texts could know that. How would a stack of attention layers do it?
-# With the word *dog* as its query, a head finds the earlier *dog*. But it needs the word *after* that, and a key knows
-# only its own word.
+# ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word *dog* as
+# its query, a head finds the earlier *dog*. But it needs the word *after* that, and a key knows only its own word.
 #
 # It takes two layers, and both can be wired by hand, with [chapter 6](06_many_heads.ipynb#heads-are-a-sum)'s reading of
 # a head: its rows of $W_O$ say where in the vector it writes. Give each vector four blocks: the **word** (one-hot), its
 # **position** (the waves of chapter 5), and two that are empty, the word **before** it and a **guess** at the next.
 #
-# 1. A **previous-token head** in layer 1. Its query is the position, turned back by one step
-#    ([a rotation](05_position.ipynb#a-step-is-a-rotation)), its key the position, its value the word. It writes to
+# 1. A **previous-token head** in layer 1. Its query is the position, turned back by one step ([a
+#    rotation](05_position.ipynb#a-step-is-a-rotation)), its key the position, its value the word. It writes to
 #    *before*.
 # 2. An **induction head** in layer 2. Its query is the word, its key the block *before*: so *dog* attends to the words
 #    that had *dog* before them. Its value is the word there, and it writes to *guess*.
 #
-# **Predict first.** In *the dog sees the man the dog*, what is the guess at the last word, *dog*? And what would it be if
-# the text ended with *the*?
+# **Predict first.** In *the dog sees the man the dog*, what is the guess at the last word, *dog*? And what would it be
+# if the text ended with *the*?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The words the dog sees the man the dog in a row. Layer 1: from each word a short arrow to the word before it; under sees stands: before = dog. Layer 2: from the last word, dog, a long arrow back to sees, whose block before says dog; what comes back is the guess sees."}}
 from classroom.diagram import Diagram
@@ -641,9 +641,10 @@ x += np.eye(5)[[words.index(word) for word in text]] @ block("word").T
 x += sinusoidal_positions(len(text), 16) @ block("position").T
 
 # %% [markdown]
-# Each head is four matrices, and each of them reads or writes a block. (The factors of 200 make each softmax choose.)
+# Each head is four matrices, and each of them reads or writes a block. (The factors of 200 make each softmax choose.) A
+# row of the output is a word, and how its *guess* is divided among the five words:
 
-# %% tags=["hide-input"]
+# %%
 position, word = block("position"), block("word")
 back = 200 * position @ rotation_matrix(-1, 16)
 added, _ = head(x, back, position, word, block("before").T)
@@ -758,8 +759,8 @@ for run in runs:
 # heads, with 0.84 to 0.95 of their weight on what came after. The heads of layer 1 are not as tidy as ours: the weight
 # on the letter before is 0.08 to 0.13, and the rest lies on the letters before that, fading. How a letter's vector
 # comes to tell of the one before it, these figures do not say. But these heads are needed: without one of them the loss
-# is 0.6 to 2.3 instead of 0.16 to 0.18. And the controls: one layer never learns to copy (3.1). Two layers without
-# positions learn it slowly, and not well in 2,000 steps (1.1 to 1.2).
+# is 0.6 to 2.3 instead of 0.16 to 0.18. And the controls: one layer has not learnt to copy at the end (3.1). Two layers
+# without positions learn it slowly, and not well in 2,000 steps (1.1 to 1.2).
 #
 # Here are a head of each layer in the first of these models, on one text, queries as rows.
 
@@ -789,9 +790,9 @@ plt.show()
 # ## It writes
 #
 # [Chapter 12](12_generation.ipynb#what-has-been-computed-before)'s cache kept two kinds of keys and values in each
-# layer, those of the source and those of the target. Here there is one kind. The prompt goes through all layers at once,
-# the [prefill](12_generation.ipynb#several-tokens-at-once), and after that one token at a time. `read` does both: new
-# tokens see all that has been kept, and among themselves only what stands before them.
+# layer, those of the source and those of the target. Here there is one kind. The prompt goes through all layers at
+# once, the [prefill](12_generation.ipynb#several-tokens-at-once), and after that one token at a time. `read` does both:
+# new tokens see all that has been kept, and among themselves only what stands before them.
 
 # %% tags=["export"] module="gpt"
 from dotformer.generation import KVAttention
@@ -851,7 +852,7 @@ class GPTCache:
 # %% [markdown]
 # With `step` and `select` it is a `Decoding`, so greedy decoding, beam search and sampling need no new line. Does it
 # write what the model without a cache would? And does a text depend on its neighbours in a batch? Take forty prompts of
-# different lengths, padded on the left, and the small model from above:
+# different lengths, padded on the left, and the small model, that of networkx:
 
 # %% tags=["hide-input"]
 from dotformer.generation import greedy
@@ -878,7 +879,7 @@ print("in a batch, the same texts:", together == alone)
 assert best.tolist() == alone[0] and together == alone
 
 # %% [markdown]
-# On the command line, the big model is trained and writes like this:
+# On the command line, the model of 1.2 million parameters is trained and writes like this:
 #
 # ```bash
 # python -m dotformer train configs/gpt-docstrings.toml      # ten minutes of one core
@@ -966,9 +967,9 @@ quiz.one_choice(
 # ### Exercise 1: How much does counting tell?
 #
 # *Easy, 10 minutes.* Given a text as whole numbers $(T,)$, return how many nats a token an ideal guesser pays who knows
-# how often each *pair* occurs in this very text, but looks only at the token before: the mean of $-\ln p(b \mid a)$ over
-# all $T - 1$ pairs, with $p(b \mid a)$ the count of the pair $ab$ divided by the count of pairs that begin with $a$.
-# In NumPy.
+# how often each *pair* occurs in this very text, but looks only at the token before: the mean of $-\ln p(b \mid a)$
+# over all $T - 1$ pairs, with $p(b \mid a)$ the count of the pair $ab$ divided by the count of pairs that begin with
+# $a$. In NumPy.
 
 
 # %% tags=["exercise"]
@@ -1026,9 +1027,9 @@ verdict
 # %% [markdown]
 # ### Exercise 2: Score a head for copying
 #
-# *Medium, 15 minutes.* Given tokens $(T,)$ and one head's weights $(T, T)$, return the mean, over all queries whose token
-# has been there before, of the weight that they put on the tokens right after its earlier occurrences. In NumPy. Mind
-# that a query's own position counts if the token before it is the same.
+# *Medium, 15 minutes.* Given tokens $(T,)$ and one head's weights $(T, T)$, return the mean, over all queries whose
+# token has been there before, of the weight that they put on the tokens right after its earlier occurrences. In NumPy.
+# Mind that a query's own position counts if the token before it is the same.
 
 
 # %% tags=["exercise"]
@@ -1081,8 +1082,8 @@ verdict
 # %% [markdown]
 # ### Exercise 3: Bits a character
 #
-# *Easy, 5 minutes.* Losses per token cannot be compared between tokenizers. Given the loss in nats a token, the number of
-# tokens and the number of characters of a text, return bits a character.
+# *Easy, 5 minutes.* Losses per token cannot be compared between tokenizers. Given the loss in nats a token, the number
+# of tokens and the number of characters of a text, return bits a character.
 
 
 # %% tags=["exercise"]
@@ -1133,4 +1134,4 @@ verdict
 # [Olsson and others (2022)](https://arxiv.org/abs/2209.11895). No positions: [Haviv and others
 # (2022)](https://arxiv.org/abs/2203.16634). Instructions: [Ouyang and others (2022)](https://arxiv.org/abs/2203.02155).
 #
-# **Next.** [Chapter 20](20_one_gpu.ipynb) asks what a training step costs on one device, and how to make it cheaper.
+# **Next.** [Chapter 19](19_modern.ipynb) exchanges almost every part of this model for a newer one.

@@ -13,8 +13,8 @@
 # By the end of this chapter you have written these parts, measured what each is worth, loaded a published model of 135
 # million parameters into your own classes, and chatted with it.
 #
-# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 45 minutes to
-# read, and 30 more for the exercises.
+# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 45 minutes
+# to read, and 30 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. This chapter exchanges some of them."}}
 from functools import partial
@@ -99,8 +99,8 @@ by_formula = x / (x.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt() * gain
 assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 
 # %% [markdown]
-# Why may the mean go? A norm is there to keep vectors from growing too long for the next sublayer, and the division alone
-# does that. The authors' models were as good without the mean, and took 7 to 64 percent less time.
+# Why may the mean go? A norm is there to keep vectors from growing too long for the next sublayer, and the division
+# alone does that. The authors' models were as good without the mean, and took 7 to 64 percent less time.
 #
 # ## SwiGLU: one map opens the gate for another
 #
@@ -175,9 +175,9 @@ quiz.number(
 # ## RoPE: turn the query and the key
 #
 # [Chapter 5](05_position.ipynb#a-step-is-a-rotation) found that a step of sinusoids is a rotation: each pair of entries
-# turns by its own angle. There, positions were *added* to the vectors, and the layers had to make what they could of the
-# sum. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the vectors alone, and turn the *queries and keys*
-# themselves, each by its own position: **rotary position embedding**, **RoPE**.
+# turns by its own angle. There, positions were *added* to the vectors, and the layers had to make what they could of
+# the sum. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the vectors alone, and turn the *queries and
+# keys* themselves, each by its own position: **rotary position embedding**, **RoPE**.
 #
 # What does that do to a score? Write $R_m$ for the turn by $m$ steps. A query at position $m$ and a key at position $n$
 # have the score
@@ -404,7 +404,7 @@ class KeptHeads:
 
 # %% [markdown]
 # Is that the attention of chapter 7? Give four heads two shared ones, and then give all four matrices of their own,
-# each shared one copied twice:
+# each shared one copied twice. Both must return the same:
 
 # %% tags=["hide-input"]
 from dotformer.attention import MultiHeadAttention
@@ -550,7 +550,8 @@ class ModernCache(GPTCache):
 # second path through the layers.
 #
 # Is it a Llama? The library `transformers` has a Llama of its own, written independently of ours. Make a small one, put
-# our numbers into it, and compare (the two pair entries differently, and `named_as_theirs` sees to that):
+# our numbers into it, and compare (the two pair entries differently, so `named_as_theirs` renames our matrices and puts
+# their rows in order):
 
 # %% tags=["hide-input"]
 import warnings
@@ -596,8 +597,8 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 # 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, 300 steps. Start with the parts of
 # 2017 and make one change after the other. Each model has a learning rate of its own, the best of a grid that was
 # widened until its best value lay inside, and three seeds (`python -m benchmarks.modern`, an hour and a half of one
-# core). The printed columns are also the milliseconds of a training step, the parameters, and how many numbers the
-# cache keeps for each token.
+# core). Beside loss and learning rate we print the milliseconds of a training step, the parameters, and how many
+# numbers the cache keeps for each token.
 #
 # **Predict first.** Which of these changes does most?
 
@@ -687,8 +688,8 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 #
 # ### Are more heads better?
 #
-# At the same width, more heads are narrower ([chapter 6](06_many_heads.ipynb)). The model with SwiGLU and sinusoids, with
-# one head, four, and sixteen (with sinusoids, since the pairs that RoPE turns would become few as well):
+# At the same width, more heads are narrower ([chapter 6](06_many_heads.ipynb)). The model with SwiGLU and sinusoids,
+# with one head, four, and sixteen (with sinusoids, since the pairs that RoPE turns would become few as well):
 
 # %% tags=["hide-input"]
 for model, name in (
@@ -819,11 +820,12 @@ class Experts(nn.Module):
 
 # %% [markdown]
 # Nothing tells the router to use all of them. An expert that is a little better early on gets more tokens, learns more,
-# and gets more still. So a **load-balancing loss** is added (Fedus and others, equation 4): of $E$ experts, $E \sum_e
-# f_e P_e$, where $f_e$ is the share of tokens that go to expert $e$ and $P_e$ its mean share in the router's softmax.
-# It is 1 when both are even, and larger when the experts with many tokens also have large shares, as they do, since the
-# shares decide. A count has no gradient, so what it moves is $P$: away from the experts that have many tokens. Here are
-# the shares of tokens on the test set, with and without that loss (times 0.01), for three seeds and four layers each:
+# and gets more still. So a **load-balancing loss** is added (Fedus and others, equation 4): of $E$ experts,
+# $E \sum_e f_e P_e$, where $f_e$ is the share of tokens that go to expert $e$ and $P_e$ its mean share in the router's
+# softmax. It is 1 when both are even, and larger when the experts with many tokens also have large shares, as they do,
+# since the shares decide. A count has no gradient, so what it moves is $P$: away from the experts that have many
+# tokens. Here are the shares of tokens on the test set, with and without that loss (times 0.01), for three seeds and
+# four layers each:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the second loss: all shares between 11 and 34 percent."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
@@ -1080,9 +1082,9 @@ assert CONFIG_MAPPING["gpt_oss"]().attention_bias
 # ## Published weights
 #
 # Now the classes above get somebody else's numbers. Begin with the smallest: *stories260K* ([Karpathy
-# 2023](https://github.com/karpathy/llama2.c)) has 260,032 parameters, five layers, eight heads with four shared ones, and
-# was trained on stories that a four-year-old understands. Its author's test pins what it must write when it always takes
-# the likeliest token. A program loads it into `ModernGPT` (`python -m benchmarks.published`), and this comes out:
+# 2023](https://github.com/karpathy/llama2.c)) has 260,032 parameters, five layers, eight heads with four shared ones,
+# and was trained on stories that a four-year-old understands. Its author's test pins what it must write when it always
+# takes the likeliest token. A program loads it into `ModernGPT` (`python -m benchmarks.published`), and this comes out:
 
 # %% tags=["hide-input"]
 import textwrap
@@ -1327,9 +1329,9 @@ assert max(r["found"] for r in few if not r["right"]) < 0.25
 #
 # ## Break it: it still says Paris
 #
-# Four mistakes that are easy to make. Pair the entries of queries and keys by halves, where the
-# weights were stored for neighbours. Leave the rotation out. Rotate the other way round. Or lend the three shared heads
-# to the nine in turn (0, 1, 2, 0, 1, 2 ...) instead of in groups (0, 0, 0, 1, 1, 1 ...).
+# Four mistakes that are easy to make. Pair the entries of queries and keys by halves, where the weights were stored for
+# neighbours. Leave the rotation out. Rotate the other way round. Or lend the three shared heads to the nine in turn (0,
+# 1, 2, 0, 1, 2 ...) instead of in groups (0, 0, 0, 1, 1, 1 ...).
 #
 # **Predict first.** Which of them do you notice, if you ask for the capital of France?
 
@@ -1431,8 +1433,8 @@ quiz.one_choice(
 #
 # ### Exercise 1: Root mean square
 #
-# *Easy, 5 minutes.* Write RMSNorm without a gain: `x` has shape $(\ldots, D)$, each vector is divided by the root of its
-# mean square plus `eps`. In NumPy.
+# *Easy, 5 minutes.* Write RMSNorm without a gain: `x` has shape $(\ldots, D)$, each vector is divided by the root of
+# its mean square plus `eps`. In NumPy.
 
 
 # %% tags=["exercise"]
@@ -1538,8 +1540,8 @@ verdict
 # %% [markdown]
 # ### Exercise 3: A window that slides
 #
-# *Easy, 10 minutes.* Return the mask $(T, T)$, True where a query may attend, of a causal model whose tokens see the last
-# `window` tokens, themselves included, and besides those always the first `sinks` tokens. In NumPy.
+# *Easy, 10 minutes.* Return the mask $(T, T)$, True where a query may attend, of a causal model whose tokens see the
+# last `window` tokens, themselves included, and besides those always the first `sinks` tokens. In NumPy.
 
 
 # %% tags=["exercise"]
