@@ -285,9 +285,10 @@ quiz.one_choice(
 #
 # Put a layer of the paper's base model under an H100's roofline, in 16 bits. A projection by a matrix of 512 rows and
 # columns does $2 \cdot 512^2$ FLOPs for a token, and moves at least its 512 numbers in and 512 numbers out, 2,048
-# bytes. That is 256 FLOPs per byte, left of the ridge point of 295, however many tokens there are. And between the
-# products stand attention (fused), the activation, sums and norms, which move bytes and compute next to nothing. For
-# each part take the longer of its two times, by arithmetic and by memory, and add up:
+# bytes. That is 256 FLOPs per byte, left of the ridge point of 295, however many tokens there are. (The two products of
+# the feed-forward network do 410.) Between the products attention moves 8 bytes for each token and unit of width, the
+# activation 16, and the two sums with their norms 12, and they compute next to nothing. For each part take the longer
+# of its two times, by arithmetic and by memory, and add up:
 
 # %% tags=["hide-input"]
 peak, memory_speed = 989e12, 3.35e12  # an H100 (SXM), as its maker gives them
@@ -308,10 +309,11 @@ for d in (512, 1024, 4096):
 assert round(of_peak(512), 2) == 0.52 and of_peak(4096) > 0.89
 
 # %% [markdown]
-# So at width 512 half of the peak is the ceiling, before any launch, any waiting and any kernel that falls short of the
-# roofline. The share of the peak that a training uses is its **MFU** (model FLOPs utilisation, below). To get 40
-# percent of it with the base model, everything would have to run at three quarters of what the roofline allows. A wide
-# model has a ceiling near 1: what has to be computed for each number that is moved grows with the width.
+# So a layer of width 512, its parts computed one after another, reaches at most about half of the peak, before any
+# launch, any waiting and any product that falls short of the roofline. For 40 percent, the share that is often reported
+# of large models, everything would have to run at three quarters of what is possible. (Computing neighbouring parts
+# together, as `compile` does below, moves the limit up.) A wide layer has its limit near the peak: what is computed for
+# each number that is moved grows with the width.
 #
 # ## Where does it go?
 #
@@ -641,8 +643,8 @@ else:
 #
 # Read the last column first: the distance of a rung's gradient from that of the first, as a share of its norm. tf32
 # changes nothing on this machine. With numbers of 16 bits the column shows 3 percent, on every rung from there on. It
-# has one digit, and whether 3 percent harm a training it does not show. It shows that no later rung adds an error of
-# that size, as a mistake would.
+# does not show whether an error of 3 percent harms a training. It shows that no later rung adds an error of that size,
+# as a mistake would.
 #
 # Then the speeds. They belong to one core of one CPU; yours will differ. Where a median lies between the quartiles of
 # the rung before, the difference may be chance. tf32 belongs to certain GPUs, so what its line shows is chance. bf16
@@ -700,11 +702,11 @@ difference = alone[torch.bfloat16, "fused"] - alone[torch.bfloat16, "written out
 print(f"6 attentions, twice the pairs: {1000 * 6 * 2 * difference:+.0f} ms a step")
 
 # %% [markdown]
-# With 16 bits a layer with PyTorch's fused kernel for CPUs takes about twice as long as with attention written out. A
-# step of the ladder has six attentions and twice as many pairs, so the difference counts twelve times: the last line,
-# which is of the size of the 39 ms that the rung has lost. Written out, attention of this size does not gain from 16
-# bits (the first line and the third): what bf16 gained in the ladder comes from elsewhere. Such things change from one
-# version to the next, so measure before you believe a list of what is fast, this one too.
+# With 16 bits one attention with PyTorch's fused kernel for CPUs takes about twice as long as with attention written
+# out. A step of the ladder has six attentions and twice as many pairs, so the difference counts twelve times: the last
+# line, which is of the size of the 39 ms that the rung has lost. Written out, attention of this size does not gain from
+# 16 bits (the first line and the third): what bf16 gained in the ladder comes from elsewhere. Such things change from
+# one version to the next, so measure before you believe a list of what is fast, this one too.
 #
 # ## Fewer bits
 #

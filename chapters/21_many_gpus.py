@@ -529,15 +529,16 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
     assert apart["in bf16", count] < 0.06
 
 # %% [markdown]
-# The numbers are multiples of all parameters' bytes. The gradients are those of one process with the whole batch (the
-# cell asserts it). First the columns with one batch a step. The first engine sums every gradient once. The second never
-# does: it gathers the layers before the forward pass and again before the backward pass, and scatters the sums of their
-# gradients. (The embeddings, 35 percent of this model, belong to no layer. They stay whole between the passes and are
-# gathered once: $2 \cdot 0.65 + 0.35 = 1.65$.) What does a process send? An all-reduce has both phases of the ring, an
-# all-gather and a reduce-scatter one each, and in each phase a process sends half of the tensor. That makes 2 halves of
-# the model with DDP, and $1.65 + 1 = 2.65$ halves with FSDP, 1.3 times as much. With small embeddings it would be 3
-# halves, 1.5 times as much. For that a process keeps, from one step to the next, half of the parameters (the row *kept*),
-# and with them half of their gradients and of Adam's moments. FSDP pays with communication for memory.
+# All rows but the last are multiples of the parameters' bytes in float32. The last says how far the gradient is from
+# that of one process with the whole batch: in float32, rounding. First the columns with one batch a step. The first
+# engine sums every gradient once. The second never does: it gathers the layers before the forward pass and again before
+# the backward pass, and scatters the sums of their gradients. (The embeddings, 35 percent of this model, belong to no
+# layer. They stay whole between the passes and are gathered once: $2 \cdot 0.65 + 0.35 = 1.65$.) What does a process
+# send? An all-reduce has both phases of the ring, an all-gather and a reduce-scatter one each, and in each phase a
+# process sends half of the tensor. That makes 2 halves of the model with DDP, and $1.65 + 1 = 2.65$ halves with FSDP,
+# 1.3 times as much. With small embeddings it would be 3 halves, 1.5 times as much. For that a process keeps, from one
+# step to the next, half of the parameters (the row *kept*), and with them half of their gradients and of Adam's
+# moments. In float32, FSDP pays with communication for memory.
 #
 # On the right the step is made of 4 batches, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)). Sums can wait: `no_sync` lets each process add its
@@ -546,13 +547,14 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # gathered five times instead of eight, the embeddings once: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory. Until
 # the last batch each process holds all gradients in full and, between two batches, all layers too.
 #
-# In bfloat16 half as much is gathered. The gradients are still added up in float32, so the sums travel as before, and
-# the rounding of 4 percent is that of the passes. (This is FSDP's `MixedPrecisionPolicy`. Our command asks for it when
-# it gets `--shard` and `precision = "bfloat16"`.)
+# In bfloat16 half as much is gathered. The gradients are still added up in float32, so the sums travel as before. That
+# makes 1.82 halves with one batch a step, fewer than DDP's 2. The rounding of 4 percent is that of the passes. (This is
+# FSDP's `MixedPrecisionPolicy`. Our command asks for it with its option `--shard`, below, and
+# `precision = "bfloat16"`.)
 #
-# A model that no device can hold must not be built on one either. So `shard` takes every tensor to the **meta device**,
-# where a tensor has a shape and no memory, gives each process its shard of nothing, and then lets rank 0 send the
-# values, one tensor at a time. On the other ranks the model need never have had any.
+# A model that is too large for one device cannot be built on one. Rank 0 builds it in the computer's own memory; the
+# others may build it on the **meta device**, where a tensor has a shape and no memory. `shard` first divides the
+# shapes. Then rank 0 sends the values, one tensor at a time, and each process keeps its part.
 #
 # ### What lies where?
 #
@@ -605,7 +607,8 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # loaded, from the seed, the step and the rank, so that no two draw the same dropout.
 #
 # Do they all train the same model? Train one that reverses sentences, for 20 steps: in one process, in two that each
-# have the full model, and in three that each have a shard. (The accident is for later.)
+# have the full model, and in three that each have a shard. (`run` trains and returns its history, and `compare` prints
+# the validation losses. The accident is for later.)
 
 # %% tags=["hide-input"]
 import os
@@ -1105,7 +1108,8 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # An estimate needs assumptions, so here they are.
 #
 # - One H100 (SXM) does 989 TFLOP/s with 16 bits, says its maker. Training has an MFU of 40 percent, on one device and
-#   on many, however small their shards of the batch become.
+#   on many, however small their shards of the batch become. (For so narrow a model that is optimistic, as [chapter
+#   20](20_one_gpu.ipynb#how-much-of-the-peak-can-a-narrow-model-use) says.)
 # - Gradients have 4 bytes a parameter.
 # - A ring of 8 devices and one of 64 have a bandwidth of 200 GB/s, and no latency.
 # - Communication overlaps with the backward pass, two thirds of the computation, as far as it fits.
@@ -1359,8 +1363,8 @@ verdict
 #
 # Many processes train one model if each takes a shard of every batch, divides by the targets of all, and they
 # all-reduce the gradients. The sum is what one process would have computed, and in a ring each sends less than twice
-# the gradient for it. What does not fit is kept in shards, which takes more communication, and what dies is started
-# again from the last checkpoint. How much faster it gets depends on the work between two sums.
+# the gradient for it. What does not fit is kept in shards, which in 32 bits takes more communication, and what dies is
+# started again from the last checkpoint. How much faster it gets depends on the work between two sums.
 #
 # **Sources.** Figures of the paper: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), table 2, sections
 # 5.1, 5.2 and 6.1. Model, gradients and optimiser state in shards: [Rajbhandari and others
