@@ -429,22 +429,72 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}  {row['rare']:11.0%}")
 
 # %% [markdown]
-# From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
-# another 6 to 7 percent, and 98 of 100 learnt tokens are then rare. So there is a trade-off between shorter texts and
-# tokens that occur often enough to be learnt. A good compromise for this corpus is near 2,000, where 15 percent of the
-# learnt tokens are rare; at 4,000 texts are another 13 to 15 percent shorter, but 65 percent are rare. But the limit of
-# 100 is ours, and only a trained model could tell. For a corpus of your own, print the same columns, train models at
-# the two or three sizes where rare tokens begin to multiply, and compare these. A larger vocabulary also costs at the
-# other end, where the output layer computes a logit for every token. [Sennrich and Zhang
-# (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. To compare models with
-# different tokenizers, take *bits per byte*, the summed loss in nats divided by $\ln 2$ and by the bytes of the text: a
-# longer token says more, so it may cost more. The original transformer, with 4.5 million sentence pairs, had 37,000
-# tokens for English and German together; models of today, with terabytes of text, have 100,000 and more.
-#
 # The third column is French, in which there was no training text at all. The tokenizer can still encode it. But it
 # needs more tokens per word than for English, a quarter more with 300 and about twice as many from 2,000 on, because
 # few merges fit. As far as French and English words can be compared, that means twice the computation or more, half as
 # much text in the same context, and, where a service charges by the token, twice the price.
+#
+# From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
+# another 6 to 7 percent, and 98 of 100 learnt tokens are then rare. So there is a trade-off between shorter texts and
+# tokens that occur often enough to be learnt.
+#
+# Only a trained model can tell which side wins. To compare models with different tokenizers, take **bits per byte**,
+# the summed loss in nats divided by $\ln 2$ and by the bytes of the text: a longer token says more, so it may cost
+# more. We have trained small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128)
+# on these captions, all of them once and in the same number of steps, with three seeds and a learning rate for each
+# vocabulary (`python -m benchmarks.vocabulary`). Each token has a row in the embedding table, so a larger vocabulary
+# also has more parameters. So there is one more model with a small vocabulary, whose layers are wider instead.
+#
+# **Predict first.** At which size is the loss lowest?
+
+# %% tags=["hide-input"]
+trials = measured("vocabulary")
+print("vocabulary  width  parameters   bits per byte, three seeds   seconds")
+bits = {}
+for chosen in trials["models"]:
+    runs = [run for run in trials["runs"] if run["settings"] == chosen]
+    name = chosen["vocab_size"], chosen["d_model"]
+    bits[name] = [run["bits"] for run in runs]
+    assert len(runs) == 3
+    print(
+        f"{name[0]:10,} {name[1]:6} {runs[0]['parameters']:11,}"
+        f"   {'  '.join(f'{b:.3f}' for b in bits[name])}"
+        f" {np.mean([run['seconds'] for run in runs]):15.0f}"
+    )
+
+# %% [markdown]
+# The largest that we tried, though 95 of 100 of its tokens are rare. A rare token costs little, since it is rare, and a
+# frequent word that is one token needs no spelling. Parameters alone do not explain it: the wide model with 2,000
+# tokens has as many, and gains a quarter as much. What it costs is time. Where every step reads the same text, the
+# vocabulary of 16,000 takes three times as long as that of 2,000, because the output layer computes a logit for every
+# token. So here the count of rare tokens would have been a bad adviser.
+#
+# This is one pass through one small corpus, and a task in which the next token is only scored, not written. In
+# translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small
+# corpora. For a corpus of your own, train models at two or three sizes and compare these. The original transformer,
+# with 4.5 million sentence pairs, had 37,000 tokens for English and German together; models of today, with terabytes of
+# text, have 100,000 and more.
+
+# %% tags=["proof"]
+from itertools import pairwise
+
+means = {name: np.mean(found) for name, found in bits.items()}
+sizes = (300, 1000, 2000, 4000, 8000, 16_000)
+assert all(means[a, 128] > means[b, 128] + 0.01 for a, b in pairwise(sizes))
+gained = means[2000, 128] - np.array([means[2000, 280], means[16_000, 128]])
+assert 0.2 < gained[0] / gained[1] < 0.3
+seconds = {
+    size: np.mean(
+        [
+            run["seconds"]
+            for run in trials["runs"]
+            if run["settings"]["vocab_size"] == size
+            and run["settings"]["d_model"] == 128
+        ]
+    )
+    for size in (2000, 16_000)
+}
+assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
