@@ -435,15 +435,17 @@ for row in captions["sizes"]:
 # much text in the same context, and, where a service charges by the token, twice the price.
 #
 # From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
-# another 6 to 7 percent, and 98 of 100 learnt tokens are then rare. So there is a trade-off between shorter texts and
-# tokens that occur often enough to be learnt.
+# another 6 to 7 percent, and 98 of 100 learnt tokens are then rare. So one expects a trade-off between shorter texts
+# and tokens that occur often enough to be learnt.
 #
 # Only a trained model can tell which side wins. To compare models with different tokenizers, take **bits per byte**,
-# the summed loss in nats divided by $\ln 2$ and by the bytes of the text: a longer token says more, so it may cost
-# more. We have trained small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128)
-# on these captions, all of them once and in the same number of steps, with three seeds and a learning rate for each
-# vocabulary (`python -m benchmarks.vocabulary`). Each token has a row in the embedding table, so a larger vocabulary
-# also has more parameters. So there is one more model with a small vocabulary, whose layers are wider instead.
+# the summed loss in nats divided by $\ln 2$ and by the bytes of the text. (A loss per token divides by another number
+# of tokens for each, and a longer token says more, so it may cost more.) We have trained small models that predict the
+# next token ([chapter 18](18_gpt.ipynb); two layers of width 128) on whole captions of both languages. All read each
+# caption once, 64 of them a step. Each model has a learning rate of its own, the best on the validation captions, and
+# three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000 captions that no model has read, their
+# ends included. Each token has a row in the embedding table, so a larger vocabulary also has more parameters; one more
+# model has a small vocabulary, and wider layers instead.
 #
 # **Predict first.** At which size is the loss lowest?
 
@@ -463,17 +465,17 @@ for chosen in trials["models"]:
     )
 
 # %% [markdown]
-# The largest that we tried, though 95 of 100 of its tokens are rare. A rare token costs little, since it is rare, and a
-# frequent word that is one token needs no spelling. Parameters alone do not explain it: the wide model with 2,000
-# tokens has as many, and gains a quarter as much. What it costs is time. Where every step reads the same text, the
-# vocabulary of 16,000 takes three times as long as that of 2,000, because the output layer computes a logit for every
-# token. So here the count of rare tokens would have been a bad adviser.
+# The largest that we tried, though 95 of 100 of its learnt tokens are rare: the count of rare tokens would have misled
+# us. Perhaps a rare token costs little because it is rare, and a frequent word that is one token needs no spelling;
+# that has not been tested. Spent on width instead, as many parameters gain a quarter as much over the model of 2,000,
+# and take about as long. For the time is the price: three times that of 2,000, since the output layer computes a logit
+# for every token. (300 tokens cost time as well, because texts are longer.)
 #
-# This is one pass through one small corpus, and a task in which the next token is only scored, not written. In
-# translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small
-# corpora. For a corpus of your own, train models at two or three sizes and compare these. The original transformer,
-# with 4.5 million sentence pairs, had 37,000 tokens for English and German together; models of today, with terabytes of
-# text, have 100,000 and more.
+# And what does this not show? Where the best size lies, since 16,000 is the last; and whether in equal time the small
+# vocabularies would catch up by reading the captions several times. In translation, [Sennrich and Zhang
+# (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. For a corpus of your own,
+# train models at two or three sizes and compare these. The original transformer, with 4.5 million sentence pairs, had
+# 37,000 tokens for English and German together; models of today, with terabytes of text, have 100,000 and more.
 
 # %% tags=["proof"]
 from itertools import pairwise
