@@ -26,6 +26,7 @@ COLORS = {
     "dotformer, products alone": GREY,
     "torch": RED,
     "transformers": GOLD,
+    "CTranslate2": RED,
     "x-transformers": INK,
     "x-transformers, flash": TEAL,
     "nn.LSTM alone": RED,

