@@ -13,7 +13,7 @@
 # measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative and of a variance. It takes about
-# 30 minutes to read, and 25 for the exercises.
+# 25 minutes to read, and 25 for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
 from functools import partial

@@ -321,7 +321,7 @@ plt.show()
 # 2024](https://arxiv.org/abs/2407.21783)). So the base must be large for the texts that are read; the paper gives no
 # reason for this very number.
 
-# %%
+# %% tags=["hide-input"]
 left_at = {}
 for base in (1e2, 1e4, 1e6):
     omega = base ** (-np.arange(32) / 32)

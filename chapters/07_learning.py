@@ -14,7 +14,7 @@
 # grey into a look-up.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 35 minutes to read, and 45 more for
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 30 minutes to read, and 45 more for
 # the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
@@ -32,7 +32,7 @@ transformer_map(built=7)
 # Return to the verb of [chapter 4](04_self_attention.ipynb#three-roles). In *dog bites man*, the query of *bites* met
 # three keys, and the verb received a blend of three values:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 import numpy as np
 from dotformer.by_hand.attention import (
     scaled_dot_product_attention as attend_by_hand,
@@ -362,7 +362,7 @@ assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 # way is kept until the sweep has come back to it. For a tensor made with `requires_grad=True`, `backward()` *adds* the
 # gradient to its `.grad`, which must be cleared before the next step.
 
-# %%
+# %% tags=["hide-input"]
 import torch
 
 tensors = [torch.tensor(array, requires_grad=True) for array in (q, k, v)]
@@ -635,7 +635,7 @@ movable.frames(
     notes=[f"loss {losses[step]:.2f}" for step in steps],
 )
 
-# %%
+# %% tags=["hide-input"]
 for step in (0, 80, 100, 120, 140, 1000):
     loss = np.mean(losses[max(0, step - 5) : step + 5])  # around that step
     weight = frames[steps.index(step)].diagonal().mean()
@@ -858,7 +858,7 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 # that, and a model with tied embeddings is asked for the very token that it was given. (Most leaks do not show before
 # training: a first loss of $\ln V$ proves nothing about them.)
 
-# %%
+# %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
 embeddings = torch.randn(1000, 64, generator=generator) / 8
 targets = torch.randint(1000, (2000,), generator=generator)

@@ -84,7 +84,7 @@ plt.show()
 # function `layer`:
 
 
-# %%
+# %% tags=["hide-input"]
 import numpy as np
 import torch
 
@@ -179,7 +179,7 @@ def measure(step, seed):
     return np.array(rows)
 
 
-# %%
+# %% tags=["hide-input"]
 steps = {
     "attention alone": lambda x, attend: attend(x),
     "added": lambda x, attend: x + attend(x),
@@ -1086,7 +1086,7 @@ assert min(ends[False, False, 0.015]) > 2
 # The latter makes no difference for vectors of ordinary size. How far is this norm from PyTorch's?
 
 
-# %%
+# %% tags=["hide-input"]
 def nearly_layer_norm(x, eps=1e-6):
     centred = x - x.mean(dim=-1, keepdim=True)
     return centred / (x.std(dim=-1, keepdim=True) + eps)

@@ -354,7 +354,7 @@ class DecoderLayer(nn.Module):
 # The stack is chapter 8's.
 
 
-# %% tags=["export"] module="decoder"
+# %% tags=["hide-input", "export"] module="decoder"
 class Decoder(Stack):
     """A stack of `num_layers` decoder layers, all of which see the same memory."""
 
@@ -398,8 +398,8 @@ quiz.one_choice(
 # ## The whole transformer
 #
 # Two embeddings, two stacks, and the linear map. `TransformerConfig` extends the `LayerConfig` of chapter 8, and its
-# defaults are the paper's base model, except that the paper shares one table of embeddings where we have two, and that
-# dropout also acts on attention weights and hidden entries, as in PyTorch.
+# defaults are the paper's base model, but for two details: the paper shares one table of embeddings where we have two,
+# and our dropout also acts on attention weights and hidden entries, as in PyTorch.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -717,7 +717,7 @@ def share_right(model, rows):
     return np.mean([words(mine) == words(right) for mine, right in both])
 
 
-# %%
+# %% tags=["hide-input"]
 torch.manual_seed(0)
 model = Transformer(config)
 unseen, for_training = split(seed=0)
@@ -977,12 +977,10 @@ with torch.no_grad():
 # them may move, in training mode and out of it. Dropout must be 0 for that, since it moves everything at random. The
 # function below changes the targets after the third. This **leak test** finds only masks that show too much of the
 # target's future. It cannot find a mask that hides too much, a wrong mask on the cross-attention, or a target that was
-# not shifted: a model asked to predict the very word it is given copies it, and its loss falls to 0 without any look at
-# the future. In use it repeats `<bos>`. Padding can be tested in the same way: append some to the question, and nothing
-# may move.
+# not shifted. Padding can be tested in the same way: append some to the question, and nothing may move.
 
 
-# %%
+# %% tags=["hide-input"]
 def leaks(model, cut=2):
     """Does any logit up to `cut` move when later target tokens change?"""
     before = answers[unseen, :-1]
@@ -1207,9 +1205,8 @@ for name, make in variants.items():
 # - *Turned around*, which is what you get if you mix up the convention of `nn.MultiheadAttention` with ours: it shows
 #   *only* the future, and while writing the newest word sees nothing.
 # - *Scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. With *weights
-#   times mask* the future still counts in the softmax's denominator. So the weights that are left do not sum to 1: what
-#   they lack is the future's share. In training, queries and keys can make that share depend on the next word, and the
-#   model learns to read it; when it writes, there is no next word whose share could be read.
+#   times mask* the future still counts in the softmax's denominator. What the remaining weights lack to 1 is the
+#   future's share. The model learns to read the next word from it; when it writes, there is none.
 # - A mask *in training only* makes writing a lottery. The earlier words now see what comes after them, as they never
 #   did in training. One seed gets 3 percent right, another 97.
 # - A causal mask *on cross-attention* often does no visible harm. Seven of nine seeds answer everything, the worst 78

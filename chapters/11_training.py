@@ -16,7 +16,7 @@
 # part of the usual recipe does, and a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
-# 35 minutes to read, and 25 more for the exercises.
+# 30 minutes to read, and 25 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
 from functools import partial
@@ -39,7 +39,7 @@ transformer_map(built=11)
 # result is on new text. No number is in two parts. `number_words`, from `dotformer.data`, spells numbers from 1 to
 # 999,999 in both languages, as `Pair`s of a `source` text and its `target`.
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.data.corpora import number_words
 
 corpus = number_words()
@@ -166,7 +166,7 @@ assert np.isclose(smooth, by_hand) and np.isclose(by_hand, 0.503, atol=5e-4)
 # **Predict first.** How small can the smoothed loss become? Is a model that gives *b* a probability of 0.999 better
 # than one that gives it 0.925?
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
     rest = (1 - sure) / 3
     loss = -(0.925 * np.log(sure) + 3 * 0.025 * np.log(rest))
@@ -214,7 +214,7 @@ quiz.number(
 # **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The learning rate is 0.01. How
 # far does each move?
 
-# %%
+# %% tags=["hide-input"]
 parameter = torch.zeros(2, requires_grad=True)
 adam = torch.optim.Adam([parameter], lr=0.01, betas=(0.9, 0.98), eps=1e-9)
 parameter.grad = torch.tensor([100, 0.001])
@@ -244,7 +244,7 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # Line and cosine must know the last step in advance; the inverse square root need not.
 
 
-# %% tags=["export"] module="training"
+# %% tags=["hide-input", "export"] module="training"
 def inverse_sqrt_rate(step: int, peak: float, warmup: int) -> float:
     """Up in a line to `peak` at step `warmup`, then down as 1 / sqrt(step).
 

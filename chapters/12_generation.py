@@ -13,7 +13,7 @@
 # saves the model from computing everything again at each word. And you read what a model has written, right and wrong.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 35 minutes to read, and 40 more for the exercises.
+# learnt something. It takes about 30 minutes to read, and 40 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
 from functools import partial
@@ -42,7 +42,7 @@ transformer_map(built=12)
 #
 # **Predict first.** Which sentence is the likeliest, and which one does greedy decoding write?
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 import torch
 
 words = ["<pad>", "<bos>", "<eos>", "a", "the", "this", "cup", "pot", "tea"]
@@ -126,7 +126,7 @@ def greedy(state: Decoding, max_length: int) -> list[list[int]]:
 # In the loop, `choose` decides. That is the whole difference between greedy decoding and the sampling below.
 
 
-# %%
+# %% tags=["hide-input"]
 class Table:
     """Sentences that fixed probabilities continue."""
 
@@ -263,7 +263,7 @@ def beam_search(
     return [sorted(found, key=lambda h: -h.score)[:beam] for found in finished]
 
 
-# %%
+# %% tags=["hide-input"]
 import numpy as np
 
 [hypotheses] = beam_search(Table(), max_length=5, beam=2)
@@ -546,7 +546,7 @@ with torch.no_grad():
 # while it writes. Each new token gets the position of the first of the sentence.
 
 
-# %%
+# %% tags=["hide-input"]
 class Forgetful(KVCache):
     """A cache that does not count."""
 
@@ -729,7 +729,7 @@ assert cost[64] < cost[1] / 4
 # with probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$, and the replacement supplies the rest of $p(x)$. For
 # three tokens:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
 accepted, missing = np.minimum(large, draft), np.maximum(large - draft, 0)
 refused = 1 - accepted.sum()
@@ -979,7 +979,7 @@ def sample(
     return generate(state, max_length, draw)
 
 
-# %%
+# %% tags=["hide-input"]
 scores = torch.tensor([[0.5, 0.25, 0.15, 0.07, 0.03]]).log()
 top_k = filter_logits(scores, top_k=2).softmax(-1)
 top_p = filter_logits(scores, top_p=0.8).softmax(-1)

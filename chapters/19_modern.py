@@ -13,7 +13,7 @@
 # By the end of this chapter you have written these parts, measured what each is worth, loaded a published model of 135
 # million parameters into your own classes, and chatted with it.
 #
-# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 45 minutes
+# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 40 minutes
 # to read, and 30 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. This chapter exchanges some of them."}}

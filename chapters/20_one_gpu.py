@@ -13,7 +13,7 @@
 # them one on top of the other, like the rungs of a ladder, and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 45 minutes to read, and 25 more for the exercises. No GPU is needed: what is said about GPUs can be tried on one, by
+# 40 minutes to read, and 25 more for the exercises. No GPU is needed: what is said about GPUs can be tried on one, by
 # running this notebook there.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}

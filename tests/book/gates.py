@@ -14,8 +14,8 @@ MIN_QUIZZES = 3
 MIN_EXERCISES = 2
 MIN_ALT_LENGTH = 20
 WORDS_A_MINUTE = 230
-SECONDS_A_FIGURE, SECONDS_A_QUIZ, SECONDS_A_LINE = 25, 40, 3  # a figure or an output; a line of code that is shown
-MINUTES_OFF = 4
+SECONDS_A_FIGURE, SECONDS_A_QUIZ, SECONDS_A_LINE = 25, 40, 3  # a line of code or output that is shown
+MINUTES_OFF = 2.5
 
 READING_TIME = re.compile(r"(\d+)\s+minutes\s+to\s+read")
 FILE_NAME = re.compile(r"^\S+\.\w{2,4}$|^[0-9a-f]{16,}$")
@@ -161,7 +161,7 @@ def wrong_verdicts(path: Path) -> list[str]:
 
 
 def reading_minutes(notebook: NotebookNode) -> float:
-    """How long a chapter takes to read without its exercises, by its words, figures, outputs and code that is shown."""
+    """How long a chapter takes to read, without its exercises: its words, figures, quizzes, code shown and outputs."""
     words = seconds = 0
     exercises = False
     for cell in notebook.cells:
@@ -175,9 +175,14 @@ def reading_minutes(notebook: NotebookNode) -> float:
         elif not exercises and "quiz" in tags(cell):
             seconds += SECONDS_A_QUIZ
         elif not exercises and "proof" not in tags(cell):
-            folded = tags(cell) & {"hide-input", "plot"}
-            lines = 0 if folded else sum(bool(line.strip()) for line in shown.splitlines())
-            seconds += bool(cell.outputs) * SECONDS_A_FIGURE + lines * SECONDS_A_LINE
+            texts = [] if tags(cell) & {"hide-input", "plot"} else [shown]
+            for output in cell.outputs:
+                data = output.get("data", {})
+                if any(kind.startswith(("image/", "text/html")) for kind in data):
+                    seconds += SECONDS_A_FIGURE
+                else:
+                    texts.append(output.get("text", data.get("text/plain", "")))
+            seconds += SECONDS_A_LINE * sum(bool(line.strip()) for text in texts for line in text.splitlines())
     return words / WORDS_A_MINUTE + seconds / 60
 
 

@@ -55,23 +55,24 @@ def test_a_cell_never_executed(notebook):
 
 
 def test_a_reading_time_that_is_minutes_off(notebook):
-    """230 words are a minute; 8 lines that are shown, with their output, 49 seconds; what is folded takes none."""
+    """230 words are a minute; 8 lines that are shown, and a line of output, 27 seconds; what is folded takes none."""
     lines = "\n".join(["x = 1"] * 8)
     cells = [
         new_markdown_cell("It takes about 10\nminutes to read." + " word" * (230 * 10 - 8)),
         code(lines, result={"text/plain": "1"}),
         code(lines, "hide-input", executed=False),
         code(lines, "proof", result={"text/plain": "1"}),
+        code(lines, "plot", result={"image/svg+xml": "<svg/>"}),
         code("quiz", "quiz", result={"text/html": "<form></form>"}),
         new_markdown_cell("## Exercises\n" + " word" * 5000),
         new_markdown_cell("## In one breath\n**Sources.**" + " word" * 5000),
     ]
     path = notebook(*cells)
     assert gates.reading_minutes(gates.read(path)) == pytest.approx(
-        10 + (8 * 3 + 25 + 40 + 5 / 230 * 60) / 60, abs=0.02
+        10 + (8 * 3 + 3 + 25 + 40 + 5 / 230 * 60) / 60, abs=0.02
     )
     assert not gates.wrong_reading_time(path)
-    assert gates.wrong_reading_time(notebook(cells[0], *[cells[1]] * 6))
+    assert gates.wrong_reading_time(notebook(cells[0], *[cells[1]] * 10))
     assert gates.wrong_reading_time(notebook(cells[1]))
 
 
