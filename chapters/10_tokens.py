@@ -13,8 +13,8 @@
 # and that has learnt from text which bytes belong together. You see a real sentence as a model sees it, and what that
 # does to spelling, to arithmetic, and to a language without any training text.
 #
-# You need some Python (a queue, a class) and no mathematics. It takes about 30 minutes to read, and 45 more for the
-# exercises.
+# You need some Python (a queue, a class) and hardly any mathematics. It takes about 30 minutes to read, and 45 more for
+# the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
 from functools import partial
