@@ -887,7 +887,7 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
 # Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
-# *next* word, so look at `<bos>` to see how *I* is found.
+# *next* word, so look at `<bos>` to see how *I* is found. In the end each position has a probability for every word:
 
 # %% tags=["hide-input"]
 print("after    next word, and the next best")
@@ -919,16 +919,13 @@ for row in nine:
     needs.append(
         [w for w, p in zip(question, row["without"], strict=True) if p < 0.5]
     )
-print("\nmodel   attends most to   *I* falls below 0.5 without")
-for n, (word, needed) in enumerate(zip(most, needs, strict=True), 1):
-    print(f"{n:5}   {word:15}   {' or '.join(needed) or '(no single word)'}")
 
 # %% [markdown]
 # Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
-# while any other word can be hidden. Of the nine, four are like that (1, 3, 7 and 8). In the other five *I* stays
-# probable without *you*: most likely their encoders have carried the person on. A map shows where a model looked.
-# Whether that mattered, only an intervention can tell, and hiding one word at a time misses what is stored twice.
-# Chapter 15 goes on with the question whether maps are **faithful** explanations.
+# while any other word can be hidden. Of the nine, four are like that. Three of the others need *how* and *are*, each of
+# them, and two need no single word: most likely their encoders have carried the person on. A map shows where a model
+# looked. Whether that mattered, only an intervention can tell, and hiding one word at a time misses what is stored
+# twice. Chapter 15 goes on with the question whether maps are **faithful** explanations.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
