@@ -341,8 +341,8 @@ assert abs(a_step - 0.52) < 0.01
 # the other's was 0.58. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is thousands of
 # times what it was. But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row
 # 5 is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$ a
-# step, some 0.14 after 40 steps. Measured against the latest word a third is left, largely because the gates also read
-# $h$, which is a second path. Gates can hold on.
+# step, some 0.14 after 40 steps. Measured against the latest word a third is left (in the median of eight seeds, on 100
+# words), largely because the gates also read $h$, which is a second path. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that have
 # no influence. (Training can open a gate, too, but such a word sends no signal to open it.) This is the **vanishing

@@ -434,11 +434,11 @@ assert all(0.25 < divided < 0.33 for _, divided in luckiest.values())
 # score of key $j$ is $q \cdot k_j / \tau$ with $\tau = \sqrt{d_k}$ or 1, so by the chain rule the derivative of the
 # weights with respect to the query is $J K / \tau$, with the keys as the rows of $K$. Its size, the root of the sum of
 # its squares (the *Frobenius norm*), says how far the weights can move at most. Dividing keeps the softmax from
-# saturating, and so $J$ away from 0. But it also divides by $\tau$. Take two keys at width 1024, with the scores 40 and
-# 20. Undivided, the second weight is $e^{-20}$, and the slope $w_1 w_2$ of a weight in its score some two billionths.
-#     Divided by $\tau = 32$, the scores are 1.25 and 0.63 and the slope is 0.23. The factor $\frac1\tau$ of
-#     $J K / \tau$ divides that by 32 as well, which leaves 0.007. Here the division wins by far. But had the scores
-#     been 21 and 20, it would lose.
+# saturating, and so $J$ away from 0. But it also divides by $\tau$. Take two keys at width 1024 that score 40 and 20.
+# Without the division the second weight is $e^{-20}$, and the slope $w_1 w_2$ of a weight in its score some two
+# billionths. Divided by $\tau = 32$, the scaled scores are 1.25 and 0.63 and the slope is 0.23. The factor $\frac1\tau$
+# of $J K / \tau$ divides that by 32 as well, which leaves 0.007. Here the division wins by far. But had the scores been
+# 21 and 20, it would lose.
 
 # %%
 moves, dead = {}, {}

@@ -55,10 +55,10 @@ def look_up(sentence, word, itself=True):
     """One word asks its sentence: weights (T,), and what it receives (384,)."""
     words = sentence.split()
     x = embeddings[[row_of[each] for each in words]]  # (T, 384)
-    scores = x @ x[words.index(word)] / 0.1
+    scaled = x @ x[words.index(word)] / 0.1
     if not itself:
-        scores[words.index(word)] = -np.inf
-    weights = softmax(scores)
+        scaled[words.index(word)] = -np.inf
+    weights = softmax(scaled)
     return weights, weights @ x
 
 
@@ -395,15 +395,33 @@ quiz.one_choice(
 # %% [markdown]
 # ## Why the square root?
 #
-# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) has the argument and the experiment. A score
-# sums $d_k$ products, so scores of wide queries and keys lie further apart, and one word gets nearly all the weight
-# before anything has been learned. Divided by $\sqrt{d_k}$ they have, at the start, the same spread at every width.
+# A score sums $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, so are the
+# products, and the variance of their sum is $d_k$. So scores of wide queries and keys lie further apart, and one word
+# gets nearly all the weight before anything has been learned. Divided by $\sqrt{d_k}$ they have, at the start, variance
+# 1 at every width. One query and ten keys, all random, 1,000 times:
+
+# %% tags=["hide-input"]
+rng, largest = np.random.default_rng(0), {}
+for d_k in (4, 64, 512):
+    queries, ten = rng.normal(size=(1000, 1, d_k)), rng.normal(size=(1000, 10, d_k))
+    found = (queries * ten).sum(axis=-1)
+    largest[d_k] = [
+        softmax(s).max(axis=1).mean() for s in (found, found / d_k**0.5)
+    ]
+    print(
+        f"d_k {d_k:3}: variance {found.var():5.1f}, largest weight {largest[d_k][0]:.2f},"
+        f" with the division {largest[d_k][1]:.2f}"
+    )
+assert largest[512][0] > 0.93 and all(0.2 < w < 0.35 for _, w in largest.values())
+
+# %% [markdown]
+# [Chapter 3](03_softmax.ipynb#what-does-saturation-cost) shows what that costs a query that learns.
 
 # %% tags=["quiz"]
 slide_scores = np.array([89, 12, 32, 45, 73, 34])
 assert softmax(slide_scores / np.sqrt(6))[0] > 0.99
 quiz.number(
-    "In some slides about attention *Hi* has, with the six tokens *Hi* / *,* / *how* / *are* / *you* / *?*, the scores 89, 12, 32, 45, 73, 34, and each is divided by $\\sqrt 6$, the root of the number of *tokens*. Follow them: how many times as much weight does *Hi* give to itself, 89, as to *you*, 73?",
+    "With the six tokens of *Hi, how are you?* the word *Hi* has the scores 89, 12, 32, 45, 73 and 34, and somebody divides them by $\\sqrt 6$, the root of the number of tokens. How many times as much weight does *Hi* give to itself, 89, as to *you*, 73?",
     np.exp(16 / np.sqrt(6)),
     tolerance=10,
     feedback="Yes, $e^{16 / 2.449}$, nearly 690 times. With scores of that size nearly everything goes to one word. (And the root should be that of the key's width.) If a model that has learnt nothing gives weights of 1.00, suspect the scale.",
@@ -421,7 +439,7 @@ quiz.number(
     "Three words have the scores $0$, $0$ and $2$ with a query of width $d_k = 4$. What weight does the third word get?",
     softmax(np.array([0, 0, 2]) / np.sqrt(4))[2],
     tolerance=0.005,
-    feedback="Yes. The scores become 0, 0 and 1; the exponentials 1, 1 and 2.718; and 2.718 / 4.718 is 0.576.",
+    feedback="Yes. The scaled scores are 0, 0 and 1; the exponentials 1, 1 and 2.718; and 2.718 / 4.718 is 0.576.",
     mistakes=[
         (
             softmax(np.array([0, 0, 2]))[2],
@@ -514,12 +532,12 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 #
 # ### Two ways to go wrong
 #
-# **A row with nothing to attend to.** If every key is hidden, every score is minus infinity, the largest one too, and
-# their difference is NaN, which spreads to everything it touches. It happens where padding stands before a text: under
-# a causal mask such a token sees only itself and other padding, and that is hidden. `attention` above gives NaN; the
-# folded function, which the book uses, refuses. PyTorch's functions return NaN or zeros, depending on the function and
-# its arguments; the module below returns NaN. In a model you want the weights of such a row to be 0, as those of
-# chapter 7's module are.
+# **A row with nothing to attend to.** If every key is hidden, every scaled score is minus infinity, the largest one
+# too, and their difference is NaN, which spreads to everything it touches. It happens where padding stands before a
+# text: under a causal mask such a token sees only itself and other padding, and that is hidden. `attention` above gives
+# NaN; the folded function, which the book uses, refuses. PyTorch's functions return NaN or zeros, depending on the
+# function and its arguments; the module below returns NaN. In a model you want the weights of such a row to be 0, as
+# those of chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -1062,7 +1080,7 @@ verdict
 #
 # **Sources.** The formula, and the names: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762). A shared
 # matrix: [Kitaev, Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). The nine tokens come from a [forum
-# answer](https://stats.stackexchange.com/a/502203), the scores of *Hi* from a set of slides.
+# answer](https://stats.stackexchange.com/a/502203).
 #
 # **Next.** [Chapter 5](05_position.ipynb) gives each word a position, so that *dog bites man* and *man bites dog*
 # become different. [Chapter 6](06_many_heads.ipynb) runs several attentions side by side, and adds the linear layer

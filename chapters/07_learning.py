@@ -484,10 +484,10 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# Without weights, the layer calls PyTorch's own attention, which on most devices never writes them to memory ([chapter
-# 20](20_one_gpu.ipynb)). With weights or without, in 64 bits, the layer agrees with chapter 6's function and with
-# `nn.MultiheadAttention` to twelve digits. But in the latter a true mask entry means *may not attend*; elsewhere,
-# *may*.
+# Without weights, the layer calls PyTorch's own attention, which without dropout, on most devices, never writes them to
+# memory ([chapter 20](20_one_gpu.ipynb)). With weights or without, in 64 bits, the layer agrees with chapter 6's
+# function and with `nn.MultiheadAttention` to twelve digits. But in the latter a true mask entry means *may not
+# attend*; elsewhere, *may*.
 
 # %% tags=["proof"]
 from dotformer.by_hand.multihead import multi_head_attention
@@ -1180,7 +1180,7 @@ verdict
 # attention. The matrices learn from the answers, and the weights are computed from them again for every input.
 #
 # **Sources.** Backpropagation: [Rumelhart, Hinton and Williams (1986)](https://doi.org/10.1038/323533a0). Attention
-# trained by nothing but the task: [Bahdanau, Cho and Bengio (2014)](https://arxiv.org/abs/1409.0473). Autograd in
+# trained by nothing but the task: [Bahdanau, Cho and Bengio (2015)](https://arxiv.org/abs/1409.0473). Autograd in
 # PyTorch: [Paszke and others (2019)](https://arxiv.org/abs/1912.01703). The advice about the first loss is older than
 # transformers; it appears in [Karpathy's recipe (2019)](https://karpathy.github.io/2019/04/25/recipe/).
 #

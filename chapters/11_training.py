@@ -564,8 +564,8 @@ def bare_step(model, optimizer, batches, rate):
 
 
 # %% [markdown]
-# The trainer does that, and gives names to the parts that later chapters replace (folded below). Its last method, `train`, is the
-# loop. In words:
+# The trainer does that, and gives names to the parts that later chapters replace (folded below). Its last method,
+# `train`, is the loop. In words:
 #
 # 1. load what an earlier run has left in the folder, if anything;
 # 2. draw the batches of one step;
@@ -710,6 +710,8 @@ print(
 )
 print(f"test: {result['exact']:.1%} of {len(test_pairs)} numbers exactly right")
 assert abs(before["loss"] - np.log(334)) < 0.8
+[at_100] = [row for row in history if row["step"] == 100]
+assert at_100["validation_accuracy"] > 0.5 > at_100["validation_exact"]
 assert result["exact"] >= 0.995
 
 # %% tags=["proof"]
