@@ -297,7 +297,19 @@ w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 # %% [markdown]
 # Two steps are easy to get wrong, `split` and `merged`. A `reshape` cuts every row into $H$ slices of $d_k$; that moves
 # nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word. Merging
-# reverses the steps: first swap, then reshape.
+# reverses the steps: first swap, then reshape. Step by step, for two sentences of six words, width 8, and two heads:
+
+# %% tags=["nbval-check-output", "hide-input"]
+batch = np.random.default_rng(2).standard_normal((2, 6, 8))
+stages = {"x W_Q": batch @ np.eye(8)}
+stages["reshape"] = stages["x W_Q"].reshape(2, 6, 2, 4)
+stages["swap axes: queries"] = q = stages["reshape"].swapaxes(1, 2)
+stages["scores, queries and keys"] = q @ q.swapaxes(-1, -2)
+stages["blend: heads"], _ = scaled_dot_product_attention(q, q, q)
+stages["swap axes back"] = back = stages["blend: heads"].swapaxes(1, 2)
+stages["reshape: merged"] = back.reshape(2, 6, 8)
+for name, array in stages.items():
+    print(f"{name:26}{array.shape}")
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the way back."}}
