@@ -511,7 +511,7 @@ def evaluate(
 
 
 # %% [markdown]
-# It does not. Up to its first mistake the model, writing by itself, reads just the true words. So one pass with teacher
+# It does not. Up to its first mistake the model, writing by itself, reads only the true words. So one pass with teacher
 # forcing tells what the model would get right by itself, if it always takes the likeliest token.
 #
 # ## The loop

@@ -121,7 +121,7 @@ def linearize(tree: Tree) -> str:
 # open. A closing label must be that of the last one opened:
 
 # %% tags=["export"] module="parsing"
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def read_tree(text: str, leaves: Sequence[Tree]) -> Tree:
@@ -240,9 +240,6 @@ def brackets(tree: Tree) -> Counter[tuple[str, int, int]]:
 
 
 # %% tags=["export", "hide-input"] module="parsing"
-from collections.abc import Iterable
-
-
 def bracket_scores(pairs: Iterable[tuple[Tree, Tree | None]]) -> dict[str, float]:
     """Labelled precision, recall and F1 of parses against gold trees, 0 to 100.
 
@@ -686,9 +683,7 @@ from torch import Tensor, nn
 def only_trees(translator: Translator, labels: Iterable[str]) -> Translator:
     """The translator, held to trees of the words of its source, with these labels."""
     source, target = translator.source, translator.target
-    begins_word = torch.tensor(
-        [text.startswith(b" ") for text in source.vocabulary]
-    )
+    begins = torch.tensor([text.startswith(b" ") for text in source.vocabulary])
     symbols = dict(enumerate(target.vocabulary))
     symbols = {
         n: s[1:].decode() for n, s in symbols.items() if s[1:] and s[:1] == b" "
@@ -696,7 +691,7 @@ def only_trees(translator: Translator, labels: Iterable[str]) -> Translator:
     labels = set(labels) & set(symbols.values())
 
     def state(model: nn.Module, tokens: Tensor) -> Constrained:
-        words = begins_word.to(tokens.device)[tokens].sum(dim=1).tolist()
+        words = begins.to(tokens.device)[tokens].sum(dim=1).tolist()
         return Constrained(
             translator.state(model, tokens),
             symbols | {target.eos_id: ""},
@@ -783,9 +778,8 @@ def spans(length: int) -> list[tuple[int, int]]:
 def fill_chart(grammar: PCFG, words: Sequence[str]) -> tuple[np.ndarray, dict]:
     """The log-probability of the best constituent of each symbol over each span.
 
-    Best first for short spans, then for longer ones, each made of two that are
-    shorter. Also, for each longer span, the best score of each rule and its cut.
-    After Cocke, Kasami (1965) and Younger (1967).
+    Also, for each longer span, the best score of each rule and its cut. After
+    Cocke, Kasami (1965) and Younger (1967).
     """
     length, (parents, left, right) = len(words), grammar.rules
     best = np.full((length + 1, length + 1, len(grammar.symbols)), -np.inf)
@@ -884,13 +878,11 @@ plt.show()
 
 
 # %% tags=["export", "hide-input"] module="parsing"
-import torch
 from dotformer.data.trees import spans_to_tree, tree_to_spans
 from dotformer.decoder import padding_mask
 from dotformer.encoder import Embeddings, Encoder, LayerConfig
 from dotformer.tokens import BPETokenizer
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 
@@ -954,11 +946,7 @@ class SpanParser(nn.Module):
         return source, [1, *labels]
 
     def forward(self, source: Tensor, labels: Tensor) -> Tensor:
-        """Scores (B, N, L) of labels for each span, from tokens (B, S).
-
-        The N spans are those of the longest sentence, as in `labels` (B, N), which
-        are ignored.
-        """
+        """Label scores (B, N, L) for `span_vectors` of tokens (B, S)."""
         x = self.encoder(self.embeddings(source), padding_mask(source, 0))
         return self.scorer(span_vectors(x, self.first[source]))
 

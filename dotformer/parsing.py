@@ -203,9 +203,7 @@ def only_trees(translator: Translator, labels: Iterable[str]) -> Translator:
     Defined in chapter 16, "Hold it to trees".
     """
     source, target = translator.source, translator.target
-    begins_word = torch.tensor(
-        [text.startswith(b" ") for text in source.vocabulary]
-    )
+    begins = torch.tensor([text.startswith(b" ") for text in source.vocabulary])
     symbols = dict(enumerate(target.vocabulary))
     symbols = {
         n: s[1:].decode() for n, s in symbols.items() if s[1:] and s[:1] == b" "
@@ -213,7 +211,7 @@ def only_trees(translator: Translator, labels: Iterable[str]) -> Translator:
     labels = set(labels) & set(symbols.values())
 
     def state(model: nn.Module, tokens: Tensor) -> Constrained:
-        words = begins_word.to(tokens.device)[tokens].sum(dim=1).tolist()
+        words = begins.to(tokens.device)[tokens].sum(dim=1).tolist()
         return Constrained(
             translator.state(model, tokens),
             symbols | {target.eos_id: ""},
@@ -236,9 +234,8 @@ def spans(length: int) -> list[tuple[int, int]]:
 def fill_chart(grammar: PCFG, words: Sequence[str]) -> tuple[np.ndarray, dict]:
     """The log-probability of the best constituent of each symbol over each span.
 
-    Best first for short spans, then for longer ones, each made of two that are
-    shorter. Also, for each longer span, the best score of each rule and its cut.
-    After Cocke, Kasami (1965) and Younger (1967).
+    Also, for each longer span, the best score of each rule and its cut. After
+    Cocke, Kasami (1965) and Younger (1967).
 
     Defined in chapter 16, "Count instead: a grammar".
     """
@@ -342,11 +339,7 @@ class SpanParser(nn.Module):
         return source, [1, *labels]
 
     def forward(self, source: Tensor, labels: Tensor) -> Tensor:
-        """Scores (B, N, L) of labels for each span, from tokens (B, S).
-
-        The N spans are those of the longest sentence, as in `labels` (B, N), which
-        are ignored.
-        """
+        """Label scores (B, N, L) for `span_vectors` of tokens (B, S)."""
         x = self.encoder(self.embeddings(source), padding_mask(source, 0))
         return self.scorer(span_vectors(x, self.first[source]))
 
