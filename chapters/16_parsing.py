@@ -205,7 +205,7 @@ quiz.one_choice(
 # Their harmonic mean is **F1**, $2 \cdot 6 / (6 + 7) = 0.923$, given as 92.3. Over a test set (`bracket_scores`), hits
 # and brackets are added up before anything is divided, as in BLEU.
 #
-# That is mild, for a parse with the wrong meaning: one wrong attachment is one bracket.
+# That is mild, for a parse with the wrong meaning: its wrong attachment costs one bracket.
 #
 # What is counted must be the same for everybody. Nearly all published figures come from one program,
 # [EVALB](https://nlp.cs.nyu.edu/evalb/), with the parameters of Collins. Parts of speech, which are easy to get right,
@@ -410,7 +410,7 @@ draw_tree(read_tree(text, leaves), axes, colors={"SBAR": plots.RED})
 plt.show()
 
 # %% [markdown]
-# Nobody has told the model what a bracket is; examples were enough. (The billions of trees it avoids as in chapter 12:
+# Nobody has told the model what a bracket is; examples were enough. (It avoids the billions of trees as in chapter 12:
 # it chooses token by token, and never takes one back.) But the 20,000 trees, as texts, are only 2,393 different ones,
 # and 97 percent of the test set's are among them. So far a model that chooses from a memorised list could do nearly as
 # well.
@@ -738,11 +738,11 @@ assert lacked_three == scored_right
 # probability of a tree is the product of those of its rules, as if each were chosen without regard to all others: its
 # **independence assumption**.
 #
-# It makes an exact search possible. The best NP over words 2 to 7 is the same whatever stands around it, so all other
-# NPs over these words can be forgotten. Find the best constituent of each label for all spans of one word, then of two,
-# and so on: each longer span is cut in two at every point, and the best of both parts are known already. This is
-# **dynamic programming**, and the algorithm is **CKY** (Cocke, Kasami, Younger). (A translator has no such way: its
-# next token depends on all before it.) The chart of *she sees the cat*:
+# It makes an exact search possible. The best NP over a span is the same whatever stands around it, so all other NPs
+# over that span can be forgotten. Find the best constituent of each label for all spans of one word, then of two, and
+# so on: each longer span is cut in two at every point, and the best of both parts are known already. This is **dynamic
+# programming**, and the algorithm is **CKY** (Cocke, Kasami, Younger). (A translator has no such way: its next token
+# depends on all before it.) The chart of *she sees the cat*:
 #
 # | | she | sees | the | cat |
 # |---|---|---|---|---|
@@ -845,8 +845,8 @@ assert min(scores["exact"] for scores in counted.values()) >= 95
 # parser** with neural scores, after Kitaev and Klein (2018). Instead of a decoder it has an output layer of its own,
 # which is called a *head*, too. Before, between and after the words stand **fenceposts**. A post's vector is the first
 # half of the encoder's output for the word before it (or the begin token), and the second half of its output for the
-# word after. A span is one post minus another, so that its vector says what lies between them. A small feed-forward
-# network turns it into a score for each label, and one for *no constituent*.
+# word after (or the end token). A span is one post minus another, so that its vector says what lies between them. A
+# small feed-forward network turns it into a score for each label, and one for *no constituent*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Four words, she sees the cat, on top of an encoder, with fenceposts numbered 0 to 4 before, between and after them. Posts 2 and 4 stand around the cat. Post 4 minus post 2 goes into a feed-forward network, which scores NP at 6.1, VP at minus 2.0 and no constituent at 0."}}
 from classroom.diagram import Diagram

@@ -767,9 +767,9 @@ assert 1.8 < np.mean(heads) / guess < 2.2
 # look at the question: always give the answer that is commonest in training, or the newest word of the story that can
 # be an answer, or the commonest.
 #
-# - **Who are they** (13) looks almost solved, with 94.4 percent, and the newest room of the story has as much. In each
-#   model 99.9 percent or more of the answers are that room. So it has learned that rule, not whom the pronoun means.
-#   (For *he*, in task 11, it has: where the rule is wrong, two thirds are right.)
+# - **Who are they** (13) looks almost solved, with 94.4 percent, and the newest room of the story is right as often. In
+#   each model 99.9 percent or more of the answers are that room. So it has learned that rule, not whom the pronoun
+#   means. (For *he*, in task 11, it has: where the rule is wrong, two thirds are right.)
 # - **Induction** (16): half are right, and so they are with the commonest colour. Where that is wrong, fewer than one
 #   answer in five is right.
 # - **Paths** (19) are no better than always giving the same answer, and **positions** (17) little better than a coin.
@@ -859,7 +859,7 @@ assert one["no_place"] == 0.52 and all(
 # A quarter of its replies to real questions have the right words in them. The sentence with most shared words, taken
 # whole, has them in 70 percent. (It is longer. By F1 of the words, exercise 1, the two are close.) In bAbI's first task
 # half of the replies name no room at all, and in both tasks the room named last scores higher. (One wording was tried,
-# and larger models do far better.) A model that writes English need not have read what it was given.
+# and one model.) A model that writes English need not have read what it was given.
 #
 # ## A text made short
 #
@@ -1165,8 +1165,8 @@ plt.show()
 # and with subwords, each with its own settings (`python -m benchmarks.summaries`; `configs/summaries.toml` trains a
 # similar one). Two baselines need no training: the first sentence of the text (the field's *lead*), and the words of
 # the name, so that `number_of_nodes` is *number of nodes*. An **oracle** takes the sentence with the highest ROUGE-1,
-# an upper bound for whoever chooses one. (Taking sentences of the text is **extractive**, writing new ones
-# **abstractive** summarisation.)
+# which no choice of one sentence can beat by that score. (Taking sentences of the text is **extractive**, writing new
+# ones **abstractive** summarisation.)
 #
 # **Predict first**: in which order will they come?
 
