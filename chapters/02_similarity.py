@@ -32,7 +32,7 @@ transformer_map(built=2)
 # how *often*? The question asks for a thing, and so it gets a number under *thing*. Each word gets numbers for what it
 # is.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it four words with their rows: Lannister 3, 0, 0; always 0, 0, 3; pays 0, 0, 0; debts 0, 3, 0. An arrow from the question passes each of them; the sums of products are 0, 0, 0 and 6, and debts is marked."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it five words with their rows, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts said more loudly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
 
 question = [0, 2, 0]
@@ -41,33 +41,45 @@ offers = {
     "always": [0, 0, 3],
     "pays": [0, 0, 0],
     "debts": [0, 3, 0],
+    "debts, insisting": [0, 9, 0],
 }
-drawing = Diagram(6.6, 3.1)
+drawing = Diagram(7.8, 3.3)
 for n, name in enumerate(["person", "thing", "often"]):
-    drawing.text(2.6 + 0.7 * n, 2.95, name, color=plots.GREY)
-drawing.text(2.0, 2.6, "what gets paid?", color=plots.RED, at="right")
-drawing.cells(2.25, 2.6, question, plots.BLANK, width=0.7)
+    drawing.text(2.6 + 0.7 * n, 3.12, name, color=plots.GREY)
+for x, name in (4.9, "equal?"), (5.75, "distance"), (6.95, "sum of products"):
+    drawing.text(x, 2.55, name, color=plots.GREY)
+drawing.text(2.0, 2.8, "what gets paid?", color=plots.RED, at="right")
+drawing.cells(2.25, 2.8, question, plots.BLANK, width=0.7)
+agreements, distances = {}, {}
 for n, (word, offer) in enumerate(offers.items()):
-    y = 1.9 - 0.47 * n
-    agreement = sum(a * b for a, b in zip(question, offer, strict=True))
+    y = 2.1 - 0.45 * n
+    both = list(zip(question, offer, strict=True))
+    agreement = agreements[word] = sum(a * b for a, b in both)
+    distance = distances[word] = sum((a - b) ** 2 for a, b in both) ** 0.5
+    color = "#d3e3ef" if agreement else plots.BLANK
     drawing.text(2.0, y, word, color=plots.BLUE, at="right")
-    drawing.cells(
-        2.25, y, offer, "#d3e3ef" if agreement else plots.BLANK, width=0.7
-    )
-    drawing.text(4.55, y, f"sum of products: {agreement}", at="left")
-drawing.arrow((2.6 + 0.7, 2.4), (2.6 + 0.7, 2.12), color=plots.RED)
+    drawing.cells(2.25, y, offer, color, width=0.7)
+    drawing.text(4.9, y, "no" if offer != question else "yes")
+    drawing.text(5.75, y, f"{distance:.1f}")
+    drawing.cells(6.77, y, [agreement], color, width=0.36)
+drawing.arrow((2.6 + 0.7, 2.6), (2.6 + 0.7, 2.32), color=plots.RED)
 plt.show()
+
+# %% tags=["proof"]
+assert list(agreements.values()) == [0, 0, 0, 6, 18]
+assert distances["debts"] == 1 and distances["debts, insisting"] == 7
+assert distances["pays"] == 2 and question not in offers.values()
 
 # %% [markdown]
 # Multiply the question by each word, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*,
-# 0 for the rest. The word that **agrees** with the question is found, because where both have a large number of the
-# same sign the product is large.
+# 0 for the first three. The word that **agrees** with the question is found, because where both have a large number of
+# the same sign the product is large.
 #
-# Why is agreement what a look-up needs? An exact match, as in a Python dictionary, would find nothing: no word is
-# $(0, 2, 0)$. What is not asked for costs nothing, since whatever a word has there is multiplied by 0. And more of what
-# is asked for counts for more, so that a word can insist: if *debts* had 9 under *thing* instead of 3, its agreement
-# would grow from 6 to 18. Its distance from the question would grow too, from 1 to 7, so a look-up by distance would
-# punish it, and prefer a word that has nothing of what is asked.
+# Why is agreement what a look-up needs? The columns compare three ways to look up. To be *equal*, as in a Python
+# dictionary, finds nothing: no word is $(0, 2, 0)$. By *distance* the nearest word is found, but a word that insists on
+# being a thing, with 9 instead of 3, is further away than *pays*, which has nothing of what is asked. With the *sum of
+# products* it counts for more, 18 instead of 6; and what is not asked for costs nothing, since whatever a word has
+# there is multiplied by 0.
 #
 # In attention the question is called the **query**, and what a word offers is its **key**. This chapter is about the
 # comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
@@ -521,7 +533,7 @@ def similarity_matrix(
 # %% tags=["proof"]
 assert np.allclose(similarity_matrix(x, x), similarities, rtol=0, atol=1e-12)
 found = similarity_matrix(
-    np.array([[0, 2, 0], [0, 0, 1]]), np.array([*offers.values()])
+    np.array([[0, 2, 0], [0, 0, 1]]), np.array([*offers.values()][:4])
 )
 assert found.tolist() == [[0, 0, 0, 6], [0, 3, 0, 0]]
 assert round(similarities[0, 4], 2) == 0.19 and similarities[0, 1:4].max() < 0.05

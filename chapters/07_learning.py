@@ -140,14 +140,14 @@ assert abs(d_scaled.sum()) < 1e-15
 # rate $\eta$ and gradient $g$. Here that promises $0.113^2 + 0.018^2 = 0.013$, and 0.013 it was. (Too long a step
 # leaves the line, and the loss may rise.)
 
-# %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scaled scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram
 
 drawing = Diagram(7.0, 1.9)
 steps_of = [
     ("$W_Q$", d_query),
     ("query", d_query),
-    ("scores", d_scaled),
+    ("scaled\nscores", d_scaled),
     ("weights", d_weights),
     ("output", d_output[0]),
     ("loss", []),
@@ -367,8 +367,8 @@ import torch
 
 tensors = [torch.tensor(array, requires_grad=True) for array in (q, k, v)]
 query, key, value = tensors
-scores = query @ key.T / key.shape[-1] ** 0.5
-difference = scores.softmax(dim=-1) @ value - torch.tensor([1.0, 0])
+scaled = query @ key.T / key.shape[-1] ** 0.5
+difference = scaled.softmax(dim=-1) @ value - torch.tensor([1.0, 0])
 (0.5 * difference.square().sum()).backward()
 
 for formula, tensor in zip(by_formula, tensors, strict=True):
@@ -416,11 +416,11 @@ def scaled_dot_product_attention(
     zeros. `dropout` is the share of the weights set to 0 before they blend, always:
     pass 0 outside training. After Vaswani and others (2017), equation 1.
     """
-    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    scaled = query @ key.mT / math.sqrt(query.shape[-1])
     if mask is None:
-        mask = torch.ones_like(scores, dtype=torch.bool)
-    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(dim=-1).masked_fill(~mask, 0.0)
+        mask = torch.ones_like(scaled, dtype=torch.bool)
+    scaled = scaled.masked_fill(~mask, torch.finfo(scaled.dtype).min)
+    weights = scaled.softmax(dim=-1).masked_fill(~mask, 0.0)
     return F.dropout(weights, dropout) @ value, weights
 
 

@@ -120,10 +120,47 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # %% [markdown]
 # Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's.
 # Then polarity and *affirmed*, now in one vector, are to be multiplied: for 1 and −1 the formula above is their
-# product. No matrix multiplies two of its inputs together. (The task is the classic XOR, which is not **linearly
-# separable**: over the four cases, the best linear map from (polarity, affirmed, 1) to the tone predicts 0 each time.)
+# product. No matrix multiplies two of its inputs together. (The task is the classic XOR: over the four cases, the best
+# linear map from (polarity, affirmed, 1) to the tone predicts 0 each time.) On the left below, no straight line has
+# praise on one side and blame on the other; the cases are not **linearly separable**. On the right are the same four,
+# drawn by the two parts of the absolute value, and one line is enough.
 
-# %%
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. An arrow labelled feed-forward leads to the right panel, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
+figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
+square = {
+    "good": (1, 1),
+    "not bad": (-1, -1),
+    "bad": (-1, 1),
+    "not good": (1, -1),
+}
+for word, (polarity, affirmed) in square.items():
+    color = plots.TEAL if tones[word] == 1 else plots.RED
+    z = polarity + affirmed
+    hidden = max(0, z), max(0, -z)
+    panels[0].plot(polarity, affirmed, "o", color=color, ms=9)
+    panels[0].text(polarity, affirmed + 0.22, word, ha="center", color=color)
+    panels[1].plot(*hidden, "o", color=color, ms=9)
+    if z:
+        panels[1].text(hidden[0] + 0.12, hidden[1] + 0.12, word, color=color)
+panels[1].text(0.14, -0.3, "bad, not good", color=plots.RED)
+panels[1].plot([-0.5, 1.5], [1.5, -0.5], "--", color=plots.GREY)
+panels[0].set(xlabel="polarity", ylabel="affirmed", xlim=(-2, 2), ylim=(-1.6, 1.7))
+panels[1].set(
+    xlabel="ReLU(polarity + affirmed)",
+    ylabel="ReLU of minus that",
+    xlim=(-0.5, 3),
+    ylim=(-0.5, 2.5),
+)
+for axes, title in zip(
+    panels, ("what attention has brought", "after $W_1$ and ReLU"), strict=True
+):
+    axes.set_title(title)
+    axes.set_xticks([tick for tick in range(-1, 3) if tick >= axes.get_xlim()[0]])
+    axes.set_yticks([tick for tick in range(-1, 3) if tick >= axes.get_ylim()[0]])
+figure.tight_layout()
+plt.show()
+
+# %% tags=["proof"]
 cases = torch.tensor([[1.0, 1, 1], [-1, 1, 1], [1, -1, 1], [-1, -1, 1]])
 best = torch.linalg.lstsq(cases, torch.tensor([[1.0], [-1], [-1], [1]])).solution
 assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)

@@ -14,7 +14,7 @@
 # this chapter the transformer of the paper is complete, and you have it once more in seventy lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It
-# takes about 35 minutes to read, and 50 more for the exercises. To write a transformer this afternoon, begin at [the
+# takes about 30 minutes to read, and 50 more for the exercises. To write a transformer this afternoon, begin at [the
 # whole model on one screen](#all-of-it-on-one-screen).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
@@ -180,9 +180,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. In the
-# decoder `<bos>` comes before *I*; the picture leaves it out. The last row belongs to the padding token. No word may
-# attend to it.
+# Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. The last row
+# belongs to the padding token, to which no word may attend. (The picture leaves out `<bos>`, which comes before *I*.)
 #
 # ### Are causal and padding masks interchangeable?
 #
@@ -238,9 +237,8 @@ quiz.one_choice(
 #
 # The second thing a decoder needs is the question. [Exercise 1 of chapter
 # 4](04_self_attention.ipynb#exercise-1-ask-somebody-else) did it: queries from one sequence, keys and values from
-# another. The formula does not change, and the matrix of weights is no longer square. It has a row for each word of the
-# answer, $T$, and a column for each word of the question, $S$. This is **cross-attention**, in the paper
-# *encoder-decoder attention*.
+# another. The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column
+# for each word of the question, $S$. This is **cross-attention**, in the paper *encoder-decoder attention*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 3 rows and 6 columns. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, and an arrow W_Q leads to their queries. To the right an arrow leads to three results, each a blend of the values, which are memory times W_V."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
@@ -437,10 +435,14 @@ class TransformerConfig(LayerConfig):
 # %% [markdown]
 # With `tie_output` (**weight tying**) the output needs no matrix of its own: a token's logit is the dot product of the
 # last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). (So an embedding also
-# learns wherever its token is scored, and not only where it is given.) All masks are made in `encode` and `decode`.
+# learns wherever its token is scored, and not only where it is given.)
+#
+# The model has two methods, because the two halves run at different times when it writes: `encode` once, `decode` again
+# for every word. Each makes the masks that it needs from the tokens. The code is folded here, as it is what you would
+# expect; [at the end](#all-of-it-on-one-screen) the same model stands in full, without its checks.
 
 
-# %% tags=["export"] module="transformer"
+# %% tags=["hide-input", "export"] module="transformer"
 class Transformer(nn.Module):
     """The whole model: embeddings, encoder, decoder, and a score for every token.
 
@@ -501,7 +503,8 @@ class Transformer(nn.Module):
 
 
 # %% [markdown]
-# Send two short sentences through a small one, and print the shape of everything on the way:
+# Send two short sentences through a small one, `memory, mask = model.encode(source)` and then
+# `logits = model.decode(target, memory, mask)`, and print the shape of everything on the way:
 
 # %% tags=["hide-input", "nbval-check-output"]
 from dotformer.support.recording import record_weights
@@ -637,7 +640,7 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # (`ignore_index=0`). This is **next-token prediction**. Training with the right words as input is called **teacher
 # forcing**, because the model goes on from them whatever it would have said. It has a price: in use it goes on from its
 # *own* words, and training never showed it a beginning with a mistake in it (**exposure bias**), so one mistake may
-# bring the next.
+# bring the next. Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop.
 
 
 # %% tags=["hide-input"]
@@ -650,6 +653,19 @@ def split(seed, by_topic=False):
     held = {unique[n] for n in order[: len(unique) // 5]} | {"Hi , how are you ?"}
     rows = [n for n, key in enumerate(keys) if key in held]
     return rows, [n for n, key in enumerate(keys) if key not in held]
+
+
+config = TransformerConfig(
+    source_vocab_size=len(vocabulary),
+    target_vocab_size=len(vocabulary),
+    d_model=16,
+    num_heads=2,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    d_ff=64,
+    dropout=0.0,
+    max_length=16,
+)
 
 
 # %%
@@ -673,18 +689,6 @@ def fit(model, rows, steps=250, seed=0):
     model.eval()
     return loss.item()
 
-
-config = TransformerConfig(
-    source_vocab_size=len(vocabulary),
-    target_vocab_size=len(vocabulary),
-    d_model=16,
-    num_heads=2,
-    num_encoder_layers=2,
-    num_decoder_layers=2,
-    d_ff=64,
-    dropout=0.0,
-    max_length=16,
-)
 
 # %% [markdown]
 # To use it, the encoder runs once, and the decoder once for each word: each new word is appended and goes in with the
@@ -1024,11 +1028,10 @@ quiz.one_choice(
 # %% [markdown]
 # ### Does a causal mask carry order?
 #
-# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
-# in the first layer equal words receive different averages, since these cover different words. (An average does not
-# know in which order they came.) The second layer can use these differences. In the folded cell a random decoder
-# without positions reads five words, and then with the first two exchanged: with one layer what the last word receives
-# stays the same, with two it changes.
+# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so
+# that in the first layer equal words receive different averages, since these cover different words. The second layer
+# can use these differences. In the folded cell a random decoder without positions reads five words, and then with the
+# first two exchanged: with one layer what the last word receives stays the same, with two it changes.
 
 # %% tags=["hide-input"]
 from dotformer.encoder import Encoder, LayerConfig
@@ -1092,11 +1095,11 @@ class WrongAttention(MultiHeadAttention):
             for linear, x in [(self.w_q, query), (self.w_k, key), (self.w_v, value)]
         )
         real = mask[..., -1:, :]  # the last query's row: all but padding
-        scores = q @ k.mT / q.shape[-1] ** 0.5
+        scaled = q @ k.mT / q.shape[-1] ** 0.5
         if self.where == "scores":
-            weights = (scores * mask).masked_fill(~real, -math.inf).softmax(dim=-1)
+            weights = (scaled * mask).masked_fill(~real, -math.inf).softmax(dim=-1)
         else:
-            weights = scores.masked_fill(~real, -math.inf).softmax(dim=-1) * mask
+            weights = scaled.masked_fill(~real, -math.inf).softmax(dim=-1) * mask
         return self.w_o(self.merge_heads(weights @ v)), weights
 
 
@@ -1279,8 +1282,8 @@ class Attention(nn.Module):
         q = self.w_q(x).unflatten(-1, self.heads).transpose(1, 2)  # (B, H, T, d_k)
         k = self.w_k(context).unflatten(-1, self.heads).transpose(1, 2)
         v = self.w_v(context).unflatten(-1, self.heads).transpose(1, 2)
-        scores = q @ k.mT / math.sqrt(q.shape[-1])  # (B, H, T, S)
-        weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
+        scaled = q @ k.mT / math.sqrt(q.shape[-1])  # (B, H, T, S)
+        weights = scaled.masked_fill(~mask, -math.inf).softmax(dim=-1)
         return self.w_o((weights @ v).transpose(1, 2).flatten(2))
 
 

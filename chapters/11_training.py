@@ -550,10 +550,10 @@ def pair_batches(
 
 
 # %%
-def bare_step(model, optimizer, batches, rate):
+def bare_step(model, optimizer, batches, learning_rate):
     tokens = sum((target[:, 1:] != 0).sum() for _, target in batches)
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = learning_rate
     optimizer.zero_grad()
     for source, target in batches:
         logits = model(source, target[:, :-1])
@@ -574,8 +574,8 @@ def bare_step(model, optimizer, batches, rate):
 # 5. every so often save;
 # 6. go on at 2, until the last step.
 #
-# `stream` gives the batches of one epoch after another, grouped into steps, from a `place`: the epoch, and how many of
-# its batches are done.
+# `stream` gives the batches of one epoch after another, grouped into steps, from a `position`: the epoch, and how many
+# of its batches are done.
 
 # %% tags=["hide-input", "export"] module="training"
 from contextlib import closing, nullcontext
@@ -620,7 +620,9 @@ class Trainer:
             raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
         self.optimizer.step()
 
-    def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
+    def train_step(
+        self, batches: list[Batch], learning_rate: float
+    ) -> tuple[Tensor, int]:
         """One step on several batches, as if they were one; summed loss, targets.
 
         ValueError when no target is real, FloatingPointError when the gradient is
@@ -634,7 +636,7 @@ class Trainer:
             for one in batches
         ]
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate
         self.optimizer.zero_grad()
         loss = self.accumulate_gradients(batches, tokens)
         limit = self.config.max_grad_norm
@@ -661,17 +663,19 @@ class Trainer:
         config, optimizer, model = self.config, self.optimizer, self.model.train()
         with keep_random_state(), RunFolder(folder) as run:
             torch.manual_seed(config.seed)
-            place, history = run.load(model, optimizer, config)
+            position, history = run.load(model, optimizer, config)
             steps, meter = steps_after(history, config.steps, progress), Meter()
-            with closing(stream(batches, place, config.accumulation_steps)) as data:
-                for step, (place, group) in zip(steps, data, strict=False):
-                    rate = config.learning_rate_at(step)
-                    meter.add(*self.train_step(group, rate))
+            with closing(
+                stream(batches, position, config.accumulation_steps)
+            ) as data:
+                for step, (position, group) in zip(steps, data, strict=False):
+                    learning_rate = config.learning_rate_at(step)
+                    meter.add(*self.train_step(group, learning_rate))
                     if step % config.validate_every == 0 or step == config.steps:
-                        row = meter.row(step, place, rate)
+                        row = meter.row(step, position, learning_rate)
                         row |= self.figures(row) | validation_row(validate(model))
                         history.append(row)
-                        run.save(model, optimizer, config, place, history)
+                        run.save(model, optimizer, config, position, history)
                         meter = Meter()
                         model.train()
         return history
@@ -1082,12 +1086,12 @@ assert max(run["loss"][-1] for run in few["none"]) < 0.001
 import tempfile
 
 
-def save_run(path, trainer, place, history):
+def save_run(path, trainer, position, history):
     run = {
         "parameters": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "random": torch.get_rng_state(),
-        "position": place,
+        "position": position,
         "history": history,
     }
     torch.save(run, path)
@@ -1103,7 +1107,7 @@ def load_run(path, trainer):
 
 def take_steps(trainer, first, last):
     for batch in data[first:last]:
-        trainer.train_step([batch], rate=1e-3)
+        trainer.train_step([batch], learning_rate=1e-3)
 
 
 data, path = list(batches(0)), Path(tempfile.mkdtemp()) / "run.pt"

@@ -29,11 +29,11 @@ def scaled_dot_product_attention(
 
     Defined in chapter 7, "Let the machine do it".
     """
-    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    scaled = query @ key.mT / math.sqrt(query.shape[-1])
     if mask is None:
-        mask = torch.ones_like(scores, dtype=torch.bool)
-    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(dim=-1).masked_fill(~mask, 0.0)
+        mask = torch.ones_like(scaled, dtype=torch.bool)
+    scaled = scaled.masked_fill(~mask, torch.finfo(scaled.dtype).min)
+    weights = scaled.softmax(dim=-1).masked_fill(~mask, 0.0)
     return F.dropout(weights, dropout) @ value, weights
 
 

@@ -290,9 +290,11 @@ class FastTrainer(Trainer):
         self.optimizer.found_inf = self.spoiled.float()
         self.optimizer.step()
 
-    def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
+    def train_step(
+        self, batches: list[Batch], learning_rate: float
+    ) -> tuple[Tensor, int]:
         """One step on several batches, as of one; summed loss, targets."""
-        loss, tokens = super().train_step(batches, rate)
+        loss, tokens = super().train_step(batches, learning_rate)
         return loss.masked_fill(self.spoiled, torch.nan), tokens
 
     def figures(self, row: Row) -> Row:

@@ -81,7 +81,7 @@ def shard(
     for tensor in (*model.parameters(), *model.buffers()):
         whole.append(tensor.detach())
         empty = torch.empty_like(tensor, device="meta")
-        swap_tensors(tensor, like(tensor, empty))
+        swap_tensors(tensor, in_kind(tensor, empty))
     mesh = init_device_mesh(torch.device(device).type, (dist.get_world_size(),))
     policy = MixedPrecisionPolicy(dtype, dtype and torch.float32)
     for layer in layers_of(model):
@@ -98,11 +98,11 @@ def shard(
         else:
             dist.broadcast(start, 0)
             start = start.clone()  # the engine may still hold what it has sent
-        swap_tensors(tensor, like(tensor, start))
+        swap_tensors(tensor, in_kind(tensor, start))
     return model
 
 
-def like(tensor: Tensor, other: Tensor) -> Tensor:
+def in_kind(tensor: Tensor, other: Tensor) -> Tensor:
     """The other tensor, as a parameter if the first is one.
 
     Defined in chapter 21, "Ready-made engines".
@@ -179,12 +179,14 @@ class DistributedTrainer(FastTrainer):
         super().__init__(model, config, device)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
-    def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
+    def train_step(
+        self, batches: list[Batch], learning_rate: float
+    ) -> tuple[Tensor, int]:
         """One step on this process's rows of several batches."""
         self.targets = super().count_targets(batches)
         who = self.rank, self.world_size, self.config.pad_id
         mine = [shard_batch(batch, *who) for batch in batches]
-        return super().train_step(mine, rate)
+        return super().train_step(mine, learning_rate)
 
     def count_targets(self, batches: list[Batch]) -> int:
         """How many real targets there are in the batches of all processes."""

@@ -219,7 +219,9 @@ class Trainer:
             raise FloatingPointError(f"the norm of the gradient is {float(norm)}")
         self.optimizer.step()
 
-    def train_step(self, batches: list[Batch], rate: float) -> tuple[Tensor, int]:
+    def train_step(
+        self, batches: list[Batch], learning_rate: float
+    ) -> tuple[Tensor, int]:
         """One step on several batches, as if they were one; summed loss, targets.
 
         ValueError when no target is real, FloatingPointError when the gradient is
@@ -233,7 +235,7 @@ class Trainer:
             for one in batches
         ]
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate
         self.optimizer.zero_grad()
         loss = self.accumulate_gradients(batches, tokens)
         limit = self.config.max_grad_norm
@@ -260,17 +262,19 @@ class Trainer:
         config, optimizer, model = self.config, self.optimizer, self.model.train()
         with keep_random_state(), RunFolder(folder) as run:
             torch.manual_seed(config.seed)
-            place, history = run.load(model, optimizer, config)
+            position, history = run.load(model, optimizer, config)
             steps, meter = steps_after(history, config.steps, progress), Meter()
-            with closing(stream(batches, place, config.accumulation_steps)) as data:
-                for step, (place, group) in zip(steps, data, strict=False):
-                    rate = config.learning_rate_at(step)
-                    meter.add(*self.train_step(group, rate))
+            with closing(
+                stream(batches, position, config.accumulation_steps)
+            ) as data:
+                for step, (position, group) in zip(steps, data, strict=False):
+                    learning_rate = config.learning_rate_at(step)
+                    meter.add(*self.train_step(group, learning_rate))
                     if step % config.validate_every == 0 or step == config.steps:
-                        row = meter.row(step, place, rate)
+                        row = meter.row(step, position, learning_rate)
                         row |= self.figures(row) | validation_row(validate(model))
                         history.append(row)
-                        run.save(model, optimizer, config, place, history)
+                        run.save(model, optimizer, config, position, history)
                         meter = Meter()
                         model.train()
         return history

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dotformer.support.files import replacing
 from dotformer.support.processes import fresh_random_numbers, rank, same_everywhere
-from dotformer.support.progress import Place, Row
+from dotformer.support.progress import Position, Row
 
 FORMAT = "dotformer checkpoint 2"
 EARLIER = ("checkpoint.pt", "checkpoint", "checkpoint.old")  # what earlier versions have left in a folder
@@ -93,7 +93,7 @@ class Checkpoint:
     """All that a run needs to go on as if it had never stopped.
 
     `tensors` are those of `gather`, and "random.0", the state of the CPU's random numbers, with "random.1" and so on
-    for CUDA devices. `place` is where the run is in the data (epoch, batches taken), `config` the training
+    for CUDA devices. `position` is where the run is in the data (epoch, batches taken), `config` the training
     configuration, `shape` the model's; `optimized` says what the optimiser is.
     """
 
@@ -101,7 +101,7 @@ class Checkpoint:
     config: dict[str, Any]
     shape: dict[str, Any] | None
     optimized: list[Any]
-    place: Place
+    position: Position
     history: History
 
     @property
@@ -128,7 +128,7 @@ class Checkpoint:
                 raise ValueError("its checksum is another")
             run = json.loads(metadata["run"])
             torch.Generator().set_state(tensors["random.0"])
-            return cls(tensors, **(run | {"place": tuple(run["place"])}))
+            return cls(tensors, **(run | {"position": tuple(run["position"])}))
         except OSError:
             raise
         except Exception as error:  # there is no end of what damage can raise
@@ -189,8 +189,8 @@ class RunFolder:
         saved = self.checkpoint()
         return saved.step if saved else 0
 
-    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Any) -> tuple[Place, History]:
-        """Put model, optimiser and random state back to where they were saved last; place in the data, and history.
+    def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Any) -> tuple[Position, History]:
+        """Put model, optimiser and random state back to what was saved last; position in the data, and history.
 
         Where nothing has been saved, that is (0, 0) and no history. Raises ValueError, and changes nothing, when what
         was saved is damaged, of another model, of another optimiser, or was made with another configuration, and when
@@ -203,7 +203,7 @@ class RunFolder:
         if saved:
             self.restore(saved, model, optimizer, config)
         fresh_random_numbers(config.seed, step)
-        return (saved.place, saved.history) if saved else ((0, 0), [])
+        return (saved.position, saved.history) if saved else ((0, 0), [])
 
     def restore(self, saved: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer, config: Any) -> None:
         """Put model, optimiser and random state back to a checkpoint; see `load`."""
@@ -238,7 +238,7 @@ class RunFolder:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         config: Any,
-        place: Place,
+        position: Position,
         history: History,
     ) -> None:
         """Write what a run has found so far: its best parameters, its logs, then the checkpoint.
@@ -259,7 +259,7 @@ class RunFolder:
         states = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
         tensors |= {f"random.{n}": state for n, state in enumerate(states)}
         about = asdict(config), shape_of(model), optimized(model, optimizer)
-        Checkpoint(tensors, *about, place, history).write(self.path / "checkpoint.safetensors")
+        Checkpoint(tensors, *about, position, history).write(self.path / "checkpoint.safetensors")
 
     def log(self, history: History) -> None:
         """Write the history to log.csv, and its last row for TensorBoard."""

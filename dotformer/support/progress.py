@@ -1,4 +1,4 @@
-"""How far a run has come: its batches from a place on, its loss and its speed."""
+"""How far a run has come: its batches from a position on, its loss and its speed."""
 
 import math
 import time
@@ -12,17 +12,17 @@ from dotformer.support.processes import rank
 
 Batch = tuple[Tensor, Tensor]  # tokens of sources (B, S) and of targets (B, T)
 Row = dict[str, float]  # figures by name: a row of a history
-Place = tuple[int, int]  # in the data: the epoch, and how many of its batches have been taken
+Position = tuple[int, int]  # in the data: the epoch, and how many of its batches have been taken
 
 
 def stream(
-    batches: Callable[[int], Iterable[Batch]], place: Place, accumulation_steps: int = 1
-) -> Iterator[tuple[Place, list[Batch]]]:
-    """Epoch after epoch of batches from a place on, as many in a list as make a step, with the place after them.
+    batches: Callable[[int], Iterable[Batch]], position: Position, accumulation_steps: int = 1
+) -> Iterator[tuple[Position, list[Batch]]]:
+    """Epoch after epoch of batches from a position on, as many in a list as make a step, with the position after them.
 
-    Raises ValueError when an epoch is empty, or too short for the place.
+    Raises ValueError when an epoch is empty, or too short for the position.
     """
-    (epoch, taken), group = place, []
+    (epoch, taken), group = position, []
     while True:
         n = 0
         for n, batch in enumerate(batches(epoch), 1):
@@ -63,7 +63,7 @@ class Meter:
         self.losses.append(loss)
         self.tokens += tokens
 
-    def row(self, step: int, place: Place, rate: float) -> Row:
+    def row(self, step: int, position: Position, learning_rate: float) -> Row:
         """A row of a history: where the run is, its learning rate, the loss a token, and tokens a second.
 
         Raises FloatingPointError when the loss of a step is not finite.
@@ -72,7 +72,8 @@ class Meter:
         if not math.isfinite(summed):
             raise FloatingPointError(f"a loss or a gradient has not been finite, in the steps up to {step}")
         loss, speed = summed / self.tokens, self.tokens / (time.perf_counter() - self.start)
-        return {"step": step, "epoch": place[0], "learning_rate": rate, "loss": loss, "tokens_per_second": speed}
+        told = {"step": step, "epoch": position[0], "learning_rate": learning_rate}
+        return told | {"loss": loss, "tokens_per_second": speed}
 
 
 def validation_row(found: Row) -> Row:

@@ -75,8 +75,8 @@ def test_a_checkpoint_brings_everything_back_bit_for_bit(tmp_path):
     other, its_optimizer = started(2)
     assert state_of(other, its_optimizer) != before
     run = RunFolder(str(tmp_path))
-    place, history = run.load(other, its_optimizer, CONFIG)
-    assert (place, str(history)) == ((3, 4), str(HISTORY)) and isinstance(place, tuple)
+    position, history = run.load(other, its_optimizer, CONFIG)
+    assert (position, str(history)) == ((3, 4), str(HISTORY)) and isinstance(position, tuple)
     assert run.reached() == 4
     assert state_of(other, its_optimizer) == before
     assert torch.equal(torch.rand(5), following)
@@ -209,7 +209,7 @@ def test_a_failed_save_leaves_the_old_checkpoint(saved, monkeypatch):
 
             patch.setattr(call, full)
             with pytest.raises(OSError, match=r"No space left on device"):
-                replace(checkpoint, place=(9, 9)).write(saved)
+                replace(checkpoint, position=(9, 9)).write(saved)
         assert saved.read_bytes() == before and set(saved.parent.iterdir()) == files
 
 
