@@ -37,6 +37,8 @@ TAGS = {  # what an author may write, and the tags that the notebook's cell gets
 METADATA = {"tags", "module", "mystnb"}
 LAYOUT = {"lines_to_next_cell", "lines_to_end_of_cell_marker", "cell_marker", "region_name"}  # jupytext's own
 
+JAVASCRIPT = "%%js\n"  # what jupytext makes of a cell with language="js"
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 Import = ast.Import | ast.ImportFrom
 
@@ -57,6 +59,11 @@ class Cell:
     line: int
     section: Section
     tree: ast.Module
+
+    @property
+    def is_javascript(self) -> bool:
+        """Whether the cell is code for a page, which IPython hands to a magic."""
+        return self.kind == "code" and self.source.startswith(JAVASCRIPT)
 
     def line_of(self, node: ast.stmt | ast.expr) -> int:
         """The line of the chapter's file on which a node of `tree` begins."""
@@ -143,16 +150,16 @@ def _read_cell(path: Path, marker: int, raw: NotebookNode, section: Section) -> 
     source = BLANK_LINES.sub("", raw.source)  # IPython would drop them and count its lines from the first that is left
     line = marker + 1 + raw.source.count("\n") - source.count("\n")
     tree = ast.Module([], [])
-    if raw.cell_type == "code":
-        if not source:
-            raise ChapterError(path, marker, "a code cell without code")
+    if raw.cell_type == "code" and not source:
+        raise ChapterError(path, marker, "a code cell without code")
+    if raw.cell_type == "code" and not source.startswith(JAVASCRIPT):
         try:
             tree = ast.parse(source)
             compile(tree, str(path), "exec", dont_inherit=True)
         except SyntaxError as error:
             raise ChapterError(path, line + (error.lineno or 1) - 1, f"{type(error).__name__}: {error.msg}") from None
     cell = Cell(raw.cell_type, source, tags, metadata, module, line, section, tree)
-    if module is not None:
+    if module is not None and not cell.is_javascript:
         _check_export(path, cell)
     return cell
 

@@ -77,7 +77,7 @@ def read_book(project: Project) -> Book:
         Export(cell.module, chapter, cell, node)
         for chapter in chapters
         for cell in chapter.code_cells
-        if cell.module
+        if cell.module and not cell.is_javascript
         for node in cell.tree.body
         if isinstance(node, Definition)
     )
@@ -85,7 +85,7 @@ def read_book(project: Project) -> Book:
     exported = _check_unique(exports)
     for chapter in chapters:
         for cell in chapter.code_cells:
-            if cell.module and cell.module not in book.modules:
+            if cell.module and not cell.is_javascript and cell.module not in book.modules:
                 message = f"no chapter defines anything in {PACKAGE}.{cell.module}: imports alone make no module"
                 raise ChapterError(chapter.path, cell.line, message)
         for reference in book.references(chapter):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from literate.chapter import Cell, Chapter, Definition, Import
+from literate.chapter import JAVASCRIPT, Cell, Chapter, Definition, Import
 from literate.names import WRITTEN_BY_HAND, Book, Export
 from literate.project import PACKAGE, ChapterError, ProjectError, read_text, remove_leftovers, short_diff, write_text
 
@@ -61,6 +61,7 @@ def tangle(book: Book, chosen: Sequence[Chapter], *, check: bool) -> list[str]:
     chosen_modules = {export.module for export in book.exports if export.chapter in chosen}
     modules = {module.name: tangled(book, module) for module in _collect(book) if module.name in chosen_modules}
     texts = {project.package.joinpath(*name.split(".")).with_suffix(".py"): text for name, text in modules.items()}
+    texts |= _scripts(book, chosen)
     surplus = []
     if len(chosen) == len(book.chapters):
         by_hand = {path for folder in BY_HAND_FOLDERS for path in (project.package / folder).rglob("*.py")}
@@ -82,6 +83,18 @@ def tangle(book: Book, chosen: Sequence[Chapter], *, check: bool) -> list[str]:
         else:
             problems.append(f"{project.relative(path)}: surplus, no chapter exports it; not tangled, so move it away")
     return problems
+
+
+def _scripts(book: Book, chosen: Sequence[Chapter]) -> dict[Path, str]:
+    """The scripts of the pages to which the chosen chapters export cells of JavaScript."""
+    scripts: dict[Path, list[str]] = {}
+    for chapter in chosen:
+        for cell in chapter.code_cells:
+            if cell.module and cell.is_javascript:
+                path = book.project.root / "book" / "_static" / f"{cell.module}.js"
+                header = f"// Tangled from {chapter.path.as_posix()}: edit the chapter, then `make tangle`."
+                scripts.setdefault(path, [header]).append(cell.source.removeprefix(JAVASCRIPT).strip("\n"))
+    return {path: "\n\n".join(parts) + "\n" for path, parts in scripts.items()}
 
 
 def _difference(book: Book, path: Path, text: str) -> str | None:

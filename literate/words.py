@@ -58,6 +58,8 @@ def passages(cell: Cell) -> Iterator[tuple[int, str]]:
     for node in ast.walk(cell.tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield cell.line_of(node), node.value
+    if cell.is_javascript:
+        return
     for token in tokenize.generate_tokens(io.StringIO(cell.source).readline):
         if token.type == tokenize.COMMENT:
             yield cell.line + token.start[0] - 1, token.string
