@@ -648,8 +648,8 @@ for n in (50, 512, 5000):
 # number of words**: the same matrices serve every word, in attention as in a recurrent network, so both read texts of
 # any length. But all the words must be kept, there are $n^2$ weights to compute, and the average weight falls, since
 # all of them sum to 1. In practice every model has a longest text, set by memory, by cost, or by the positions that it
-# was trained on. (By itself attention does not even know the order of its words; that is [chapter
-# 5](05_position.ipynb).)
+# was trained on. (By itself attention does not even know the order of its words, because a weighted sum stays the same
+# when its terms are shuffled; [chapter 5](05_position.ipynb) mends that.)
 
 # %% tags=["quiz"]
 quiz.one_choice(

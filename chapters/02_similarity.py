@@ -76,10 +76,10 @@ assert distances["pays"] == 2 and question not in offers.values()
 # the same sign the product is large.
 #
 # Why is agreement what a look-up needs? The columns compare three ways to look up. To be *equal*, as in a Python
-# dictionary, finds nothing: no word is $(0, 2, 0)$. By *distance* the nearest word is found, but a word that insists on
-# being a thing, with 9 instead of 3, is further away than *pays*, which has nothing of what is asked. With the *sum of
-# products* it counts for more, 18 instead of 6; and what is not asked for costs nothing, since whatever a word has
-# there is multiplied by 0.
+# dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$. By *distance* the nearest word is found,
+# but a word that insists on being a thing, with 9 instead of 3, is further away than *pays*, which has nothing of what
+# is asked. With the *sum of products* it counts for more, 18 instead of 6; and what is not asked for costs nothing,
+# since whatever a word has there is multiplied by 0.
 #
 # In attention the question is called the **query**, and what a word offers is its **key**. This chapter is about the
 # comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
@@ -136,8 +136,9 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
-# This is the version that the rest of the book imports. `Real` takes whole numbers too, and `astype(float)` turns them
-# into float64, in which all of part I computes.
+# This is the version that the rest of the book imports. In its signature, `" D"` names the length of an array,
+# `@shapes` checks that both have the same, `Real` takes whole numbers too, and `astype(float)` turns them into float64,
+# in which all of part I computes.
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -403,8 +404,9 @@ for count in (20, 200, 2000, 8000):
 # are axes, no two have a cosine beyond ±0.22, and of 8,000 none beyond ±0.24. For random directions a cosine exceeds
 # $\epsilon$ with a probability of at most $2 e^{-D \epsilon^2 / 2}$ ([Ball,
 # 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2). $N$ vectors make $N^2 / 2$ pairs, so about
-# $e^{D \epsilon^2 / 4}$ of them fit, which grows exponentially with $D$: with $\epsilon = 0.24$, 1,600 at width 512 by
-# this careful count, and two or three at width 64.
+# $e^{D \epsilon^2 / 4}$ can be drawn at random before one such pair is expected. This is a lower bound, and it grows
+# exponentially with $D$: with $\epsilon = 0.24$ it promises 1,600 at width 512, where 8,000 were found. (At width 64 it
+# promises two or three, fewer than the 64 axes.)
 
 # %%
 assert np.all(np.abs(cosines * np.sqrt(widths) - 1) < 0.03)

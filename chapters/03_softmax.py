@@ -359,7 +359,8 @@ for j in range(3):
 
 # %% [markdown]
 # $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. **A softmax that is sure of itself has stopped
-# listening**: nudge its scores, and hardly anything moves. It is **saturated**.
+# listening**: nudge its scores, and hardly anything moves. It is **saturated**. (The values can still be learnt: what
+# is blended gets its gradient times a weight of nearly 1. What stalls is the choice.)
 
 # %% tags=["quiz"]
 quiz.one_choice(

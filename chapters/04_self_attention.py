@@ -307,7 +307,8 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 #
 # There are $T \times S$ weights. For a sentence of 1,000 words that is a million, and a text twice as long has four
 # times as many. As written here, both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
-# **quadratic** in the length.
+# **quadratic** in the length. The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S = T$, grow
+# only with the length itself.
 #
 # The folded cell holds the version that the rest of the book imports, `scaled_dot_product_attention`, with its shapes
 # in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.

@@ -318,7 +318,7 @@ plt.show()
 # still, even at first: at a distance of 10 the similarity is 0.76 rather than 0.66. Fast pairs tell near positions
 # apart and slow pairs far ones, and a larger base trades the former for the latter. Models for long texts that turn
 # their vectors ([below](#turning-instead-of-adding)) use larger bases; Llama 3 uses 500,000 ([Grattafiori and others,
-# 2024](https://arxiv.org/abs/2407.21783)). So the base must be large for the texts that are read; the paper gives no
+# 2024](https://arxiv.org/abs/2407.21783)). So the longer the texts, the larger a base one takes; the paper gives no
 # reason for this very number.
 
 # %% tags=["hide-input"]
@@ -750,9 +750,9 @@ quiz.several_choices(
 # are not turned, because only the scores need the distance.
 #
 # **By hand**, with one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the
-# query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product is
-# $0.0927 - 0.7464 = -0.6537$, which is $\cos 4$. A hundred positions later they are $(0.185, 0.983)$ and
-# $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
+# query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product is $0.0927
+# - 0.7464 = -0.6537$, and $\cos 4 = -0.6536$. A hundred positions later they are $(0.185, 0.983)$ and $(0.623,
+# -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
 
 # %%
 rng = np.random.default_rng(8)

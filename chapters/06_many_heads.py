@@ -8,9 +8,9 @@
 # %% [markdown]
 # # 6. Why more than one head?
 #
-# *Dog bites man.* To tell who did what to whom, the verb must attend to two words and keep the two answers apart. This
-# chapter builds **multi-head attention**, the form of attention that transformers use, in eight lines, gives it as a
-# PyTorch module ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
+# *Dog bites man.* To tell who did what to whom, the verb attends to two words, and must keep the two answers apart.
+# This chapter builds **multi-head attention**, the form of attention that transformers use, in eight lines, gives it as
+# a PyTorch module ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). It takes
 # about 25 minutes to read, and 45 more for the exercises.
@@ -245,17 +245,17 @@ plt.show()
 # ### What $W_O$ joins
 #
 # Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. ($W_V$ could be $(D, D)$ for
-# each head instead, but that is $H D^2$ numbers and not $2 D^2$.) $W_O$ decides where each head writes, and whether two
-# heads write into the same numbers, which lets them work together. Take the dog and the man again, and look at one
-# column of $W_O$. Let it compute the number *dog bites* minus *dog is bitten*: the first entry of head 1 minus the
-# first of head 2.
+# each head instead, but that is $H D^2$ numbers, where $W_V$ and $W_O$ together have $2 D^2$.) $W_O$ decides where each
+# head writes, and whether two heads write into the same numbers, which lets them work together. Take the dog and the
+# man again, and look at one column of $W_O$. Let it compute the number *dog bites* minus *dog is bitten*: the first
+# entry of head 1 minus the first of head 2.
 #
 # | | head 1 | times $(1, 0)$ | head 2 | times $(-1, 0)$ | written |
 # |---|---|---|---|---|---|
 # | *dog bites man* | $(0.998,\ 0)$ | 0.998 | $(0,\ 0.998)$ | 0 | **0.998** |
 # | *man bites dog* | $(0,\ 0.998)$ | 0 | $(0.998,\ 0)$ | −0.998 | **−0.998** |
 #
-# Neither head wrote that number by itself.
+# By itself head 1 can write 0.998 or 0, and head 2 0 or $-0.998$. Their sum in one number says by its sign who bites.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2

@@ -95,7 +95,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # All entries were computed from unrounded numbers. A negative gradient asks for more. *Dog* should score higher, *man*
 # lower. And *bites* should score a little higher too, although its value is useless, because even zeros are better than
-# what *man* hands over. The three sum to 0, since the same number added to all scores would change nothing.
+# the average, which is mostly what *man* hands over. The three sum to 0, since the same number added to all scores
+# would change nothing.
 #
 # ### Back to query and keys
 #
@@ -134,11 +135,12 @@ assert abs(d_scaled.sum()) < 1e-15
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.013 and 2.669 (they were 1.414, 0
-# and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is
-# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. How much should it bring? Over a
-# small step the loss is nearly a straight line, $L(w - \eta g) \approx L(w) - \eta \, \lVert g \rVert^2$, with learning
-# rate $\eta$ and gradient $g$. Here that promises $0.113^2 + 0.018^2 = 0.013$, and 0.013 it was. (Too long a step
-# leaves the line, and the loss may rise.)
+# and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. (The score of *dog* has fallen as well,
+# because one query serves all keys; but that of *man*, whose key is twice as long, has fallen twice as far, and only
+# differences count.) The loss was 0.296; now it is $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of
+# **gradient descent**. How much should it bring? Over a small step the loss is nearly a straight line, $L(w - \eta g)
+# \approx L(w) - \eta \, \lVert g \rVert^2$, with learning rate $\eta$ and gradient $g$. Here that promises $0.113^2 +
+# 0.018^2 = 0.013$, and 0.013 it was. (Too long a step leaves the line, and the loss may rise.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scaled scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram
@@ -879,8 +881,8 @@ assert leaking < 1
 # both are zero (and their biases), both gradients are, since each has the other matrix as a factor, and they stay zero
 # for ever. Separately, two heads must not start out equal, with equal rows of $W_O$: without dropout they get equal
 # gradients and stay equal for ever, one head for the price of two. A random start is there to **break the symmetry**.
-# The folded cell trains both kinds of zeros. With both matrices at zero the loss ends at 1.62, about the best
-# achievable with an even blend and linear maps, as *Break it*, below, works out.
+# The folded cell trains both kinds of zeros. With both matrices at zero the loss ends at 1.62, near $\ln 5 = 1.61$, the
+# loss of guessing one of five digits in the note; *Break it*, below, goes on from there.
 
 # %% tags=["hide-input"]
 for zeroed in (["w_q"], ["w_q", "w_k"]):

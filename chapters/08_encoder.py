@@ -120,7 +120,8 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # %% [markdown]
 # Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's.
 # Then polarity and *affirmed*, now in one vector, are to be multiplied: for 1 and −1 the formula above is their
-# product. No matrix multiplies two of its inputs together. (The task is the classic XOR: over the four cases, the best
+# product. No matrix multiplies two of its inputs together. Nor does attention: from a single vector it returns $x W_V
+# W_O$, a linear map, since one word gets all the weight. (The task is the classic XOR: over the four cases, the best
 # linear map from (polarity, affirmed, 1) to the tone predicts 0 each time.) On the left below, no straight line has
 # praise on one side and blame on the other; the cases are not **linearly separable**. On the right are the same four,
 # drawn by the two parts of the absolute value, and one line is enough.
@@ -239,9 +240,9 @@ for n, depth in enumerate(DEPTHS):
 #
 # $$x \leftarrow x + \operatorname{Attention}(x) .$$
 #
-# On the way back, a change of $x$ changes this sum in two ways, and the derivative is
-# $I + \operatorname{Attention}'(x)$. Through the $I$ a gradient reaches the layer below without passing through
-# attention, and nothing can make it vanish along this path (it may still explode, as we shall see). [He and others
+# On the way back, a change of $x$ changes this sum in two ways, and the derivative is $I +
+# \operatorname{Attention}'(x)$. Through the $I$ a gradient reaches the layer below without passing through attention,
+# so along this path it does not vanish (it may still explode, as we shall see). [He and others
 # (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them deeper networks
 # had trained worse than shallow ones (the **degradation problem**).
 #
@@ -272,8 +273,8 @@ assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shr
 #
 # Mean $\mu$ and variance $\sigma^2$ are those of the one vector, over its $D$ entries. A small $\epsilon$ guards
 # against dividing by 0. The vectors $\gamma$ and $\beta$, of width $D$, are trained and start at 1 and 0. They let one
-# entry matter more than the others. But they are the same for all tokens. So what a norm takes away for good is mean
-# and length; the direction stays. Many newer models skip the mean and $\beta$, and divide by the root of the mean
+# entry matter more than the others. But they are the same for all tokens. So what a norm takes away for good is the
+# mean, and the length of what remains. Many newer models skip the mean and $\beta$, and divide by the root of the mean
 # square alone: **RMSNorm** ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)).
 
 
@@ -435,7 +436,7 @@ assert np.allclose(line["pre-norm"], 1) and 0.001 < line["post-norm"][-1] < 0.00
 # any depth. With post-norm each norm takes its part, and after 24 layers about a thousandth is left: the rest of what
 # reaches the words has come through the attentions, and so depends on how those are scaled.
 #
-# So much for stacks before training. All this favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will
+# So much for stacks before training. This favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will
 # twelve layers that learn, below; most deep models of today are pre-norm. The price: the larger the stream, the less a
 # late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and others,
 # 2020](https://arxiv.org/abs/2004.08249)). It helps in either order to begin training with sublayers that add little;
@@ -970,8 +971,8 @@ for name, rows in deep.items():
 # Only pre-norm, with nearly every digit right at four of the eight learning rates. Post-norm is stuck near a quarter at
 # best, in these 600 steps, of which the first 50 raise the learning rate slowly (a *warm-up*, see below). Without norms
 # next to nothing is learned, and at the higher learning rates the loss overflows. Without the residual connections a
-# fifth is right at best. Three layers could spare the norms. Twelve cannot, and it matters where the norms are: a small
-# model is no test of what a deep one needs.
+# fifth is right at best. Three layers could spare the norms. Twelve, on this task and in 600 steps, could not, and it
+# matters where the norms are: a small model is no test of what a deep one needs.
 
 # %% tags=["proof"]
 for name, rows in deep.items():

@@ -438,8 +438,8 @@ class TransformerConfig(LayerConfig):
 # learns wherever its token is scored, and not only where it is given.)
 #
 # The model has two methods, because the two halves run at different times when it writes: `encode` once, `decode` again
-# for every word. Each makes the masks that it needs from the tokens. The code is folded here, as it is what you would
-# expect; [at the end](#all-of-it-on-one-screen) the same model stands in full, without its checks.
+# for every word. Each makes the masks that it needs from the tokens. Its code is folded here; [at the
+# end](#all-of-it-on-one-screen) the same model stands in full, without its checks.
 
 
 # %% tags=["hide-input", "export"] module="transformer"
@@ -1202,8 +1202,8 @@ for name, make in variants.items():
 #
 # - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at
 #   best.
-# - *Turned around*, which is what you get if you mix up the convention of `nn.MultiheadAttention` with ours: it shows
-#   *only* the future, and while writing the newest word sees nothing.
+# - *Turned around*, which is what you get if you mix up our convention with that of `nn.MultiheadAttention`, where True
+#   means *may not*: it shows *only* the future, and while writing the newest word sees nothing.
 # - *Scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. With *weights
 #   times mask* the future still counts in the softmax's denominator. What the remaining weights lack to 1 is the
 #   future's share. The model learns to read the next word from it; when it writes, there is none.
@@ -1218,7 +1218,8 @@ for name, make in variants.items():
 # |---|---|---|
 # | *forced*, on held-out data | overfitting (if it is low); a mask in training only | the others: they are perfect here, or nearly |
 # | the leak test, in both modes | five of the six | a mask that hides too much, targets that are not shifted |
-# | a reference with the same parameters, such as `nn.Transformer` | all six | what lies outside the model |
+# | a reference with the same parameters, such as `nn.Transformer`, in both modes | all six | what lies outside the
+# model |
 # | one pair of input and target, printed | targets that are not shifted | |
 # | the first steps of writing, printed | another first token than in training, padding between what is given and what is written | |
 

@@ -439,13 +439,13 @@ for row in captions["sizes"]:
 # and tokens that occur often enough to be learnt.
 #
 # Only a trained model can tell which side wins. To compare models with different tokenizers, take **bits per byte**,
-# the summed loss in nats divided by $\ln 2$ and by the bytes of the text. (A loss per token divides by another number
-# of tokens for each, and a longer token says more, so it may cost more.) We have trained small models that predict the
-# next token ([chapter 18](18_gpt.ipynb); two layers of width 128) on whole captions of both languages. All read each
-# caption once, 64 of them a step. Each model has a learning rate of its own, the best on the validation captions, and
-# three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000 captions that no model has read, their
-# ends included. Each token has a row in the embedding table, so a larger vocabulary also has more parameters; one more
-# model has a small vocabulary, and wider layers instead.
+# the summed loss in nats (the unit of the natural logarithm) divided by $\ln 2$ and by the bytes of the text. (A loss
+# per token divides by another number of tokens for each, and a longer token says more, so it may cost more.) We have
+# trained small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128) on whole
+# captions of both languages. All read each caption once, 64 of them a step. Each model has a learning rate of its own,
+# the best on the validation captions, and three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000
+# captions that no model has read, their ends included. Each token has a row in the embedding table, so a larger
+# vocabulary also has more parameters; one more model has a small vocabulary, and wider layers instead.
 #
 # **Predict first.** At which size is the loss lowest?
 
@@ -465,11 +465,12 @@ for chosen in trials["models"]:
     )
 
 # %% [markdown]
-# The largest that we tried, though 95 of 100 of its learnt tokens are rare: the count of rare tokens would have misled
-# us. Perhaps a rare token costs little because it is rare, and a frequent word that is one token needs no spelling;
-# that has not been tested. Spent on width instead, as many parameters gain a quarter as much over the model of 2,000,
-# and take about as long. For the time is the price: three times that of 2,000, since the output layer computes a logit
-# for every token. (300 tokens cost time as well, because texts are longer.)
+# The fewest bits are those of the largest vocabulary that we tried, though 95 of 100 of its learnt tokens are rare: the
+# count of rare tokens would have misled us. Perhaps a rare token costs little because it is rare, and a frequent word
+# that is one token needs no spelling; that has not been tested. Is it only that the model is larger? A model of 2,000
+# tokens that is made wider until it has as many parameters gains a quarter as much, and takes about as long. The price
+# is time: three times that of 2,000, since the output layer computes a logit for every token. (A vocabulary of 300
+# costs time as well, because its texts are longer.)
 #
 # And what does this not show? Where the best size lies, since 16,000 is the last; and whether in equal time the small
 # vocabularies would catch up by reading the captions several times. In translation, [Sennrich and Zhang
@@ -680,10 +681,10 @@ quiz.one_choice(
 # 11 leaves it out, or else it would be the easiest token of all, and the mean loss would fall with every bit of
 # padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
 # But padding is computed like any other token. In a batch of mixed lengths much of the work is padding. So sort
-# sentences by length first, a pair by the longer of its two sides, which is called **bucketing**, and start a new batch
-# when the next sentence would push the tokens, padding included, over a limit. Then short sentences come in large
-# batches and long ones in small batches, and nearly all steps have about the same number of tokens. The price is that a
-# batch is no longer a random sample of all lengths.
+# sentences by length first, source and target together by the longer of the two, which is called **bucketing**, and
+# start a new batch when the next sentence would push the tokens, padding included, over a limit. Then short sentences
+# come in large batches and long ones in small batches, and nearly all steps have about the same number of tokens. The
+# price is that a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch

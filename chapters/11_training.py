@@ -321,8 +321,8 @@ quiz.number(
 # Warm-up guards the beginning. **Gradient clipping** guards the rest. Take all gradients of the model as one long
 # vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$
 # of norm 5 becomes $(0.6, 0.8)$. The direction stays. Adam divides out only the size of a typical gradient. The square
-# of a huge one loses only 2 percent a step, so it outweighs the others in $v$ for hundreds of steps, in which its
-# parameter hardly moves.
+# of a huge one loses only 2 percent a step: one that was a hundred times the others outweighs their squares in $v$ for
+# some 250 steps, in which its parameter hardly moves.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
 # asking for it. The older way is **L2 regularisation**: with $\theta$ for all parameters and $\lambda$ for the
@@ -886,8 +886,8 @@ plt.show()
 # of right answers is the same with and without it. In the paper it helped translation, where several words may be
 # right; a number has one name.
 #
-# So here the learning rate and a schedule that fits the run matter most, and the rest costs time. This easy task cannot
-# tell more.
+# So here the learning rate and a schedule that fits the run matter most, and the rest makes little difference. This
+# easy task cannot tell more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of whole numbers right over 600 steps, three runs a schedule. The linear ones reach the top by step 300 and stay there. One over the root reaches it as soon, but keeps dropping by some percent. With the paper's schedule the curves have only begun to rise at step 400 and end between 66 and 87 percent."}}
 figure, axes = plt.subplots(figsize=(6.4, 3.2))

@@ -688,13 +688,13 @@ quiz.number(
 # ### Why one sentence is slow
 #
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
-# loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of
-# $2B / 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where an H100, by its data
-# sheet, needs 20 to stay busy. (In 16 bits it is one, and needs 300.) So decoding one sentence is **memory-bound**
-# ([chapter 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the
-# memory's bandwidth. More sentences share the parameters. But each has a cache of its own, which nobody shares, and
-# with many or long texts it is the caches that take longest to read. A prefill has many tokens, and is limited by
-# arithmetic.
+# loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of $2B /
+# 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where an H100, by its data sheet,
+# needs 20 to stay busy, so 40 sentences. (In 16 bits one sentence has an intensity of 1, and the H100 needs 300.) So
+# decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits
+# for the parameters, that is, for the memory's bandwidth. More sentences share the parameters. But each has a cache of
+# its own, which nobody shares, and with many or long texts it is the caches that take longest to read. A prefill of
+# many tokens is limited by arithmetic.
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -712,8 +712,8 @@ assert cost[64] < cost[1] / 4
 
 # %% [markdown]
 # This is the paper's base size on a processor. For 64 times as many sentences a step takes a few times as long, and not
-# 64 times, since the parameters are loaded once. It is not flat, because from some number of sentences on the
-# arithmetic takes longer than the loading.
+# 64 times, since the parameters are loaded once. It is not flat: every sentence adds about a millisecond of its own,
+# for its arithmetic and its cache.
 #
 # ### Several tokens for the price of one
 #
@@ -721,13 +721,14 @@ assert cost[64] < cost[1] / 4
 # for a single sentence. A small **draft model** writes a few tokens ahead, and the large one checks them all in one
 # pass, with the rectangular mask from above. Where decoding is memory-bound, that pass takes hardly longer than one for
 # a single token, because the parameters are loaded once in either case. With greedy decoding, tokens are accepted as
-# long as each is the large model's likeliest, and the first that is not is replaced by the large model's own, so that,
-# rounding aside, the text is exactly what the large model would have written alone. With sampling, a token $x$ that the
-# draft model has drawn is accepted with probability $\min(1, p(x) / q(x))$, with $q$ the draft model's probability and
-# $p$ the large one's. The first that is refused is replaced by a draw in proportion to $\max(0, p(x) - q(x))$, and the
-# rest are discarded. Then each token is distributed as if the large model had drawn it: $x$ is drawn *and* accepted
-# with probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$, and the replacement supplies the rest of $p(x)$. For
-# three tokens:
+# long as each is the large model's likeliest, and the first that is not is replaced by the large model's own (and what
+# the cache kept of the rest is dropped), so that, rounding aside, the text is exactly what the large model would have
+# written alone. With sampling, a token $x$ that the draft model has drawn is accepted with probability $\min(1, p(x) /
+# q(x))$, with $q$ the draft model's probability and $p$ the large one's. The first that is refused is replaced by a
+# draw in proportion to $\max(0, p(x) - q(x))$, and the rest are discarded. Then each token is distributed as if the
+# large model had drawn it: $x$ is drawn *and* accepted with probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$,
+# and the replacement supplies what is missing: a token is refused with probability $\sum_x \max(0, p(x) - q(x))$, and
+# then $x$ is drawn with its share of just that sum. For three tokens:
 
 # %% tags=["hide-input", "nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
@@ -796,9 +797,10 @@ assert np.allclose(
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
 # more than half of the sources it was, by plain sums, the *empty* sentence: the model has a **length bias**, and gives
-# short texts more than they deserve. Missing the likeliest sentence is a **search error**, and giving a bad one the
-# highest score is a **model error**. In such a translator the first hides the second, and a better search can make
-# worse translations, which is known as the *beam search curse*.
+# short texts more than they deserve. (The empty one costs a single factor, that of ending at once; a sentence of twenty
+# words costs twenty, and shares its probability with all that say the same.) Missing the likeliest sentence is a
+# **search error**, and giving a bad one the highest score is a **model error**. In such a translator the first hides
+# the second, and a better search can make worse translations, which is known as the *beam search curse*.
 #
 # ## A model that has learnt a little
 #

@@ -1,0 +1,168 @@
+// A page's translator: turns each <figure class="translator"> into a form, and shows what engine.js computes for it.
+// Models are in `translators`, by name, and in a figure's own <script type="application/json">.
+(() => {
+  const LONGEST = 60;
+  const PAUSE = 150; // milliseconds between words that the reader has asked to see appear
+
+  const make = (name, properties = {}, ...children) => {
+    const element = Object.assign(document.createElement(name), properties);
+    element.append(...children);
+    return element;
+  };
+  const wait = (time) => new Promise((done) => setTimeout(done, time));
+  const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const number = (value) => value.toFixed(2).replace("-", "−");
+  // a token as people can read it: its space as a dot below the line, the special ones by name
+  const shown = (tokenizer, token) => {
+    if (token < tokenizer.specials) return ["pad", "begin", "end"][token];
+    return detokenize(tokenizer, [token]).replace(/^ /, "") || "␣";
+  };
+
+  function choices(legend, name, options) {
+    const labels = options.map(([value, text], n) =>
+      make("label", {}, make("input", { type: "radio", name, value, defaultChecked: n === 0 }), text),
+    );
+    return make("fieldset", { className: "translator-choices" }, make("legend", { textContent: legend }), ...labels);
+  }
+
+  function bring(figure, index) {
+    const own = figure.querySelector("script[type='application/json']");
+    const files = { ...(own ? JSON.parse(own.textContent) : {}), ...globalThis.translators };
+    const names = Object.keys(files);
+    if (!names.length) return;
+    const loaded = {};
+    const model = () => (loaded[names[picked.selectedIndex]] ??= load(files[names[picked.selectedIndex]]));
+
+    const picked = make("select", {}, ...names.map((name) => make("option", { textContent: name })));
+    const which = make("label", { hidden: names.length < 2 }, "model ", picked);
+    const text = make("input", { type: "text", maxLength: 300, autocomplete: "off", spellcheck: false });
+    const written = make("label", { className: "translator-text" }, "your sentence ", text);
+    const go = make("button", { type: "submit", textContent: "Translate" });
+    const search = choices("search", `search-${index}`, [
+      ["greedy", "greedy"],
+      ["beam", "beam of 4"],
+    ]);
+    const layer = make("select");
+    const head = make("select");
+    const look = make("p", { className: "translator-look" });
+    look.append(make("label", {}, "layer ", layer), make("label", {}, "head ", head));
+    const sources = make("ol", { className: "translator-tokens", ariaLabel: "tokens of the sentence, and their weights" });
+    const targets = make("fieldset", { className: "translator-tokens" });
+    const said = make("output", { ariaLive: "polite" });
+    const speed = make("p", { className: "translator-speed" });
+    const form = make("form", {}, which, written, go, search, look, sources, targets, said, speed);
+    const caption = figure.querySelector("figcaption");
+    text.value = figure.dataset.sentence ?? "";
+    figure.replaceChildren(...(own ? [own] : []), form, ...(caption ? [caption] : []));
+
+    let steps = []; // what is written: tokens, where they have looked, their probabilities
+    let tokens = []; // of the sentence
+    let chosen = 0; // of what is written
+    let run = 0; // the newest; older ones stop
+
+    function offer() {
+      const { config } = model();
+      const options = (count, first) => [
+        ...(first ? [make("option", { value: -1, textContent: first })] : []),
+        ...Array.from({ length: count }, (_, n) => make("option", { value: n, textContent: n + 1 })),
+      ];
+      layer.replaceChildren(...options(config.num_decoder_layers));
+      layer.selectedIndex = config.num_decoder_layers - 1;
+      head.replaceChildren(...options(config.num_heads, "mean of all"));
+    }
+
+    // The weights with which the chosen word was predicted.
+    function weights() {
+      const heads = steps[chosen]?.looks[layer.value] ?? [];
+      if (head.value >= 0) return heads[head.value] ?? [];
+      return tokens.map((_, s) => heads.reduce((sum, row) => sum + row[s], 0) / heads.length);
+    }
+
+    function draw() {
+      const { source, target } = model();
+      const row = weights();
+      sources.replaceChildren(
+        ...tokens.map((token, s) => {
+          const mark = make("span", { textContent: shown(source, token) });
+          const item = make("li", {}, mark, make("small", { textContent: row.length ? number(row[s]) : "" }));
+          item.style.setProperty("--weight", row[s] ?? 0);
+          return item;
+        }),
+      );
+      const kept = targets.querySelectorAll("label");
+      steps.forEach(({ token, probability }, t) => {
+        const radio = kept[t]?.querySelector("input") ?? make("input", { type: "radio", name: `token-${index}`, value: t });
+        radio.checked = t === chosen;
+        const mark = make("span", { textContent: shown(target, token) });
+        const label = kept[t] ?? make("label");
+        label.replaceChildren(radio, mark, make("small", { textContent: number(probability) }));
+        if (!kept[t]) targets.append(label);
+      });
+      for (const label of [...kept].slice(steps.length)) label.remove();
+      if (!targets.querySelector("legend")) {
+        targets.prepend(make("legend", { textContent: "translation, with the probability of each token" }));
+      }
+      if (!row.length) return;
+      const best = [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, 3);
+      const listed = best.map((s) => `${shown(source, tokens[s])} ${number(row[s])}`).join(", ");
+      said.textContent = `${shown(target, steps[chosen].token)}: looked most at ${listed}.`;
+    }
+
+    async function translate(slowly) {
+      const mine = ++run;
+      const now = model();
+      const limit = now.config.max_length;
+      tokens = text.value.trim() ? tokenize(now.source, " " + text.value.trim()) : [];
+      steps = [];
+      said.textContent = speed.textContent = "";
+      if (tokens.length > limit) speed.textContent = `${tokens.length} tokens are more than the ${limit} this model can read.`;
+      if (!tokens.length || tokens.length > limit) return draw();
+      const longest = Math.min(LONGEST, limit);
+      const start = performance.now();
+      let computing = 0;
+      if (form.elements[`search-${index}`].value === "beam") {
+        steps = beamSearch(now, tokens, longest).written;
+        computing = performance.now() - start;
+      } else {
+        const words = greedy(now, tokens, longest);
+        for (;;) {
+          const before = performance.now();
+          const { value, done } = words.next();
+          computing += performance.now() - before;
+          if (done) break;
+          steps.push(value);
+          if (slowly && !still()) {
+            chosen = steps.length - 1;
+            draw();
+            await wait(PAUSE);
+          } else if (performance.now() - start > 50 * steps.length) await wait(0);
+          if (mine !== run) return;
+        }
+      }
+      chosen = Math.min(chosen, steps.length - 1);
+      draw();
+      const pace = Math.round((1000 * steps.length) / Math.max(computing, 0.1));
+      speed.textContent = `${steps.length} tokens in ${Math.round(computing)} ms: ${pace} a second`;
+    }
+
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      translate(true);
+    });
+    text.addEventListener("input", () => translate(false));
+    search.addEventListener("change", () => translate(false));
+    targets.addEventListener("change", (event) => {
+      chosen = Number(event.target.value);
+      draw();
+    });
+    look.addEventListener("change", draw);
+    picked.addEventListener("change", () => {
+      offer();
+      translate(false);
+    });
+    offer();
+    translate(false);
+  }
+
+  document.querySelectorAll("figure.translator").forEach(bring);
+})();
