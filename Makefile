@@ -37,8 +37,11 @@ $(VENV)/installed: requirements.txt weights.txt pyproject.toml
 	$(RUN) pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@rm $(VENV)/installing && touch $@
 
-book: venv ## weave what is stale and render the book
+book: venv ## weave what is stale and render the book; LIVE=1 lets Part I run in its pages (needs npm)
 	@$(RUN) literate.render --check || $(MAKE) --silent rendered
+ifdef LIVE
+	@$(RUN) literate.live
+endif
 	@echo "The book is in $(CURDIR)/$(PAGE)"
 	@echo "Open that file in a browser, or run: make serve"
 

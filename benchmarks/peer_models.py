@@ -12,8 +12,10 @@ from transformers import BertModel, GenerationConfig, LogitsProcessorList, Maria
 from transformers.utils import logging
 
 from dotformer.attention import MultiHeadAttention
-from dotformer.generation import KVCache
+from dotformer.export import write_onnx
 from dotformer.pretrained import minilm_files
+from dotformer.support.decoding import Decoding
+from dotformer.support.onnx_files import OnnxGraph
 from dotformer.transformer import Transformer
 
 PAD, BEGIN, END = 0, 1, 2
@@ -260,21 +262,33 @@ class Ends:
         return torch.where((lengths < place)[:, None], self.last, logits) if self.early else logits
 
 
-class Ending(KVCache):
-    """Sentences that a transformer is writing, until they end by a rule."""
+class Ending:
+    """Sentences that are being written, until they end by a rule."""
 
-    def __init__(self, model: Transformer, source: Tensor, ends: Ends) -> None:
-        super().__init__(model, source)
-        self.ends, self.lengths = ends, ends.lengths
+    def __init__(self, state: Decoding, ends: Ends) -> None:
+        self.state, self.ends, self.lengths, self.length = state, ends, ends.lengths, 0
+        self.special_ids = state.special_ids
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.state)
 
     def step(self, tokens: Tensor) -> Tensor:
         """As `KVCache.step`."""
-        return self.ends(super().step(tokens) + self.ends.bias, self.length, self.lengths)
+        self.length += 1
+        return self.ends(self.state.step(tokens) + self.ends.bias, self.length, self.lengths)
 
     def select(self, rows: Tensor) -> None:
         """As `KVCache.select`."""
-        super().select(rows)
+        self.state.select(rows)
         self.lengths = self.lengths[rows.to(self.lengths.device)]
+
+
+def onnx_graphs(model: Transformer) -> list[OnnxGraph]:
+    """The two graphs of a model, run by ONNX Runtime."""
+    with TemporaryDirectory() as folder:
+        write_onnx(model, folder)
+        return [OnnxGraph(f"{folder}/{name}.onnx") for name in ("encode", "step")]
 
 
 def products_alone(ours: Transformer, rows: int, steps: int) -> Callable[[], None]:

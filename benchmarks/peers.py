@@ -23,6 +23,7 @@ from benchmarks.peer_models import (
     Marian,
     TorchTransformer,
     bert,
+    onnx_graphs,
     parameters,
     products_alone,
     torch_attention,
@@ -32,9 +33,11 @@ from benchmarks.results import save
 from benchmarks.timing import difference, in_turns, summary
 from dotformer.attention import MultiHeadAttention
 from dotformer.decoder import causal_mask
-from dotformer.generation import beam_search, greedy
+from dotformer.export import OnnxCache
+from dotformer.generation import KVCache, beam_search, greedy
 from dotformer.pretrained import load_minilm
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq
+from dotformer.support.decoding import Decoding
 from dotformer.training import Trainer, TrainingConfig, cross_entropy
 from dotformer.transformer import Transformer, TransformerConfig
 
@@ -163,13 +166,19 @@ def generation(size: tuple[int, ...], device: torch.device, **budget: Any) -> Me
     source = sentences(batch, length, vocab_size, device)
     ends = Ends((source != 0).sum(dim=1), vocab_size, bool(early))
 
-    def write() -> list[list[int]]:
-        state, longest = Ending(ours, source, ends), length + early
+    def write(begun: Callable[[], Decoding]) -> list[list[int]]:
+        state, longest = Ending(begun(), ends), length + early
         if beam == 1:
             return greedy(state, longest)
         return [best[0].tokens for best in beam_search(state, longest, beam)]
 
-    contenders = {"dotformer": write, "transformers": lambda: theirs.write(source, ends, beam)}
+    contenders = {
+        "dotformer": partial(write, lambda: KVCache(ours, source)),
+        "transformers": lambda: theirs.write(source, ends, beam),
+    }
+    if device.type == "cpu":
+        graphs = onnx_graphs(ours)
+        contenders["dotformer, ONNX Runtime"] = partial(write, lambda: OnnxCache(*graphs, source))
     counts = {"dotformer": parameters(ours), "transformers": parameters(theirs)}
     if device.type == "cpu" and not early:  # there is no telling it when to end
         with suppress(ImportError):

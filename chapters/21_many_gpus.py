@@ -1374,5 +1374,5 @@ verdict
 # (2020)](https://arxiv.org/abs/2006.15704), [Zhao and others (2023)](https://arxiv.org/abs/2304.11277). The ring:
 # [Patarasuk and Yuan (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002).
 #
-# **Next.** That is the book's road so far. What comes next is listed on the [front
-# page](../index.md#what-you-will-build).
+# **Next.** The model is trained, on as many devices as it takes. [Chapter 22](22_in_the_browser.ipynb) takes it out of
+# Python, into a page that anybody can open.

@@ -5,11 +5,13 @@ function of theirs. The context has what the language has and nothing of a brows
 """
 
 import atexit
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from IPython import get_ipython
-from py_mini_racer import JSUndefined, MiniRacer
+from py_mini_racer import MiniRacer
 
 
 @cache
@@ -20,10 +22,13 @@ def context() -> MiniRacer:
     return started
 
 
-def run(code: str, line: str = "") -> None:
+CELLS: list[str] = []  # what the notebook's cells have defined, in order
+
+
+def run(code: str) -> None:
     """Execute code; print its value, if it has one. An error is JavaScript's, with its message."""
     value = context().eval(code)
-    if value is not JSUndefined and not callable(value):
+    if isinstance(value, bool | int | float | str):
         print(value)
 
 
@@ -35,5 +40,28 @@ def call(function: str, *arguments: Any) -> Any:
     return context().call(function, *arguments)
 
 
+@contextmanager
+def changed(line: str, other: str, more: str = "") -> Iterator[MiniRacer]:
+    """A context of its own in which all cells have run, one of their lines being another; ended with the context.
+
+    Raises ValueError unless the line is there once.
+    """
+    code = "\n".join(CELLS)
+    if code.count(line) != 1:
+        raise ValueError(f"{line!r} is there {code.count(line)} times")
+    engine = MiniRacer()
+    try:
+        engine.eval(code.replace(line, other) + more)
+        yield engine
+    finally:
+        engine.close()
+
+
+def cell(line: str, code: str) -> None:
+    """A cell of the notebook."""
+    run(code)
+    CELLS.append(code)
+
+
 if shell := get_ipython():
-    shell.register_magic_function(lambda line, cell: run(cell, line), "cell", "js")
+    shell.register_magic_function(cell, "cell", "js")

@@ -23,7 +23,8 @@ import sys
 if "google.colab" in sys.modules:
     import subprocess
 
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "dotformer[weights] @ git+{url}"], check=True)"""
+    package = "dotformer[serving,weights] @ git+{url}"
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package], check=True)"""
 
 Outputs = list[tuple[int | None, list[NotebookNode]]]  # of each code cell: its execution count and its outputs
 

@@ -49,8 +49,9 @@ def render(project: Project, build: Sequence[str | Path] = BUILD) -> bool:
 def made_from(project: Project) -> str:
     """A hash over all files that the pages are made from; hidden ones, and what Python compiles, do not count."""
     total = hashlib.sha256()
-    for part in PARTS:
-        for path in sorted([project.root / part, *(project.root / part).rglob("*")]):
+    readers = sorted(project.root.glob("runs/*/page"))  # models that the reader has written for a page
+    for part in (*(project.root / part for part in PARTS), *readers):
+        for path in sorted([part, *part.rglob("*")]):
             name = project.relative(path)
             if path.is_file() and not re.search(r"(^|/)(\.|__pycache__/)", name):
                 total.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())

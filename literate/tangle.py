@@ -91,7 +91,7 @@ def _scripts(book: Book, chosen: Sequence[Chapter]) -> dict[Path, str]:
     for chapter in chosen:
         for cell in chapter.code_cells:
             if cell.module and cell.is_javascript:
-                path = book.project.root / "book" / "_static" / f"{cell.module}.js"
+                path = book.project.package / "page" / f"{cell.module}.js"
                 header = f"// Tangled from {chapter.path.as_posix()}: edit the chapter, then `make tangle`."
                 scripts.setdefault(path, [header]).append(cell.source.removeprefix(JAVASCRIPT).strip("\n"))
     return {path: "\n\n".join(parts) + "\n" for path, parts in scripts.items()}

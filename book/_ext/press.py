@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import gc
+import hashlib
 import inspect
+import re
+import shutil
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
@@ -72,6 +76,48 @@ def list_sources(
     context["body"] = context.get("body", "").replace('role="doc-biblioentry"', 'role="listitem"')
 
 
+def add_translator(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document
+) -> None:
+    """Give a page with a translator its scripts, and the models that the reader has trained and written for a page."""
+    if '<figure class="translator"' not in context.get("body", ""):
+        return
+    app.add_css_file("translator.css")
+    app.add_js_file("engine.js", loading_method="defer")
+    for model in sorted(Path(app.srcdir).glob("runs/*/page/model.js")):
+        name = f"translators/{model.parents[1].name}.js"
+        copy = Path(app.outdir, "_static", name)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(model, copy)
+        app.add_js_file(name, loading_method="defer")
+    app.add_js_file("translator.js", loading_method="defer")
+
+
+def scripts_as_files(app: Sphinx, exception: Exception | None) -> None:
+    """Turn each script that stands in a page into a file, and the one handler into a listener of press.js.
+
+    A host can then forbid scripts in pages (the README names the policy). What is no script, such as JSON, stays.
+    """
+    if exception or app.builder.name != "html":
+        return
+    root = Path(app.outdir)
+    folder = root / "_static" / "inline"
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def moved(found: re.Match[str]) -> str:
+        attributes, script = found.groups()
+        if "src=" in attributes or "type=" in attributes:
+            return found[0]
+        name = f"{hashlib.sha256(script.encode()).hexdigest()[:16]}.js"
+        (folder / name).write_text(script, encoding="utf-8")
+        return f'<script{attributes} src="{up}_static/inline/{name}"></script>'
+
+    for page in sorted(root.rglob("*.html")):
+        up = "../" * (len(page.relative_to(root).parts) - 1)
+        text = page.read_text(encoding="utf-8").replace('onclick="window.print()"', "data-print")
+        page.write_text(re.sub(r"<script\b([^>]*)>(.*?)</script>", moved, text, flags=re.DOTALL), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx, and document the package that lies beside the book rather than one installed elsewhere."""
     sys.path.insert(0, str(app.srcdir))
@@ -84,4 +130,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-signature", write_signature)
     app.connect("autodoc-process-docstring", drop_origin)
     app.connect("html-page-context", list_sources)
+    app.connect("html-page-context", add_translator)
+    app.connect("build-finished", scripts_as_files)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

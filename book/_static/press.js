@@ -31,6 +31,9 @@
     waiting = setTimeout(mark, 100);
   };
 
+  for (const button of document.querySelectorAll("[data-print]")) {
+    button.addEventListener("click", () => window.print());
+  }
   window.addEventListener("resize", markSoon);
   window.addEventListener("load", () => (window.MathJax?.startup?.promise ?? Promise.resolve()).then(mark));
   document.addEventListener("toggle", markSoon, true);

@@ -1,4 +1,4 @@
-"""The commands train, translate, evaluate, write, search and chat."""
+"""The commands train, translate, evaluate, write, search, chat and export."""
 
 import argparse
 import csv
@@ -21,6 +21,7 @@ from dotformer.command_line.runs import Run, write_json
 from dotformer.data.corpora import Pair
 from dotformer.devices import FastTrainer, prefetch, prepare_layers
 from dotformer.distributed import DistributedTrainer, evaluate_together
+from dotformer.export import page_model, write_onnx
 from dotformer.generation import filter_logits, generate
 from dotformer.gpt import GPT
 from dotformer.modern import ModernCache, load_smollm2
@@ -31,10 +32,12 @@ from dotformer.support.chat import Chat
 from dotformer.support.checkpoints import RunFolder
 from dotformer.support.memory import memory_advice
 from dotformer.support.modes import matmul_precision
+from dotformer.support.pages import write_page
 from dotformer.support.processes import barrier, process_group, rank, world_size
 from dotformer.support.progress import Batch
 from dotformer.support.texts import passages
 from dotformer.training import cross_entropy, evaluate, pair_batches
+from dotformer.transformer import Transformer
 from dotformer.translation import bleu, chrf, exact_match
 
 SHOWN = 10  # translations that --save keeps
@@ -303,6 +306,24 @@ def search_command(args: argparse.Namespace) -> None:
         print(f"{score:5.2f}  line {line}: {text}")
 
 
+def export_command(args: argparse.Namespace) -> None:
+    """Write a trained model as a page that translates, or as graphs for servers."""
+    translator = Run.load(args.folder).trained("cpu")
+    output = args.output or args.folder / args.to
+    model, name = translator.model.eval(), args.folder.resolve().name
+    if args.to == "page":
+        write_page(output, name, page_model(translator))
+        print(f"{output / 'index.html'} translates; so does chapter 22, after the next `make book`")
+        return
+    if type(model) is not Transformer:
+        raise ValueError(f"graphs are written of a Transformer only, and this model is a {type(model).__name__}")
+    output.mkdir(parents=True, exist_ok=True)
+    write_onnx(model, output)
+    translator.source.save(output / "source.json")
+    translator.target.save(output / "target.json")
+    print(f"encode.onnx, step.onnx and both tokenizers are in {output}")
+
+
 class Parser(argparse.ArgumentParser):
     """Its errors are one line."""
 
@@ -358,13 +379,14 @@ def parser() -> Parser:
     top = Parser(prog="python -m dotformer", description="Train a transformer, and translate with it.", epilog=begin)
     commands = top.add_subparsers(title="commands", metavar="COMMAND")
 
-    def command(run: Callable[[argparse.Namespace], None], short: str, more: str) -> Parser:
+    def command(run: Callable[[argparse.Namespace], None], short: str, more: str, device: bool = True) -> Parser:
         raw = argparse.RawDescriptionHelpFormatter
         name = run.__name__.partition("_")[0]
         made = commands.add_parser(name, help=short, description=f"{short}.", epilog=more, formatter_class=raw)
         made.set_defaults(run=run)
-        made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="where to compute;"
-                          " auto: cuda if it is there, else mps, else cpu")  # fmt: skip
+        if device:
+            made.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="where to"
+                              " compute; auto: cuda if it is there, else mps, else cpu")  # fmt: skip
         return made
 
     made = command(train_command, "Train a model as a configuration says, or go on", CONFIG_HELP)
@@ -403,6 +425,12 @@ def parser() -> Parser:
     draws(made, temperature_default=0.0)
     made.add_argument("--length", type=best, default=400, metavar="N", help="at most so many tokens an answer"
                       " (default: 400)")  # fmt: skip
+    made = command(export_command, "Write a trained transformer for a page, or for servers", "Example:\n  "
+                   "python -m dotformer export runs/grammar --to page", device=False)  # fmt: skip
+    made.add_argument("folder", type=Path, metavar="FOLDER", help="where train has kept the model")
+    kinds = "page: a folder whose index.html translates without a server; onnx: two graphs, as chapter 22 has them"
+    made.add_argument("--to", choices=("page", "onnx"), required=True, help=kinds)
+    made.add_argument("--output", type=Path, metavar="FOLDER", help="where to (default: page or onnx in FOLDER)")
     return top
 
 
@@ -431,7 +459,7 @@ def main(arguments: list[str] | None = None) -> int:
         code, message = 130, "stopped" + "; the same command goes on from the last checkpoint" * ("config" in args)
     except BrokenPipeError:
         code = 141  # as if killed by SIGPIPE, like every filter
-    except (OSError, ValueError, FloatingPointError, MemoryError, RuntimeError) as error:
+    except (OSError, ValueError, FloatingPointError, MemoryError, ModuleNotFoundError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise  # a mistake of ours
         code, message = 1, " ".join(str(error).split()) or "not enough memory"

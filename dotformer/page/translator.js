@@ -73,8 +73,9 @@
 
     // The weights with which the chosen word was predicted.
     function weights() {
-      const heads = steps[chosen]?.looks[layer.value] ?? [];
-      if (head.value >= 0) return heads[head.value] ?? [];
+      if (!steps[chosen]) return [];
+      const heads = steps[chosen].looks[layer.value];
+      if (head.value >= 0) return heads[head.value];
       return tokens.map((_, s) => heads.reduce((sum, row) => sum + row[s], 0) / heads.length);
     }
 
@@ -91,12 +92,14 @@
       );
       const kept = targets.querySelectorAll("label");
       steps.forEach(({ token, probability }, t) => {
-        const radio = kept[t]?.querySelector("input") ?? make("input", { type: "radio", name: `token-${index}`, value: t });
+        if (!kept[t]) {
+          const radio = make("input", { type: "radio", name: `token-${index}`, value: t });
+          targets.append(make("label", {}, radio, make("span"), make("small")));
+        }
+        const [radio, mark, chance] = targets.querySelectorAll("label")[t].children;
         radio.checked = t === chosen;
-        const mark = make("span", { textContent: shown(target, token) });
-        const label = kept[t] ?? make("label");
-        label.replaceChildren(radio, mark, make("small", { textContent: number(probability) }));
-        if (!kept[t]) targets.append(label);
+        mark.textContent = shown(target, token);
+        chance.textContent = number(probability);
       });
       for (const label of [...kept].slice(steps.length)) label.remove();
       if (!targets.querySelector("legend")) {

@@ -48,6 +48,7 @@ ALLOWED_IMPORTS = {  # a folder -> what its files may import beside the standard
         "matplotlib",
         "matplotlib_inline",
         "numpy",
+        "py_mini_racer",
         "torch",
     },
     "chapters": {

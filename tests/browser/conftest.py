@@ -1,6 +1,7 @@
-"""The rendered book served on localhost, and a tab to open it in."""
+"""The rendered book served on localhost, under the policy that the README names, and a tab to open it in."""
 
 import functools
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from playwright.sync_api import Browser, Page
 
-OWN = ("http://127.0.0.1:", "http://figures.test/", "data:", "blob:")
+from tests.conftest import ROOT
+
+OWN = ("http://127.0.0.1:", "http://figures.test/", "file://", "data:", "blob:")
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -17,6 +20,15 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
     def log_message(self, *arguments) -> None:
         pass
+
+    def end_headers(self) -> None:
+        self.send_header("Content-Security-Policy", policy())
+        super().end_headers()
+
+
+def policy() -> str:
+    """The Content-Security-Policy that the README names."""
+    return re.search(r"```text\n(default-src.*?)\n```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
 
 
 @pytest.fixture(scope="session")

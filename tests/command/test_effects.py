@@ -28,8 +28,11 @@ from dotformer import devices, parsing
 from dotformer.command_line.runs import CORPORA, Run
 from dotformer.data import corpora
 from dotformer.devices import FastTrainer
+from dotformer.export import OnnxCache, page_model
+from dotformer.generation import KVCache
 from dotformer.reading import babi_scores, rouge_scores
 from dotformer.recurrent import RecurrentSeq2Seq
+from dotformer.support.onnx_files import OnnxGraph
 from dotformer.tokens import BPETokenizer
 from dotformer.training import cross_entropy
 from dotformer.transformer import Transformer
@@ -801,3 +804,40 @@ def test_search_prints_the_nearest_sentences_with_their_lines(options, call, tmp
     scores = [float(line[:5]) for line in lines]
     assert scores == sorted(scores, reverse=True) and 0.2 < scores[1] < 1
     assert options != ["--best", "50"] or " line 5: The bread is fresh." in {line[6:] for line in lines}
+
+
+def test_export_writes_a_page_and_graphs_of_the_trained_model(trained, call, tmp_path):
+    translator = Run.load(trained).trained("cpu")
+    translator.model.eval()
+    code, out, error = call("export", trained, "--to", "page", "--output", tmp_path / "page")
+    assert (code, error) == (0, "") and str(tmp_path / "page" / "index.html") in out
+    script = (tmp_path / "page" / "model.js").read_text()
+    assert json.loads(script.partition('["run"] = ')[2].strip().rstrip(";")) == json.loads(
+        json.dumps(page_model(translator))
+    )
+    code, out, error = call("export", trained, "--to", "onnx", "--output", tmp_path / "graphs")
+    assert (code, error) == (0, "")
+    files = {path.name for path in (tmp_path / "graphs").iterdir()}
+    assert files == {"encode.onnx", "step.onnx", "source.json", "target.json"}
+    graphs = [OnnxGraph(tmp_path / "graphs" / f"{name}.onnx") for name in ("encode", "step")]
+    source = torch.tensor([[5, 9, 40, 8]])
+    states = KVCache(translator.model, source), OnnxCache(*graphs, source)
+    first, second = (state.step(torch.tensor([1])) for state in states)
+    torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-4)
+    for side in ("source", "target"):
+        kept = BPETokenizer.load(tmp_path / "graphs" / f"{side}.json")
+        assert kept.merges == getattr(translator, side).merges
+
+
+def test_export_writes_into_the_runs_folder_unless_told(train, call):
+    folder = train(SMALL)
+    for kind, file in (("page", "index.html"), ("onnx", "step.onnx")):
+        assert call("export", folder, "--to", kind)[0] == 0 and (folder / kind / file).is_file()
+
+
+def test_what_a_page_or_a_graph_cannot_hold_is_refused(train, fails, tmp_path):
+    folder = train(RECURRENT)
+    for kind in ("page", "onnx"):
+        assert "and this model is a RecurrentSeq2Seq" in fails("export", folder, "--to", kind)
+        assert not (folder / kind).exists()
+    assert "--help" in fails("export", folder, code=2)

@@ -244,3 +244,35 @@ def test_a_chosen_chapter_is_tangled_alone(softmax):
     assert softmax.literate("tangle", "chapters/05_other.py") == 0
     assert (softmax.root / "dotformer/other.py").exists()
     assert not (softmax.root / "dotformer/by_hand/softmax.py").exists()
+
+
+SCRIPT = """
+# %% language="js" tags=["export"] module="engine"
+# function twice(x) {
+#   return 2 * x; // é
+# }
+
+# %% language="js"
+# twice(3)
+
+# %% language="js" tags=["hide-input", "export"] module="engine"
+# const FOUR = twice(2);
+#
+# function five() {
+#   return FOUR + 1;
+# }
+"""
+
+
+def test_cells_of_javascript_become_the_script_of_a_page(folder, capsys):
+    folder.chapter("03_softmax", SCRIPT)
+    assert folder.literate("tangle") == 0
+    assert folder.read("dotformer/page/engine.js") == (
+        "// Tangled from chapters/03_softmax.py: edit the chapter, then `make tangle`.\n\n"
+        "function twice(x) {\n  return 2 * x; // é\n}\n\n"
+        "const FOUR = twice(2);\n\nfunction five() {\n  return FOUR + 1;\n}\n"
+    )
+    assert folder.literate("tangle", "--check") == 0
+    folder.edit("dotformer/page/engine.js", "2 * x", "3 * x")
+    assert folder.literate("tangle", "--check") == 1
+    assert "dotformer/page/engine.js: not what the chapters say" in capsys.readouterr().err

@@ -1,0 +1,218 @@
+"""Tangled from chapters/22_in_the_browser.py.
+
+Never edited by hand: edit the chapter, then `make tangle`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int8
+from torch import Tensor, nn
+
+from dotformer.attention import MultiHeadAttention
+from dotformer.generation import KVAttention
+from dotformer.support.decoding import check_evaluating
+from dotformer.support.onnx_files import OnnxGraph, write_graph
+from dotformer.support.pages import bytes_as_text, check_page_model
+from dotformer.support.shapes import shapes
+from dotformer.tokens import BPETokenizer
+from dotformer.transformer import Transformer
+from dotformer.translation import Translator
+
+
+@shapes
+def quantize(
+    weight: Float[Tensor, "rows columns"],
+) -> tuple[Int8[Tensor, "rows columns"], Float[Tensor, " rows"]]:
+    """Whole numbers from -127 to 127, and for each row what to multiply them by.
+
+    Rounding moves an entry by at most half its row's scale. A row of zeros has
+    scale 0.
+
+    Defined in chapter 22, "Parameters in 8 bits".
+    """
+    scales = weight.abs().amax(dim=1) / 127
+    divisors = torch.where(scales > 0, scales, 1.0)
+    return (weight / divisors[:, None]).round().to(torch.int8), scales
+
+
+def page_model(translator: Translator) -> dict[str, Any]:
+    """All that a page needs to translate: configuration, tokenizers and tensors.
+
+    ValueError unless the model is a `Transformer` with ReLU: the page has no other.
+
+    Defined in chapter 22, "Parameters in 8 bits".
+    """
+    check_page_model(translator.model, Transformer)
+    tensors = {}
+    for name, parameter in translator.model.named_parameters():
+        if parameter.ndim == 2:
+            numbers, scales = quantize(parameter.detach().float().cpu())
+            tensors[name] = {
+                "columns": numbers.shape[1],
+                "scales": [float(f"{scale:.9g}") for scale in scales],
+                "data": bytes_as_text(numbers),
+            }
+        else:
+            tensors[name] = [float(f"{entry:.9g}") for entry in parameter]
+    return {
+        "config": vars(translator.model.config),
+        "source": page_tokenizer(translator.source),
+        "target": page_tokenizer(translator.target),
+        "tensors": tensors,
+    }
+
+
+def page_tokenizer(tokenizer: BPETokenizer) -> dict[str, Any]:
+    """What a page needs of a tokenizer.
+
+    Defined in chapter 22, "Parameters in 8 bits".
+    """
+    specials = len(tokenizer.special_tokens)
+    return {"merges": tokenizer.merges, "specials": specials}
+
+
+class KeptAttention(KVAttention):
+    """Attention to keys and values (B, H, S, d_k) that somebody else has kept.
+
+    Defined in chapter 22, "A file for servers".
+    """
+
+    def __init__(
+        self,
+        attention: MultiHeadAttention,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+    ) -> None:
+        self.attention, self.k, self.v, self.mask = attention, k, v, mask
+
+
+class EncodeGraph(nn.Module):
+    """From source tokens to what the decoder's layers keep of them.
+
+    Defined in chapter 22, "A file for servers".
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """From (B, S): keys, values (layers, B, H, S, d_k), mask (B, 1, 1, S)."""
+        memory, mask = self.model.encode(source)
+        layers = self.model.decoder.layers
+        kept = [KVAttention(layer.cross_attention, memory) for layer in layers]
+        keys, values = zip(*((one.k, one.v) for one in kept), strict=True)
+        return torch.stack(keys), torch.stack(values), mask
+
+
+class StepGraph(nn.Module):
+    """One step of the decoder, with its cache as inputs and outputs.
+
+    Defined in chapter 22, "A file for servers".
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        tokens: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        source_keys: Tensor,
+        source_values: Tensor,
+        mask: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits (B, V) after tokens (B,); keys and values (layers, B, H, T, d_k).
+
+        The last three are what `EncodeGraph` returns.
+        """
+        embeddings, decoder = self.model.target_embeddings, self.model.decoder
+        x = embeddings.tokens(tokens[:, None]) * embeddings.scale
+        x = x + embeddings.positions.table.narrow(0, keys.shape[3], 1)
+        kept = []
+        for n, layer in enumerate(decoder.layers):
+            own = KeptAttention(layer.self_attention, keys[n], values[n])
+            source = source_keys[n], source_values[n], mask
+            x = layer.self_attention_add_norm(x, own.extend)
+            x = layer.cross_attention_add_norm(
+                x, KeptAttention(layer.cross_attention, *source).attend
+            )
+            x = layer.feed_forward_add_norm(x, layer.feed_forward)
+            kept.append(own)
+        keys, values = zip(*((one.k, one.v) for one in kept), strict=True)
+        logits = self.model.output(decoder.norm(x))[:, -1]
+        return logits, torch.stack(keys), torch.stack(values)
+
+
+def write_onnx(model: Transformer, folder: str | Path) -> None:
+    """Write `encode.onnx` and `step.onnx`, for any batch and any lengths.
+
+    Needs the packages onnx and onnxscript. ValueError: the model is training.
+
+    Defined in chapter 22, "A file for servers".
+    """
+    check_evaluating(model)
+    source = torch.tensor([[3, 4, 5], [3, 4, 0]])
+    encode, step = EncodeGraph(model), StepGraph(model)
+    with torch.no_grad():
+        source_keys, source_values, mask = encode(source)
+    past = source_keys[..., :2, :].clone(), source_values[..., :2, :].clone()
+    kept, seen = {1: "batch", 3: "length"}, {1: "batch", 3: "source"}
+    write_graph(
+        Path(folder) / "encode.onnx",
+        encode,
+        {"source": (source, {0: "batch", 1: "source"})},
+        ["source_keys", "source_values", "mask"],
+    )
+    write_graph(
+        Path(folder) / "step.onnx",
+        step,
+        {
+            "tokens": (torch.tensor([1, 1]), {0: "batch"}),
+            "keys": (past[0], kept),
+            "values": (past[1], kept),
+            "source_keys": (source_keys, seen),
+            "source_values": (source_values, seen),
+            "mask": (mask, {0: "batch", 3: "source"}),
+        },
+        ["logits", "new_keys", "new_values"],
+    )
+
+
+class OnnxCache:
+    """Sentences that two graphs of `write_onnx` write; used as a `KVCache`.
+
+    Defined in chapter 22, "A file for servers".
+    """
+
+    special_ids = (0, 1, 2)
+
+    def __init__(self, encode: OnnxGraph, step: OnnxGraph, source: Tensor) -> None:
+        self.run = step
+        self.source = encode(source)
+        nothing = self.source[0][:, :, :, :0]
+        self.past = nothing, nothing
+        self.sentences = torch.arange(len(source))  # of each row
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.source[2])
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Read a token of each row (B,): logits (B, V) of what may follow."""
+        logits, *past = self.run(tokens, *self.past, *self.source)
+        self.past = tuple(past)
+        return logits
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order; one may be there several times."""
+        before, self.sentences = self.sentences, self.sentences[rows]
+        self.past = tuple(kept[:, rows] for kept in self.past)
+        if not torch.equal(before, self.sentences):  # else within a sentence
+            *kept, mask = self.source
+            self.source = [*(one[:, rows] for one in kept), mask[rows]]

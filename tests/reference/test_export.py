@@ -1,0 +1,236 @@
+"""What leaves Python computes the same: quantized parameters, the page's engine in V8, and graphs in ONNX Runtime."""
+
+import json
+import re
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from py_mini_racer import MiniRacer
+from torch import nn
+
+from dotformer.export import OnnxCache, page_model, quantize, write_onnx
+from dotformer.generation import KVCache, beam_search, greedy
+from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
+from dotformer.support import onnx_files
+from dotformer.support.onnx_files import OnnxGraph, write_graph
+from dotformer.support.pages import PAGE, as_script, write_page
+from dotformer.tokens import BPETokenizer
+from dotformer.transformer import Transformer, TransformerConfig
+from dotformer.translation import Translator
+
+TEXTS = [" the old man sees a dog .", " ein Käfer, 12 Öfen!", " Größe 3,5"]
+TOKENIZER = BPETokenizer.train(TEXTS, 290)
+TO_JAVASCRIPT = """
+function computed(file, source, targets) {
+  const model = load(file);
+  const memory = encode(model, source);
+  let past = begin(model);
+  const logits = [];
+  const looks = [];
+  for (const target of targets) {
+    const next = step(model, memory, past, target);
+    past = next.past;
+    logits.push([...next.logits]);
+    looks.push(next.looks);
+  }
+  const best = beamSearch(model, source, 12, 3, 0.6);
+  const ids = (steps) => steps.map(({ token }) => token);
+  return { logits, looks, greedy: ids([...greedy(model, source, 12)]), best: ids(best.written), score: best.score };
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """The page's engine in V8."""
+    context = MiniRacer()
+    context.eval((PAGE / "engine.js").read_text(encoding="utf-8") + TO_JAVASCRIPT)
+    yield context
+    context.close()
+
+
+def model_of(seed=0, **options):
+    """A small model with other parameters than at the start, so that none is 0 or 1."""
+    torch.manual_seed(seed)
+    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_encoder_layers": 2, "num_decoder_layers": 3}
+    vocabulary = len(TOKENIZER)
+    model = Transformer(TransformerConfig(vocabulary, vocabulary, max_length=40, **sizes | options)).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model
+
+
+def through_the_file(model):
+    """What a page gets of a model, and the model with the parameters that it then has."""
+    file = page_model(Translator(TOKENIZER, TOKENIZER, model, KVCache))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                numbers, scales = quantize(parameter)
+                parameter.copy_(numbers * scales[:, None])
+    return json.loads(json.dumps(file)), model
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 2**31), st.sampled_from([1e-6, 1.0, 1e6]))
+def test_quantizing_moves_no_entry_by_more_than_half_a_scale(rows, columns, seed, size):
+    weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) * size
+    numbers, scales = quantize(weight)
+    assert numbers.dtype == torch.int8 and numbers.abs().amax(dim=1).tolist() == [127] * rows
+    assert ((weight - numbers * scales[:, None]).abs() <= scales[:, None] * 0.50001).all()
+
+
+def test_a_row_of_zeros_stays_zeros():
+    numbers, scales = quantize(torch.tensor([[0.0, 0.0], [0.0, -2.0]]))
+    assert numbers.tolist() == [[0, 0], [0, -127]] and scales[0] == 0
+
+
+KINDS = {
+    "post-norm": {},
+    "pre-norm": {"norm_first": True},
+    "pre-norm without a final norm": {"norm_first": True, "final_norm": False},
+    "post-norm with a final norm": {"final_norm": True},
+    "one table": {"share_embeddings": True},
+    "an output of its own": {"tie_output": False},
+    "one table and an output of its own": {"share_embeddings": True, "tie_output": False},
+    "one head": {"num_heads": 1},
+    "another epsilon": {"layer_norm_eps": 0.1},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_engine_computes_what_pytorch_does(engine, kind):
+    file, model = through_the_file(model_of(**KINDS[kind]))
+    source, targets = [7, 30, 280, 9, 9], [1, 44, 5, 289, 44, 7]
+    ids = torch.tensor([source])
+    found = engine.call("computed", file, source, targets)
+    cache = KVCache(model, ids)
+    for target, logits in zip(targets, found["logits"], strict=True):
+        torch.testing.assert_close(torch.tensor(logits), cache.step(torch.tensor([target]))[0], rtol=1e-5, atol=1e-5)
+    attention = model.decoder.layers[0].cross_attention
+    assert [len(found["looks"]), len(found["looks"][0]), len(found["looks"][0][0])] == [6, 3, attention.num_heads]
+    # greedy hands out the end too, which Python leaves away
+    written = greedy(KVCache(model, ids), 12)[0]
+    assert found["greedy"] in (written, [*written, 2])
+    best = beam_search(KVCache(model, ids), 12, beam=3)[0][0]
+    assert found["best"] in (best.tokens, [*best.tokens, 2]) and abs(found["score"] - best.score) < 1e-4
+
+
+def test_the_weights_it_shows_are_those_of_cross_attention(engine):
+    from dotformer.support.recording import record_weights
+
+    file, model = through_the_file(model_of(3))
+    source, targets = [7, 30, 280], [1, 44, 5]
+    looks = torch.tensor(engine.call("computed", file, source, targets)["looks"])
+    with torch.no_grad(), record_weights(model) as seen:
+        model(torch.tensor([source]), torch.tensor([targets]))
+    for n in range(3):
+        expected = seen[f"decoder.layers.{n}.cross_attention"][0].transpose(0, 1)
+        torch.testing.assert_close(looks[:, n], expected, rtol=0, atol=1e-5)
+
+
+WORDS = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)
+
+
+@settings(max_examples=300, deadline=None)
+@given(WORDS | st.lists(st.sampled_from(["the", " old", " Käfer", "  ", " 12", "!", "\n"])).map("".join))
+@example("\ufeff a\x1c\x85b\u180e\u200b\u2028")  # where languages differ about what is a space
+def test_the_engine_cuts_texts_as_the_tokenizer_does(engine, text):
+    engine.eval(f"var side = tokenizer({json.dumps({'merges': TOKENIZER.merges, 'specials': 3})});")
+    found = json.loads(engine.eval(f"JSON.stringify(tokenize(side, {json.dumps(text)}))"))
+    assert found == TOKENIZER.encode(text)
+    assert json.loads(engine.eval(f"JSON.stringify(detokenize(side, {json.dumps([0, 1, *found, 2])}))")) == text
+
+
+def test_a_model_that_the_page_cannot_run_is_refused():
+    model = RecurrentSeq2Seq(RecurrentConfig(290, 290, 8))
+    with pytest.raises(ValueError, match=r"with a Transformer only, and this model is a RecurrentSeq2Seq"):
+        page_model(Translator(TOKENIZER, TOKENIZER, model, RecurrentState))
+    with pytest.raises(ValueError, match=r"relu only, and this model has gelu"):
+        page_model(Translator(TOKENIZER, TOKENIZER, model_of(activation="gelu"), KVCache))
+
+
+def test_a_page_is_whole_and_names_nobody_else(tmp_path):
+    file, _ = through_the_file(model_of())
+    write_page(tmp_path / "there", 'a "name" </script>', file)
+    names = {path.name for path in (tmp_path / "there").iterdir()}
+    assert names == {"index.html", "engine.js", "translator.js", "translator.css", "model.js"}
+    index = (tmp_path / "there" / "index.html").read_text()
+    assert set(re.findall(r'(?:src|href)="([^"]+)"', index)) == names - {"index.html"}
+    assert "http:" not in index and "https:" not in index
+    context = MiniRacer()
+    context.eval((tmp_path / "there" / "model.js").read_text())
+    assert json.loads(context.eval("JSON.stringify(translators)")) == {'a "name" </script>': file}
+    context.close()
+    assert as_script("a", file).count("\n") == 1
+
+
+def test_the_engine_is_short_enough_to_be_read():
+    assert len((PAGE / "engine.js").read_text().splitlines()) <= 300
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory):
+    """Two models, post-norm and pre-norm, each with its graphs."""
+    found = []
+    for seed, options in enumerate(({}, {"norm_first": True, "share_embeddings": True})):
+        folder, model = tmp_path_factory.mktemp("graphs"), model_of(seed, **options)
+        write_onnx(model, folder)
+        for name in ("encode", "step"):
+            onnx.checker.check_model(onnx.load(folder / f"{name}.onnx"))
+        assert {path.name for path in folder.iterdir()} == {"encode.onnx", "step.onnx"}
+        found.append((model, [OnnxGraph(folder / f"{name}.onnx") for name in ("encode", "step")]))
+    return found
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_graphs_write_what_the_cache_writes(graphs, which):
+    """For other batches and lengths than those of the examples, with padding, and with rows that are moved."""
+    model, pair = graphs[which]
+    source = torch.tensor([[7, 8, 9, 10, 11], [12, 13, 0, 0, 0], [9, 200, 7, 8, 0]])
+    ours, theirs = KVCache(model, source), OnnxCache(*pair, source)
+    assert len(theirs) == 3 and theirs.special_ids == ours.special_ids
+    tokens = torch.tensor([1, 1, 1])
+    for rows in ([0, 1, 2], [2, 0], [1, 1, 0], [0, 1, 2], []):
+        expected = ours.step(tokens)
+        torch.testing.assert_close(theirs.step(tokens), expected, rtol=1e-4, atol=1e-4)
+        tokens = expected.argmax(dim=-1)[rows]
+        for state in (ours, theirs):
+            state.select(torch.tensor(rows, dtype=torch.long))
+        assert len(theirs) == len(rows)
+    one, other = (beam_search(state, 9) for state in (KVCache(model, source), OnnxCache(*pair, source)))
+    assert [[h.tokens for h in found] for found in one] == [[h.tokens for h in found] for found in other]
+
+
+def test_a_model_in_training_is_not_exported(tmp_path):
+    with pytest.raises(ValueError, match=r"the model is in training mode"):
+        write_onnx(model_of().train(), tmp_path)
+
+
+def test_two_inputs_may_not_share_an_example(tmp_path):
+    """The exporter would take them for one."""
+    x = torch.ones(2)
+    with pytest.raises(ValueError, match=r"one example stands for two inputs"):
+        write_graph(tmp_path / "a.onnx", nn.Identity(), {"a": (x, {}), "b": (x, {})}, ["c"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(onnx_files, "import_module", missing)
+    with pytest.raises(ModuleNotFoundError, match=r"onnx is not installed: pip install onnx onnxscript onnxruntime"):
+        write_onnx(model_of(), tmp_path)
+    with pytest.raises(ModuleNotFoundError, match=r"onnxruntime is not installed"):
+        OnnxGraph(tmp_path / "a.onnx")
+
+
+def test_numbers_in_the_file_are_those_of_float32():
+    file, model = through_the_file(model_of())
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            assert np.array(file["tensors"][name], np.float32).tolist() == parameter.tolist()
