@@ -15,7 +15,7 @@ export OMP_NUM_THREADS
 unexport PYTHONDONTWRITEBYTECODE
 # With PIP_EXTRA_INDEX_URL set, pip looks for PyTorch there too (a smaller build, for machines with no GPU).
 
-.PHONY: help venv book rendered test mutants lab serve weave tangle index lint format lock bench costs clean
+.PHONY: help venv book rendered pdf epub test mutants lab serve weave tangle index lint format lock bench costs clean
 .DELETE_ON_ERROR:
 
 help: ## list what can be made
@@ -50,6 +50,12 @@ rendered: venv
 	@$(RUN) literate weave
 	@$(MAKE) --silent index
 	@TRANSFORMERS_VERBOSITY=error $(RUN) literate.render
+
+pdf: book ## print the book into _build/paper (needs a Chromium)
+	$(RUN) literate.paper pdf
+
+epub: book ## pack the book for readers of ePub into _build/paper
+	$(RUN) literate.paper epub
 
 # Fast and telling first (tests/conftest.py has the order): what is found there is said before the slow ones begin.
 PYTEST = $(RUN) pytest -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0

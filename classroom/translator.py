@@ -28,7 +28,7 @@ def translator_figure(
     for token, row in zip(target, weights, strict=True):
         cells = "".join(f"<td>{weight:.2f}</td>" for weight in row)
         rows += f'<tr><th scope="row">{html.escape(token.strip())}</th>{cells}</tr>'
-    data = json.dumps(models, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(models, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     page = (
         f'<figure class="translator" data-sentence="{html.escape(sentence)}"><table><thead><tr><td></td>{head}</tr>'
         f"</thead><tbody>{rows}</tbody></table>"

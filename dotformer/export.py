@@ -11,10 +11,15 @@ from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
 from dotformer.attention import MultiHeadAttention
+from dotformer.decoder import padding_mask
 from dotformer.generation import KVAttention
 from dotformer.support.decoding import check_evaluating
 from dotformer.support.onnx_files import OnnxGraph, write_graph
-from dotformer.support.pages import bytes_as_text, check_page_model
+from dotformer.support.pages import (
+    bytes_as_text,
+    check_page_model,
+    vocabulary_rows,
+)
 from dotformer.support.shapes import shapes
 from dotformer.tokens import BPETokenizer
 from dotformer.transformer import Transformer
@@ -34,21 +39,24 @@ def quantize(
     """
     scales = weight.abs().amax(dim=1) / 127
     divisors = torch.where(scales > 0, scales, 1.0)
-    return (weight / divisors[:, None]).round().to(torch.int8), scales
+    numbers = (weight / divisors[:, None]).round().clamp(-127, 127)
+    return numbers.to(torch.int8), scales
 
 
 def page_model(translator: Translator) -> dict[str, Any]:
     """All that a page needs to translate: configuration, tokenizers and tensors.
 
-    ValueError unless the model is a `Transformer` with ReLU: the page has no other.
+    ValueError unless the model is a `Transformer` with ReLU whose parameters are
+    finite: the page has no other.
 
     Defined in chapter 22, "Parameters in 8 bits".
     """
     check_page_model(translator.model, Transformer)
-    tensors = {}
+    rows, tensors = vocabulary_rows(translator.model.config), {}
     for name, parameter in translator.model.named_parameters():
         if parameter.ndim == 2:
-            numbers, scales = quantize(parameter.detach().float().cpu())
+            weight = parameter.detach().float().cpu()[: rows.get(name)]
+            numbers, scales = quantize(weight)
             tensors[name] = {
                 "columns": numbers.shape[1],
                 "scales": [float(f"{scale:.9g}") for scale in scales],
@@ -193,6 +201,7 @@ class OnnxCache:
     special_ids = (0, 1, 2)
 
     def __init__(self, encode: OnnxGraph, step: OnnxGraph, source: Tensor) -> None:
+        padding_mask(source, 0)  # ValueError: a sentence is empty
         self.run = step
         self.source = encode(source)
         nothing = self.source[0][:, :, :, :0]

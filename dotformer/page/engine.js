@@ -205,7 +205,12 @@ function toText(bytes) {
 }
 
 // Words with the space before them, numbers, punctuation, spaces: chapter 10.
-const WORD = / ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+/gu;
+// (Space is what Unicode calls so, as in Python; \s would not be.)
+const SPACE = String.raw`\p{White_Space}`;
+const WORD = new RegExp(
+  ` ?\\p{L}+| ?\\p{N}+| ?[^${SPACE}\\p{L}\\p{N}]+|${SPACE}+(?!\\P{White_Space})|${SPACE}+`,
+  "gu",
+);
 
 // Of all neighbours that have a merge, the one learnt first is merged, again and
 // again, until none has.

@@ -1,7 +1,6 @@
 // A page's translator: turns each <figure class="translator"> into a form, and shows what engine.js computes for it.
 // Models are in `translators`, by name, and in a figure's own <script type="application/json">.
 (() => {
-  const LONGEST = 60;
   const PAUSE = 150; // milliseconds between words that the reader has asked to see appear
 
   const make = (name, properties = {}, ...children) => {
@@ -11,11 +10,15 @@
   };
   const wait = (time) => new Promise((done) => setTimeout(done, time));
   const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const plain = (text) => text.replace(/^[\p{White_Space}\x1c-\x1f]+|[\p{White_Space}\x1c-\x1f]+$/gu, ""); // as Python
   const number = (value) => value.toFixed(2).replace("-", "−");
   // a token as people can read it: its space as a dot below the line, the special ones by name
   const shown = (tokenizer, token) => {
-    if (token < tokenizer.specials) return ["pad", "begin", "end"][token];
-    return detokenize(tokenizer, [token]).replace(/^ /, "") || "␣";
+    if (token < tokenizer.specials) return ["pad", "begin", "end"][token] ?? "special";
+    const text = detokenize(tokenizer, [token]).replace(/^ /, "");
+    const hex = (byte) => byte.toString(16).toUpperCase();
+    if (text.includes("\uFFFD")) return tokenizer.symbols[token - tokenizer.specials].map(hex).join(" "); // part of a letter
+    return text || "␣";
   };
 
   function choices(legend, name, options) {
@@ -49,7 +52,7 @@
     const sources = make("ol", { className: "translator-tokens", ariaLabel: "tokens of the sentence, and their weights" });
     const targets = make("fieldset", { className: "translator-tokens" });
     const said = make("output", { ariaLive: "polite" });
-    const speed = make("p", { className: "translator-speed" });
+    const speed = make("output", { className: "translator-speed", ariaLive: "polite" });
     const form = make("form", {}, which, written, go, search, look, sources, targets, said, speed);
     const caption = figure.querySelector("figcaption");
     text.value = figure.dataset.sentence ?? "";
@@ -59,6 +62,9 @@
     let tokens = []; // of the sentence
     let chosen = 0; // of what is written
     let run = 0; // the newest; older ones stop
+    let took = 0; // milliseconds, for the last one
+    let timer = 0;
+    let following = false; // whether the chosen token is the one that has just been written
 
     function offer() {
       const { config } = model();
@@ -79,7 +85,7 @@
       return tokens.map((_, s) => heads.reduce((sum, row) => sum + row[s], 0) / heads.length);
     }
 
-    function draw() {
+    function draw(quietly = false) {
       const { source, target } = model();
       const row = weights();
       sources.replaceChildren(
@@ -105,7 +111,7 @@
       if (!targets.querySelector("legend")) {
         targets.prepend(make("legend", { textContent: "translation, with the probability of each token" }));
       }
-      if (!row.length) return;
+      if (!row.length || quietly) return;
       const best = [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, 3);
       const listed = best.map((s) => `${shown(source, tokens[s])} ${number(row[s])}`).join(", ");
       said.textContent = `${shown(target, steps[chosen].token)}: looked most at ${listed}.`;
@@ -113,52 +119,76 @@
 
     async function translate(slowly) {
       const mine = ++run;
+      steps = [];
+      tokens = [];
+      said.textContent = speed.textContent = "";
+      try {
+        await write(mine, slowly);
+      } catch (error) {
+        steps = [];
+        draw();
+        speed.textContent = `this cannot be translated: ${error.message}`;
+      }
+    }
+
+    async function write(mine, slowly) {
       const now = model();
       const limit = now.config.max_length;
-      tokens = text.value.trim() ? tokenize(now.source, " " + text.value.trim()) : [];
-      steps = [];
-      said.textContent = speed.textContent = "";
+      const wanted = plain(text.value.toWellFormed?.() ?? text.value);
+      tokens = wanted ? tokenize(now.source, " " + wanted) : [];
       if (tokens.length > limit) speed.textContent = `${tokens.length} tokens are more than the ${limit} this model can read.`;
       if (!tokens.length || tokens.length > limit) return draw();
-      const longest = Math.min(LONGEST, limit);
+      const longest = Math.min(tokens.length + 50, limit);
+      following = slowly && !still();
       const start = performance.now();
-      let computing = 0;
+      took = 0;
       if (form.elements[`search-${index}`].value === "beam") {
         steps = beamSearch(now, tokens, longest).written;
-        computing = performance.now() - start;
+        took = performance.now() - start;
       } else {
         const words = greedy(now, tokens, longest);
         for (;;) {
           const before = performance.now();
           const { value, done } = words.next();
-          computing += performance.now() - before;
+          took += performance.now() - before;
           if (done) break;
           steps.push(value);
           if (slowly && !still()) {
-            chosen = steps.length - 1;
-            draw();
+            if (following) chosen = steps.length - 1;
+            draw(true);
             await wait(PAUSE);
           } else if (performance.now() - start > 50 * steps.length) await wait(0);
           if (mine !== run) return;
         }
       }
+      following = false;
       chosen = Math.min(chosen, steps.length - 1);
       draw();
-      const pace = Math.round((1000 * steps.length) / Math.max(computing, 0.1));
-      speed.textContent = `${steps.length} tokens in ${Math.round(computing)} ms: ${pace} a second`;
+      const pace = Math.round((1000 * steps.length) / Math.max(took, 0.1));
+      const ids = steps.map(({ token }) => token);
+      const cut = ids.at(-1) === EOS ? "" : ` (cut off after ${longest})`;
+      const whole = detokenize(now.target, ids).trim();
+      speed.textContent = `${whole}${cut} · ${steps.length} tokens in ${Math.round(took)} ms: ${pace} a second`;
+    }
+
+    // A large model is not asked at every key.
+    function soon() {
+      clearTimeout(timer);
+      timer = setTimeout(() => translate(false), took > 40 ? Math.min(3 * took, 1500) : 0);
     }
 
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       translate(true);
     });
-    text.addEventListener("input", () => translate(false));
+    text.addEventListener("input", soon);
     search.addEventListener("change", () => translate(false));
     targets.addEventListener("change", (event) => {
       chosen = Number(event.target.value);
+      following = false;
       draw();
     });
-    look.addEventListener("change", draw);
+    look.addEventListener("change", () => draw());
     picked.addEventListener("change", () => {
       offer();
       translate(false);

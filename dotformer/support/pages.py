@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,18 @@ def check_page_model(model: nn.Module, kind: type[nn.Module]) -> None:
         raise ValueError(f"a page translates with a {kind.__name__} only, and this model is a {type(model).__name__}")
     if model.config.activation != "relu":
         raise ValueError(f"the page's engine has relu only, and this model has {model.config.activation}")
+    scales = {model.source_embeddings.scale, model.target_embeddings.scale}
+    if model.config.pad_id != 0 or scales != {math.sqrt(model.config.d_model)}:
+        raise ValueError("the page's engine pads with 0 and multiplies embeddings by the root of their width")
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise ValueError(f"{name} holds NaN or infinity")
+
+
+def vocabulary_rows(config: Any) -> dict[str, int]:
+    """How many rows of a table or an output matrix are tokens: behind them may be rows that fill it up."""
+    sides = {"source_embeddings.tokens": config.source_vocab_size, "target_embeddings.tokens": config.target_vocab_size}
+    return {f"{name}.weight": size for name, size in (sides | {"output": config.target_vocab_size}).items()}
 
 
 def bytes_as_text(numbers: Tensor) -> str:
@@ -28,7 +41,8 @@ def bytes_as_text(numbers: Tensor) -> str:
 
 def as_script(name: str, model: dict[str, Any]) -> str:
     """A model as a script that puts it under its name into `translators`: a page on a disk can load that."""
-    return f"(globalThis.translators ??= {{}})[{json.dumps(name)}] = {json.dumps(model, separators=(',', ':'))};\n"
+    data = json.dumps(model, separators=(",", ":"), allow_nan=False)
+    return f"(globalThis.translators ??= {{}})[{json.dumps(name)}] = {data};\n"
 
 
 def write_page(folder: str | Path, name: str, model: dict[str, Any]) -> None:

@@ -16,66 +16,86 @@
   const stop = make("button", { type: "button", textContent: "Stop", hidden: true });
   const reset = make("button", { type: "button", textContent: "Undo my changes", hidden: true });
   const about = make("small", { textContent: "loads about 10 MB, once; change the code, and do the exercises here" });
-  const bar = make("div", { className: "live-bar" }, start, all, stop, reset, about, status);
-  document.querySelector("article h1")?.after(bar);
+  document.querySelector("article h1")?.after(make("div", { className: "live-bar" }, start, all, stop, reset, about, status));
 
-  let worker = null;
-  let cells = []; // id, code as it is now, whether it has run, what shows it
-  let waiting = null; // for the worker: ready, or a cell that is done
+  let cells = [];
+  let python = null; // a worker, the promise that it is ready, and who waits for which of its answers
+  let busy = false;
 
   function tell(text) {
     status.textContent = text;
   }
 
   function begin() {
-    worker = new Worker(`${here}worker.js`);
-    const ready = new Promise((done, failed) => {
+    const worker = new Worker(`${here}worker.js`);
+    const waiting = new Map();
+    const mine = { worker, waiting };
+    const fail = (error) => {
+      mine.refuse(error);
+      for (const { failed } of waiting.values()) failed(error);
+      waiting.clear();
+    };
+    mine.fail = fail;
+    mine.ready = new Promise((done, refuse) => {
+      mine.refuse = refuse;
       worker.onmessage = ({ data }) => {
         if (data.kind === "progress") tell(`${data.text} …`);
-        else if (data.kind === "failed") failed(new Error(data.text));
         else if (data.kind === "ready") done();
-        else waiting?.(data.shown);
+        else if (data.kind === "done") {
+          waiting.get(data.id)?.done(data.shown);
+          waiting.delete(data.id);
+        } else fail(new Error(data.text));
       };
-      worker.onerror = (event) => failed(new Error(event.message));
+      worker.onerror = (event) => fail(new Error(event.message || "Python could not be loaded"));
     });
-    worker.ready = ready;
-    return ready;
+    python = mine;
+    return mine.ready;
+  }
+
+  function end(reason) {
+    python?.worker.terminate();
+    python?.fail(new Error(reason));
+    python = null;
+    for (const cell of cells) cell.done = Boolean(cell.needs);
   }
 
   function show(cell, shown) {
     cell.output.replaceChildren();
-    const errors = shown.some(([kind]) => kind === "error");
     for (const [kind, data] of shown) {
-      if (kind === "html") {
-        if (!cell.keeps) cell.output.append(make("div", { innerHTML: data }));
-      } else cell.output.append(make("pre", { className: `live-${kind}`, textContent: data }));
+      if (kind !== "html") cell.output.append(make("pre", { className: `live-${kind}`, textContent: data }));
+      else if (!cell.keeps) cell.output.append(make("div", { innerHTML: data }));
     }
     for (const woven of cell.woven) woven.hidden = cell.output.hasChildNodes();
-    cell.element.classList.toggle("live-failed", errors);
-    cell.done = !errors;
-    return !errors;
+    const failed = shown.some(([kind]) => kind === "error");
+    cell.element.classList.toggle("live-failed", failed);
+    return !failed;
   }
 
+  // True if it ran to its end. What is typed meanwhile has not run.
   async function runOne(cell) {
     cell.element.classList.add("live-running");
-    const shown = await new Promise((done) => {
-      waiting = done;
-      worker.postMessage({ id: cell.id, code: cell.code() });
-    });
-    waiting = null;
-    cell.element.classList.remove("live-running");
-    return show(cell, shown);
+    const { edits } = cell;
+    try {
+      const shown = await new Promise((done, failed) => {
+        python.waiting.set(cell.id, { done, failed });
+        python.worker.postMessage({ id: cell.id, code: cell.code() });
+      });
+      const good = show(cell, shown);
+      cell.done = good && cell.edits === edits;
+      return good;
+    } finally {
+      cell.element.classList.remove("live-running");
+    }
   }
 
   // A cell may need all that stand before it.
   async function runTo(last) {
-    if (waiting) return;
+    if (busy) return;
+    busy = all.disabled = reset.disabled = true;
     stop.hidden = false;
-    all.disabled = true;
     try {
-      if (!worker) await begin();
-      await worker.ready;
-      const due = cells.slice(0, last + 1).filter((cell, n) => n === last || !cell.done);
+      await (python ?? (begin(), python)).ready;
+      const due = cells.slice(0, last + 1).filter((cell, n) => !cell.needs && (n === last || !cell.done));
       for (const [n, cell] of due.entries()) {
         tell(`running cell ${n + 1} of ${due.length} …`);
         if (!(await runOne(cell))) {
@@ -85,43 +105,36 @@
       }
       tell(due.length > 1 ? `${due.length} cells have run` : "done");
     } catch (error) {
-      tell(`this cannot run here: ${error.message}`);
-      end();
+      if (python) end(error.message);
+      tell(error.message);
     } finally {
       stop.hidden = true;
-      all.disabled = false;
-    }
-  }
-
-  function end() {
-    worker?.terminate();
-    worker = waiting = null;
-    for (const cell of cells) {
-      cell.done = false;
-      cell.element.classList.remove("live-running");
+      busy = all.disabled = reset.disabled = false;
     }
   }
 
   function open(element, { id, source, tags, needs }, n) {
     const woven = [...element.querySelectorAll(".cell_output .output:not(.text_html):not(:has(img, svg))")];
     const keeps = tags.includes("quiz") || Boolean(element.querySelector(".cell_output figure.movable, .cell_output svg"));
-    const cell = { id, element, woven, keeps, done: Boolean(needs), code: () => source };
-    cell.output = make("div", { className: "live-output" });
-    element.append(cell.output);
+    const output = make("div", { className: "live-output" });
+    const cell = { id, element, woven, keeps, needs, output, done: Boolean(needs), edits: 0, code: () => source };
+    element.append(output);
     const block = element.querySelector(".cell_input .highlight");
     if (!block) return cell;
     if (needs) {
       block.after(make("small", { className: "live-needs", textContent: `not run in the page: it needs ${needs}` }));
       return cell;
     }
-    const field = make("textarea", { className: "live-code", spellcheck: false, value: source });
-    field.value = localStorage.getItem(kept(id)) ?? source;
+    const field = make("textarea", { className: "live-code", spellcheck: false });
     field.setAttribute("aria-label", `code of cell ${n + 1}`);
-    const fit = () => (field.rows = field.value.split("\n").length);
-    fit();
+    const put = (text) => {
+      field.value = text;
+      field.rows = text.split("\n").length;
+      for (const later of cells.slice(n)) Object.assign(later, { done: Boolean(later.needs), edits: later.edits + 1 });
+    };
+    put(localStorage.getItem(kept(id)) ?? source);
     field.addEventListener("input", () => {
-      fit();
-      for (const later of cells.slice(n)) later.done = Boolean(later.needs);
+      put(field.value);
       if (field.value === source) localStorage.removeItem(kept(id));
       else localStorage.setItem(kept(id), field.value);
     });
@@ -138,8 +151,7 @@
     cell.code = () => field.value;
     cell.undo = () => {
       localStorage.removeItem(kept(id));
-      field.value = source;
-      fit();
+      put(source);
     };
     return cell;
   }
@@ -150,26 +162,21 @@
       const listed = await (await fetch(`${here}${chapter}.json`)).json();
       const elements = [...document.querySelectorAll("article div.cell")];
       if (elements.length !== listed.length) throw new Error("this page and its cells are of two builds");
-      cells = listed.map((cell, n) => Object.assign(open(elements[n], cell, n), { needs: cell.needs }));
       await begin();
+      cells = listed.map((cell, n) => open(elements[n], cell, n));
       tell("ready: press Run at a cell, or Shift and Enter in it");
       start.hidden = about.hidden = true;
       all.hidden = reset.hidden = false;
     } catch (error) {
+      end(error.message);
       tell(`this cannot run here: ${error.message}`);
       start.disabled = false;
     }
   });
   all.addEventListener("click", () => runTo(cells.length - 1));
-  stop.addEventListener("click", () => {
-    end();
-    stop.hidden = true;
-    all.disabled = false;
-    tell("stopped; what has run must run again");
-  });
+  stop.addEventListener("click", () => end("stopped; what has run must run again"));
   reset.addEventListener("click", () => {
     for (const cell of cells) cell.undo?.();
-    for (const cell of cells) cell.done = Boolean(cell.needs);
     tell("the code is as it was printed");
   });
 })();

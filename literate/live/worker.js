@@ -20,11 +20,16 @@ async function start() {
   postMessage({ kind: "ready" });
 }
 
-const started = start().catch((error) => postMessage({ kind: "failed", text: String(error) }));
+const started = start();
+started.catch((error) => postMessage({ kind: "failed", text: String(error) }));
 
 onmessage = async ({ data: { id, code } }) => {
-  await started;
-  const shown = run(code);
-  postMessage({ kind: "done", id, shown: shown.toJs() });
-  shown.destroy();
+  try {
+    await started;
+    const shown = run(code);
+    postMessage({ kind: "done", id, shown: shown.toJs() });
+    shown.destroy();
+  } catch (error) {
+    postMessage({ kind: "failed", text: String(error) });
+  }
 };

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from py_mini_racer import MiniRacer
 from torch import nn
 
+from dotformer.devices import pad_vocabulary
 from dotformer.export import OnnxCache, page_model, quantize, write_onnx
 from dotformer.generation import KVCache, beam_search, greedy
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
 from dotformer.support import onnx_files
 from dotformer.support.onnx_files import OnnxGraph, write_graph
 from dotformer.support.pages import PAGE, as_script, write_page
-from dotformer.tokens import BPETokenizer
+from dotformer.tokens import BPETokenizer, pretokenize
 from dotformer.transformer import Transformer, TransformerConfig
 from dotformer.translation import Translator
 
@@ -53,7 +54,7 @@ def engine():
     context.close()
 
 
-def model_of(seed=0, **options):
+def model_of(seed=0, padded=1, **options):
     """A small model with other parameters than at the start, so that none is 0 or 1."""
     torch.manual_seed(seed)
     sizes = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_encoder_layers": 2, "num_decoder_layers": 3}
@@ -61,6 +62,8 @@ def model_of(seed=0, **options):
     model = Transformer(TransformerConfig(vocabulary, vocabulary, max_length=40, **sizes | options)).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
+    if padded > 1:
+        pad_vocabulary(model, padded)
     return model
 
 
@@ -83,6 +86,11 @@ def test_quantizing_moves_no_entry_by_more_than_half_a_scale(rows, columns, seed
     assert ((weight - numbers * scales[:, None]).abs() <= scales[:, None] * 0.50001).all()
 
 
+def test_the_smallest_numbers_do_not_wrap():
+    numbers, _ = quantize(torch.tensor([[2.6e-43, 1e-43]]))
+    assert numbers[0, 0] == 127 and 0 <= numbers[0, 1] <= 127
+
+
 def test_a_row_of_zeros_stays_zeros():
     numbers, scales = quantize(torch.tensor([[0.0, 0.0], [0.0, -2.0]]))
     assert numbers.tolist() == [[0, 0], [0, -127]] and scales[0] == 0
@@ -98,6 +106,9 @@ KINDS = {
     "one table and an output of its own": {"share_embeddings": True, "tie_output": False},
     "one head": {"num_heads": 1},
     "another epsilon": {"layer_norm_eps": 0.1},
+    "a padded vocabulary": {"padded": 64},
+    "a padded table for both": {"padded": 64, "share_embeddings": True},
+    "a padded output": {"padded": 64, "tie_output": False},
 }
 
 
@@ -138,7 +149,11 @@ WORDS = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)
 @settings(max_examples=300, deadline=None)
 @given(WORDS | st.lists(st.sampled_from(["the", " old", " Käfer", "  ", " 12", "!", "\n"])).map("".join))
 @example("\ufeff a\x1c\x85b\u180e\u200b\u2028")  # where languages differ about what is a space
+@example("\ufeffa b")
+@example("a\x1c b")
+@example("\x85a  b\x85\x85 c")
 def test_the_engine_cuts_texts_as_the_tokenizer_does(engine, text):
+    assert json.loads(engine.eval(f"JSON.stringify({json.dumps(text)}.match(WORD) ?? [])")) == pretokenize(text)
     engine.eval(f"var side = tokenizer({json.dumps({'merges': TOKENIZER.merges, 'specials': 3})});")
     found = json.loads(engine.eval(f"JSON.stringify(tokenize(side, {json.dumps(text)}))"))
     assert found == TOKENIZER.encode(text)
@@ -149,8 +164,18 @@ def test_a_model_that_the_page_cannot_run_is_refused():
     model = RecurrentSeq2Seq(RecurrentConfig(290, 290, 8))
     with pytest.raises(ValueError, match=r"with a Transformer only, and this model is a RecurrentSeq2Seq"):
         page_model(Translator(TOKENIZER, TOKENIZER, model, RecurrentState))
-    with pytest.raises(ValueError, match=r"relu only, and this model has gelu"):
-        page_model(Translator(TOKENIZER, TOKENIZER, model_of(activation="gelu"), KVCache))
+    other = model_of()
+    other.target_embeddings.scale = 1.0
+    broken = model_of()
+    broken.decoder.layers[1].cross_attention.w_o.bias.data[3] = float("nan")
+    for wrong, said in (
+        (model_of(activation="gelu"), "relu only, and this model has gelu"),
+        (other, "multiplies embeddings by the root of their width"),
+        (model_of(pad_id=3), "pads with 0"),
+        (broken, "decoder.layers.1.cross_attention.w_o.bias holds NaN or infinity"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            page_model(Translator(TOKENIZER, TOKENIZER, wrong, KVCache))
 
 
 def test_a_page_is_whole_and_names_nobody_else(tmp_path):
@@ -208,6 +233,11 @@ def test_graphs_write_what_the_cache_writes(graphs, which):
 def test_a_model_in_training_is_not_exported(tmp_path):
     with pytest.raises(ValueError, match=r"the model is in training mode"):
         write_onnx(model_of().train(), tmp_path)
+
+
+def test_an_empty_sentence_is_refused_by_graphs_too(graphs):
+    with pytest.raises(ValueError, match=r"empty sentences in rows \[1\]"):
+        OnnxCache(*graphs[0][1], torch.tensor([[5, 6], [0, 0]]))
 
 
 def test_two_inputs_may_not_share_an_example(tmp_path):

@@ -1,0 +1,114 @@
+"""The book on paper: nothing lost, nothing that does not fit, and an ePub that readers accept."""
+
+import re
+import shutil
+import subprocess
+import zipfile
+from pathlib import PurePosixPath
+from urllib.parse import urljoin
+from xml.etree import ElementTree
+
+import nbformat
+import pytest
+
+from literate.paper import pages, write_epub, write_pdf
+from literate.project import Project
+from tests.conftest import ROOT
+
+NOTEBOOKS = sorted((ROOT / "book" / "notebooks").glob("*.ipynb"))
+XHTML = "{http://www.w3.org/1999/xhtml}"
+CONTENT_WIDTH = 529  # pixels: 140 mm between the margins
+CHECKER = "/usr/share/java/epubcheck.jar"
+
+
+@pytest.fixture(scope="module")
+def epub(site, tmp_path_factory):
+    """The ePub's path and its files."""
+    path = write_epub(list(pages(Project(ROOT), site)), tmp_path_factory.mktemp("epub"))
+    with zipfile.ZipFile(path) as archive:
+        assert archive.infolist()[0].filename == "mimetype" and archive.infolist()[0].compress_type == 0
+        return path, {name: archive.read(name) for name in archive.namelist()}
+
+
+def quizzes(path):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if "quiz" in cell.metadata.get("tags", ())]
+
+
+def test_every_chapter_is_there_with_its_questions_answers_and_solutions(epub):
+    _, files = epub
+    for path in NOTEBOOKS:
+        root = ElementTree.fromstring(files[f"{path.stem}.xhtml"])
+        classes = [element.get("class", "") for element in root.iter()]
+        assert classes.count("question") == len(quizzes(path)) > 0
+        headings = [
+            "".join(element.itertext()) for element in root.iter() if element.tag in (f"{XHTML}h2", f"{XHTML}h3")
+        ]
+        assert {"Answers to the questions", "Solutions"} <= set(headings)
+        [listed] = [
+            element
+            for section in root.iter(f"{XHTML}section")
+            if section.get("class") == "at-the-end" and "Answers" in "".join(section[0].itertext())
+            for element in section.findall(f"{XHTML}ol")
+        ]
+        answers = ["".join(item.itertext()).strip() for item in listed]
+        assert len(answers) == len(quizzes(path)) and all(answers)
+
+
+def test_formulas_are_mathml_and_nothing_needs_a_script(epub):
+    _, files = epub
+    for name, data in files.items():
+        if name.endswith(".xhtml"):
+            text = data.decode()
+            assert (
+                "<script" not in text
+                and "\\(" not in text
+                and "\\[" not in re.sub(r"<pre.*?</pre>", "", text, flags=re.S)
+            )
+    assert files["07_learning.xhtml"].count(b"<math") > 50
+
+
+def test_every_link_and_image_of_the_epub_leads_somewhere(epub):
+    _, files = epub
+    ids = {
+        name: {element.get("id") for element in ElementTree.fromstring(data).iter()}
+        for name, data in files.items()
+        if name.endswith(".xhtml")
+    }
+    for name in ids:
+        for element in ElementTree.fromstring(files[name]).iter():
+            for target in filter(None, (element.get("href"), element.get("src"))):
+                if re.match(r"[a-z]+:", target):
+                    continue
+                path, _, place = urljoin(name, target).partition("#")
+                assert path in files, (name, target)
+                assert not place or place in ids[path], (name, target)
+    assert {PurePosixPath(name).suffix for name in files if name.startswith("images/")} <= {".svg", ".png"}
+
+
+@pytest.mark.skipif(not (shutil.which("java") and shutil.which("epubcheck")), reason="epubcheck is not installed")
+def test_epubcheck_finds_nothing(epub):
+    done = subprocess.run(["java", "-jar", CHECKER, epub[0]], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.fixture(scope="module")
+def pdf(site, tmp_path_factory):
+    """The PDF's path; beside it lies what was printed."""
+    return write_pdf(list(pages(Project(ROOT), site)), site, tmp_path_factory.mktemp("pdf"))
+
+
+def test_the_pdf_has_all_pages_and_everything_fits(pdf, page):
+    path = pdf
+    data = path.read_bytes()
+    assert data.startswith(b"%PDF-") and len(re.findall(rb"/Type\s*/Page\b", data)) > 300
+    page.set_viewport_size({"width": CONTENT_WIDTH, "height": 800})
+    page.emulate_media(media="print")
+    page.goto((path.parent / "book.html").as_uri())
+    page.evaluate("() => MathJax.startup.promise")
+    too_wide = page.evaluate(
+        """width => [...document.querySelectorAll("pre, img, svg, table, p, li, h1, h2, h3, mjx-container")]
+          .filter(e => e.getBoundingClientRect().right > width + 1)
+          .map(e => `${e.closest("article")?.id}: ${e.tagName} ${(e.textContent || e.alt || "").slice(0, 60)}`)""",
+        CONTENT_WIDTH,
+    )
+    assert too_wide == []
