@@ -10,7 +10,7 @@
 #
 # A trained model is numbers and a few dozen operations. Neither needs Python. At the end of this chapter the translator
 # of [chapter 13](13_alignment.ipynb) runs in this page: you type a sentence, and see every word appear, with the
-# attention that chose it. What computes it is some 270 lines of JavaScript, without any library, and its numbers equal
+# attention that chose it. What computes it is 280 lines of JavaScript, without any library, and its numbers equal
 # PyTorch's to six digits. Then the same model becomes a file for servers.
 #
 # You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 25
@@ -885,7 +885,7 @@ class StepGraph(nn.Module):
 # the first step was right, because an empty cache is an empty cache.) The examples have a past of two tokens, since an
 # axis of length 0 or 1 may be built in as such.
 
-# %% tags=["export"] module="export"
+# %% tags=["hide-input", "export"] module="export"
 from pathlib import Path
 
 from dotformer.support.decoding import check_evaluating
@@ -929,7 +929,7 @@ def write_onnx(model: Transformer, folder: str | Path) -> None:
 # To write with the two graphs, give them the three methods that generation asks for ([chapter
 # 12](12_generation.ipynb#one-word-at-a-time)). Beam search then runs on them as it is.
 
-# %% tags=["export"] module="export"
+# %% tags=["hide-input", "export"] module="export"
 from dotformer.decoder import padding_mask
 from dotformer.support.onnx_files import OnnxGraph
 

@@ -51,7 +51,7 @@
     look.append(make("label", {}, "layer ", layer), make("label", {}, "head ", head));
     const sources = make("ol", { className: "translator-tokens", ariaLabel: "tokens of the sentence, and their weights" });
     const targets = make("fieldset", { className: "translator-tokens" });
-    const said = make("output", { ariaLive: "polite" });
+    const said = make("output", { className: "translator-said", ariaLive: "polite" });
     const speed = make("output", { className: "translator-speed", ariaLive: "polite" });
     const form = make("form", {}, which, written, go, search, look, sources, targets, said, speed);
     const caption = figure.querySelector("figcaption");
@@ -128,6 +128,8 @@
         steps = [];
         draw();
         speed.textContent = `this cannot be translated: ${error.message}`;
+      } finally {
+        if (mine === run) form.dataset.shown = text.value;
       }
     }
 

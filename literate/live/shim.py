@@ -5,6 +5,7 @@ What is drawn is nothing: the page keeps the picture that the book was built wit
 
 import ast
 import contextlib
+import importlib
 import io
 import json
 import sys
@@ -106,8 +107,7 @@ def minilm_embeddings():
 published = types.ModuleType("dotformer.support.published")
 published.minilm_embeddings = minilm_embeddings
 sys.modules[published.__name__] = published
-from classroom import plots  # noqa: E402  what stands for matplotlib must be there first
-
+plots = importlib.import_module("classroom.plots")  # which finds what stands for matplotlib
 for name, value in list(vars(plots).items()):
     if isinstance(value, types.FunctionType) and value.__module__ == plots.__name__:
         setattr(plots, name, Nothing())

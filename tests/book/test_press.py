@@ -47,3 +47,55 @@ def test_a_signature_is_shown_as_its_author_wrote_it(root, monkeypatch, what, fu
     monkeypatch.syspath_prepend(root / "book/_ext")
     write_signature = import_module("press").write_signature
     assert write_signature(None, what, "name", function, None, None, None) == shown
+
+
+class App:
+    """As much of Sphinx as the extension asks for."""
+
+    def __init__(self, root):
+        self.srcdir, self.outdir, self.files = str(root), str(root / "html"), []
+        self.builder = type("Builder", (), {"name": "html"})
+
+    def add_css_file(self, name):
+        self.files.append(name)
+
+    def add_js_file(self, name, loading_method):
+        assert loading_method == "defer"
+        self.files.append(name)
+
+
+def test_a_page_with_a_translator_gets_its_scripts_and_the_readers_models(root, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(root / "book/_ext")
+    add_translator = import_module("press").add_translator
+    for name in ("b", "a"):
+        folder = tmp_path / "runs" / name / "page"
+        folder.mkdir(parents=True)
+        (folder / "model.js").write_text(name)
+    (tmp_path / "runs" / "unfinished").mkdir()
+    app = App(tmp_path)
+    add_translator(app, "other", "", {"body": "<figure>"}, None)
+    assert app.files == []
+    add_translator(app, "22", "", {"body": 'x<figure class="translator" data-sentence="">'}, None)
+    models = ["translators/a.js", "translators/b.js"]
+    assert app.files == ["translator.css", "engine.js", *models, "translator.js"]
+    assert (tmp_path / "html/_static/translators/b.js").read_text() == "b"
+
+
+def test_scripts_in_a_page_become_files(root, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(root / "book/_ext")
+    scripts_as_files = import_module("press").scripts_as_files
+    text = (
+        '<script data-a="b">one\n()</script><script src="x.js"></script><script type="application/json">{}</script>'
+        '<button onclick="window.print()">'
+    )
+    for path in ("html/a.html", "html/book/b/c.html"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    scripts_as_files(App(tmp_path), None)
+    [script] = (tmp_path / "html/_static/inline").iterdir()
+    assert script.read_text() == "one\n()"
+    for path, up in (("html/a.html", ""), ("html/book/b/c.html", "../../")):
+        assert (tmp_path / path).read_text() == (
+            f'<script data-a="b" src="{up}_static/inline/{script.name}"></script><script src="x.js"></script>'
+            '<script type="application/json">{}</script><button data-print>'
+        )

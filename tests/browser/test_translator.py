@@ -58,7 +58,9 @@ def tab(request, browser, address, on_disk):
 
 
 def write(tab, text):
+    """Type a text, and wait until it is translated."""
     tab.locator("figure.translator input[type=text]").fill(text)
+    tab.wait_for_function("text => document.querySelector('.translator form').dataset.shown === text", arg=text)
 
 
 def shown(tab, selector):
@@ -108,7 +110,7 @@ def test_what_is_typed_is_translated_with_its_attention(tab, translator, text):
             weights = heads.mean(dim=0) if head < 0 else heads[head]
             found = list(map(float, shown(tab, ".translator-tokens li small")))
             assert found == pytest.approx(weights.tolist(), abs=0.0051)
-            [said] = shown(tab, "output")
+            [said] = shown(tab, ".translator-said")
             assert said.startswith(f"{[*words, 'end'][word]}: looked most at {text.split()[weights.argmax()]} ")
 
 
@@ -138,7 +140,7 @@ def test_all_of_it_by_keyboard(tab):
     seen = []
     for _ in range(8):
         tab.keyboard.press("ArrowRight")
-        seen += shown(tab, "output")
+        seen += shown(tab, ".translator-said")
     words = [word for word, _ in translation(tab)]
     assert len(set(seen)) == 8 and seen[0].startswith(f"{words[1]}:") and seen[-1].startswith("end:")
     tab.keyboard.press("Shift+Tab")
