@@ -35,20 +35,20 @@ transformer_map(built=22)
 #
 # A reader opens a page. Whatever the model needs must come over the network first, and a phone must hold it. PyTorch is
 # hundreds of megabytes. A general runtime for models in pages is smaller, but the file that ONNX Runtime 1.30 needs for
-# it still has 14 MB, 3.7 when compressed. Our translator has 247,000 parameters, a quarter of a megabyte, so the runtime
-# would weigh far more than the model! For one kind of model we can write the engine ourselves, and in Python we have done
-# so: a transformer is matrix products, a softmax, a norm and some sums.
+# it still has 14 MB, 3.7 when compressed. Our translator has 247,000 parameters, a quarter of a megabyte, so the
+# runtime would weigh far more than the model! For one kind of model we can write the engine ourselves, and in Python we
+# have done so: a transformer is matrix products, a softmax, a norm and some sums.
 #
 # So three things are sent: the parameters, the two tokenizers, and the code.
 #
 # ## Parameters in 8 bits
 #
 # In PyTorch a parameter takes 32 bits. Most of them are not needed. Take a row of a matrix, $(0.5, -1.27, 0.254)$. Its
-# largest entry, in absolute value, is 1.27. Divide all by $1.27 / 127 = 0.01$, the row's **scale**, and round: $(50, -127,
-# 25)$. Such whole numbers, from $-127$ to 127, fit into 8 bits. To get the row back, multiply by the scale: $(0.50,
-# -1.27, 0.25)$. The last entry has lost 0.004. No entry can lose more than half a scale, here 0.005, because rounding
-# moves a number by at most one half. This is **quantization** of the weights, after training, *symmetric* (0 stays 0) and with one scale for each row,
-# which is also called *per channel*.
+# largest entry, in absolute value, is 1.27. Divide all by $1.27 / 127 = 0.01$, the row's **scale**, and round: $(50,
+# -127, 25)$. Such whole numbers, from $-127$ to 127, fit into 8 bits. To get the row back, multiply by the scale:
+# $(0.50, -1.27, 0.25)$. The last entry has lost 0.004. No entry can lose more than half a scale, here 0.005, because
+# rounding moves a number by at most one half. This is **quantization** of the weights, after training, *symmetric* (0
+# stays 0) and with one scale for each row, which is also called *per channel*.
 
 # %% tags=["export"] module="export"
 import torch
@@ -159,8 +159,8 @@ assert 0.4 < len(text) / in_32_bits < 0.48
 
 # %% [markdown]
 # Less than half, where one would expect a quarter: base64 takes a third more than the bytes, biases and scales are
-# written in decimal, and with them come the merges of both tokenizers. A server that compresses what it sends takes most
-# of that off again.
+# written in decimal, and with them come the merges of both tokenizers. A server that compresses what it sends takes
+# most of that off again.
 #
 # **Predict first.** How many of the 500 test sentences does the model still translate without a mistake, in 8 bits? In
 # 4? And what if a whole matrix shares one scale?
@@ -228,11 +228,11 @@ for row_ in captions["rows"]:
     print(f"{row_['bits']:4}  {kind:9}{scores}")
 
 # %% [markdown]
-# (`python -m benchmarks.quantization`: three transformers of a million parameters, one a seed, translate the captions of
-# chapter 14.) In 8 bits all three keep their score to a tenth of a point, and the seeds differ by more than one. With a
-# scale for each row, 4 bits cost about a point and 3 bits 5 to 7; with one scale for a matrix, 3 and 17 to 20. So a page
-# can have 8 bits for nothing. (Only parameters are in 8 bits here. Who computes in 8 bits quantizes the vectors as well,
-# and in large models a few huge entries of these spoil the scale for the others: [Dettmers and others,
+# (`python -m benchmarks.quantization`: three transformers of a million parameters, one a seed, translate the captions
+# of chapter 14.) In 8 bits all three keep their score to a tenth of a point, and the seeds differ by more than one.
+# With a scale for each row, 4 bits cost about a point and 3 bits 5 to 7; with one scale for a matrix, 3 and 17 to 20.
+# So a page can have 8 bits for nothing. (Only parameters are in 8 bits here. Who computes in 8 bits quantizes the
+# vectors as well, and in large models a few huge entries of these spoil the scale for the others: [Dettmers and others,
 # 2022](https://arxiv.org/abs/2208.07339).)
 
 # %% tags=["proof"]
@@ -272,9 +272,9 @@ quiz.number(
 # %% [markdown]
 # ## Here it is
 #
-# Type another sentence, from the words of chapter 13: *the old man can see a kitten .* It is
-# translated again at every keystroke. Choose a word of the translation to see where the decoder looked when it wrote that word; choose
-# another layer or head. Change *man* into *woman* and watch what *der* becomes, and where it looks.
+# Type another sentence, from the words of chapter 13: *the old man can see a kitten .* It is translated again at every
+# keystroke. Choose a word of the translation to see where the decoder looked when it wrote that word; choose another
+# layer or head. Change *man* into *woman* and watch what *der* becomes, and where it looks.
 
 # %% tags=["hide-input"]
 from classroom.translator import translator_figure
@@ -373,8 +373,8 @@ from classroom import javascript
 # }
 
 # %% [markdown]
-# Check it against a calculation on paper: one head, $d_k = 1$, all four matrices 1, the query 1 and two kept words of 0 and
-# $\ln 3$. The weights must be 1/4 and 3/4, and the blend $\tfrac34 \ln 3 = 0.824$.
+# Check it against a calculation on paper: one head, $d_k = 1$, all four matrices 1, the query 1 and two kept words of 0
+# and $\ln 3$. The weights must be 1/4 and 3/4, and the blend $\tfrac34 \ln 3 = 0.824$.
 
 # %% language="js"
 # const one = { weight: [Float32Array.of(1)] };
@@ -422,10 +422,10 @@ from classroom import javascript
 # }
 
 # %% [markdown]
-# **Encoder and decoder.** `embed`, folded above, makes the vectors of tokens, and `finish` applies the norm at a stack's
-# end, where there is one. `encode` returns what the decoder's layers keep of the source, as `KVCache` does. `step`
-# reads one token. It does not change the past but returns a longer one, so that two hypotheses of a beam can share
-# their beginning. No mask is needed anywhere: nothing is padded, and the future has not been written.
+# **Encoder and decoder.** `embed`, folded above, makes the vectors of tokens, and `finish` applies the norm at a
+# stack's end, where there is one. `encode` returns what the decoder's layers keep of the source, as `KVCache` does.
+# `step` reads one token. It does not change the past but returns a longer one, so that two hypotheses of a beam can
+# share their beginning. No mask is needed anywhere: nothing is padded, and the future has not been written.
 
 # %% language="js" tags=["export"] module="engine"
 # function encode(model, source) {
@@ -700,8 +700,8 @@ assert largest < 1e-4 and apart < 1e-4
 #
 # ### Break it: an engine that is nearly right
 #
-# When code is written a second time, some detail goes wrong. Here are six engines, each with one line that differs. (The
-# *waves* are the sinusoids of the positions, of which two neighbouring entries share a frequency.) To compare two
+# When code is written a second time, some detail goes wrong. Here are six engines, each with one line that differs.
+# (The *waves* are the sinusoids of the positions, of which two neighbouring entries share a frequency.) To compare two
 # programs that should compute the same is called **differential testing**.
 #
 # **Predict first.** Which of the six still translate most of the hundred sentences as before? Would you notice?
@@ -732,8 +732,8 @@ for name, (line, wrong) in defects.items():
 # so the others write the same words, or all but one sentence of them, with logits that are off by 0.1 to 5, where the
 # right engine is off by 5e-6. And even so one defect would have passed: without $\epsilon$ the difference is 5e-5, ten
 # times what rounding explains, and still below the 1e-4 that the folded cell above asserts. So a tolerance should come
-# from what the *right* code needs, with a margin of a few times, and not from a round number. The test of this page in a
-# real browser has 2e-5.
+# from what the *right* code needs, with a margin of a few times, and not from a round number. The test of this page in
+# a real browser has 2e-5.
 
 # %% tags=["proof"]
 noticed = [name for name, (_, differ) in broken.items() if differ > 1]
@@ -784,9 +784,9 @@ print(f"{pace:,.0f} tokens a second")
 assert pace > 100
 
 # %% [markdown]
-# That was in this notebook, on one core; the figure above says how fast it is in your browser. `dot` multiplies one pair
-# at a time, where PyTorch has instructions for eight or sixteen (**SIMD**), and a GPU thousands of units. For a small
-# model and one reader that does not matter.
+# That was in this notebook, on one core; the figure above says how fast it is in your browser. `dot` multiplies one
+# pair at a time, where PyTorch has instructions for eight or sixteen (**SIMD**), and a GPU thousands of units. For a
+# small model and one reader that does not matter.
 #
 # ## A file for servers
 #
@@ -881,9 +881,9 @@ class StepGraph(nn.Module):
 # %% [markdown]
 # Now the export itself. `dynamic_shapes` names the axes that may vary, and what has the same name has the same length.
 # One trap is in the examples: keys and values must be *different* tensors, since an input that is there twice is taken
-# for one. (At first we gave one tensor of zeros for both. The graph then used the values as keys. Nothing complained, and
-# the first step was right, because an empty cache is an empty cache.) The examples have a past of two tokens, since an
-# axis of length 0 or 1 may be built in as such.
+# for one. (At first we gave one tensor of zeros for both. The graph then used the values as keys. Nothing complained,
+# and the first step was right, because an empty cache is an empty cache.) The examples have a past of two tokens, since
+# an axis of length 0 or 1 may be built in as such.
 
 # %% tags=["hide-input", "export"] module="export"
 from pathlib import Path
@@ -994,9 +994,10 @@ assert [h[0].tokens for h in found] == [
 ]
 
 # %% [markdown]
-# The same numbers and the same hypotheses. (The two files have the parameters in 32 bits, each those that it needs.) And is it faster? Here are PyTorch with our cache, ONNX Runtime with the two
-# graphs, and CTranslate2, an engine made for this one purpose, with the same parameters and the same sentences, timed
-# in turns on one core ([the comparison](../comparison.md) has more).
+# The same numbers and the same hypotheses. (The two files have the parameters in 32 bits, each those that it needs.)
+# And is it faster? Here are PyTorch with our cache, ONNX Runtime with the two graphs, and CTranslate2, an engine made
+# for this one purpose, with the same parameters and the same sentences, timed in turns on one core ([the
+# comparison](../comparison.md) has more).
 
 # %% tags=["hide-input"]
 engines = ("dotformer", "dotformer, ONNX Runtime", "CTranslate2")
@@ -1015,10 +1016,11 @@ assert len(serving) == 4
 
 # %% [markdown]
 # ONNX Runtime writes one sentence in half the time. It has no Python between the operations, and joins some of them
-# (**fusion**); which of the two helps more we have not measured. With 32 sentences it saves less, and with a beam least,
-# where the search around the graphs, which is still ours, has most to do. It is not that nothing is left to save:
-# CTranslate2, which has search, cache and all in C++, takes half the time. So: a page for one reader, a graph where other programs are to run
-# the model, and an engine made for translation where many users wait.
+# (**fusion**); which of the two helps more we have not measured. With 32 sentences it saves less, and with a beam
+# least, where the search around the graphs, which is still ours, has most to do. It is not that nothing is left to
+# save: CTranslate2, which has search, cache and all in C++, takes about half of PyTorch's time there, and for one
+# sentence a quarter. So: a page for one reader, a graph where other programs are to run the model, and an engine made
+# for translation where many users wait.
 
 # %% tags=["proof"]
 for (batch_, _), (ours_, graph, engine) in serving.items():
@@ -1191,16 +1193,16 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# A trained transformer is numbers and a few operations, so fewer than three hundred lines of another language compute what
-# PyTorch computes. Its matrices can be sent in 8 bits, with a scale for each row, because a model hardly feels an error so
-# small. For servers it is recorded as a graph, in which nothing may be hidden: what changes between steps comes in and
-# goes out.
+# A trained transformer is numbers and a few operations, so fewer than three hundred lines of another language compute
+# what PyTorch computes. Its matrices can be sent in 8 bits, with a scale for each row, because a model hardly feels an
+# error so small. For servers it is recorded as a graph, in which nothing may be hidden: what changes between steps
+# comes in and goes out.
 #
-# **Sources.** Quantization, by tensor and by channel: [Krishnamoorthi (2018)](https://arxiv.org/abs/1806.08342). The format:
-# [ONNX](https://onnx.ai/onnx/intro/); exporting:
-# [PyTorch's tutorial](https://docs.pytorch.org/tutorials/beginner/onnx/export_simple_model_to_onnx_tutorial.html).
-# Other models in pages: [Transformer Explainer](https://github.com/poloclub/transformer-explainer) shows GPT-2, [llm-viz](https://github.com/bbycroft/llm-viz) walks
-# through a small GPT.
+# **Sources.** Quantization, by tensor and by channel: [Krishnamoorthi (2018)](https://arxiv.org/abs/1806.08342). The
+# format: [ONNX](https://onnx.ai/onnx/intro/); exporting: [PyTorch's
+# tutorial](https://docs.pytorch.org/tutorials/beginner/onnx/export_simple_model_to_onnx_tutorial.html). Other models in
+# pages: [Transformer Explainer](https://github.com/poloclub/transformer-explainer) shows GPT-2,
+# [llm-viz](https://github.com/bbycroft/llm-viz) walks through a small GPT.
 #
 # **Next.** That was the last chapter. From one dot product you have built a transformer, trained it, and put it where
 # anybody can use it. The [front page](../index.md) lists what else there is.
