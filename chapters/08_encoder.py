@@ -126,7 +126,7 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # praise on one side and blame on the other; the cases are not **linearly separable**. On the right are the same four,
 # drawn by the two parts of the absolute value, and one line is enough.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. An arrow labelled feed-forward leads to the right panel, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. Right, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
 square = {
     "good": (1, 1),
@@ -143,7 +143,7 @@ for word, (polarity, affirmed) in square.items():
     panels[1].plot(*hidden, "o", color=color, ms=9)
     if z:
         panels[1].text(hidden[0] + 0.12, hidden[1] + 0.12, word, color=color)
-panels[1].text(0.14, -0.3, "bad, not good", color=plots.RED)
+panels[1].text(-0.42, -0.38, "bad, not good", color=plots.RED)
 panels[1].plot([-0.5, 1.5], [1.5, -0.5], "--", color=plots.GREY)
 panels[0].set(xlabel="polarity", ylabel="affirmed", xlim=(-2, 2), ylim=(-1.6, 1.7))
 panels[1].set(
