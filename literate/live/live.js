@@ -15,7 +15,7 @@
   const all = make("button", { type: "button", textContent: "Run all cells", hidden: true });
   const stop = make("button", { type: "button", textContent: "Stop", hidden: true });
   const reset = make("button", { type: "button", textContent: "Undo my changes", hidden: true });
-  const about = make("small", { textContent: "loads about 10 MB, once; change the code, and do the exercises here" });
+  const about = make("small", { textContent: "loads 11 to 19 MB, once; change the code, and do the exercises here" });
   document.querySelector("article h1")?.after(make("div", { className: "live-bar" }, start, all, stop, reset, about, status));
 
   let cells = [];
