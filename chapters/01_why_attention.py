@@ -37,8 +37,9 @@ transformer_map(built=1)
 #
 # People answer such questions by looking back at what they have read. A network can look back only if the words are
 # still there, and in the networks of this chapter they are not: these read a word, change a small memory, and drop the
-# word. In 2014 attention was added to such a network, so that it could look back while it wrote a translation. In 2017
-# the transformer kept the attention and left out the memory. The rest of this book builds it.
+# word. In 2014 attention was added to such a network, so that it could look back while it wrote a translation
+# ([below](#the-network-of-2014)). In 2017 the transformer kept the attention and left out the memory. The rest of this
+# book builds it.
 #
 # ## One number of memory
 #
@@ -81,8 +82,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Why not multiply by 1? Then nothing fades, but no room is made for new words either: after a thousand words the state
 # is the sum of all thousand, and no single one can be read off. With more than 1 the oldest word would drown the
-# newest, and the derivative would grow without end: the **exploding gradient**. A memory of fixed size has to let go of
-# something, which is the *bottleneck* of such a network. The questions are how fast, and of what.
+# newest, and the derivative would grow without end: the **exploding gradient**. So a memory of fixed size has to let
+# go of something: it is a *bottleneck*. The questions are how fast it lets go, and of what.
 #
 # ## Three cells
 #
@@ -197,10 +198,10 @@ def lstm_cell(
 
 
 # %% [markdown]
-# The GRU has one state. One gate, $z$, decides both how much of it is kept and how much is let in.
+# The GRU has one state. One gate, $z$, decides both how much of it is kept and how much is let in (folded).
 
 
-# %% tags=["export"] module="by_hand.recurrence"
+# %% tags=["export", "hide-input"] module="by_hand.recurrence"
 @shapes
 def gru_cell(
     x: Float[np.ndarray, "*batch D"],
@@ -232,8 +233,8 @@ def gru_cell(
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} ,$$
 #
-# which is computed from left to right, back in time (**backpropagation through time**). Its size, the root of the sum
-# of squares, is what we compare.
+# which is computed from left to right, back in time (**backpropagation through time**). We compare its size, the root
+# of the sum of squares (*Frobenius norm*).
 #
 # The weights are drawn as PyTorch draws them, uniformly at random between $-1/\sqrt{H}$ and $1/\sqrt{H}$ for a state of
 # $H = 24$ numbers.
@@ -252,8 +253,8 @@ def lstm_step(x, state, *weights):
 def start_weights(rng, gates, width=8, size=24, forget=0.0):
     """Weights as PyTorch draws them; `forget` is added to the second gate's bias."""
     bound, columns = size**-0.5, gates * size
-    shapes = [(width, columns), (size, columns), (columns,), (columns,)]
-    weights = [rng.uniform(-bound, bound, shape) for shape in shapes]
+    sizes = [(width, columns), (size, columns), (columns,), (columns,)]
+    weights = [rng.uniform(-bound, bound, each) for each in sizes]
     weights[2][size : 2 * size] += forget
     return weights
 
@@ -309,12 +310,12 @@ for name in names:
 # millionths of the last word's influence. Twenty words is one sentence.
 #
 # We can explain this number. Each step multiplies the derivative by $W_h$ and by the slope of $\tanh$. The entries of
-# $W_h$ lie between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it sums
-# $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$
-# is $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step.
-# Measured from 5 back to 20 it is 0.52. The gates of the LSTM and the GRU keep some 0.6 a step, and still next to
-# nothing after 40. With biases near 0 a gate stands half open, at $\sigma(0) = \frac12$, and lets through somewhat more
-# than half at every step.
+# $W_h$ lie between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it
+# sums $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of
+# $\tanh$ is $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a
+# step. Measured from 5 back to 20 it is 0.52. The gates of the LSTM and the GRU keep some 0.6 a step, and still next
+# to nothing after 40. With biases near 0 the gates stand half open, at $\sigma(0) = \frac12$, so about half of the
+# state is kept at every step, and a little of the old state comes back by way of the candidate and the gates.
 
 # %% tags=["hide-input"]
 slopes, shrinks = [], []
@@ -336,18 +337,18 @@ assert all(0.55 < share < 0.7 for share in gated)
 assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
-# Much of the fault, then, lies in the *initial* weights, and these can be chosen. Row 4 is the plain cell with an
-# **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: its factor is 1 where
-# the other's was 0.58. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is thousands of
-# times what it was. But no slope is above 1, so each step can only shrink the influence, and even this cell fades. Row
-# 5 is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate alone keeps $\sigma(3) = 0.95$ a
-# step, some 0.14 after 40 steps. Measured against the latest word a third is left (in the median of eight seeds, on 100
-# words), largely because the gates also read $h$, which is a second path. Gates can hold on.
+# Much of the fault, then, lies in the *initial* weights, and these can be chosen. *Plain, orthogonal* is the plain
+# cell with an **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: its
+# factor is 1 where the other's was 0.58. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the
+# influence is thousands of times what it was. But no slope is above 1, so each step can only shrink the influence, and
+# even this cell fades. *LSTM, gate open* is an LSTM whose forget gate starts nearly open, with 3 added to its bias.
+# The gate alone keeps $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Measured against the latest word a third is
+# left (the median of eight seeds): the gates also read $h$, and that is a second path. Gates can hold on.
 #
-# During training the same product carries the error back to the words, so a network does not learn from words that have
-# no influence. (Training can open a gate, too, but such a word sends no signal to open it.) This is the **vanishing
-# gradient**. It made plain networks hard to train, and the LSTM was invented to overcome it. But a gradient that
-# arrives is not yet a memory.
+# During training the same product carries the error back to the words, so a network does not learn from words that
+# have no influence. (Training can open a gate, but a word without influence sends no signal to open it.) This is the
+# **vanishing gradient**. It made plain networks hard to train, and the LSTM was invented to overcome it. But a
+# gradient that arrives is not yet a memory.
 
 # %% tags=["proof"]
 assert influence["plain"][20] < 1e-5 and influence["GRU"][20] < 1e-4
@@ -397,10 +398,10 @@ for name in names:
 # No. The slowest, the open gate, has 20.5, about as much as the orthogonal cell, though its state, $h$ and $c$
 # together, has 48 numbers where a plain cell has 24. And the orthogonal cell, whose gradient comes through so much
 # better, recalls hardly more than the plain one: 21 numbers against 19. To forget slowly is to spread a memory over
-# more words, each less sharp. The open gate spreads it thinnest: 2 % of the word 40 back. (It does recall more than the
-# ordinary LSTM, 20.5 against 13.9. Gates multiply, so much of what the state holds is products of two numbers, and a
-# linear fit recovers neither factor. Fitted to such products as well as to the numbers, the states of the GRU and the
-# LSTM as they start hold 23 of 24 and some 45 of 48.)
+# more words, each less sharp. The open gate spreads it thinnest: 2 % of the word 40 back, when 50 have been read. (It
+# does recall more than the ordinary LSTM, 20.5 against 13.9. Gates multiply, so much of what the state holds is
+# products of two numbers, and a linear fit recovers neither factor. If the products of any two numbers read are
+# counted as things to recall, too, the sum is 23 of 24 for the GRU, and some 45 of 48 for the LSTM.)
 #
 # There is a bound, and three steps lead to it.
 #
@@ -412,7 +413,7 @@ for name in names:
 #    Independent numbers are uncorrelated, so theirs stand at right angles (nearly, with 4,000 texts), like axes. The
 #    squared cosines of one vector with axes sum to at most 1, by Pythagoras.
 # 3. A state of $H$ numbers can be replaced by $H$ uncorrelated combinations of them, which hold the same information.
-#    An input's $R^2$ is then the sum of its squared correlations with these. (So the code computes it: `qr` makes such
+#    An input's $R^2$ is then the sum of its squared correlations with these, by Pythagoras once more. (So the code computes it: `qr` makes such
 #    combinations, and `basis.T @ read` compares them with what was read.) Each of the $H$ has at most 1 to share among
 #    all inputs.
 #
@@ -422,12 +423,12 @@ for name in names:
 # wait for the question. A larger state holds more, at a price: 50 words of 8 take 400 numbers, so $400^2$
 # multiplications a step, and the 51st word overwrites something again.
 #
-# Something other than a linear fit might find more, and real words depend on one another, so even a linear fit recalls
-# more of them than of independent ones. Real words come from a list: naming one of 30,000 takes 15 bits, and 24
-# floating-point numbers could in principle encode many. What remains is that the state stays as wide as it is, however
-# long the text. Newer recurrent networks such as Mamba leave out the $\tanh$, and let no gate read the state, so that
-# all states can be computed at once ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)). The bound holds for their
-# states, too.
+# Another way to read the state out finds more, as the products show, and real words depend on one another, so even a
+# linear fit recalls more of them than of independent ones. Real words come from a list: naming one of 30,000 takes 15
+# bits, and 24 floating-point numbers could in principle encode many. What remains is that the state stays as wide as
+# it is, however long the text. Newer recurrent networks such as Mamba leave out the $\tanh$, and let no gate read the
+# state, so that all states can be computed at once ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)). The bound
+# holds for their states, too.
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -479,8 +480,7 @@ quiz.number(
 # ## The other way: keep everything, and look
 #
 # Now keep all words. When the question comes, give each word a weight, so that the weights sum to 1, and add up the
-# words in these proportions. That is attention. Inside a network the question is a vector too, computed from the word
-# that is being read or written; chapter 2 begins with one.
+# words in these proportions. That is attention.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Above, a recurrent network reads A Lannister always pays his debts: an arrow leads from each word to a state below it and from state to state, so that the first word reaches the last state through five others. Below, attention: from each of the six words an arrow leads directly to the answer."}}
 from classroom.diagram import Diagram
@@ -501,9 +501,9 @@ drawing.text(0.2, 1.55, "attention", color=plots.BLUE, at="left")
 plt.show()
 
 # %% [markdown]
-# Chapters 2 to 4 explain how the weights are computed. Here we set them by hand, to see what is possible: each word has
-# a score, and the weights are $e^{\text{score}}$, divided by their sum. A word with score 9 among words with score 0
-# gets nearly all of the weight.
+# Chapters 2 to 4 explain how the weights are computed. Here we set them by hand, to see what is possible: each word
+# has a score, and the weights are $e^{\text{score}}$, divided by their sum (a *softmax*, [chapter
+# 3](03_softmax.ipynb)). A word with score 9 among words with score 0 gets nearly all of the weight.
 
 
 # %%
@@ -541,7 +541,7 @@ for name, color in colors.items():
     left.plot(influence[name][:41], color=color)
     right.plot(recall[name][:41], color=color)
 right.axhline(1, color=plots.BLUE)
-right.text(14, 0.92, "attention keeps the words", color=plots.BLUE, fontsize=11)
+right.text(3, 0.92, "attention, told where to look", color=plots.BLUE, fontsize=11)
 ends = {
     "plain": (1, 3e-7),
     "GRU": (25, 9e-5),
@@ -558,26 +558,79 @@ plt.show()
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "What did attention bring that recurrent networks lack?",
+    "What can attention do that a recurrent network cannot?",
     quiz.wrong(
-        "More parameters, and therefore more capacity",
+        "Store more, because it has more parameters",
         "A layer of attention has four matrices, a plain cell two, an LSTM eight. It is not the number of parameters: the LSTM has more, and its memory is as small as its state.",
     ),
     quiz.wrong(
-        "It throws away the words that do not matter",
+        "Throw away the words that do not matter",
         "Forgetting is what the recurrent network does. Attention keeps every word and gives each a weight, and the weights are computed for each question.",
     ),
     quiz.right(
-        "Each word can draw on whichever others matter to it",
+        "Draw on any word directly, whichever matters to the question",
         "Yes. Which those are is decided when the question is known, and distance plays no part.",
     ),
     quiz.wrong(
-        "It shortens the text before it is processed",
+        "Shorten the text before it is processed",
         "Nothing is shortened: every word is kept. Attention does *more* work on long texts.",
     ),
 )
 
 # %% [markdown]
+# ## The network of 2014
+#
+# Translation was where the bottleneck hurt. A network for it has two parts (**encoder-decoder**, or *sequence to
+# sequence*): a recurrent **encoder** reads the source sentence, and a recurrent **decoder** writes the translation,
+# and all that it got from the source was the encoder's last state. So everything had to fit into one vector before the
+# first word was written, and the longer the sentence, the worse the translation ([Cho and others,
+# 2014](https://arxiv.org/abs/1409.1259)).
+#
+# Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
+# question. Before each word that it writes, a small network $a$ compares $s$ with every $h_j$, softmax turns these
+# scores into weights $\alpha_j$, and the weighted sum of the states, the **context vector** $c$, says what to look at
+# now:
+#
+# $$u_j = a(s, h_j), \qquad \alpha_j = \frac{e^{u_j}}{\sum_k e^{u_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
+
+# %% tags=["plot"] mystnb={"image": {"alt": "The network of 2014. Below, four encoder states, h1 to h4, one for each word of the source sentence, with arrows between neighbours in both directions. Above them the decoder's state s, which asks. From each h an arrow leads to the context vector c, the weighted sum; the one from bites is thick, the others are thin. Both c and s lead to the next state, which writes the word beißt."}}
+drawing = Diagram(6.8, 3.0)
+sources = [0.7, 2.0, 3.3, 4.6]
+for n, (x, word) in enumerate(
+    zip(sources, "the dog bites him".split(), strict=True)
+):
+    drawing.text(x, 0.2, word)
+    drawing.box(x, 0.85, f"$h_{n + 1}$", 0.8, 0.36, plots.RED)
+    drawing.arrow((x, 0.36), (x, 0.66))
+    if n:
+        drawing.arrow((x - 0.9, 0.92), (x - 0.42, 0.92), color=plots.RED)
+        drawing.arrow((x - 0.4, 0.78), (x - 0.88, 0.78), color=plots.RED)
+    weight = [0.05, 0.1, 0.8, 0.05][n]
+    drawing.arrow((x, 1.04), (2.65, 1.58), color=plots.BLUE, width=0.5 + 4 * weight)
+drawing.box(2.65, 1.77, "context $c$", 1.2, 0.36)
+for x, state in [(1.0, "$s$"), (4.3, "next $s$")]:
+    drawing.box(x, 2.5, state, 0.8, 0.36, plots.TEAL)
+drawing.arrow((0.1, 2.5), (0.59, 2.5), color=plots.TEAL)
+drawing.arrow((1.41, 2.5), (3.89, 2.5), color=plots.TEAL)
+drawing.arrow((1.0, 2.31), (1.0, 1.77), (2.03, 1.77), color=plots.TEAL)
+drawing.text(1.45, 1.93, "asks", color=plots.TEAL, size=10)
+drawing.arrow((3.26, 1.77), (4.3, 1.77), (4.3, 2.3))
+drawing.text(4.3, 2.86, "beißt")
+drawing.text(5.6, 0.85, "encoder", color=plots.RED)
+drawing.text(5.6, 2.5, "decoder", color=plots.TEAL)
+drawing.text(5.6, 1.35, "weights", color=plots.BLUE)
+plt.show()
+
+# %% [markdown]
+# With each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks elsewhere,
+# mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). And
+# what is summed are not bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
+# the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
+# **bidirectional** network).
+#
+# The bottleneck was gone, but the waiting was not: in encoder and decoder each state still had to wait for the one
+# before it. The transformer replaces these states, too, by attention, from each word of a text to the others.
+#
 # ## What does it cost?
 #
 # The paper that introduced the transformer compares ways to let $n$ words of width $d$ exchange information: by work
@@ -635,11 +688,11 @@ for n in (50, 512, 5000):
     )
 
 # %% [markdown]
-# For a sentence of 50 words attention by itself costs twice as much as a plain cell and half as much as an LSTM. As the
-# text grows the square takes over: at $n = 2d$, a thousand words, it costs as much as the LSTM, at ten thousand it
+# For a sentence of 50 words attention by itself costs twice as much as a plain cell and half as much as an LSTM. As
+# the text grows the square takes over: at $n = 2d$, a thousand words, it costs as much as the LSTM, at ten thousand it
 # costs five times as much. What attention saves in training is the *waiting*: it computes all words at once, where a
-# recurrent network with a $\tanh$ must take them in a row. So in the same hours one can train a larger model, or on
-# more text. When attention *writes* a text, it too must produce its words one at a time ([chapter
+# recurrent network with a $\tanh$ must take them in a row. So in the same hours one can train a larger model, or train
+# on more text. When attention *writes* a text, it too must produce its words one at a time ([chapter
 # 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
@@ -702,7 +755,8 @@ print("right:", right.shape, "  wrong:", wrong.shape)
 # sentence 2, and so on.
 #
 # The check: change one sentence, and the results of the others must stay as they were. Which one to change? In the
-# wrong layout the sentences act as time steps. The first is then read longest ago, and we know what becomes of that.
+# wrong layout the sentences act as time steps. The first is then read longest ago, and we have seen what happens to
+# the oldest.
 
 
 # %% tags=["hide-input"]
@@ -844,9 +898,9 @@ verdict
 # ## In one breath
 #
 # Which word of a sentence matters depends on what is asked, and that is known only afterwards. A recurrent network has
-# to pack the words into a state of fixed size as they come: with a poor start it forgets them within a sentence, and at
-# best, as far as a linear fit can tell, it holds as many numbers as its state has. Attention keeps the words and looks
-# back at all of them in one step, at a cost that grows with the square of their number.
+# to pack the words into a state of fixed size as they come: with a poor start it forgets them within a sentence, and a
+# linear fit recovers at most as many numbers as the state has. Attention keeps the words and looks back at all of them
+# in one step, at a cost that grows with the square of their number.
 #
 # **Sources.** The plain recurrent network: [Elman (1990)](https://doi.org/10.1207/s15516709cog1402_1). Why gradients
 # vanish: [Bengio, Simard and Frasconi (1994)](https://doi.org/10.1109/72.279181). Orthogonal matrices for a start:
@@ -854,7 +908,8 @@ verdict
 # [Jaeger (2001)](https://www.ai.rug.nl/minds/uploads/STMEchoStatesTechRep.pdf). The LSTM: [Hochreiter and Schmidhuber
 # (1997)](https://doi.org/10.1162/neco.1997.9.8.1735), its forget gate: [Gers, Schmidhuber and Cummins
 # (2000)](https://doi.org/10.1162/089976600300015015). The GRU: [Cho and others
-# (2014)](https://arxiv.org/abs/1406.1078). Attention in a recurrent network: [Bahdanau, Cho and Bengio
+# (2014)](https://arxiv.org/abs/1406.1078). Sentences in one vector: [Cho and others
+# (2014)](https://arxiv.org/abs/1409.1259). Attention in a recurrent network: [Bahdanau, Cho and Bengio
 # (2015)](https://arxiv.org/abs/1409.0473). The comparison of costs: [Vaswani and others
 # (2017)](https://arxiv.org/abs/1706.03762), table 1.
 #

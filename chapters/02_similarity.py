@@ -75,11 +75,17 @@ assert distances["pays"] == 2 and question not in offers.values()
 # 0 for the first three. The word that **agrees** with the question is found, because where both have a large number of
 # the same sign the product is large.
 #
-# Why is agreement what a look-up needs? The columns compare three ways to look up. To be *equal*, as in a Python
-# dictionary, finds only what is exactly the same, and no word is $(0, 2, 0)$. By *distance* the nearest word is found,
-# but a word that insists on being a thing, with 9 instead of 3, is further away than *pays*, which has nothing of what
-# is asked. With the *sum of products* it counts for more, 18 instead of 6; and what is not asked for costs nothing,
-# since whatever a word has there is multiplied by 0.
+# Why is agreement what a look-up needs? The columns compare three ways to look up. Asking for *equality*, as a Python
+# dictionary does, finds only what is exactly the same, and no word is $(0, 2, 0)$. By *distance* the nearest word is
+# found, but a word that insists on being a thing, with 9 instead of 3, is further away than *pays*, which has nothing
+# of what is asked. With the *sum of products* such a word counts for more, 18 instead of 6; and what is not asked for
+# costs nothing, since whatever a word has there is multiplied by 0.
+#
+# There is a second reason. A question must be *learned*, in small steps, and so every step must tell whether it led
+# the right way. Whether two things are equal does not change for a small step, so it has no slope. The sum of products
+# has one: move an entry of the question by a little, and the sum moves by as much times the key's entry. ([Chapter
+# 3](03_softmax.ipynb) makes the choice itself smooth as well: it returns a blend of what all words hand over, their
+# **values**. That is a *soft look-up*.)
 #
 # In attention the question is called the **query**, and what a word offers is its **key**. This chapter is about the
 # comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
@@ -214,10 +220,10 @@ plt.show()
 #
 # The **length** of an arrow, the **norm** of its vector, is Pythagoras in $D$ dimensions, and it is a dot product too:
 # $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$. For the angle $\theta$ between two arrows, look at the
-# third side of the triangle they span, $a - b$. Compute the square of its length twice: by multiplying out, which works
-# for dot products as it does for numbers, $(a - b) \cdot (a - b) = a \cdot a - 2\, a \cdot b + b \cdot b$; and by the
-# law of cosines, which is Pythagoras corrected for an angle that is not a right one. (It holds in any number of
-# dimensions, because two arrows always lie in a plane.)
+# third side of the triangle they span, $a - b$. Compute the square of its length twice. Multiplied out, as for
+# numbers, it is $(a - b) \cdot (a - b) = a \cdot a - 2\, a \cdot b + b \cdot b$. The law of cosines, Pythagoras for
+# angles other than a right one, says the same in another way. (It holds in any number of dimensions, because two
+# arrows always lie in a plane.)
 #
 # $$\|a\|^2 + \|b\|^2 - 2\, a \cdot b \;=\; \|a - b\|^2 \;=\; \|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta .$$
 #
@@ -294,11 +300,11 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
 # Stretching the query multiplies all its scores alike; stretching one key can change which key wins. (At tea's length,
-# coffee would have scored 12.7 above, and lost to tea's 13.) When is that wanted? A word that matters to every question
-# can have a long key, and be found even by queries that point only partly its way. When is it not? Where one long key
-# wins for too many queries, or scores grow so large that the winner takes nearly all weight (chapter 3); some of
-# today's models therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For vectors of length 1, dot
-# product and cosine are equal.
+# coffee would have scored 12.7 above, and lost to tea's 13.) When is a long key wanted? When a word matters to every
+# question: it is then found even by queries that point only partly its way. When is it not? Where one long key wins
+# for too many queries, or scores grow so large that the winner takes nearly all weight (chapter 3); some of today's
+# models therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For vectors of length 1, dot product and
+# cosine are equal.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -390,45 +396,55 @@ for count in (20, 200, 2000, 8000):
     )
 
 # %% [markdown]
-# They gather around 0, and the last two columns say how closely: a typical cosine is $1/\sqrt{D}$, where typical means
-# the root of the mean square over 500 pairs, and ± the standard deviation over 20 seeds. (A typical dot product is
-# $\sqrt D$, since the vectors have lengths near $\sqrt D$; chapter 3 comes back to that.) The reason: scale both
-# vectors to length 1. Turning both together does not change their angle, so turn them until the first lies along the
-# first axis; the cosine is then the first entry of the second. The second is still a random direction, since this
-# normal distribution favours no direction and the two are independent. Its $D$ squared entries add up to 1, so each is
-# $1/D$ on average, and the root of that is $1/\sqrt{D}$.
+# They gather around 0. A cosine is as often positive as negative, so its mean is 0, and its spread, the root of the
+# mean square, is $1/\sqrt{D}$: the last two columns (± is the standard deviation over 20 seeds of 500 pairs each). A
+# dot product has $\sqrt D$, since the vectors have lengths near $\sqrt D$; chapter 3 comes back to that. Why
+# $1/\sqrt{D}$? Scale both vectors to length 1 and turn the two together, which does not change their angle, until one
+# of them lies along the first axis. The cosine is then the first entry of the other. This is still a random direction,
+# since the normal distribution favours none. Its $D$ squared entries add up to 1, so each is $1/D$ on average.
 #
 # At width 512 that is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random vectors are
-# almost at right angles**, or nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2 and
-# practically never happens at width 512. And there is room: of two thousand vectors, nearly four times as many as there
-# are axes, no two have a cosine beyond ±0.22, and of 8,000 none beyond ±0.24. For random directions a cosine exceeds
-# $\epsilon$ with a probability of at most $2 e^{-D \epsilon^2 / 2}$ ([Ball,
-# 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2). $N$ vectors make $N^2 / 2$ pairs, so about
-# $e^{D \epsilon^2 / 4}$ can be drawn at random before one such pair is expected. This is a lower bound, and it grows
-# exponentially with $D$: with $\epsilon = 0.24$ it promises 1,600 at width 512, where 8,000 were found. (At width 64 it
-# promises two or three, fewer than the 64 axes.)
+# almost at right angles**, or nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2
+# and practically never happens at width 512. And there is room: of two thousand vectors, nearly four times as many as
+# there are axes, no two have a cosine beyond ±0.23, and of 8,000 none beyond ±0.24. There is room for exponentially
+# many, because for two random directions the cosine exceeds $\epsilon$ in absolute value with a probability of at most
+# $2 e^{-D \epsilon^2 / 2}$ ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2). $N$
+# vectors make $N^2 / 2$ pairs, so that fewer than one such pair is to be expected as long as
+# $N < e^{D \epsilon^2 / 4}$. (This is cautious: with $\epsilon = 0.24$ and $D = 512$ it promises 1,600, and 8,000 were
+# found.)
+#
+# So a space can hold many more features than it has dimensions, in **superposition**. The price is noise. Add up $k$
+# random vectors of length 1 and ask for one of them by its dot product with the sum: it finds 1, plus $k - 1$ cosines
+# of strangers, an error of $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. So there may be many features,
+# but only a few of them present at a time.
 
 # %%
 assert np.all(np.abs(cosines * np.sqrt(widths) - 1) < 0.03)
 assert np.all(np.abs(dots / np.sqrt(widths) - 1) < 0.03)
 assert closest[2000] < 0.225 and closest[8000] < 0.245
-fit = [np.exp(width * 0.24**2 / 4) for width in (512, 64)]
-assert round(fit[0], -2) == 1600 and 2 < fit[1] < 3
+assert round(np.exp(512 * 0.24**2 / 4), -2) == 1600
+errors = [
+    vectors[0] @ vectors.sum(axis=0) - 1 for vectors in crowd.reshape(400, 20, 512)
+]
+assert abs(np.std(errors) - (19 / 512) ** 0.5) < 0.02
 assert 87 < np.degrees(np.arccos(cosines[widths.index(512)])) < 88
 
 # %% [markdown]
 # ## Real vectors
 #
 # Where do the numbers of a real model come from? Not from us. There is an old idea, the **distributional hypothesis**,
-# which J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same
-# kinds of sentences, after *drink* and *a cup of*. A model that is trained on much text, for example to guess a hidden
-# word from its neighbours, ends up with similar vectors for them: whatever guess is right beside *tea* is often right
-# beside *coffee*, so training pushes both vectors the same way.
+# which J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the
+# same kinds of sentences, after *drink* and *a cup of*. A model that is trained on much text, for example to guess a
+# hidden word from its neighbours, ends up with similar vectors for them, presumably because whatever guess is right
+# beside *tea* is often right beside *coffee*, so that training pushes both vectors the same way.
 #
 # all-MiniLM-L6-v2 is such a model, trained first on running text and then on a billion pairs of sentences, and it is
-# installed with this book; chapter 15 runs all of it. Here we take only its first part, the **embedding table**: 30,522
-# vectors of width 384, one for each **token**, which is a word, part of a word or a character. About 21,000 of them are
-# made of three or more letters.
+# installed with this book; chapter 15 runs all of it. Here we take only its first part, the **embedding table**:
+# 30,522 vectors of width 384, one for each **token**, which is a word, part of a word or a character. About 21,000 of
+# them are made of three or more letters. To look a word up is to pick its row. One can also write it as a product:
+# give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$, and multiply it by the table. By themselves
+# one-hot vectors know nothing of likeness, since any two of them have the dot product 0: *tea* would be as far from
+# *coffee* as from *train*.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -455,8 +471,14 @@ for word in ("tea", "monday", "debts", "python"):
 rng = np.random.default_rng(0)
 a, b = rng.choice(rows, (2, 10_000))
 pair = np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
+nearest_of_all = []
+for start in range(0, len(rows), 1000):
+    block = rows[start : start + 1000] @ rows.T
+    block[np.arange(len(block)), start + np.arange(len(block))] = 0
+    nearest_of_all.extend(block.max(axis=1))
 luckiest = (normalize(rng.standard_normal((100, 384))) @ rows.T).max(axis=1)
 print(f"two words drawn at random: typically {pair:.2f}")
+print(f"a word and its nearest, the median: {np.median(nearest_of_all):.2f}")
 print(
     f"a random direction and the nearest of {len(rows):,} words: {luckiest.mean():.2f}"
 )
@@ -465,20 +487,22 @@ print(
 # Out of 21,000 words, the nearest to *tea* is *coffee*. Nobody gave the model a list of drinks. Is a cosine of 0.44
 # high? Two words drawn at random typically have 0.07, somewhat more than the 0.05 of random vectors of this width, and
 # the *nearest* of all words to a random direction has 0.20, because it is the luckiest of many. So 0.44 is hardly an
-# accident. Before you call two words alike, compare their cosine with that of unrelated words from the same model. (In
+# accident, though for a nearest word it is not much: half of all words have one at 0.57 or more, often another form of
+# themselves. Before you call two words alike, compare their cosine with those of other words from the same model. (In
 # some models even these are far above 0, because all vectors share a direction: **anisotropy**, [Ethayarajh,
 # 2019](https://aclanthology.org/D19-1006/).)
 #
-# Two rows deserve a second look. *Debts* finds *creditors* and *owed*, words that go together with debts without being
-# like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which it has found. And
-# the neighbours of *python* are animals as well as *import* and *pip* (and *panda* may be either). These are **static**
-# embeddings: one vector for each word, whatever the sentence. To find out which python is meant, a model has to look at
-# the other words. That is what attention is for, and with these very vectors chapter 4 does it.
+# Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go together with
+# debts without being like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say
+# which it has found. And the neighbours of *python* are animals as well as *import* and *pip*. These are **static**
+# embeddings: one vector for each word, whatever the sentence. To find out which python is meant, a model has to look
+# at the other words. That is what attention is for, and with these very vectors chapter 4 does it.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
 assert {"creditors", "owed"} < {word for word, _ in nearest("debts")}
-assert {"import", "pip", "snake", "panda"} < {word for word, _ in nearest("python")}
+assert {"import", "pip", "snake"} < {word for word, _ in nearest("python")}
+assert round(np.median(nearest_of_all), 2) == 0.57
 assert abs(pair - 0.07) < 0.005 and 20_500 < len(known) < 21_500
 assert 0.19 < luckiest.mean() < 0.23 < nearest("tea")[5][1]
 
@@ -545,12 +569,12 @@ plots.score_map(similarity_matrix(x, x), sentence, sentence)
 plt.show()
 
 # %% [markdown]
-# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about what strangers have, although tea is
-# often hot. The words *they* and *or* have little to do with any of these; with each other they have 0.19. Now read the
-# last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot a$. For
-# likeness that is right. For a look-up it is not: if *tea* needs *drink* to be understood, must *drink* need *tea* as
-# much? And by cosine every word finds itself first: the diagonal is the largest entry of each row. Chapter 4 gives each
-# word a query and a key that differ.
+# Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words, although
+# tea is often hot. The words *they* and *or* have little to do with any of these; with each other they have 0.19. Now
+# read the last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot a$.
+# For likeness that is right. For a look-up it is not: if understanding *tea* takes *drink*, does understanding *drink*
+# take *tea*? And by cosine every word finds itself first: the diagonal is the largest entry of each row. Chapter 4
+# gives each word a query and a key that differ.
 
 # %% tags=["proof"]
 assert np.allclose(similarity_matrix(x, x), similarity_matrix(x, x).T)

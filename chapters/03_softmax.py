@@ -80,8 +80,10 @@ with np.errstate(all="ignore"):
 # changes how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ they share
 # nearly evenly. So demand a little more: **the ratio of two shares depends on the difference of these two scores, and
 # on nothing else.** Say that $f(a - b)$ is this ratio. The ratio of $a$ to $c$ is that of $a$ to $b$ times that of $b$
-# to $c$, so $f(x + y) = f(x) f(y)$, and the only smooth functions that do this are the exponentials. So raise $e$, the
-# base with the simplest derivative, to each score, and divide by the sum. For the scores 0, 1, 2:
+# to $c$. With $x = a - b$ and $y = b - c$ that is $f(x + y) = f(x) f(y)$, and the only smooth functions that do this
+# are the exponentials. A base above 1 gives a higher score the larger share. So take $e$, the base with the simplest
+# derivative, to the power of each score, and divide by the sum. (Another base would be another *temperature*, see
+# below.) For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -230,11 +232,11 @@ assert np.allclose(
 # %% [markdown]
 # The answer costs 2.91. Nothing on the list does: it is a blend, mostly coffee and about a quarter tea. The train has
 # less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: every finite score gets
-# some weight.
+# some weight (unless it is so far below the largest that it rounds to 0).
 #
-# This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
-# And because it is **differentiable**, which a choice is not, its queries and keys can be learned (chapter 7).
-# Attention is this look-up, done for every word of a sentence at once.
+# This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a
+# little. And because it is **differentiable**, as a hard choice is not, its queries and keys can be learned (chapter
+# 7). Attention is this look-up, done for every word of a sentence at once.
 #
 # ## Temperature
 #
@@ -325,9 +327,9 @@ assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 #
 # $$-0.665 \cdot 0.090, \quad -0.665 \cdot 0.245, \quad 0.665 \cdot 0.335 \quad=\quad -0.060, \quad -0.163, \quad 0.223 .$$
 #
-# The three sum to 0, as they must: raise all three scores alike, and the weight stays. $J$ is symmetric, so a column
-# has the same numbers as a row, read another way: a row says how *one weight* changes as each score rises, a column how
-# *all weights* change as one score rises: what its key gains, the others lose.
+# The three sum to 0, as they must: raise all three scores alike, and the weight stays the same. A row says how *one
+# weight* changes as each score rises. A column, which has the same numbers because $J$ is symmetric, says how *all
+# weights* change as one score rises: what its key gains, the others lose.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -359,8 +361,8 @@ for j in range(3):
 
 # %% [markdown]
 # $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. **A softmax that is sure of itself has stopped
-# listening**: nudge its scores, and hardly anything moves. It is **saturated**. (The values can still be learnt: what
-# is blended gets its gradient times a weight of nearly 1. What stalls is the choice.)
+# listening**: nudge its scores, and hardly anything moves. It is **saturated**. What stalls is the choice; the chosen
+# value still learns, because its gradient is multiplied by its weight, nearly 1.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -396,8 +398,9 @@ quiz.one_choice(
 #
 # So a typical score has the size $\sqrt{d_k}$: scores grow with the width, although no query agrees with any key more
 # than before. If the entries of $q$ and $k$ have variance $v$ instead, the scores have variance $v^2 d_k$: entries
-# twice as large make scores four times as large. Either way scores grow with the width, and dividing by $\sqrt{d_k}$
-# cancels that growth. (What remains is $v^2$: the divisor sees to the width, not to the scale of the entries.)
+# twice as large, $4v$, make scores four times as large. Either way scores grow with the width, and dividing by
+# $\sqrt{d_k}$ cancels that growth. (What remains is $v^2$: the divisor sees to the width, not to the scale of the
+# entries.)
 #
 # **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight
 # does the luckiest of the ten get at width 64? At width 1024?
@@ -405,6 +408,8 @@ quiz.one_choice(
 # %%
 widths, trials = [1, 4, 16, 64, 256, 1024], 2000
 raw, scaled, luckiest = {}, {}, {}
+print("on average over 2000 trials      luckiest key, scores divided by")
+print(" d_k   variance of a score       nothing   root of d_k   d_k")
 for width in widths:
     rng = np.random.default_rng(width)
     queries = rng.standard_normal((trials, 1, width))
@@ -413,36 +418,32 @@ for width in widths:
     raw[width] = softmax(strangers)
     scaled[width] = softmax(strangers / np.sqrt(width))
 
-    best, best_scaled = raw[width].max(axis=1), scaled[width].max(axis=1)
-    luckiest[width] = best.mean(), best_scaled.mean()
+    found = [raw[width], scaled[width], softmax(strangers / width)]
+    luckiest[width] = [weights.max(axis=1).mean() for weights in found]
     print(
-        f"d_k {width:4}   variance of a score {strangers.var():6.1f}"
-        f"   luckiest key {best.mean():.2f} ± {best.std() / np.sqrt(trials):.3f}"
-        f", divided {best_scaled.mean():.2f}"
+        f"{width:4} {strangers.var():20.1f}{{:15.2f}}{{:13.2f}}{{:8.2f}}".format(
+            *luckiest[width]
+        )
     )
-assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
-assert all(0.25 < divided < 0.33 for _, divided in luckiest.values())
 
 # %% [markdown]
-# Read the line for 64: the scores have a variance near 64, and on average over 2000 trials the luckiest stranger takes
-# 87 percent of the weight (± is the standard error of that average). At 1024 it takes 97. For the last column the
-# scores were divided by $\sqrt{d_k}$, so their variance is 1 at every width, and the luckiest key has about 0.3 at any
-# width from 4 to 1024.
+# Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of
+# the weight. At 1024 it takes 97. With the scores divided by $\sqrt{d_k}$ their variance is 1 at every width, and the
+# luckiest key has about 0.3 at any width from 4 to 1024. Why not divide by $d_k$ itself? That would be too much: such
+# scores have the standard deviation $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights, and at 1024
+# all ten keys get a tenth, whatever the query.
 #
 # ### What does saturation cost?
 #
-# Training moves the query (through the matrix that makes it). How far do the weights move when the query does? The
-# score of key $j$ is $q \cdot k_j / \tau$ with $\tau = \sqrt{d_k}$ or 1, so by the chain rule the derivative of the
-# weights with respect to the query is $J K / \tau$, with the keys as the rows of $K$. Its size, the root of the sum of
-# its squares (the *Frobenius norm*), says how far the weights can move at most. Dividing keeps the softmax from
-# saturating, and so $J$ away from 0. But it also divides by $\tau$. Take two keys at width 1024 that score 40 and 20.
-# Without the division the second weight is $e^{-20}$, and the slope $w_1 w_2$ of a weight in its score some two
-# billionths. Divided by $\tau = 32$, the scaled scores are 1.25 and 0.63 and the slope is 0.23. The factor $\frac1\tau$
-# of $J K / \tau$ divides that by 32 as well, which leaves 0.007. Here the division wins by far. But had the scores been
-# 21 and 20, it would lose.
+# A query with saturated weights is stuck. Training moves the query, through the matrix that makes it, and by the chain
+# rule the derivative of the weights with respect to the query is $J K / \tau$, with the keys as the rows of $K$ and
+# $\tau = \sqrt{d_k}$ or 1. Its largest singular value (the *spectral norm*) says how far the weights move at most for
+# each unit that the query moves. Where that is below a hundredth, the query can hardly learn. How many queries is
+# that?
 
 # %%
-moves, dead = {}, {}
+stuck, moves = {}, {}
+print("weights that move by less than 0.01, of all queries")
 for width in (64, 1024):
     rng = np.random.default_rng(width)
     queries = rng.standard_normal((trials, 1, width))
@@ -451,17 +452,17 @@ for width in (64, 1024):
         ("undivided", raw[width], 1),
         ("divided", scaled[width], width**0.5),
     ]:
-        far = (
-            np.linalg.norm(softmax_jacobian(weights) @ ten_keys, axis=(1, 2)) / tau
-        )
-        moves[name, width], dead[name, width] = far.mean(), np.mean(far < 0.01)
-        print(
-            f"d_k {width:4}, {name:9}   weights move by {far.mean():.2f} on"
-            f" average, below 0.01 for {dead[name, width]:3.0%} of the queries"
-        )
-
+        moved = softmax_jacobian(weights) @ ten_keys / tau  # (2000, 10, d_k)
+        moves[name, width] = np.linalg.norm(moved, ord=2, axis=(1, 2))
+        stuck[name, width] = np.mean(moves[name, width] < 0.01)
+        print(f"d_k {width:4}, {name:9} {stuck[name, width]:4.0%}")
 
 # %% tags=["proof"]
+assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
+assert all(0.25 < divided < 0.33 for _, divided, _ in luckiest.values())
+assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
+
+
 def slope(gap):
     weight = 1 / (1 + np.exp(-gap))
     return weight * (1 - weight)
@@ -469,21 +470,29 @@ def slope(gap):
 
 assert 1.9e-9 < slope(20) < 2.2e-9 and round(slope(20 / 32), 2) == 0.23
 assert round(slope(20 / 32) / 32, 3) == 0.007 and slope(1) > slope(1 / 32) / 32
+assert stuck["divided", 64] == stuck["divided", 1024] == 0
+assert 0.16 < stuck["undivided", 64] < 0.2
+assert 0.58 < stuck["undivided", 1024] < 0.68
+for width in (64, 1024):
+    assert moves["undivided", width].mean() > 4 * moves["divided", width].mean()
 
 # %% [markdown]
-# (The numbers are the most that the weights can move for each unit that the query moves.) On average undivided weights
-# move *further*: at 64 those of most queries do, and at 1024 those of a few whose best two keys are nearly even. But at
-# width 1024 nearly two thirds of the queries cannot move their weights by a hundredth of their own movement, and at 64
-# nearly a fifth cannot. That is a **vanishing gradient**, here within a single softmax. Divided, no query is stuck. (A
-# classifier's last softmax does not stall like that: its loss is $-\ln w$ for the right class, with the slope
-# $-\frac1w \cdot w (1 - w) = -(1 - w)$ in its score, which is near $-1$ exactly where the model is confidently wrong.
-# Inside attention nothing says which weight was right.)
+# Undivided, nearly a fifth of the queries are stuck at width 64, and nearly two thirds at 1024: a **vanishing
+# gradient**, within a single softmax. Divided, none is.
+#
+# It is not that dividing makes every slope larger. It keeps $J$ away from 0, but it also divides by $\tau$. Take two
+# keys at width 1024 that score 40 and 20. Without the division the second weight is $e^{-20}$, and the slope $w_1 w_2$
+# of a weight in its score some two billionths. Divided by 32 the scaled scores are 1.25 and 0.63, the slope is 0.23,
+# and $\frac1\tau$ leaves 0.007 of it. Had the scores been 21 and 20, the undivided slope would be the larger one, and
+# so it is on average over all queries. What the division buys is that no query is stuck. (A classifier's last softmax
+# does not stall: its loss is $-\ln w$ for the right class, with the slope $-\frac1w \cdot w (1 - w) = -(1 - w)$ in its
+# score, which is near $-1$ exactly where the model is confidently wrong. Inside attention nothing says which weight
+# was right.)
 #
 # Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of
 # that key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning
-# rate**. Beside it stands Adam, the optimiser with which transformers are trained (chapter 11). It divides each slope
-# by its usual size plus a small $\epsilon$, so that small slopes are not slow: by default $10^{-8}$, in the last column
-# $10^{-30}$.
+# rate**. We compare it with Adam, the optimiser with which transformers are trained (chapter 11), which divides each
+# slope by its usual size plus a small $\epsilon = 10^{-8}$, so that small slopes are not slow.
 
 
 # %%
@@ -505,52 +514,58 @@ def learn(width, tau, rate, epsilon, seed, steps=100, queries=100):
     return np.mean(softmax(query @ keys.swapaxes(1, 2) / tau)[:, 0, 0] > 0.9)
 
 
-trials_of = [(0.1, None), (1e6, None), (0.1, 1e-8), (0.1, 1e-30)]
+ways = [(1, None), (10, None), (1e6, None), (0.1, 1e-8)]  # learning rate, epsilon
 ends = {}
-print("queries that find their key   gradient ascent         Adam   1e-30")
-print("learning rate              ", *(f"{rate:9g}" for rate, _ in trials_of))
+print("queries that find their key         gradient ascent     Adam")
+print("learning rate              ", *(f"{rate:9g}" for rate, _ in ways))
 for width in (64, 1024):
     for name, tau in (("undivided", 1), ("divided", width**0.5)):
         ends[name, width] = [
             np.mean([learn(width, tau, rate, epsilon, seed) for seed in range(3)])
-            for rate, epsilon in trials_of
+            for rate, epsilon in ways
         ]
         row = " ".join(f"{share:9.0%}" for share in ends[name, width])
         print(f"d_k {width:4}, {name:10}         {row}")
 
 # %% [markdown]
-# Divided, every query finds its key, unless the learning rate is too small for a hundred steps. (There the undivided
-# version is ahead: its slope lacks the $\frac1\tau$, and the same movement of a query changes its scores more.)
-# Undivided, the wider the keys, the fewer get there. At width 64, that of the original transformer, even a learning
-# rate of a million leaves one in nine behind, and Adam 7 percent; at 1024 both leave two thirds or more. Why does Adam
-# leave any, although it divides slopes by their size? Because of $\epsilon$: slopes far below it stay small. With
-# $10^{-30}$ all arrive at width 64, and at 1024 four of five. So the slopes are there, but too small for the usual
-# optimiser. The paper gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
-# magnitude, pushing the softmax function into regions where it has extremely small gradients".
+# Divided, nearly every query finds its key at a learning rate of 1, and from 10 on every one does. Undivided, far
+# fewer do, and fewest where the keys are wide. At width 64, that of the original transformer, even a learning rate of
+# a million leaves one in nine behind, and Adam 7 percent; at 1024 both leave two thirds or more. Why does Adam leave
+# any, although it divides slopes by their size? Because of $\epsilon$: slopes far below it stay small. With $10^{-30}$
+# in its place all arrive at width 64, and four of five at 1024. So the slopes are there, but too small for the usual
+# optimiser. (At a learning rate of 0.1, too small for a hundred steps, the undivided version is ahead, 32 percent to
+# 1: its slopes lack the $\frac1\tau$.) The paper gives this as a guess: "we suspect that for large values of $d_k$,
+# the dot products grow large in magnitude, pushing the softmax function into regions where it has extremely small
+# gradients".
 #
-# What counts is the variance of the scores, $v^2 d_k$. PyTorch's `nn.Linear` makes queries and keys with $v = \tfrac13$
-# from words of variance 1, so undivided scores at width 64 have the variance 7, between those of widths 4 and 16 above:
-# too small to do much harm at the start. The wider the keys, and the larger their entries, the more the division
-# matters; and it costs next to nothing.
+# What counts is the variance of the scores, $v^2 d_k$. PyTorch's `nn.Linear` makes queries and keys with
+# $v = \tfrac13$ from words of variance 1, so undivided scores at width 64 have the variance 7, between those of widths
+# 4 and 16 above, where the luckiest key has 0.5 and 0.7. The wider the keys, and the larger their entries, the more
+# the division matters; and it costs next to nothing.
 #
-# Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is the
-# same function, so training can absorb any constant divisor. The division changes where training *begins*, with scores
-# of the same size at every width, and how far one step of a query moves them. The divisor is a convention, and once
-# trained, queries and keys are no longer independent, so scores may grow as large as a head needs.
+# Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is
+# the same function, so training can absorb any constant divisor. The division changes where training *begins*, with
+# scores of the same size at every width, and how far one step of a query moves them. The divisor is a convention, and
+# once trained, queries and keys are no longer independent, so scores may grow as large as a head needs.
 
 # %% tags=["proof"]
-assert dead["divided", 64] == dead["divided", 1024] == 0
-assert 0.16 < dead["undivided", 64] < 0.2 and 0.58 < dead["undivided", 1024] < 0.68
-assert all(
-    moves["undivided", width] > moves["divided", width] for width in (64, 1024)
-)
 for width in (64, 1024):
-    assert ends["undivided", width][0] > ends["divided", width][0]
+    assert 0.94 < ends["divided", width][0] < 0.99
     assert min(ends["divided", width][1:]) == 1
-assert abs(1 - ends["undivided", 64][1] - 1 / 9) < 0.02
-assert round(1 - ends["undivided", 64][2], 2) == 0.07
-assert max(ends["undivided", 1024][1:3]) < 1 / 3
-assert ends["undivided", 64][3] == 1 and 0.75 < ends["undivided", 1024][3] < 0.85
+    assert max(ends["undivided", width][:2]) < 0.56
+assert 0.1 < 1 - ends["undivided", 64][2] < 0.12
+assert round(1 - ends["undivided", 64][3], 2) == 0.07
+assert max(ends["undivided", 1024]) < 1 / 3
+undivided = {
+    width: np.mean([learn(width, 1, 0.1, 1e-30, seed) for seed in range(3)])
+    for width in (64, 1024)
+}
+assert undivided[64] == 1 and 0.75 < undivided[1024] < 0.85
+small = {
+    tau: np.mean([learn(64, tau, 0.1, None, seed) for seed in range(3)])
+    for tau in (1, 8)
+}
+assert small[1] > 0.3 > 0.02 > small[8]
 
 # %% [markdown]
 # ### Which d is under the root?
@@ -567,7 +582,7 @@ assert ends["undivided", 64][3] == 1 and 0.75 < ends["undivided", 1024][3] < 0.8
 # | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
 #
 # A wrong choice is a temperature that is off by a factor. If that is close to 1, training may well make up for it, and
-# neither loss nor accuracy gives it away. Chapter 4 shows which check does.
+# neither loss nor accuracy will reveal it. Chapter 4 shows which check does.
 
 # %% tags=["quiz"]
 d_model, num_heads, words = 768, 12, 100
@@ -628,8 +643,8 @@ except ValueError as error:
 
 # %% [markdown]
 # The middle query hands out weights that sum to 1.15, the last 0.86. `weighted_average` insists on sums of 1, and
-# catches it. With equal scores, and as many keys as queries, nobody would notice. So test with scores that differ, and
-# with more keys than queries.
+# catches it. With equal scores, and as many keys as queries, all weights are $\frac1S$ over either axis, and nobody
+# would notice. So test with scores that differ, and with more keys than queries.
 
 # %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)
@@ -803,8 +818,9 @@ verdict
 #
 # The softmax turns scores into weights that are not negative and sum to 1 and depend only on differences between
 # scores; a weighted average of the values with these weights is a look-up that never has to choose. A temperature sets
-# how sharp it is, and a softmax that is too sharp hardly learns by small steps. Dot products of random vectors with
-# entries of variance 1 have size $\sqrt{d_k}$, so they are divided by that, and the start is the same at every width.
+# how sharp it is, and a softmax that is too sharp hardly learns by small steps. Dot products of vectors with
+# independent entries of mean 0 and variance 1 have size $\sqrt{d_k}$, so they are divided by that, and the start is
+# the same at every width.
 #
 # **Sources.** The softmax in a learning machine, and its name: [Bridle
 # (1990)](https://doi.org/10.1007/978-3-642-76153-9_28). A temperature to soften it: [Hinton, Vinyals and Dean

@@ -15,8 +15,8 @@
 # every pair of words.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). It takes about 30 minutes to read, and 45 more for the
-# exercises. For the shortest way to an attention that works, some ten minutes, read [three roles](#three-roles), [the
-# definition](#the-definition), [the masks](#leaving-a-word-out) and [the PyTorch
+# exercises. For the shortest way to a working attention function, some ten minutes, read [three roles](#three-roles),
+# [the definition](#the-definition), [the masks](#leaving-a-word-out) and [the PyTorch
 # module](#the-same-as-a-pytorch-module).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
@@ -141,8 +141,10 @@ assert weights[-1].round(2) == 0.88
 # their plain average, the grey line below each, is near to *with* and *the*. The attention weights choose. That is
 # attention, and the rest of this chapter makes it better.
 #
-# It needs to be better, because leaving the word itself out is only a patch. A word may well need itself, and it should
-# not always ask for what is most like it: a verb looks for somebody who acts, which is not what is most like a verb.
+# It needs to be better, because leaving the word itself out is only a patch. A word may well need itself, and it
+# should not always ask for what is most like it: a verb looks for somebody who acts, which is not what is most like a
+# verb. And while one vector asks and answers, every score is mutual: if *drink* looks hard for *tea*, *tea* must look
+# as hard for *drink*.
 #
 # ## Three roles
 #
@@ -218,14 +220,15 @@ plt.show()
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
 # The verb's output says: something here is alive (0.955), and mostly human (0.768). And the verb hardly looks at
-# itself: nothing in $W_Q$ and $W_K$ makes an action look for actions. What it cannot tell is *who* bites, because that
-# takes the order of the words, which is not in these vectors. At the same time *dog* and *man*, whose query is
-# $(0, 2)$, look for an action. They find *bites*, and give it two thirds of their weight, but its value is $(0, 0)$, so
-# they learn nothing from it: a weight says how much of a value is taken, and not whether there is anything in it. What
-# is left of their output, $(0.33, 0.16)$, comes from the other two words. That can be useful, because a softmax cannot
-# say *none*: a word that needs nothing must still distribute a total weight of 1, and can give nearly all of it to a
-# word whose value is zero. (Never quite all: no finite score makes a weight of exactly 0. So an output is zero only if
-# the values are, or cancel.)
+# itself, although nobody has left it out as we left out *python*: its query asks for something alive, and its own key
+# says *action*. What it cannot tell is *who* bites, because that takes the order of the words, which is not in these
+# vectors. At the same time *dog* and *man*, whose query is $(0, 2)$, look for an action. They find *bites*, and give
+# it two thirds of their weight, but its value is $(0, 0)$, so they learn nothing from it: a weight says how much of a
+# value is taken, and not whether there is anything in it. What is left of their output, $(0.33, 0.16)$, comes from the
+# other two words. That can be useful, because a softmax cannot say *none*: a word that needs nothing must still
+# distribute a total weight of 1, and can give nearly all of it to a word whose value is zero (called an **attention
+# sink**). (Never quite all: no finite score makes a weight of exactly 0. So an output is zero only if the values are,
+# or cancel.)
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -238,8 +241,8 @@ assert np.allclose(weights[[0, 2], 1], 2 / 3, rtol=0, atol=0.01)
 
 # %% [markdown]
 # The comparison with the search for a video breaks down in three ways. In a sentence every word asks *and* is found.
-# Nobody writes the titles: queries and keys are learned together, so they come to fit. And what comes back is a blend
-# of all the videos.
+# Nobody writes the titles: queries and keys are learned together, so they come to match. And what comes back is a
+# blend of all the videos.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -276,11 +279,11 @@ quiz.one_choice(
 # | $V$, values | $(S, d_v)$ | what one word hands over |
 # | $Q K^\top$, **scores** | $(T, S)$ | how well each key matches one query |
 # | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same, of similar size at every $d_k$ |
-# | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1, so an answer does not depend on what else is asked |
+# | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention: each row is a softmax of its own, so an answer does not depend on what else is asked |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
-# The scores are dot products now and no longer cosines, so that a long query can choose more sharply than a short one,
-# and the temperature is $\sqrt{d_k}$. In code, with nothing left out but checks (the `mask` comes
+# The scores are dot products now and no longer cosines, so that a query of larger norm can choose more sharply, and
+# the temperature is $\sqrt{d_k}$. In code, with nothing left out but checks (the `mask` comes
 # [below](#leaving-a-word-out)):
 
 
@@ -308,7 +311,9 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # There are $T \times S$ weights. For a sentence of 1,000 words that is a million, and a text twice as long has four
 # times as many. As written here, both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
 # **quadratic** in the length. The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S = T$, grow
-# only with the length itself.
+# only with the length itself. With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$, the two
+# parts cost the same at 768 words. At 10,000 words the quadratic part is 13 times as large, and the weights of one
+# such attention take 400 megabytes (in 32 bits).
 #
 # The folded cell holds the version that the rest of the book imports, `scaled_dot_product_attention`, with its shapes
 # in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
@@ -366,11 +371,15 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 # %% [markdown]
 # And the question that chapter 2 left open is answered. There the matrix of similarities was symmetric: *drink* scored
 # *tea* as high as *tea* scored *drink*. (Weights were not, since each row of the softmax is divided by its own sum.)
-# Here the score of *bites* with *man* is 4, and that of *man* with *bites* is 2. A verb may need the one who acts much
-# more than that one needs the verb. With one matrix for queries and another for keys, scores need not be symmetric:
-# $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the product $W_Q W_K^\top$ in the middle can be any matrix
-# whose rank is at most $d_k$. (Two narrow matrices hold $2 D d_k$ numbers, where one would hold $D^2$; the rank is the
-# price, and [chapter 6](06_many_heads.ipynb) says what it costs.)
+# Here the score of *bites* with *man* is 4, and that of *man* with *bites* is 2. What the verb needs from the man is
+# one thing, and what the man needs from the verb another. With one matrix for queries and another for keys, scores
+# need not be symmetric: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the product $W_Q W_K^\top$ in the
+# middle can be any matrix whose rank is at most $d_k$.
+#
+# Only this product matters for the scores. Why not train it as one $(D, D)$ matrix? Because two narrow ones are
+# cheaper. With $D = 512$ and $d_k = 64$ they hold $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$.
+# Each word's short key is computed once, and then a score takes 64 multiplications and not 512. The rank is the price,
+# and [chapter 6](06_many_heads.ipynb#what-if-a-head-is-too-narrow) says what it costs.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -398,31 +407,16 @@ quiz.one_choice(
 #
 # A score sums $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, so are the
 # products, and the variance of their sum is $d_k$. So scores of wide queries and keys lie further apart, and one word
-# gets nearly all the weight before anything has been learned. Divided by $\sqrt{d_k}$ they have, at the start, variance
-# 1 at every width. One query and ten keys, all random, 1,000 times:
-
-# %% tags=["hide-input"]
-rng, largest = np.random.default_rng(0), {}
-for d_k in (4, 64, 512):
-    queries, ten = rng.normal(size=(1000, 1, d_k)), rng.normal(size=(1000, 10, d_k))
-    found = (queries * ten).sum(axis=-1)
-    largest[d_k] = [
-        softmax(s).max(axis=1).mean() for s in (found, found / d_k**0.5)
-    ]
-    print(
-        f"d_k {d_k:3}: variance {found.var():5.1f}, largest weight {largest[d_k][0]:.2f},"
-        f" with the division {largest[d_k][1]:.2f}"
-    )
-assert largest[512][0] > 0.93 and all(0.2 < w < 0.35 for _, w in largest.values())
-
-# %% [markdown]
-# [Chapter 3](03_softmax.ipynb#what-does-saturation-cost) shows what that costs a query that learns.
+# gets nearly all the weight before anything has been learned: of ten random keys of width 64 the luckiest got 0.87 in
+# [chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width). Divided by $\sqrt{d_k}$, scores have
+# variance 1 at every width, and it got 0.32. [There](03_softmax.ipynb#what-does-saturation-cost) you can also see what
+# the difference means for a query that learns.
 
 # %% tags=["quiz"]
 slide_scores = np.array([89, 12, 32, 45, 73, 34])
 assert softmax(slide_scores / np.sqrt(6))[0] > 0.99
 quiz.number(
-    "With the six tokens of *Hi, how are you?* the word *Hi* has the scores 89, 12, 32, 45, 73 and 34, and somebody divides them by $\\sqrt 6$, the root of the number of tokens. How many times as much weight does *Hi* give to itself, 89, as to *you*, 73?",
+    "With the six tokens of *Hi, how are you?* the word *Hi* has the scores 89, 12, 32, 45, 73 and 34, and somebody divides them by $\\sqrt 6$, the root of the number of tokens (a mistake). How many times as much weight does *Hi* give to itself, 89, as to *you*, 73?",
     np.exp(16 / np.sqrt(6)),
     tolerance=10,
     feedback="Yes, $e^{16 / 2.449}$, nearly 690 times. With scores of that size nearly everything goes to one word. (And the root should be that of the key's width.) If a model that has learnt nothing gives weights of 1.00, suspect the scale.",
@@ -500,9 +494,9 @@ padded_output, padded_weights = self_attention(
 print(padded_weights[1].round(3))
 
 # %% [markdown]
-# The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers the
-# padding holds, its column of weights is 0. Its *row* is computed like any other; nobody reads it. To hide both the
-# future and the padding, combine the two masks with `&`.
+# The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers
+# the padding holds, its column of weights is 0. Its *row* is computed like any other, and whoever uses the output must
+# leave it out. To hide both the future and the padding, combine the two masks with `&`.
 #
 # Beware of two other conventions. In `nn.MultiheadAttention` and its `key_padding_mask`, True means *hidden*. And a
 # mask of floats, 0 or 1, is not a mask: PyTorch's functions *add* it to the scores, and raise no error.
@@ -664,19 +658,20 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
 # At the start one shared matrix hardly helps here, because then every query *is* the word's own key. The scores
-# $X W (X W)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0. With two
+# $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0. With two
 # random matrices a word's query has no more to do with its own key than with any other, which is a start that favours
-# nobody. An attention that always picks its own word fetches nothing new. Training can mend the habit, and so can a
-# mask: [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where there is
-# nobody else, and scale the keys to length 1, and then a shared matrix works equally well. Without the scaling the
-# symmetry stays. *Bites* could not score *man* higher than *man* scores *bites*.
+# nobody. An attention that picks its own word fetches nothing new. Training may mend the habit, and a mask can:
+# [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where there is
+# nobody else, and scale the keys to length 1, and in their tasks a shared matrix then works equally well. Without the
+# scaling the symmetry stays. *Bites* could not score *man* higher than *man* scores *bites*.
 #
 # ### What is the third matrix for?
 #
 # Suppose that word $i$ needs word $j$, and finds it. What it receives is then added to its own vector (chapter 8 says
 # why). Without $W_V$ the sum is $x_i + x_j$. Can a matrix of a later layer still tell what it was from what it found?
-# The folded cell takes random words of width 16 that use only their first 8 numbers, or all 16, and tries to recover
-# both words from the sum by the best linear fit.
+# The folded cell takes pairs of random words of width 16 that use only their first 8 numbers, or all 16; one is the
+# word itself, and the other was found, with a weight of 1. It tries to recover both from the sum by the best linear
+# fit.
 
 
 # %% tags=["hide-input"]
@@ -849,10 +844,11 @@ for name, version in versions.items():
 
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too, and
-# here the scale, which depends on the number of queries. No division at all passes every check but the last: its
-# weights are positive, sum to 1 and follow the words around. It takes known numbers or an independent reference to see
-# it, which is why the tests of this book compare every function with an independent implementation. Test with a $d_k$
-# that differs from the number of words: where both are 9, the two roots agree.
+# here the scale, which is computed from the number of queries (from the number of keys, it would pass). No division at
+# all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It takes known
+# numbers or an independent reference to detect it, which is why the tests of this book compare every function with an
+# independent implementation. Test with a $d_k$ that differs from the number of words: where both are 9, the two roots
+# agree.
 
 # %% [markdown]
 # ## Exercises

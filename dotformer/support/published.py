@@ -72,6 +72,18 @@ def minilm_embeddings(folder: str | Path | None = None) -> tuple[dict[str, int],
         return rows, file.get_tensor("embeddings.word_embeddings.weight")
 
 
+def minilm_parameters(folder: str | Path | None = None) -> tuple[Tokenizer, dict[str, np.ndarray]]:
+    """The tokenizer of all-MiniLM-L6-v2, which pads nothing, and all its parameters by their published names, float32.
+
+    Raises what `minilm_files` does.
+    """
+    files = minilm_files(folder)
+    tokenizer = Tokenizer.from_file(str(files["tokenizer.json"]))
+    tokenizer.no_padding()
+    with safe_open(files["model.safetensors"], "numpy") as file:
+        return tokenizer, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
 def named_as_ours(theirs: dict[str, Tensor], d_model: int) -> dict[str, Tensor]:
     """The parameters of a GPT-2 of the library `transformers` under the names of `dotformer.gpt.GPT`.
 

@@ -8,9 +8,11 @@ import contextlib
 import importlib
 import io
 import json
+import re
 import sys
 import traceback
 import types
+import unicodedata
 
 import numpy as np
 
@@ -104,8 +106,48 @@ def minilm_embeddings():
     return rows, numbers.reshape(len(rows), -1).astype(np.float32)
 
 
+class WordPiece:
+    """Cuts a text as the published tokenizer does: into words, and each into the longest tokens there are."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def encode(self, text):
+        """Its `tokens`, and their numbers, `ids`."""
+        letters = unicodedata.normalize("NFD", text.lower())
+        letters = "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")
+        tokens = ["[CLS]"]
+        for word in re.findall(r"[^\W_]+|[^\w\s]|_", letters):
+            tokens += self.cut(word)
+        tokens.append("[SEP]")
+        return types.SimpleNamespace(tokens=tokens, ids=[self.rows[token] for token in tokens])
+
+    def cut(self, word):
+        """The tokens of a word, or that it is unknown."""
+        tokens, start = [], 0
+        while start < len(word):
+            ends = range(len(word), start, -1)
+            pieces = (("##" if start else "") + word[start:end] for end in ends)
+            end, piece = next(
+                ((end, piece) for end, piece in zip(ends, pieces, strict=True) if piece in self.rows), (0, "")
+            )
+            if not end:
+                return ["[UNK]"]
+            tokens.append(piece)
+            start = end
+        return tokens
+
+
+def minilm_parameters():
+    """As dotformer.support.published gives them, up to the weights of the first layer's attention."""
+    rows, table = minilm_embeddings()
+    first = np.load(io.BytesIO(fetched("first_layer.npz", "arraybuffer").to_bytes()))
+    return WordPiece(rows), {"embeddings.word_embeddings.weight": table, **first}
+
+
 published = types.ModuleType("dotformer.support.published")
 published.minilm_embeddings = minilm_embeddings
+published.minilm_parameters = minilm_parameters
 sys.modules[published.__name__] = published
 plots = importlib.import_module("classroom.plots")  # which finds what stands for matplotlib
 for name, value in list(vars(plots).items()):

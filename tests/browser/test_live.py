@@ -9,13 +9,14 @@ import nbformat
 import pytest
 from playwright.sync_api import expect
 
+from dotformer.support.published import minilm_parameters
 from literate.live import CHAPTERS, make_live
 from literate.project import Project, ProjectError
 from tests.browser.conftest import QuietHandler
 from tests.conftest import ROOT
 
 NOTEBOOKS = sorted((ROOT / "book" / "notebooks").glob(CHAPTERS))
-NOT_HERE = {"04_self_attention": 1, "06_many_heads": 4}  # cells that need PyTorch, or a published model
+NOT_HERE = {"04_self_attention": 1, "06_many_heads": 1}  # cells that need PyTorch
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +144,31 @@ def test_an_error_is_shown_and_what_does_not_end_is_stopped(page, live):
     field.press("Control+Enter")
     expect(page.locator(".live-status")).to_contain_text("have run", timeout=120_000)
     assert page.locator(".live-error").count() == 0
+
+
+def test_the_page_cuts_texts_as_the_published_tokenizer_does(page, live):
+    texts = ["the unaffordable café, isn't it?", "a snow_man's  co-op: 3.14 (zyzzyvas)", "E=mc² — naïve Zoë\tdances"]
+    opened(page, live, "06_many_heads")
+    field = field_with(page, "minilm_parameters()")
+    field.evaluate("field => field.closest('details')?.setAttribute('open', '')")
+    field.fill(field.input_value() + f"\nfor text in {texts!r}:\n    print(*tokenizer.encode(text).ids)")
+    field.press("Control+Enter")
+    tokenizer, _ = minilm_parameters()
+    expected = "".join(" ".join(map(str, tokenizer.encode(text).ids)) + "\n" for text in texts)
+    expect(cell_of(field).locator(".live-output pre")).to_have_text(expected, timeout=120_000)
+
+
+def test_pictures_stay_when_all_cells_have_run(page, live):
+    opened(page, live, "02_similarity")
+    before = page.locator("article div.cell img, article div.cell svg").count()
+    page.get_by_role("button", name="Run all cells").click()
+    expect(page.locator(".live-status")).to_contain_text("have run", timeout=300_000)
+    pictures = page.locator("article div.cell img, article div.cell svg")
+    assert pictures.count() == before > 3
+    assert page.evaluate(
+        "[...document.querySelectorAll('article div.cell img')].every(one => one.complete && one.naturalWidth > 0"
+        " && one.checkVisibility())"
+    )
 
 
 def test_from_a_disk_there_is_no_button(browser, live):
