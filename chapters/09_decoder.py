@@ -102,6 +102,18 @@ plt.show()
 # |---|---|---|---|---|
 # | **wanted** | I | am | fine | `<eos>` |
 #
+# Why shifted? If a position were asked for the word that it is given, it would only copy
+# ([below](#break-it-six-ways-to-get-a-mask-wrong) we try it). `<bos>` gives the first word a position from which it
+# can be predicted. And `<eos>` is wanted, too, because otherwise the model would never learn to stop.
+#
+# One pass over such pairs trains the whole answer, because its probability is a product with one factor for each word,
+# $x$ being the question and $y$ the answer:
+#
+# $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
+#
+# The loss, the sum of the $-\ln$ of these factors, is smallest where the right answers are most probable (**maximum
+# likelihood**). But position $t$ gives such a factor only if it sees nothing but $x$ and the words before $y_t$.
+#
 # So a position must not see what is given further right. There stands the very word that is wanted from it, and it
 # would copy that word instead of predicting it. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two
 # masks that are needed, and why they set scores to minus infinity; here they become functions for a batch. In this
@@ -145,7 +157,7 @@ def padding_mask(
     return real[:, None, None]
 
 
-# %%
+# %% tags=["hide-input"]
 import math
 import warnings
 from itertools import combinations
@@ -183,11 +195,11 @@ plt.show()
 # Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. The last row
 # belongs to the padding token, to which no word may attend. (The picture leaves out `<bos>`, which comes before *I*.)
 #
-# ### Are causal and padding masks interchangeable?
+# ### Which mask goes where?
 #
-# No. An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both:
-# `causal & padding` broadcasts to $(B, 1, T, T)$. (Padding at the end is hidden from the words by the causal mask
-# alone; the other matters where padding stands in front.)
+# An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both: `causal &
+# padding` broadcasts to $(B, 1, T, T)$. (Padding at the end is hidden from the words by the causal mask alone; the
+# other matters where padding stands in front.)
 #
 # What if a row has nothing to attend to, like a padding token in front under a causal mask? The softmax of nothing but
 # minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives nothing but the bias of the output
@@ -396,8 +408,8 @@ quiz.one_choice(
 # ## The whole transformer
 #
 # Two embeddings, two stacks, and the linear map. `TransformerConfig` extends the `LayerConfig` of chapter 8, and its
-# defaults are the paper's base model, but for two details: the paper shares one table of embeddings where we have two,
-# and our dropout also acts on attention weights and hidden entries, as in PyTorch.
+# defaults are the paper's base model, but for three details: the paper shares one table of embeddings where we have
+# two, our attention has biases, and our dropout also acts on attention weights and hidden entries, as in PyTorch.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -411,7 +423,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class TransformerConfig(LayerConfig):
-    """All that fixes a transformer's shape, beside what fixes its layers.
+    """All that fixes a transformer's shape, besides what fixes its layers.
 
     `share_embeddings` uses one table for source and target; `tie_output` scores
     tokens by their dot products with the target table.
@@ -563,32 +575,10 @@ for norm_first in (False, True):
     print(f"norm_first={norm_first}: largest difference {difference:.0e}")
     assert difference < 1e-5
 
-# %% tags=["quiz"]
-quiz.number(
-    "The paper's base model has 6 encoder layers, 6 decoder layers and 8 heads. How many matrices of attention weights does one training pass compute for a sentence and its translation?",
-    sum(
-        8 * attentions
-        for attentions in [
-            6 * 1,
-            6 * 2,
-        ]  # one in each encoder layer, two in a decoder's
-    ),
-    tolerance=0.5,
-    feedback="Yes: 6 + 12 attentions, each with 8 heads.",
-    mistakes=[
-        (
-            96,
-            "A decoder layer has two attentions: to what is written, and to the memory.",
-        ),
-        (18, "Those are the attentions. Each has 8 heads with a matrix each."),
-    ],
-    otherwise="Count attentions first: one in an encoder layer, two in a decoder layer. Then heads.",
-)
-
 # %% [markdown]
 # ## A model that has learnt to answer
 #
-# The task is small talk: 360 questions with one right answer each, ten about each of nine persons, with one of three
+# The task is small talk: 360 questions with one right answer each, ten about each of nine people, with one of three
 # greetings or none. Those about *you* are:
 #
 # | questions | answers |
@@ -631,7 +621,7 @@ def batch(texts):
 
 questions = batch(question for question, _, _ in pairs)
 answers = batch(f"<bos> {answer} <eos>" for _, answer, _ in pairs)
-print(len(pairs), "pairs,", len(vocabulary), "words")
+print(len(pairs), "pairs,", len(vocabulary), "tokens, three of them special")
 assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
@@ -741,9 +731,9 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # and without (or a person with *how*). If *you* and *tired* never stood in one question, what does the model say to
 # *why are you tired*? To combine what was seen in different examples is called **compositional generalisation**.
 #
-# **Predict first.** What share of such answers is right? A program has trained nine models on each of the two kinds of
-# split, every one with a seed and a split of its own (`python -m benchmarks.answers`, a minute; the folded cell holds
-# what it runs).
+# **Predict first.** What share of such answers is right? We have trained nine models on each of the two kinds of
+# split, every one with a seed and a split of its own (`python -m benchmarks.answers`; the folded cell holds what it
+# runs).
 
 
 # %% tags=["hide-input"]
@@ -907,9 +897,9 @@ assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"
 # ### Does the map say why?
 #
 # Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take the first as the reason for the
-# second. Hide one position of the memory at a time from the decoder, and see what becomes of the probability of *I*, in
-# this model and in the nine that the program trained with held-out questions. That is an **ablation**. (*Look* is the
-# last layer's cross-attention from `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
+# second. Hide one position of the memory at a time from the decoder, and see what becomes of the probability of *I*,
+# in this model and in the nine that were trained with held-out questions. That is an **ablation**. (*Look* is the last
+# layer's cross-attention from `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
 
 # %% tags=["hide-input"]
 print("     " + "".join(f"{word:>7}" for word in question))
@@ -923,13 +913,19 @@ for row in nine:
     needs.append(
         [w for w, p in zip(question, row["without"], strict=True) if p < 0.5]
     )
+for alone in (["you"], ["how", "are"], []):
+    print(
+        f"hiding {' or '.join(alone) or 'none'} loses I: {needs.count(alone)} of 9"
+    )
 
 # %% [markdown]
-# Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
-# while any other word can be hidden. Of the nine, four are like that. Three of the others need *how* and *are*, each of
-# them, and two need no single word: most likely their encoders have carried the person on. A map shows where a model
-# looked. Whether that mattered, only an intervention can tell, and hiding one word at a time misses what is stored
-# twice. Chapter 15 goes on with the question whether maps are **faithful** explanations.
+# Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to
+# 0.00, while any other word can be hidden. Of the nine, four are like that. In three others, hiding either *how* or
+# *are* is enough to lose *I*, and in two no single word is. Of these two one loses it when *how* is hidden together
+# with *are* or with *you*, and the other with no two words. So the person does not stand at the position of *you*
+# alone: the encoder may carry it on to others. A map shows where a model looked. Whether that mattered, only an
+# intervention can tell, and hiding one word at a time misses what is stored twice. Chapter 15 goes on with the
+# question whether maps are **faithful** explanations.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
@@ -1028,9 +1024,9 @@ quiz.one_choice(
 # %% [markdown]
 # ### Does a causal mask carry order?
 #
-# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so
-# that in the first layer equal words receive different averages, since these cover different words. The second layer
-# can use these differences. In the folded cell a random decoder without positions reads five words, and then with the
+# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
+# in the first layer the same word at two positions receives two averages, over different words. The second layer can
+# use these differences. In the folded cell a random decoder without positions reads five words, and then with the
 # first two exchanged: with one layer what the last word receives stays the same, with two it changes.
 
 # %% tags=["hide-input"]
@@ -1171,8 +1167,7 @@ print(
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# A perfect loss, and it cannot write. A program has trained all seven with nine seeds each
-# (`python -m benchmarks.masks`, five minutes).
+# A perfect loss, and it cannot write. We have trained all seven with nine seeds each (`python -m benchmarks.masks`).
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -1196,21 +1191,48 @@ for name, make in variants.items():
     )
 
 # %% [markdown]
-# *Loss* is the highest of nine seeds, in the last batch. All seven end below 0.05, where guessing evenly costs 3.5, so
-# each loss, seen alone, looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to the
-# best. Questions are held out, not topics.
+# *Loss* is the highest of nine seeds, in the last batch. All seven end below 0.05, where guessing uniformly costs 3.5,
+# so each loss, seen alone, looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to
+# the best. Questions are held out, not topics.
 #
 # - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at
 #   best.
 # - *Turned around*, which is what you get if you mix up our convention with that of `nn.MultiheadAttention`, where True
 #   means *may not*: it shows *only* the future, and while writing the newest word sees nothing.
 # - *Scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. With *weights
-#   times mask* the future still counts in the softmax's denominator. What the remaining weights lack to 1 is the
-#   future's share. The model learns to read the next word from it; when it writes, there is none.
+#   times mask* the future still counts in the softmax's denominator. (If two keys score the same and the second is in
+#   the future, the weights are ½ and ½, and the mask leaves ½: what is missing to 1 says how well the hidden word
+#   fits.) From this the model can learn to read the next word; when it writes, there is none.
 # - A mask *in training only* makes writing a lottery. The earlier words now see what comes after them, as they never
 #   did in training. One seed gets 3 percent right, another 97.
 # - A causal mask *on cross-attention* often does no visible harm. Seven of nine seeds answer everything, the worst 78
 #   percent, and the leak test passes. Only the comparison with a reference finds it every time.
+#
+# And one mistake is in no mask at all: a target that is not shifted.
+
+# %% tags=["hide-input"]
+torch.manual_seed(0)
+copying = Transformer(config)
+optimizer = torch.optim.Adam(copying.parameters(), lr=0.01)
+for _ in range(250):
+    rows = torch.tensor(for_training)[torch.randint(len(for_training), (32,))]
+    given = answers[rows, :-1]
+    logits = copying(questions[rows], given)
+    loss = F.cross_entropy(logits.flatten(0, 1), given.flatten(), ignore_index=0)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+copying.eval()
+print(
+    f"not shifted: loss {loss.item():.3f}, writing {share_right(copying, unseen):.0%},"
+    f" leaks: {any(leaks(copying).values())}"
+)
+assert loss < 0.01 and share_right(copying, unseen) == 0
+assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
+
+# %% [markdown]
+# Each position copies what it was given. The loss is perfect, nothing leaks, the model equals the reference, and it
+# cannot write a single answer.
 #
 # So if a loss is perfect and the writing is not, check in this order:
 #
@@ -1218,8 +1240,7 @@ for name, make in variants.items():
 # |---|---|---|
 # | *forced*, on held-out data | overfitting (if it is low); a mask in training only | the others: they are perfect here, or nearly |
 # | the leak test, in both modes | five of the six | a mask that hides too much, targets that are not shifted |
-# | a reference with the same parameters, such as `nn.Transformer`, in both modes | all six | what lies outside the
-# model |
+# | a reference with the same parameters, such as `nn.Transformer`, in both modes | all six | what lies outside the model |
 # | one pair of input and target, printed | targets that are not shifted | |
 # | the first steps of writing, printed | another first token than in training, padding between what is given and what is written | |
 
@@ -1245,13 +1266,20 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # %% [markdown]
 # ## With one stack, or two?
 #
-# Leave out the decoder, and you have an **encoder-only** model such as BERT: it reads, and classifies or compares
-# ([chapter 15](15_pretrained.ipynb) loads one). Leave out the encoder, and with it the cross-attention, and you have a
-# **decoder-only** model such as GPT ([chapter 18](18_gpt.ipynb) trains one): what is left is chapter 8's encoder layer
-# with a causal mask. Question and answer stand in one sequence, and the causal self-attention of the answer does what
-# cross-attention did here. Most chat models are of that kind: one stack is simpler, and learns from any text as it
-# stands. Where input and output are different sequences, as in translation or speech recognition, two stacks remain in
-# use (T5, Whisper), and the encoder may look in both directions (it is *bidirectional*).
+# Leave out the decoder, and you have an **encoder-only** model. It reads, and classifies or compares. Leave out the
+# encoder, and with it the cross-attention, and you have a **decoder-only** model: what is left is chapter 8's encoder
+# layer with a causal mask. Question and answer stand in one sequence, and the causal self-attention of the answer does
+# what cross-attention did here. To translate, it goes on writing after the source sentence.
+#
+# | | masks, besides padding | is trained to | for example |
+# |---|---|---|---|
+# | encoder-only | none | fill in words that were hidden (**masked language modelling**) | BERT, [chapter 15](15_pretrained.ipynb) |
+# | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
+# | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
+#
+# Most chat models are decoder-only: one stack is simpler, and learns from any text as it stands. Where input and
+# output are different sequences, as in translation or speech recognition, two stacks remain in use, and the encoder
+# may look in both directions (it is *bidirectional*).
 #
 # ## All of it on one screen
 #
@@ -1348,8 +1376,9 @@ class OneScreen(nn.Module):
 
 # %% [markdown]
 # Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns from scratch.
-# The lines in `__init__` that draw its embeddings matter: with PyTorch's own start the first loss, for 1,000 tokens, is
-# ten times as large. It differs from the model above in four things: it has no checks, its biases do not start at 0,
+# The lines in `__init__` that draw its embeddings matter: with PyTorch's default, rows whose entries have deviation 1,
+# the logits are dot products of size $\sqrt D$ and more, and the first loss, for 1,000 tokens, is ten times as large.
+# Apart from settings, it differs from the model above in four things: it has no checks, its biases do not start at 0,
 # dropout leaves attention weights and hidden entries alone, and a row with nothing to attend to is NaN.
 
 # %% tags=["hide-input"]

@@ -8,7 +8,7 @@
 # %% [markdown]
 # # 10. What is a token?
 #
-# The model of [chapter 9](09_decoder.ipynb) knew 32 words. Ask it about Zoë, and it has no number for her name. At the
+# The model of [chapter 9](09_decoder.ipynb) knew 29 words. Ask it about Zoë, and it has no number for her name. At the
 # end of this chapter there is a tokenizer that can turn any text into numbers and back, because it begins with bytes,
 # and that has learnt from text which bytes belong together. You see a real sentence as a model sees it, and what that
 # does to spelling, to arithmetic, and to a language without any training text.
@@ -48,7 +48,7 @@ print(
     f"{len(known)} words known; {len(known & set(unseen))} of {len(unseen)} new ones among them"
 )
 print(
-    f"letters: {len(set(''.join(seen)))} kinds, {np.mean([len(w) for w in seen]):.0f} a word"
+    f"letters: {len(set(''.join(seen)))} kinds, {np.mean([len(w) for w in seen]):.0f} per word"
 )
 assert not known & set(unseen)
 
@@ -126,16 +126,19 @@ for text in ("tea", "Zoë", "茶", "🙂"):
     print(text, list(text.encode()))
 
 # %% [markdown]
-# An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the smile four. With bytes as the
-# first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and whatever UTF-8 can write comes back from its
-# tokens as it was. Tokens, however, need not come back from their text: a model may write *t* and *ea* where `encode`
-# gives *tea*. And a single token may be part of a character, so a program that prints tokens as they are generated must
-# wait until a character is complete (exercise 1).
+# An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
+# first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and any text survives the round trip from text
+# to tokens and back. Tokens, however, need not come back from their text: a model may write *t* and *ea* where
+# `encode` gives *tea*. And a single token may be part of a character, so a program that prints tokens as they are
+# generated must wait until a character is complete (exercise 1).
 #
-# Usually merges do not cross from one word into the next, because frequent phrases such as *of the* would fill the
-# vocabulary. So the text is first cut into words, each with the space before it, so that nothing is lost. This is
-# called **pre-tokenization**. In the pattern, `\p{L}` is any letter and `\p{N}` any numeral of any script, and
-# `\s+(?!\S)` takes a run of white space except its last character, which, if it is a space, the next word takes.
+# Usually merges do not cross from one word into the next, because otherwise *dog.*, *dog,* and *dog!* would each
+# become a token ([Radford and others,
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)), and
+# frequent phrases such as *of the* as well. So the text is first cut into words, each with the space before it, so
+# that nothing is lost. This is called **pre-tokenization**. In the pattern, `\p{L}` is any letter and `\p{N}` any
+# numeral of any script, and `\s+(?!\S)` takes a run of white space except its last character: *a*, two spaces and *b*
+# become *a*, *␣*, *␣b*.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -154,26 +157,39 @@ assert (
     == "  two spaces\n and a tab\t."
 )
 
+sentences = {
+    "English": "The dog bites the man.",
+    "German": "Der Hund beißt den Mann.",
+    "Greek": "Ο σκύλος δαγκώνει τον άνδρα.",
+    "Hindi": "कुत्ता आदमी को काटता है।",
+    "Chinese": "狗咬人。",
+}
+print('the same sentence   characters   bytes   "words"')
+for language, text in sentences.items():
+    count = len(pretokenize(text))
+    print(f"{language:18}{len(text):10}{len(text.encode()):10}{count:8}")
+print(*pretokenize(sentences["Hindi"])[:6], "is the first word of the Hindi one")
+assert pretokenize("a  b") == ["a", " ", " b"]
+
 # %% [markdown]
-# One consequence: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different
-# embeddings. (So do not end a prompt with a space. The next word would usually bring its own, and the model has hardly
-# ever seen a text cut this way.) Another trap is not the tokenizer's: *ë* can be one character or two, *e* and the
-# dots, which look alike and have different bytes; programs that compare texts bring them to one form first, by
-# **Unicode normalisation**.
+# Before any merge each byte is a token. So a Greek text begins with nearly twice as many tokens as it has characters,
+# and a Hindi or Chinese one with about three times as many, and its first merges only put characters together. In
+# Hindi there is a second price, which no merge can make up for. Its vowels are written as *combining characters*,
+# `\p{M}`, which are not letters, so that this pattern, whose letters are GPT-2's, cuts within words. (That of GPT-4o
+# counts them among the letters.) And where a script has no spaces, as in Chinese, a whole clause is one "word".
+#
+# A consequence of the space: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with
+# different embeddings. (So do not end a prompt with a space. The next word would usually bring its own, and the model
+# has hardly ever seen a text cut this way.) Another trap lies outside the tokenizer: *ë* can be one character or two,
+# *e* and the dots, which look alike and have different bytes; programs that compare texts bring them to one form
+# first, by **Unicode normalisation**.
 #
 # ## The definition
 #
-# Learning is what you did by hand, on bytes, with faster counting. After a merge, only the words that contained the
-# pair are counted again. A queue keeps the most frequent pair in front. Its entries may be out of date, but only in one
-# direction: a merge lowers the counts of the pairs that it breaks up, and raises only those of pairs that contain the
-# new symbol. So an old count is too high, never too low, and what comes to the front with its true count is the most
-# frequent of all. By hand: once *e a* is merged, the queue still has *t e* with 9, although no *t e* is left. It comes
-# to the front too early; its true count is looked up, found to be 0, and it is dropped. (Had a few been left, it would
-# go back into the queue with their number.)
+# Learning is what you did by hand, on bytes: count all pairs of neighbours, merge the most frequent everywhere, count
+# again.
 
 # %% tags=["export"] module="tokens"
-import heapq
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -187,6 +203,38 @@ def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int
         else:
             merged.append(symbol)
     return merged
+
+
+# %%
+def learn_slowly(texts, count):
+    """The loop from above, over bytes: counts everything again at each step."""
+    words = [list(w.encode()) for text in texts for w in pretokenize(text)]
+    merges = []
+    for made in range(256, 256 + count):
+        pairs = Counter(pair for word in words for pair in pairwise(word))
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merges.append(best)
+        words = [merge_pair(w, best, made) for w in words]
+    return merges
+
+
+lines = [word for word, n in counts.items() for _ in range(n)]
+as_by_hand = [(101, 97), (116, 256), (257, 109), (256, 116)]
+assert learn_slowly(lines, count=4) == as_by_hand
+
+# %% [markdown]
+# That is the whole method, and it is slow, because each step counts everything again. The folded cell has the version
+# that the book uses, `learn_merges`. After a merge it counts again only the words that contained the pair, and a queue
+# keeps the most frequent pair in front. Entries of the queue may be out of date, but only in one direction: a merge
+# lowers the counts of the pairs that it breaks up, and raises only those of pairs that contain the new symbol. So an
+# old count is too high, never too low, and a pair that comes to the front with its true count is the most frequent of
+# all. In the example, once *e a* is merged, the queue still has *t e* with 9, although no *t e* is left. When it comes
+# to the front, its true count is looked up, found to be 0, and it is dropped. (Had a few been left, it would go back
+# into the queue with their number.)
+
+# %% tags=["export", "hide-input"] module="tokens"
+import heapq
+from collections import Counter, defaultdict
 
 
 def learn_merges(texts: Iterable[str], count: int) -> list[tuple[int, int]]:
@@ -231,28 +279,12 @@ def learn_merges(texts: Iterable[str], count: int) -> list[tuple[int, int]]:
     return merges
 
 
-# %%
-lines = [word for word, n in counts.items() for _ in range(n)]
-merges = learn_merges(lines, count=4)
-assert merges == [(101, 97), (116, 256), (257, 109), (256, 116)]  # as by hand
-
-
-def learn_slowly(texts, count):
-    """The loop from above, over bytes: counts everything again at each step."""
-    words = [list(w.encode()) for text in texts for w in pretokenize(text)]
-    merges = []
-    for made in range(256, 256 + count):
-        pairs = Counter(pair for word in words for pair in pairwise(word))
-        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
-        merges.append(best)
-        words = [merge_pair(w, best, made) for w in words]
-    return merges
-
-
+# %% tags=["hide-input"]
+assert learn_merges(lines, count=4) == as_by_hand
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# Both ways learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes:
+# Both learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes:
 # `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These stand for no text:
 # only the program can write them, by their numbers, between the texts that it encodes. A chat program writes one for
 # *user*, then the encoded message, then one for its end; whoever types the message cannot. Symbols and tokens are
@@ -331,12 +363,12 @@ class BPETokenizer:
         return joined.decode(errors="replace")
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer as JSON, a line a merge; all of it or nothing."""
+        """Write the tokenizer as JSON, one merge a line; all of it or nothing."""
         files.write_tokenizer(path, self.merges, self.special_tokens, self.symbols)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote. Raises ValueError when the file is another."""
+        """Read what `save` wrote. Raises ValueError for any other file."""
         return cls(*files.read_tokenizer(path))
 
 
@@ -357,10 +389,10 @@ assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(learnt)
 assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 
 # %% [markdown]
-# It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig*, and stepping stones such as
-# *ertausend*, because these strings are frequent. It does not know that *und* means *and*. A token like `\xbcnf` is the
-# second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into letters and bytes (`\xc3` is how Python
-# writes byte 195), but nothing is lost.
+# It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig* (but with only 60 merges not
+# *zwanzig*), and stepping stones such as *ertausend*, because these strings are frequent. It does not know that *und*
+# means *and*. A token like `\xbcnf` is the second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into
+# letters and bytes (`\xc3` is how Python writes byte 195), but nothing is lost.
 #
 # ## A real sentence, at 300 tokens and at 8,000
 #
@@ -412,12 +444,12 @@ plt.show()
 #
 # ### How many merges?
 #
-# Each merge makes texts shorter, and the embedding table longer by one row that must be learnt. Count a token as *rare*
-# if the training text uses it fewer than 100 times. A merge that was frequent when it was made may end as a rare token,
-# since later merges swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left. A token that
-# is hardly ever read stays **undertrained**; in large models such tokens are called *glitch tokens*, and a prompt with
-# one can get an odd answer. The average number of tokens per word is called **fertility**. It is counted here on
-# captions that were not used to learn the merges.
+# Each merge makes texts shorter, and the embedding table longer by one row that must be learnt. Count a token as
+# *rare* if the training text uses it fewer than 100 times. A merge that was frequent when it was made may end as a
+# rare token, since later merges swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left.
+# A token that is hardly ever read stays **undertrained**; in large models such tokens are called *glitch tokens*, and
+# a prompt with one can get an odd answer. The average number of tokens per word is called **fertility**. It is counted
+# here on captions that were not used to learn the merges; a word is what stands between two spaces.
 
 # %% tags=["hide-input"]
 print(
@@ -432,12 +464,12 @@ for row in captions["sizes"]:
 # %% [markdown]
 # The third column is French, in which there was no training text at all. The tokenizer can still encode it. But it
 # needs more tokens per word than for English, a quarter more with 300 and about twice as many from 2,000 on, because
-# few merges fit. As far as French and English words can be compared, that means twice the computation or more, half as
-# much text in the same context, and, where a service charges by the token, twice the price.
+# fewer merges fit. As far as French and English words can be compared, that means twice the computation or more, half
+# as much text in the same context, and, where a service charges by the token, twice the price.
 #
 # From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
-# another 6 to 7 percent, and 98 of 100 learnt tokens are then rare. So one expects a trade-off between shorter texts
-# and tokens that occur often enough to be learnt.
+# another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a trade-off between shorter
+# texts and tokens that occur often enough to be learnt.
 #
 # Only a trained model can tell which side wins. To compare models with different tokenizers, take **bits per byte**:
 #
@@ -445,7 +477,8 @@ for row in captions["sizes"]:
 #
 # The sum is minus the logarithm of the probability that the model gives to the text, and does not depend on how many
 # tokens the text was cut into. A loss *per token* does: a longer token says more, and so may cost more. And $\ln 2$
-# makes bits of nats, the unit of the natural logarithm. We have trained small models that predict the next token
+# makes bits of nats, the unit of the natural logarithm. (A mean loss of 3 nats per token over 20 tokens, for a text of
+# 60 bytes: $20 \cdot 3 / 0.693 / 60 = 1.44$ bits per byte.) We have trained small models that predict the next token
 # ([chapter 18](18_gpt.ipynb); two layers of width 128) on whole captions of both languages. All read each caption
 # once, 64 of them a step. Each model has a learning rate of its own, the best on the validation captions, and three
 # seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000 captions that no model has read, their ends
@@ -470,18 +503,18 @@ for chosen in trials["models"]:
     )
 
 # %% [markdown]
-# The fewest bits are those of the largest vocabulary that we tried, though 95 of 100 of its learnt tokens are rare: the
-# count of rare tokens would have misled us. Perhaps a rare token costs little because it is rare, and a frequent word
-# that is one token needs no spelling; that has not been tested. Is it only that the model is larger? A model of 2,000
-# tokens that is made wider until it has as many parameters gains a quarter as much, and takes about as long. The price
-# is time: three times that of 2,000, since the output layer computes a logit for every token. (A vocabulary of 300
-# costs time as well, because its texts are longer.)
+# The fewest bits are those of the largest vocabulary that we tried, though 95 percent of its learnt tokens are rare:
+# the count of rare tokens would have misled us. Perhaps a rare token costs little because it is rare, and a frequent
+# word that is one token needs no spelling; that has not been tested. Is it only that the model is larger? A model of
+# 2,000 tokens that is made wider until it has as many parameters gains a quarter as much, and takes about as long. The
+# price is time: three times that of 2,000 at the same width, mostly, we think, since the output layer computes a logit
+# for every token. (A vocabulary of 300 costs time as well, because its texts are longer.)
 #
 # And what does this not show? Where the best size lies, since 16,000 is the last; and whether in equal time the small
 # vocabularies would catch up by reading the captions several times. In translation, [Sennrich and Zhang
 # (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. For a corpus of your own,
 # train models at two or three sizes and compare these. The original transformer, with 4.5 million sentence pairs, had
-# 37,000 tokens for English and German together; models of today, with terabytes of text, have 100,000 and more.
+# 37,000 tokens for English and German together; today's models, with terabytes of text, often have 100,000 or more.
 
 # %% tags=["proof"]
 from itertools import pairwise
@@ -654,8 +687,8 @@ assert 1.5 < slower < 3.5
 assert captions["encoding"]["ours, from nothing"] < captions["encoding"]["library"]
 
 # %% [markdown]
-# Learning takes about twice as long as in Rust here, and up to three times in other runs. Encoding takes about as long,
-# probably because both remember the words that they have cut.
+# Learning takes about twice as long as in Rust here, and up to three times in other runs. Encoding takes about as
+# long, perhaps because both remember the words that they have cut.
 
 # %% tags=["quiz"]
 quiz.one_choice(

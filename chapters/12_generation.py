@@ -163,8 +163,8 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 #
 # Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. Each further token adds a
 # negative number, so the sum favours hypotheses that end early. [Wu and others
-# (2016)](https://arxiv.org/abs/1609.08144) divide it by a **length penalty**, with $n$ the number of tokens, the end
-# counted:
+# (2016)](https://arxiv.org/abs/1609.08144) divide it by a **length penalty**, with $n$ the number of tokens, including
+# the end token:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
@@ -301,7 +301,7 @@ assert noted == ["<bos>", [0, 0], "a the", [1, 0], "tea cup", []]
 #
 # At step $t$ the decoder has $t$ tokens. To get the logits for the next one, the simplest way is to send all $t$
 # through the model and use the last row. **By hand:** for 100 tokens that is $1 + 2 + \dots + 100 = 5050$ rows, of
-# which 100 are used.
+# which 100 are new; all others are computed again.
 #
 # **Predict first.** What of the work for the first $t - 1$ tokens could be kept?
 #
@@ -427,9 +427,9 @@ class KVCache:
         return self.model.output(decoder.norm(x))[:, -1]
 
     def select(self, rows: Int[Tensor, " M"]) -> None:
-        """Keep these rows, in this order; one may be there several times."""
+        """Keep these rows, in this order; one may occur several times."""
         before, self.sentences = self.sentences, self.sentences[rows.cpu()]
-        moved = not torch.equal(before, self.sentences)  # else within a sentence
+        moved = not torch.equal(before, self.sentences)  # else the memory stays
         rows = rows.to(self.model.output.weight.device)
         for attention in self.target + (self.source if moved else []):
             attention.select(rows)
@@ -444,8 +444,8 @@ class KVCache:
 # none here: all rows are equally long, since a sentence that has ended leaves. Where each row begins with a given text,
 # a *prompt*, the shorter ones are padded in front, and that padding needs a mask.
 #
-# Two mistakes raise no error: a wrong *position*, and selecting sentences without all that is kept. One check finds
-# both: step by step, while sentences change places, the cache must give the logits of teacher forcing.
+# Two mistakes raise no error: a wrong *position*, and reordering sentences without their cached keys and values. One
+# check finds both: step by step, while sentences change places, the cache must give the logits of teacher forcing.
 
 # %% tags=["hide-input"]
 from dotformer.transformer import Transformer, TransformerConfig
@@ -499,15 +499,15 @@ quiz.one_choice(
 # %% [markdown]
 # ### Several tokens at once
 #
-# A chat model has no source, only a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only
-# then does it write, token by token. Before a prefill nothing is kept, and the mask is the usual triangle. But the next
-# question of the chat comes after $k$ kept tokens. With $m$ new ones the mask is $(m, k + m)$, the last $m$ rows of the
-# causal mask of all: each new token attends to all that is kept, to itself and to the new ones before it. So the causal
-# mask, which a single token could do without, is needed again: without it the first new token would see the second, and
-# nothing would crash. PyTorch's `is_causal=True` does not help: it aligns the triangle with the top left corner of such
-# a rectangle, so that the first new token would see a single kept one. Here are two new tokens after three kept ones,
-# with the right mask, with `is_causal=True` and with none; the numbers printed say how far the latter two are from the
-# first:
+# A chat model has no source, only a long prompt, and reads it in *one* pass that fills the cache, the **prefill**;
+# only then does it write, token by token. Before a prefill nothing is kept, and the mask is the usual triangle. But
+# the next question of the chat comes after $k$ kept tokens. With $m$ new ones the mask is $(m, k + m)$, the last $m$
+# rows of the causal mask of all: each new token attends to all that is kept, to itself and to the new ones before it.
+# So the causal mask, which a single token could do without, is needed again: without it the first new token would see
+# the second, and nothing would crash. PyTorch's `is_causal=True` does not help: it aligns the triangle with the top
+# left corner of such a rectangle, so that the first new token would see a single kept one. Here are two new tokens
+# after three kept ones, with the right mask, with `is_causal=True` and with none. Printed are the largest errors of
+# the latter two, for each of the two tokens:
 
 # %% tags=["hide-input"]
 from dotformer.decoder import causal_mask
@@ -527,7 +527,8 @@ with torch.no_grad():
     unmasked = F.scaled_dot_product_attention(q, k, v)
     for name, wrong in (("is_causal", left), ("no mask", unmasked)):
         apart = (wrong - at_once).abs().amax(dim=(0, 1, 3))
-        print(f"{name:10} wrong by {apart[0]:.2f} and {apart[1]:.2f}")
+        print(f"{name:10} wrong by {apart[0]:.2f} and {apart[1]:.2f}", end="  ")
+        print(f"(a right entry is typically {at_once.std():.2f})")
     assert (left - at_once).abs().amax(dim=(0, 1, 3)).min() > 1e-3
     assert not torch.allclose(unmasked[:, :, 0], at_once[:, :, 0], atol=1e-3)
     assert torch.allclose(unmasked[:, :, 1], at_once[:, :, 1], atol=1e-6)
@@ -625,7 +626,7 @@ faster = times[Recompute][-1] / times[KVCache][-1]
 print(f"256 tokens: {faster:.1f} times as fast with the cache")
 assert faster > 1
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over the number of tokens written, up to 256. Left, seconds: recomputing grows faster than linearly, the cache linearly, and at the end the cache is several times as fast. Right, memory kept: the cache grows linearly to 1.1 megabytes, recomputing keeps three hundredths of a megabyte."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels over the number of tokens written, up to 256. Left, seconds: recomputing grows faster than linearly, the cache nearly linearly, and at the end the cache is several times as fast. Right, memory kept: the cache grows linearly to 1.1 megabytes, recomputing keeps 0.03 megabytes."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3))
 for kind, color, text in [
     (Recompute, plots.RED, "recomputing"),
@@ -649,20 +650,26 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# At 256 tokens the cache leaves 128 times fewer rows to compute. The gain in time is smaller, partly because a matrix
-# product with many rows uses a processor better than many products with one. The price of the cache is memory that
-# grows with every token: two vectors for each layer. Count it for the paper's base model, 6 layers of width 512 with 4
-# bytes a number: $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each hypothesis of
-# each sentence. A model of 7 billion parameters with 32 layers of width 4,096, at 2 bytes a number, keeps half a
-# megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than its parameters do. ([Pope and others
-# (2023)](https://arxiv.org/abs/2211.05102) count it for larger ones.)
+# At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller, partly
+# because a matrix product with many rows uses a processor better than many products with one. The price of the cache
+# is memory that grows with every token. A key and a value for each layer and head, at $b$ bytes a number, for $n$
+# tokens of $B$ sequences, are
+#
+# $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot b \cdot n \cdot B \quad \text{bytes} .$$
+#
+# For the paper's base model, 6 layers of 8 heads of width 64 with 4 bytes a number, that is 24,576 bytes of
+# self-attention for each token of each hypothesis of each sentence. A model of 7 billion parameters with 32 layers of
+# 32 heads of width 128, at 2 bytes a number, keeps half a megabyte for each token. Eight texts of 4,096 tokens need 17
+# GB, more than its parameters do. ([Pope and others (2023)](https://arxiv.org/abs/2211.05102) count it for larger
+# ones.)
 #
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
-# ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one. Others store it in fewer
-# bits, or keep only the last few thousand tokens, a *sliding window*. Our cache also copies everything at each step, in
-# `torch.cat`. Programs that serve many users give each text room as it grows, in pages of a few tokens:
-# *PagedAttention* ([Kwon and others, 2023](https://arxiv.org/abs/2309.06180)).
+# ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one. With 8 such **KV heads**
+# for 32 heads of queries a quarter is kept. Others store it in fewer bits, or keep only the last few thousand tokens,
+# a *sliding window*. Our cache also copies everything at each step, in `torch.cat`. Serving systems allocate memory as
+# each text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others,
+# 2023](https://arxiv.org/abs/2309.06180)).
 
 # %% tags=["quiz"]
 quiz.number(
@@ -688,12 +695,13 @@ quiz.number(
 # ### Why one sentence is slow
 #
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
-# loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of $2B /
-# 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where an H100, by its data sheet,
-# needs 20 to stay busy, so 40 sentences. (In 16 bits one sentence has an intensity of 1, and the H100 needs 300.) So
-# decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits
-# for the parameters, that is, for the memory's bandwidth. More sentences share the parameters. But each has a cache of
-# its own, which nobody shares, and with many or long texts it is the caches that take longest to read. A prefill of
+# loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of
+# $2B / 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where an H100, by its data
+# sheet, needs 20 to stay busy, so 40 sentences. (In 16 bits one sentence has an intensity of 1, and the H100 needs
+# 300.) The 14 GB of the model above cannot be read in less than 4 ms at its 3.35 TB/s, so one text gets at most 240
+# tokens a second. So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline):
+# the arithmetic waits for the parameters, that is, for the memory's bandwidth. More sentences share the parameters.
+# But each has a cache of its own, and with many or long texts it is the caches that take longest to read. A prefill of
 # many tokens is limited by arithmetic.
 
 # %% tags=["hide-input"]
@@ -711,24 +719,30 @@ for rows in (1, 4, 16, 64):
 assert cost[64] < cost[1] / 4
 
 # %% [markdown]
-# This is the paper's base size on a processor. For 64 times as many sentences a step takes a few times as long, and not
-# 64 times, since the parameters are loaded once. It is not flat: every sentence adds about a millisecond of its own,
-# for its arithmetic and its cache.
+# This is the paper's base size on a processor. For 64 times as many sentences a step takes a few times as long, and
+# not 64 times, since the parameters are loaded once, and what each call from Python costs is paid once. It is not
+# flat: every sentence adds about a millisecond of its own, for its arithmetic and its cache.
 #
 # ### Several tokens for the price of one
 #
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) fills the idle arithmetic
-# for a single sentence. A small **draft model** writes a few tokens ahead, and the large one checks them all in one
-# pass, with the rectangular mask from above. Where decoding is memory-bound, that pass takes hardly longer than one for
-# a single token, because the parameters are loaded once in either case. With greedy decoding, tokens are accepted as
-# long as each is the large model's likeliest, and the first that is not is replaced by the large model's own (and what
-# the cache kept of the rest is dropped), so that, rounding aside, the text is exactly what the large model would have
-# written alone. With sampling, a token $x$ that the draft model has drawn is accepted with probability $\min(1, p(x) /
-# q(x))$, with $q$ the draft model's probability and $p$ the large one's. The first that is refused is replaced by a
-# draw in proportion to $\max(0, p(x) - q(x))$, and the rest are discarded. Then each token is distributed as if the
-# large model had drawn it: $x$ is drawn *and* accepted with probability $q(x) \min(1, p(x) / q(x)) = \min(p(x), q(x))$,
-# and the replacement supplies what is missing: a token is refused with probability $\sum_x \max(0, p(x) - q(x))$, and
-# then $x$ is drawn with its share of just that sum. For three tokens:
+# for a single sentence. A small **draft model** with the same vocabulary writes a few tokens ahead, and the large one
+# checks them all in one pass, with the rectangular mask from above. Where decoding is memory-bound, that pass takes
+# hardly longer than one for a single token, because the parameters are loaded once in either case.
+#
+# With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
+# replaced by the large model's own, and what the cache kept of the rest is dropped. So, up to rounding, the text is
+# exactly what the large model would have written alone.
+#
+# With sampling, let $q$ be the draft model's probabilities and $p$ the large one's, both after temperature and
+# filters. A drawn token $x$ is accepted with probability $\min(1, p(x) / q(x))$. The first that is refused is replaced
+# by a draw in proportion to $\max(0, p - q)$, and the rest are discarded. Then each token is distributed as if the
+# large model had drawn it, because
+#
+# $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
+#
+# The second term is right because a token is refused with probability $\sum_x \max(0, p(x) - q(x))$, and $x$ then gets
+# its share of just that sum. For three tokens:
 
 # %% tags=["hide-input", "nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
@@ -740,16 +754,17 @@ assert np.allclose(accepted + replaced, large)
 assert round(sum(0.8**n for n in range(5)), 1) == 3.4  # for the text below
 
 # %% [markdown]
-# If each token of the draft model is accepted with probability $a$, independently of the others, a pass that checks $k$
-# of them gives $1 + a + \dots + a^k$ tokens on average, 3.4 for $a = 0.8$ and $k = 4$. (If all are accepted, the same
-# pass also gives the large model's next token.) Nothing is gained where the draft model is slow or often refused, or
-# where many sentences keep the device busy anyway.
+# If each token of the draft model is accepted with probability $a$, independently of the others, the first $i$ are
+# accepted with probability $a^i$, and a pass that checks $k$ of them gives $1 + a + \dots + a^k$ tokens on average,
+# 3.4 for $a = 0.8$ and $k = 4$. (The 1 is the large model's own token, which the same pass gives after a refusal or at
+# the end.) Nothing is gained where the draft model is slow or often refused, or where many sentences keep the device
+# busy anyway.
 #
 # ## Is the search right?
 #
 # Now the check from above. Take a small transformer with four words to choose from, and random parameters. It has 341
-# sentences of at most five tokens, the end counted, and each can be scored by teacher forcing. We chose the seed such
-# that a beam of one misses the best one.
+# sentences of at most five tokens, including the end token, and each can be scored by teacher forcing. We chose the
+# seed such that a beam of one misses the best one.
 
 # %% tags=["hide-input"]
 from itertools import product
@@ -872,28 +887,25 @@ shares = {
     "greedy, not counting": [
         exact(greedy(Forgetful(m, sources), 40)) for m in models
     ],
-    "beam 1": [exact(best(KVCache(m, sources), 1)) for m in models],
     "beam 4, alpha 0": [exact(best(KVCache(m, sources), 4, 0)) for m in models],
     "beam 4": [exact(best(KVCache(m, sources), 4)) for m in models],
 }
 for name, row in shares.items():
     print(f"{name:21}", "  ".join(f"{share:.1%}" for share in row))
 assert np.allclose(shares["greedy"], forced, atol=0.005)
-assert np.allclose(shares["greedy"], shares["beam 1"], atol=0.005)
 assert np.all(np.array(shares["greedy, not counting"]) < np.array(forced) - 0.05)
 assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 
 # %% [markdown]
 # Each column is one seed. Greedy decoding gets as many right as teacher forcing had predicted, because up to its first
 # mistake it has read only the right words, and after it the number is wrong anyway ([chapter
-# 11](11_training.ipynb#how-good-is-it)). A beam of one gives the same here. It need not: where the best token is the
-# end, it can look further for a better score. Without counting positions the model loses many points, and from outside
-# that looks like a model that has not been trained enough. Four hypotheses instead of one get more numbers right with
+# 11](11_training.ipynb#how-good-is-it)). Without counting positions the model loses many points, and from outside that
+# looks like a model that has not been trained enough. Four hypotheses instead of one get a few more numbers right with
 # every seed (a point is five numbers), for four times as many rows. The gain comes from the width: the length penalty
 # does not add to it here.
 #
-# Read what the first model writes. Here are two numbers that greedy decoding gets wrong and the beam gets right, and
-# one that it gets right and the beam spoils, with the beam's best hypotheses:
+# Read what the first model writes. Here are a number that greedy decoding gets wrong and the beam gets right, and one
+# that it gets right and the beam breaks, with the beam's best hypotheses:
 
 
 # %% tags=["hide-input"]
@@ -908,7 +920,7 @@ mended, spoiled = (
     [n for n, pair in enumerate(pairs) if pair[side] == wanted[n] != pair[1 - side]]
     for side in (1, 0)
 )
-for n in [*mended[:2], spoiled[-1]]:
+for n in (mended[0], spoiled[-1]):
     print("source:   ", corpus.validation[n].source)
     print("right:    ", spelled(wanted[n]))
     print("greedy:   ", spelled(greedy_all[n]))
@@ -916,26 +928,44 @@ for n in [*mended[:2], spoiled[-1]]:
         print(f"beam {hypothesis.score:6.2f}", spelled(hypothesis.tokens))
     print()
 print(
-    f"of {len(wanted)} numbers the beam mends {len(mended)} and spoils {len(spoiled)}"
+    f"of {len(wanted)} numbers the beam fixes {len(mended)} and breaks {len(spoiled)}"
 )
 
 # %% [markdown]
-# In the first two, greedy decoding prefers a wrong token early and cannot go back. In the third a wrong hypothesis
-# wins: a model error, which a narrower search had hidden.
+# In the first, greedy decoding prefers a wrong token early and cannot go back. In the second a wrong hypothesis wins:
+# a model error, which a narrower search had hidden. The winner lacks *acht hundert*, so it is also the shorter one, in
+# spite of the penalty.
 #
 # ## Sampling
 #
-# In a translation, likely words are what you want. In a story they are not: likely text tends to be dull, and to repeat
-# itself. Then draw each word at random with the model's probabilities, which is called **sampling**. Three options say
-# how freely. The **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)):
-# towards 0 it becomes greedy decoding, above 1 the probabilities are flatter than the model's. **Top-k** keeps the $k$
-# likeliest words. **Top-p**, or nucleus sampling, keeps the fewest whose probabilities sum to at least $p$: one word
-# where the model is sure, and many where it is not. The usual order is temperature, then $k$, then $p$.
+# In a translation, likely words are what you want. In a story they are not: likely text tends to be dull, and to
+# repeat itself. Then draw each word at random with the model's probabilities, which is called **sampling**. Three
+# options say how freely. The **temperature** divides the logits before the softmax ([chapter
+# 3](03_softmax.ipynb#temperature)): towards 0 it becomes greedy decoding, above 1 the probabilities are flatter than
+# the model's. **Top-k** keeps the $k$ likeliest words. **Top-p**, or nucleus sampling, keeps the fewest whose
+# probabilities sum to at least $p$: one word where the model is sure, and many where it is not. The order here is
+# temperature, then $k$, then $p$; libraries differ.
 #
-# At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them to
-# reach $p$. **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at least
-# a given share of the likeliest one's probability, however many those are. Whether its texts are better is disputed
-# ([Schaeffer and others, 2025](https://arxiv.org/abs/2506.13681)); the chapter's code leaves it out.
+# At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them
+# to reach $p$. **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at
+# least a given share of the likeliest one's probability. So its threshold is high where the model is sure, and low
+# where it is not. Whether its texts are better is disputed ([Schaeffer and others,
+# 2025](https://arxiv.org/abs/2506.13681)); `sample` leaves it out. How many words are left of a thousand, when the
+# $n$th likeliest has a probability in proportion to a power of $n$?
+
+# %% tags=["hide-input", "nbval-check-output"]
+print("likeliest   top-k 40   top-p 0.9   min-p 0.1")
+for power, expected in ((3, [2, 2]), (1, [473, 10]), (0.2, [877, 1000])):
+    falling = 1 / np.arange(1, 1001) ** power
+    falling /= falling.sum()
+    in_nucleus = (falling.cumsum() - falling < 0.9).sum()
+    above = (falling >= 0.1 * falling.max()).sum()
+    print(f"{falling[0]:9.3f}{40:11}{in_nucleus:12}{above:12}")
+    assert [in_nucleus, above] == expected
+
+# %% [markdown]
+# Where the model is sure, top-k lets in 38 words that it hardly believes in, and where it is not, it drops many that
+# are as good as those it keeps. The other two adapt; in the middle row top-p keeps a tail of hundreds and min-p ten.
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.

@@ -193,9 +193,9 @@ class KVCache:
         return self.model.output(decoder.norm(x))[:, -1]
 
     def select(self, rows: Int[Tensor, " M"]) -> None:
-        """Keep these rows, in this order; one may be there several times."""
+        """Keep these rows, in this order; one may occur several times."""
         before, self.sentences = self.sentences, self.sentences[rows.cpu()]
-        moved = not torch.equal(before, self.sentences)  # else within a sentence
+        moved = not torch.equal(before, self.sentences)  # else the memory stays
         rows = rows.to(self.model.output.weight.device)
         for attention in self.target + (self.source if moved else []):
             attention.select(rows)

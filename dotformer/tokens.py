@@ -153,12 +153,12 @@ class BPETokenizer:
         return joined.decode(errors="replace")
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer as JSON, a line a merge; all of it or nothing."""
+        """Write the tokenizer as JSON, one merge a line; all of it or nothing."""
         files.write_tokenizer(path, self.merges, self.special_tokens, self.symbols)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote. Raises ValueError when the file is another."""
+        """Read what `save` wrote. Raises ValueError for any other file."""
         return cls(*files.read_tokenizer(path))
 
 

@@ -39,7 +39,7 @@ def cross_entropy(
     """The loss summed over the real targets, in nats, and how many these are.
 
     Targets equal to `pad_id` do not count. With `label_smoothing`, that share of
-    the probability is asked for evenly from the whole vocabulary.
+    the target's probability is spread evenly over the whole vocabulary.
 
     Defined in chapter 11, "What should be small?".
     """
@@ -129,7 +129,7 @@ def evaluate(
 ) -> Row:
     """How well a model predicts targets, given the true ones before each.
 
-    "loss" is in nats a token, without smoothing; "accuracy" the share of positions
+    "loss" is in nats per token, unsmoothed; "accuracy" the share of positions
     where the right token scores highest, "exact" the share of sentences in which it
     always does. Several processes may share the batches, if `total` adds up their
     sums. Raises ValueError when there is no batch.

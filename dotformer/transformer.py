@@ -16,7 +16,7 @@ from dotformer.support.shapes import shapes
 
 @dataclass(frozen=True)
 class TransformerConfig(LayerConfig):
-    """All that fixes a transformer's shape, beside what fixes its layers.
+    """All that fixes a transformer's shape, besides what fixes its layers.
 
     `share_embeddings` uses one table for source and target; `tie_output` scores
     tokens by their dot products with the target table.
