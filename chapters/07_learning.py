@@ -308,7 +308,7 @@ assert 80 < off[-2] / off[-3] < 120 and off[-5] < 1e-11 < off[-7] < off[-9]
 
 # %% [markdown]
 # With a large step one measures a chord, and its error falls with the square of the step. With a tiny one the two
-# losses differ in their last digits only, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$
+# losses differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$
 # lies between the two.
 #
 # ### Keep going
