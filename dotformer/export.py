@@ -47,7 +47,7 @@ def page_model(translator: Translator) -> dict[str, Any]:
     """All that a page needs to translate: configuration, tokenizers and tensors.
 
     ValueError unless the model is a `Transformer` with ReLU whose parameters are
-    finite: the page has no other.
+    finite: the page supports nothing else.
 
     Defined in chapter 22, "Parameters in 8 bits".
     """
@@ -158,7 +158,7 @@ class StepGraph(nn.Module):
 
 
 def write_onnx(model: Transformer, folder: str | Path) -> None:
-    """Write `encode.onnx` and `step.onnx`, for any batch and any lengths.
+    """Write `encode.onnx` and `step.onnx`: any batch, up to `max_length` tokens.
 
     Needs the packages onnx and onnxscript. ValueError: the model is training.
 

@@ -155,9 +155,9 @@ function penalty(length, alpha) {
   return ((5 + length) / 6) ** alpha;
 }
 
-// The best hypothesis of several that are continued side by side: what it has
-// `written`, each token as `greedy` gives it, and its score.
-function beamSearch(model, source, longest, beam = 4, alpha = 0.6) {
+// Returns the best hypothesis of several that are continued side by side: what it
+// has `written`, each token as `greedy` gives it, and its score. Waits at each step.
+function* beamSearch(model, source, longest, beam = 4, alpha = 0.6) {
   const memory = encode(model, source);
   const finished = [];
   const scored = (length) => (one) => ({
@@ -166,6 +166,7 @@ function beamSearch(model, source, longest, beam = 4, alpha = 0.6) {
   });
   let live = [{ total: 0, written: [], past: begin(model), token: BOS }];
   for (let length = 1; length <= longest && live.length; length++) {
+    yield length;
     const candidates = live.flatMap(({ total, written, past, token: last }) => {
       const next = step(model, memory, past, last);
       const logs = logProbabilities(next.logits);
@@ -191,17 +192,23 @@ function beamSearch(model, source, longest, beam = 4, alpha = 0.6) {
 
 // UTF-8, from text to bytes and back; what is not UTF-8 becomes U+FFFD.
 function toBytes(text) {
-  const bytes = unescape(encodeURIComponent(text));
+  const whole = text.replace(/\p{Surrogate}/gu, "\uFFFD");
+  const bytes = unescape(encodeURIComponent(whole));
   return [...bytes].map((character) => character.charCodeAt(0));
 }
 
 function toText(bytes) {
   const hex = (byte) => "%" + byte.toString(16).padStart(2, "0");
-  try {
-    return decodeURIComponent(bytes.map(hex).join(""));
-  } catch {
-    return "\uFFFD";
+  let text = "";
+  for (let i = 0, length; i < bytes.length; i += length) {
+    length = [0x80, 0xe0, 0xf0].filter((least) => bytes[i] >= least).length + 1;
+    try {
+      text += decodeURIComponent(bytes.slice(i, i + length).map(hex).join(""));
+    } catch {
+      [text, length] = [text + "\uFFFD", 1];
+    }
   }
+  return text;
 }
 
 // Words with the space before them, numbers, punctuation, spaces: chapter 10.

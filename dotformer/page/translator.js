@@ -144,24 +144,23 @@
       following = slowly && !still();
       const start = performance.now();
       took = 0;
-      if (form.elements[`search-${index}`].value === "beam") {
-        steps = beamSearch(now, tokens, longest).written;
-        took = performance.now() - start;
-      } else {
-        const words = greedy(now, tokens, longest);
-        for (;;) {
-          const before = performance.now();
-          const { value, done } = words.next();
-          took += performance.now() - before;
-          if (done) break;
-          steps.push(value);
-          if (slowly && !still()) {
-            if (following) chosen = steps.length - 1;
-            draw(true);
-            await wait(PAUSE);
-          } else if (performance.now() - start > 50 * steps.length) await wait(0);
-          if (mine !== run) return;
+      const beam = form.elements[`search-${index}`].value === "beam";
+      const search = (beam ? beamSearch : greedy)(now, tokens, longest);
+      for (let length = 1; ; length++) {
+        const before = performance.now();
+        const { value, done } = search.next();
+        took += performance.now() - before;
+        if (done) {
+          if (beam) steps = value.written;
+          break;
         }
+        if (!beam) steps.push(value);
+        if (slowly && !beam && !still()) {
+          if (following) chosen = steps.length - 1;
+          draw(true);
+          await wait(PAUSE);
+        } else if (performance.now() - start > 50 * length) await wait(0);
+        if (mine !== run) return;
       }
       following = false;
       chosen = Math.min(chosen, steps.length - 1);

@@ -26,6 +26,12 @@ from dotformer.translation import Translator
 TEXTS = [" the old man sees a dog .", " ein Käfer, 12 Öfen!", " Größe 3,5"]
 TOKENIZER = BPETokenizer.train(TEXTS, 290)
 TO_JAVASCRIPT = """
+function last(steps) {
+  for (;;) {
+    const { value, done } = steps.next();
+    if (done) return value;
+  }
+}
 function computed(file, source, targets) {
   const model = load(file);
   const memory = encode(model, source);
@@ -38,7 +44,7 @@ function computed(file, source, targets) {
     logits.push([...next.logits]);
     looks.push(next.looks);
   }
-  const best = beamSearch(model, source, 12, 3, 0.6);
+  const best = last(beamSearch(model, source, 12, 3, 0.6));
   const ids = (steps) => steps.map(({ token }) => token);
   return { logits, looks, greedy: ids([...greedy(model, source, 12)]), best: ids(best.written), score: best.score };
 }
@@ -158,6 +164,21 @@ def test_the_engine_cuts_texts_as_the_tokenizer_does(engine, text):
     found = json.loads(engine.eval(f"JSON.stringify(tokenize(side, {json.dumps(text)}))"))
     assert found == TOKENIZER.encode(text)
     assert json.loads(engine.eval(f"JSON.stringify(detokenize(side, {json.dumps([0, 1, *found, 2])}))")) == text
+
+
+@given(st.binary(max_size=8) | st.text(max_size=4).map(lambda text: text.encode()[:-1]))
+@example(b"hi\xc3")  # half of a letter, while a text is written token by token
+@example(b"\xf0\x9f\x99a")
+def test_what_is_not_utf8_spoils_nothing_else(engine, data):
+    found = json.loads(engine.eval(f"JSON.stringify(toText({list(data)}))"))
+    assert re.sub("\ufffd+", "\ufffd", found) == re.sub("\ufffd+", "\ufffd", data.decode(errors="replace"))
+
+
+def test_half_of_a_surrogate_pair_is_replaced(engine):
+    half, whole = (
+        json.loads(engine.eval(f"JSON.stringify(toBytes({text}))")) for text in ('"a\\ud83d"', '"\\ud83d\\ude42"')
+    )
+    assert bytes(half).decode() == "a\ufffd" and bytes(whole).decode() == "🙂"
 
 
 def test_a_model_that_the_page_cannot_run_is_refused():
