@@ -97,15 +97,17 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # The same $W_x$, $W_h$ and $b$ serve at every step. So no parameter depends on the length of the sequence, and the cell
 # reads texts of any length.
 #
-# The **LSTM** (long short-term memory) has a second state, the **cell state** $c$, which is *added to* instead of being
-# squeezed at every step. **Gates**, numbers between 0 and 1, decide how much of each entry passes: the forget gate $f$
-# how much of the old $c$ is kept (so with 1 it forgets nothing), the input gate $i$ how much of the new candidate $g$
-# is let in, the output gate $o$ how much is shown. With $\odot$ for products entry by entry,
+# The **LSTM** (long short-term memory) has a second state, the **cell state** $c$, which is updated by addition rather
+# than squeezed at every step. **Gates**, numbers between 0 and 1, decide how much of each entry passes: the forget
+# gate $f$ how much of the old $c$ is kept (so with 1 it forgets nothing), the input gate $i$ how much of the new
+# candidate $g$ is let in, the output gate $o$ how much is shown. With $\odot$ for products entry by entry,
 #
 # $$c' = f \odot c + i \odot g, \qquad h' = o \odot \tanh c' .$$
 #
 # Each gate is $\sigma(x W_x + h W_h + b)$ with matrices of its own, where $\sigma(z) = 1 / (1 + e^{-z})$, and $g$ is
-# the $\tanh$ of such a sum.
+# the $\tanh$ of such a sum. Along $c$ alone a step has the derivative $f$, a number that the gate sets, where that of
+# a plain cell is $W_h$ times the slope of $\tanh$. What that means over 100 steps: $0.5^{100}$ is $10^{-30}$,
+# $0.9^{100}$ is $3 \cdot 10^{-5}$, and $0.99^{100}$ is 0.37.
 #
 # The **GRU** (gated recurrent unit) makes do with one state. An update gate $z$ blends it with a candidate $n$, and a
 # reset gate $r$ says how much of the old state the candidate gets to see:
@@ -315,7 +317,7 @@ for name in names:
 # $\tanh$ is $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a
 # step. Measured from 5 back to 20 it is 0.52. The gates of the LSTM and the GRU keep some 0.6 a step, and still next
 # to nothing after 40. With biases near 0 the gates stand half open, at $\sigma(0) = \frac12$, so about half of the
-# state is kept at every step, and a little of the old state comes back by way of the candidate and the gates.
+# state is kept at every step, and a little of the old state comes back by way of the candidate.
 
 # %% tags=["hide-input"]
 slopes, shrinks = [], []
@@ -337,13 +339,13 @@ assert all(0.55 < share < 0.7 for share in gated)
 assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
-# Much of the fault, then, lies in the *initial* weights, and these can be chosen. *Plain, orthogonal* is the plain
+# Much of the blame, then, lies with the *initial* weights, and these can be chosen. *Plain, orthogonal* is the plain
 # cell with an **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: its
 # factor is 1 where the other's was 0.58. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the
 # influence is thousands of times what it was. But no slope is above 1, so each step can only shrink the influence, and
 # even this cell fades. *LSTM, gate open* is an LSTM whose forget gate starts nearly open, with 3 added to its bias.
 # The gate alone keeps $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Measured against the latest word a third is
-# left (the median of eight seeds): the gates also read $h$, and that is a second path. Gates can hold on.
+# left (the median of eight seeds): the candidate $g$ also reads $h$, and that is a second path. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that
 # have no influence. (Training can open a gate, but a word without influence sends no signal to open it.) This is the
@@ -360,7 +362,7 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # ## How much do they hold?
 #
 # The other question was *what* a memory lets go of. Read 4,000 random texts, whose words are 8 independent numbers
-# each, and try to recall the word $k$ steps back from the last state: fit one matrix by least squares. The score is
+# each, and try to recall, from the last state, the word $k$ steps back: fit one matrix by least squares. The score is
 # $R^2$, the share of the word's variance that the fit explains: 1 is perfect recall, 0 is none.
 #
 # **Predict first.** A state of 24 numbers, words of 8. A word has 8 numbers, each with an $R^2$; add them up over all
@@ -395,13 +397,13 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# No. The slowest, the open gate, has 20.5, about as much as the orthogonal cell, though its state, $h$ and $c$
-# together, has 48 numbers where a plain cell has 24. And the orthogonal cell, whose gradient comes through so much
-# better, recalls hardly more than the plain one: 21 numbers against 19. To forget slowly is to spread a memory over
-# more words, each less sharp. The open gate spreads it thinnest: 2 % of the word 40 back, when 50 have been read. (It
-# does recall more than the ordinary LSTM, 20.5 against 13.9. Gates multiply, so much of what the state holds is
-# products of two numbers, and a linear fit recovers neither factor. If the products of any two numbers read are
-# counted as things to recall, too, the sum is 23 of 24 for the GRU, and some 45 of 48 for the LSTM.)
+# No. The slowest, the open gate, has 20.5 numbers in a state of 48, $h$ and $c$ together: 0.43 of a number in each.
+# The orthogonal cell has 21 in 24. And this cell, whose gradient comes through so much better, recalls hardly more
+# than the plain one, 21 numbers against 19. To forget slowly is to spread a memory over more words, each less sharp.
+# The open gate spreads it thinnest: 2 % of the word 40 back, when 50 have been read. (It does recall more than the
+# ordinary LSTM, 20.5 against 13.9. Gates multiply, so much of what the state holds is products of two numbers, and a
+# linear fit recovers neither factor. If the products of any two numbers read are counted as things to recall, too, the
+# sum is 23 of 24 for the GRU, and some 45 of 48 for the LSTM.)
 #
 # There is a bound, and three steps lead to it.
 #
@@ -427,8 +429,8 @@ for name in names:
 # linear fit recalls more of them than of independent ones. Real words come from a list: naming one of 30,000 takes 15
 # bits, and 24 floating-point numbers could in principle encode many. What remains is that the state stays as wide as
 # it is, however long the text. Newer recurrent networks such as Mamba leave out the $\tanh$, and let no gate read the
-# state, so that all states can be computed at once ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)). The bound
-# holds for their states, too.
+# state, so that all states can be computed by a *parallel scan*, in some $\log n$ rounds ([Gu and Dao,
+# 2023](https://arxiv.org/abs/2312.00752)). The bound holds for their states, too.
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)
@@ -628,8 +630,9 @@ plt.show()
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
 # **bidirectional** network).
 #
-# The bottleneck was gone, but the waiting was not: in encoder and decoder each state still had to wait for the one
-# before it. The transformer replaces these states, too, by attention, from each word of a text to the others.
+# So the decoder need no longer choose in advance what to keep of the source, and the limit of $H$ numbers for all of
+# it is gone. But the waiting was not: in encoder and decoder each state still had to wait for the one before it. The
+# transformer replaces these states, too, by attention, from each word of a text to the others.
 #
 # ## What does it cost?
 #
@@ -643,7 +646,7 @@ plt.show()
 # | convolution over $k$ words | $k \, n \, d^2$ | 1 | of the order of $n / k$, or $\log_k n$ if dilated |
 # | attention | $n^2 \, d$ | 1 | 1 |
 #
-# A **convolution** mixes each word with the $k - 1$ before it, so information travels a few words a layer; a
+# A (causal) **convolution** mixes each word with the $k - 1$ before it, so information travels a few words a layer; a
 # **dilated** one skips words, more in each layer. We can count the layers: connect words as each layer does, and see
 # after how many the first word has reached the last.
 
@@ -691,13 +694,14 @@ for n in (50, 512, 5000):
 # For a sentence of 50 words attention by itself costs twice as much as a plain cell and half as much as an LSTM. As
 # the text grows the square takes over: at $n = 2d$, a thousand words, it costs as much as the LSTM, at ten thousand it
 # costs five times as much. What attention saves in training is the *waiting*: it computes all words at once, where a
-# recurrent network with a $\tanh$ must take them in a row. So in the same hours one can train a larger model, or train
+# recurrent network with a $\tanh$ must take them in a row. A GPU has thousands of units that work side by side, and
+# one short step of one sentence leaves most of them idle. So in the same hours one can train a larger model, or train
 # on more text. When attention *writes* a text, it too must produce its words one at a time ([chapter
 # 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
-# No, though it is sometimes called so. It is true that nothing fades with distance. And **no parameter depends on the
+# No, though it is sometimes called one. It is true that nothing fades with distance. And **no parameter depends on the
 # number of words**: the same matrices serve every word, in attention as in a recurrent network, so both read texts of
 # any length. But all the words must be kept, there are $n^2$ weights to compute, and the average weight falls, since
 # all of them sum to 1. In practice every model has a longest text, set by memory, by cost, or by the positions that it

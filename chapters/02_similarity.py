@@ -75,11 +75,11 @@ assert distances["pays"] == 2 and question not in offers.values()
 # 0 for the first three. The word that **agrees** with the question is found, because where both have a large number of
 # the same sign the product is large.
 #
-# Why is agreement what a look-up needs? The columns compare three ways to look up. Asking for *equality*, as a Python
-# dictionary does, finds only what is exactly the same, and no word is $(0, 2, 0)$. By *distance* the nearest word is
-# found, but a word that insists on being a thing, with 9 instead of 3, is further away than *pays*, which has nothing
-# of what is asked. With the *sum of products* such a word counts for more, 18 instead of 6; and what is not asked for
-# costs nothing, since whatever a word has there is multiplied by 0.
+# Why is agreement what a look-up needs? The figure's last columns compare three ways to look up. Asking for
+# *equality*, as a Python dictionary does, finds only what is exactly the same, and no word is $(0, 2, 0)$. By
+# *distance* the nearest word is found, but a word that insists on being a thing, with 9 instead of 3, is further away
+# than *pays*, which has nothing of what is asked. With the *sum of products* such a word counts for more, 18 instead
+# of 6; and what is not asked for costs nothing, since whatever a word has there is multiplied by 0.
 #
 # There is a second reason. A question must be *learned*, in small steps, and so every step must tell whether it led
 # the right way. Whether two things are equal does not change for a small step, so it has no slope. The sum of products
@@ -287,7 +287,7 @@ assert (
 assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 
 # %% [markdown]
-# Tea is now most like tea: 1. Coffee has 0.981 and the train 0.135.
+# Now tea is most like itself, with a cosine of 1. Coffee has 0.981 and the train 0.135.
 #
 # ### Dot product or cosine: which does a transformer use?
 #
@@ -301,10 +301,10 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # Stretching the query multiplies all its scores alike; stretching one key can change which key wins. (At tea's length,
 # coffee would have scored 12.7 above, and lost to tea's 13.) When is a long key wanted? When a word matters to every
-# question: it is then found even by queries that point only partly its way. When is it not? Where one long key wins
-# for too many queries, or scores grow so large that the winner takes nearly all weight (chapter 3); some of today's
-# models therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For vectors of length 1, dot product and
-# cosine are equal.
+# question: all queries that point even partly its way then find it. When is it not? Where one long key wins for too
+# many queries, or scores grow so large that the winner takes nearly all weight (chapter 3); some of today's models
+# therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For vectors of length 1, dot product and cosine
+# are equal.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -336,7 +336,7 @@ quiz.number(
     "Make tea twice as long: $(4, 6, 0)$ instead of $(2, 3, 0)$. What is its *dot product* with coffee, $(3, 3, 0)$?",
     dot(longer, coffee),
     tolerance=0.01,
-    feedback="Yes. Doubling one vector doubles every dot product it takes part in. Its cosines stay as they were.",
+    feedback="Yes. Doubling one vector doubles its dot products with all others. Its cosines stay as they were.",
     mistakes=[
         (
             dot(tea, coffee),
@@ -397,11 +397,12 @@ for count in (20, 200, 2000, 8000):
 
 # %% [markdown]
 # They gather around 0. A cosine is as often positive as negative, so its mean is 0, and its spread, the root of the
-# mean square, is $1/\sqrt{D}$: the last two columns (± is the standard deviation over 20 seeds of 500 pairs each). A
-# dot product has $\sqrt D$, since the vectors have lengths near $\sqrt D$; chapter 3 comes back to that. Why
-# $1/\sqrt{D}$? Scale both vectors to length 1 and turn the two together, which does not change their angle, until one
-# of them lies along the first axis. The cosine is then the first entry of the other. This is still a random direction,
-# since the normal distribution favours none. Its $D$ squared entries add up to 1, so each is $1/D$ on average.
+# mean square, is $1/\sqrt{D}$: the last two columns (± is the standard deviation over 20 seeds of 500 pairs each).
+# (Four times the width, half the spread.) For dot products it is $\sqrt D$, since both vectors have lengths near
+# $\sqrt D$; chapter 3 comes back to that. Why $1/\sqrt{D}$? Scale both vectors to length 1 and turn the two together,
+# which does not change their angle, until one of them lies along the first axis. The cosine is then the first entry of
+# the other. This is still a random direction, since the normal distribution favours none. Its $D$ squared entries add
+# up to 1, so each is $1/D$ on average.
 #
 # At width 512 that is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random vectors are
 # almost at right angles**, or nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2
@@ -413,10 +414,11 @@ for count in (20, 200, 2000, 8000):
 # $N < e^{D \epsilon^2 / 4}$. (This is cautious: with $\epsilon = 0.24$ and $D = 512$ it promises 1,600, and 8,000 were
 # found.)
 #
-# So a space can hold many more features than it has dimensions, in **superposition**. The price is noise. Add up $k$
-# random vectors of length 1 and ask for one of them by its dot product with the sum: it finds 1, plus $k - 1$ cosines
-# of strangers, an error of $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. So there may be many features,
-# but only a few of them present at a time.
+# So give every *feature*, such as *is a drink* or *is hot*, a direction of its own, and let a word be the sum of the
+# few that it has. There is room for many more features than dimensions (**superposition**). The price is noise. Add up
+# $k$ random vectors of length 1 and ask for one of them by its dot product with the sum: the result is 1, plus $k - 1$
+# cosines of strangers, an error of $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. So there may be many
+# features, but only a few of them present at a time.
 
 # %%
 assert np.all(np.abs(cosines * np.sqrt(widths) - 1) < 0.03)
@@ -572,9 +574,9 @@ plt.show()
 # Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words, although
 # tea is often hot. The words *they* and *or* have little to do with any of these; with each other they have 0.19. Now
 # read the last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot a$.
-# For likeness that is right. For a look-up it is not: if understanding *tea* takes *drink*, does understanding *drink*
-# take *tea*? And by cosine every word finds itself first: the diagonal is the largest entry of each row. Chapter 4
-# gives each word a query and a key that differ.
+# For likeness that is right. For a look-up it is not: *hot* needs the noun that it belongs to, and *tea* can do
+# without *hot*. And on the diagonal stand the squared lengths $x_i \cdot x_i$, here 1. By cosine every word finds
+# itself first. Chapter 4 gives each word a query and a key that differ.
 
 # %% tags=["proof"]
 assert np.allclose(similarity_matrix(x, x), similarity_matrix(x, x).T)

@@ -235,8 +235,9 @@ assert np.allclose(
 # some weight (unless it is so far below the largest that it rounds to 0).
 #
 # This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a
-# little. And because it is **differentiable**, as a hard choice is not, its queries and keys can be learned (chapter
-# 7). Attention is this look-up, done for every word of a sentence at once.
+# little. And because it has a slope everywhere, where that of a hard choice is 0 or undefined (it is
+# **differentiable**), its queries and keys can be learned (chapter 7). Attention is this look-up, done for every word
+# of a sentence at once.
 #
 # ## Temperature
 #
@@ -302,7 +303,8 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 # takes their logarithm (exercise 2) or divides by them.
 #
 # A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
-# minus infinity has no weights, and `check_scores` refuses it, as it refuses NaN and scores of plus infinity.
+# minus infinity has no weights, and `check_scores` refuses it (the PyTorch version of chapter 7 will give such a row
+# zeros), as it refuses NaN and scores of plus infinity.
 
 # %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
@@ -329,7 +331,8 @@ assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 #
 # The three sum to 0, as they must: raise all three scores alike, and the weight stays the same. A row says how *one
 # weight* changes as each score rises. A column, which has the same numbers because $J$ is symmetric, says how *all
-# weights* change as one score rises: what its key gains, the others lose.
+# weights* change as one score rises: what its key gains, the others lose in proportion to their own weights, since the
+# sum stays 1. If one weight is nearly 1, all entries are nearly 0.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -420,10 +423,9 @@ for width in widths:
 
     found = [raw[width], scaled[width], softmax(strangers / width)]
     luckiest[width] = [weights.max(axis=1).mean() for weights in found]
+    nothing, root, whole = luckiest[width]
     print(
-        f"{width:4} {strangers.var():20.1f}{{:15.2f}}{{:13.2f}}{{:8.2f}}".format(
-            *luckiest[width]
-        )
+        f"{width:4}{strangers.var():21.1f}{nothing:15.2f}{root:13.2f}{whole:8.2f}"
     )
 
 # %% [markdown]
@@ -435,15 +437,15 @@ for width in widths:
 #
 # ### What does saturation cost?
 #
-# A query with saturated weights is stuck. Training moves the query, through the matrix that makes it, and by the chain
-# rule the derivative of the weights with respect to the query is $J K / \tau$, with the keys as the rows of $K$ and
-# $\tau = \sqrt{d_k}$ or 1. Its largest singular value (the *spectral norm*) says how far the weights move at most for
-# each unit that the query moves. Where that is below a hundredth, the query can hardly learn. How many queries is
-# that?
+# A query with saturated weights is stuck. Training moves queries and keys, through the matrices that make them. Take
+# the query (for a key it is the same $J$). By the chain rule the derivative of the weights with respect to the query
+# is $J K / \tau$, with the keys as the rows of $K$ and $\tau = \sqrt{d_k}$ or 1. Its largest singular value (the
+# *spectral norm*) says how far the weights move at most for each unit that the query moves. Where that is below a
+# hundredth, the query can hardly learn. How many queries is that?
 
 # %%
 stuck, moves = {}, {}
-print("weights that move by less than 0.01, of all queries")
+print("queries that move their weights by less than 0.01 per unit")
 for width in (64, 1024):
     rng = np.random.default_rng(width)
     queries = rng.standard_normal((trials, 1, width))
@@ -475,6 +477,13 @@ assert 0.16 < stuck["undivided", 64] < 0.2
 assert 0.58 < stuck["undivided", 1024] < 0.68
 for width in (64, 1024):
     assert moves["undivided", width].mean() > 4 * moves["divided", width].mean()
+    rng = np.random.default_rng(width)
+    queries = rng.standard_normal((trials, 1, width)) / np.sqrt(3)  # v = 1/3
+    ten_keys = rng.standard_normal((trials, 10, width)) / np.sqrt(3)
+    weights = softmax(similarity_matrix(queries, ten_keys)[:, 0])
+    moved = softmax_jacobian(weights) @ ten_keys
+    share = np.mean(np.linalg.norm(moved, ord=2, axis=(1, 2)) < 0.01)
+    assert share < 0.01 if width == 64 else 0.2 < share < 0.3
 
 # %% [markdown]
 # Undivided, nearly a fifth of the queries are stuck at width 64, and nearly two thirds at 1024: a **vanishing
@@ -484,10 +493,12 @@ for width in (64, 1024):
 # keys at width 1024 that score 40 and 20. Without the division the second weight is $e^{-20}$, and the slope $w_1 w_2$
 # of a weight in its score some two billionths. Divided by 32 the scaled scores are 1.25 and 0.63, the slope is 0.23,
 # and $\frac1\tau$ leaves 0.007 of it. Had the scores been 21 and 20, the undivided slope would be the larger one, and
-# so it is on average over all queries. What the division buys is that no query is stuck. (A classifier's last softmax
-# does not stall: its loss is $-\ln w$ for the right class, with the slope $-\frac1w \cdot w (1 - w) = -(1 - w)$ in its
-# score, which is near $-1$ exactly where the model is confidently wrong. Inside attention nothing says which weight
-# was right.)
+# so it is in the mean over all queries: a few that are undecided move far. What the division buys is that none is
+# stuck.
+#
+# (A classifier's last softmax does not stall: its loss is $-\ln w$ for the right class, with the slope
+# $-\frac1w \cdot w (1 - w) = -(1 - w)$ with respect to its score, which is near $-1$ exactly where the model is
+# confidently wrong. Inside attention nothing says which weight was right.)
 #
 # Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of
 # that key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning
@@ -533,15 +544,16 @@ for width in (64, 1024):
 # a million leaves one in nine behind, and Adam 7 percent; at 1024 both leave two thirds or more. Why does Adam leave
 # any, although it divides slopes by their size? Because of $\epsilon$: slopes far below it stay small. With $10^{-30}$
 # in its place all arrive at width 64, and four of five at 1024. So the slopes are there, but too small for the usual
-# optimiser. (At a learning rate of 0.1, too small for a hundred steps, the undivided version is ahead, 32 percent to
-# 1: its slopes lack the $\frac1\tau$.) The paper gives this as a guess: "we suspect that for large values of $d_k$,
-# the dot products grow large in magnitude, pushing the softmax function into regions where it has extremely small
-# gradients".
+# optimiser. (At a learning rate of 0.1, too small for a hundred steps, the undivided version is ahead, at width 64 by
+# 32 percent to 1: its slopes lack the $\frac1\tau$.) The paper of 2017 gives the vanishing slopes as a guess: "we
+# suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function into
+# regions where it has extremely small gradients".
 #
-# What counts is the variance of the scores, $v^2 d_k$. PyTorch's `nn.Linear` makes queries and keys with
-# $v = \tfrac13$ from words of variance 1, so undivided scores at width 64 have the variance 7, between those of widths
-# 4 and 16 above, where the luckiest key has 0.5 and 0.7. The wider the keys, and the larger their entries, the more
-# the division matters; and it costs next to nothing.
+# What counts is the variance of the scores, $v^2 d_k$. It depends on how the matrices start. PyTorch's `nn.Linear`
+# makes queries and keys with $v = \tfrac13$ from words of variance 1, so undivided scores at width 64 have a variance
+# of only 7, and hardly a query is stuck; at 1024 a quarter are. The model of [chapter 9](09_decoder.ipynb) draws its
+# matrices so that $v = 1$, as in the experiment. The wider the keys, and the larger their entries, the more the
+# division matters; and it costs next to nothing.
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is
 # the same function, so training can absorb any constant divisor. The division changes where training *begins*, with
@@ -644,7 +656,7 @@ except ValueError as error:
 # %% [markdown]
 # The middle query hands out weights that sum to 1.15, the last 0.86. `weighted_average` insists on sums of 1, and
 # catches it. With equal scores, and as many keys as queries, all weights are $\frac1S$ over either axis, and nobody
-# would notice. So test with scores that differ, and with more keys than queries.
+# would notice. So test with scores that differ, and with more keys than queries, where the rows cannot all sum to 1.
 
 # %% tags=["proof"]
 assert np.allclose(over_keys.sum(axis=1), 1)

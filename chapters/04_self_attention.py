@@ -142,7 +142,7 @@ assert weights[-1].round(2) == 0.88
 # attention, and the rest of this chapter makes it better.
 #
 # It needs to be better, because leaving the word itself out is only a patch. A word may well need itself, and it
-# should not always ask for what is most like it: a verb looks for somebody who acts, which is not what is most like a
+# should not always ask for what is most like it: a verb looks for something alive, which is not what is most like a
 # verb. And while one vector asks and answers, every score is mutual: if *drink* looks hard for *tea*, *tea* must look
 # as hard for *drink*.
 #
@@ -224,11 +224,11 @@ plt.show()
 # says *action*. What it cannot tell is *who* bites, because that takes the order of the words, which is not in these
 # vectors. At the same time *dog* and *man*, whose query is $(0, 2)$, look for an action. They find *bites*, and give
 # it two thirds of their weight, but its value is $(0, 0)$, so they learn nothing from it: a weight says how much of a
-# value is taken, and not whether there is anything in it. What is left of their output, $(0.33, 0.16)$, comes from the
-# other two words. That can be useful, because a softmax cannot say *none*: a word that needs nothing must still
-# distribute a total weight of 1, and can give nearly all of it to a word whose value is zero (called an **attention
-# sink**). (Never quite all: no finite score makes a weight of exactly 0. So an output is zero only if the values are,
-# or cancel.)
+# value is taken, and not whether there is anything in it. What is left of their output, $(0.33, 0.16)$, comes from
+# *dog* and *man*. That can be useful, because a softmax cannot say *none*: a word that needs nothing must still
+# distribute a total weight of 1, and can give nearly all of it to a word whose value is near zero. (A token that
+# collects much weight in this way, whatever is asked, is called an **attention sink**.) (Never quite all: on paper no
+# finite score makes a weight of exactly 0. So an output is zero only if the values are, or cancel.)
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -312,7 +312,8 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # times as many. As written here, both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
 # **quadratic** in the length. The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S = T$, grow
 # only with the length itself. With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$, the two
-# parts cost the same at 768 words. At 10,000 words the quadratic part is 13 times as large, and the weights of one
+# parts cost the same at 768 words: $2 T^2 d_k = 3 T D d_k$ gives $T = \tfrac32 D$, whatever $d_k$ is. Below that, the
+# projections are most of the work. At 10,000 words the quadratic part is 13 times as large, and the weights of one
 # such attention take 400 megabytes (in 32 bits).
 #
 # The folded cell holds the version that the rest of the book imports, `scaled_dot_product_attention`, with its shapes
@@ -657,11 +658,11 @@ assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# At the start one shared matrix hardly helps here, because then every query *is* the word's own key. The scores
-# $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0. With two
-# random matrices a word's query has no more to do with its own key than with any other, which is a start that favours
-# nobody. An attention that picks its own word fetches nothing new. Training may mend the habit, and a mask can:
-# [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where there is
+# With one shared matrix a word still attends mostly to itself at the start, because its query *is* its own key. The
+# scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0.
+# With two random matrices a word's query has no more to do with its own key than with any other, so at the start no
+# word is favoured. An attention that picks its own word fetches nothing new. Training may mend the habit, and a mask
+# can: [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where there is
 # nobody else, and scale the keys to length 1, and in their tasks a shared matrix then works equally well. Without the
 # scaling the symmetry stays. *Bites* could not score *man* higher than *man* scores *bites*.
 #
@@ -700,8 +701,8 @@ for used in (8, 16):
 # than those the word itself uses, and nothing is lost, provided there is room: 8 and 8 numbers fit in 16, two full
 # words do not, and then it gains nothing. (A matrix that acts on the blend afterwards would do the same, and chapter 6
 # has one; for a single head only their product matters. With several heads, $W_V$ makes each narrow, and the later
-# matrix says where in the word it writes.) The matrix also sets the width of what is handed over, and lets a word hand
-# over something other than what it is found by: *man* was found as *alive* and handed over *human* as well.
+# matrix says where in the word it writes.) The matrix also sets the width of what is handed over, and lets a word keep
+# something back: with $V = X$ *bites* would have handed over that it is an action, and its value was $(0, 0)$.
 #
 # ### Are Q, K and V the word vectors?
 #

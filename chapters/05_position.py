@@ -31,6 +31,8 @@ transformer_map(built=5)
 # Here is what chapter 4 found, once more: three words with random vectors, three random projections, two orders, and
 # the verb receives the same in both. For any order it holds of all words at once: with the rows of $X$ in another
 # order, $P X$, attention gives the same outputs in that order, $f(P X) = P f(X)$ (**permutation equivariance**).
+# Average the outputs into one vector for the sentence, and even this trace of order is lost: the two sentences get the
+# *same* vector (*invariance*).
 
 # %%
 import numpy as np
@@ -93,9 +95,8 @@ for t in (1, 2, 50):
 # all. (Multiplied by a matrix, it picks a row of that matrix. That is the learned table that we meet below.)
 #
 # What about a small step of fixed size, $t / 10{,}000$? It is bounded for any text that we shall meet, and looks the
-# same everywhere. But then a ten-thousandth is all that tells a word from its neighbour, so the matrices need enormous
-# entries. And even these can only pick a word at an end of the text: for a given query the score is linear in the
-# key's $t$, and so largest where $t$ is largest or smallest. A single number cannot be slow enough for a long text and
+# same everywhere. But a ten-thousandth is all that tells a word from its neighbour, and a query can only pick an end
+# of the text, because the score is linear in the key's $t$. A single number cannot be slow enough for a long text and
 # fine enough for two neighbours. Several numbers can, as hours, minutes and seconds do.
 #
 # So here is the wish list. Every position should be *different*, with *bounded* numbers. A step of one should look *the
@@ -314,13 +315,13 @@ plt.show()
 
 # %% [markdown]
 # With base 100 the slowest pair comes round after 540 words, the similarity first reaches zero at a distance of 46,
-# and from there it swings around zero. With 10,000 it does so at 725, with a million only at 6,235, and the latter
-# falls more slowly even at first: at a distance of 10 the similarity is 0.76 rather than 0.66. Fast pairs tell near
-# positions apart and slow pairs far ones, and both are needed. A fast pair alone would take position 44, seven turns
-# later, for position 0; with a slow pair alone, neighbours would differ by next to nothing. A larger base makes more
-# of the pairs slow. So models for long texts, which turn their vectors ([below](#turning-instead-of-adding)), use
-# larger bases; Llama 3 uses 500,000 ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783)). The paper of
-# 2017 gives no reason for this very number.
+# and from there it swings around zero. With base 10,000 the first zero is at 725, with a million only at 6,235. A
+# larger base also makes neighbours more alike: at a distance of 10 the similarity is 0.66 with 10,000 and 0.76 with a
+# million. Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A fast pair alone would
+# take position 44, seven turns later, for position 0; with a slow pair alone, neighbours would differ by next to
+# nothing. A larger base makes more of the pairs slow. So models for long texts, which turn their vectors
+# ([below](#turning-instead-of-adding)), use larger bases; Llama 3 uses 500,000 ([Grattafiori and others,
+# 2024](https://arxiv.org/abs/2407.21783)). The paper of 2017 gives no reason for this very number.
 
 # %% tags=["hide-input"]
 left_at, first_zero = {}, {}
@@ -446,9 +447,9 @@ assert np.allclose(weights[[1, 2, 7], [0, 1, 6]], [0.92, 0.85, 0.85], atol=0.005
 assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
-# Each position from 2 on gives 0.85 to the one before it (position 1 gives 0.92), and all by the same matrix. Position
-# 0 has none before it, and gives most to itself. The factor 20 is the price of similar neighbours: their scores differ
-# by little, and without it no weight would be above 0.21.
+# Each position from 2 on gives 0.85 to the one before it (position 1 gives 0.92, having one neighbour fewer to share
+# with), and all by the same matrix. Position 0 has none before it, and gives most to itself. The factor 20 is the
+# price of similar neighbours: their scores differ by little, and without it no weight would be above 0.21.
 #
 # ### The dog and the man
 #
@@ -694,7 +695,7 @@ assert (directions > directions[0] / 100).sum() == 12  # a dozen
 # %% [markdown]
 # At widths 256 and 64 both come back, in every held-out combination. Fifty random words need 50 directions. The 32
 # positions hardly vary outside of a dozen, since slow pairs have hardly moved, and 50 and 12 fit in 64. In 48 they do
-# not, and the position suffers, though most wrong answers are neighbours of the right one. The word does not suffer,
+# not, and the position suffers, though most wrong answers are at most two positions off. The word does not suffer,
 # even at width 32: random words are far apart, and neighbouring positions are not. (A real vocabulary has far more
 # words than dimensions, but its vectors are learned.)
 #
@@ -761,9 +762,9 @@ quiz.several_choices(
 # since turning back by $s$ undoes $s$ of the $t$ steps. The score depends on the two words and on the difference of
 # their positions: the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where
 # it stands, even though the dot product of two encodings depends on their distance only. This way to encode positions
-# is called **rotary** (RoPE). They are applied in every layer, so that no layer has to remember them, and distance
-# enters every score by itself, whereas added positions must be picked out by $W_Q$ and $W_K$. The values are not
-# turned, because only the scores need the distance.
+# is called **rotary** (RoPE). The rotations are applied in every layer, so that no layer has to remember them, and
+# distance enters every score by itself, whereas added positions must be picked out by $W_Q$ and $W_K$. The values are
+# not turned, because only the scores need the distance.
 #
 # **By hand**, with one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the
 # query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product is
@@ -790,12 +791,13 @@ assert np.allclose(turned, expected, atol=5e-4)
 assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 
 # %% [markdown]
-# Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use them. For
-# longer texts their angles are rescaled (*position interpolation*, [Chen and others,
+# Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use it.
+# Beyond the trained length it fails, too, because slow pairs there turn by angles that no score has seen. So for
+# longer texts the angles are rescaled (*position interpolation*, [Chen and others,
 # 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others
 # subtract a multiple of the distance from each score ([ALiBi, Press and others,
-# 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order (*NoPE*; [chapter
-# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+# 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order (*NoPE*;
+# [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %% [markdown]
 # ## Break it: one word at a time

@@ -92,10 +92,11 @@ plt.show()
 # %% [markdown]
 # Half, whatever $\alpha$ is. The band is the spread over ten seeds. The reason: names are independent, with mean 0 and
 # the same spread in every direction, so the best guess at either is the average times one number. For $a$ it is the
-# covariance with the average, $\alpha$, over the average's variance, $\alpha^2 + (1 - \alpha)^2$. The guess misses the
-# share $(1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$ of $a$ and the share $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$ of
-# $b$. The two sum to 1: of two names, one is lost, and favouring one helps it exactly as much as it hurts the other.
-# Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
+# covariance with the average, $\alpha$, over the average's variance, $\alpha^2 + (1 - \alpha)^2$. An optimal guess
+# misses the share 1 minus the squared correlation, so it misses $(1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$ of $a$
+# and $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$ of $b$. The two sum to 1: of two names, one is lost, and favouring one
+# helps it exactly as much as it hurts the other. Projecting to more numbers does not help, because 8 numbers spread
+# over 16 are still 8.
 #
 # With two averages nothing is missed, provided that each head is as wide as a name. (Had the names filled all 16
 # numbers, two heads of 8 would have lost half of each, too.) Here the first is all $a$ and the second all $b$, but any
@@ -107,11 +108,12 @@ plt.show()
 # does it help if $\alpha$ depends on the names. A head hands over 8 different numbers here, and a matrix makes of 8
 # numbers vectors in at most 8 of the 16 directions that two names fill, so at least half is missed. Three objections:
 #
-# - *Could its $W_V$ not write the first name into other numbers than the last?* No: it is the same matrix for every
-#   word, and a position is only added, so all names land in the same 8 numbers. (In chapter 5 word and position could
-#   be taken apart, because there was room for both.)
-# - *Could a later part, which is not linear, tell them apart?* Not for names that are random vectors: it could only
-#   memorise which average belongs to which pair, which does not help with new names.
+# - *Could its $W_V$ not write the first name into other numbers than the last?* Not in the first layer: it is the same
+#   matrix for every word, and a position is only added, so all names land in the same 8 numbers. (In chapter 5 word
+#   and position could be taken apart, because there was room for both.)
+# - *Could a later part, which is not linear, tell them apart?* For a list of known names it could, if $\alpha$ is not
+#   one half, since each pair has an average of its own; but it must learn the averages of all pairs, and new names are
+#   lost.
 # - *Could two layers of one head fetch one name after the other?* Yes, if the first is passed on beside the second
 #   (chapter 8). Two heads do it in one layer.
 
@@ -526,8 +528,8 @@ for num_heads in (1, 8, 64):
 # The same number of parameters, and the same number of multiplications. More heads are narrower heads, and
 # $H \cdot d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, and with it the time for
 # their softmaxes and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each
-# with fewer numbers. The paper chose eight heads, and 64 followed; many later models choose a head dimension, in Llama
-# 128, and $H$ follows. In row A of the paper's table 3 a single head is 0.9 BLEU worse than eight, 16 heads of width
+# with fewer numbers. The paper chose eight heads, which makes $d_k = 64$; many later models choose $d_k$ first, 128 in
+# Llama, and $H$ follows. In row A of the paper's table 3 a single head is 0.9 BLEU worse than eight, 16 heads of width
 # 32 are as good as eight of 64, and 32 heads of width 16 are 0.4 worse.
 
 # %% tags=["proof"]
@@ -563,8 +565,8 @@ assert (change > 0.01).all()
 # $d_k = 1$ a query can ask for the largest or for the smallest of one number, but never for a value in between. With
 # $d_k = 2$ the keys can lie on a circle, where each can be picked by a query that points at it; but with many keys,
 # neighbours on the circle differ by little, and the query must be long. Each further dimension gives the keys room. In
-# the paper, eight heads with keys of width 16 in place of 64 lose 0.7 BLEU, part of which may be due to the smaller
-# model. What a head hands over is bounded in the same way, by the width of its values.
+# the paper, 32 heads of width 16 are 0.4 BLEU worse than eight of 64, with as many parameters. What a head hands over
+# is bounded in the same way, by the width of its values.
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -659,13 +661,13 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation (here
 # positions are learned, and nothing rotates), and training found it. Look through the others. Seven of the twelve give
 # more than a quarter of their weight to the special token `[CLS]` at the start. [Clark and others
-# (2019)](https://aclanthology.org/W19-4828/) found much weight on special tokens in BERT, too, and take them to be
-# where heads look when they find nothing. And many heads can go: Voita and others pruned 38 of the 48 heads in a
-# translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and others found layers that manage with
-# a single one. Why train so many, then? Models that had the small number of heads from the start were worse than those
-# pruned to it ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning
-# can choose among many random starts. That several heads *can* do in one layer what one cannot does not mean that each
-# trained head does something of use. A map of weights shows neither what a head hands over nor whether another hands
+# (2019)](https://aclanthology.org/W19-4828/) found much weight on special tokens in BERT, too, and take these for
+# where a head looks when nothing relevant is found. And many heads can go: Voita and others pruned 38 of the 48 heads
+# in a translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and others found layers that manage
+# with a single one. Why train so many, then? Models that had the small number of heads from the start were worse than
+# those pruned to it ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because
+# pruning can choose among many random starts. That several heads *can* do in one layer what one cannot does not mean
+# that each trained head is useful. A map of weights shows neither what a head hands over nor whether another hands
 # over the same. To see whether two heads attend to the same words, compare their weights on the same sentences; to see
 # whether one is needed, switch it off, as chapter 15 does.
 
@@ -706,11 +708,12 @@ for name, merge in [
 
 # %% [markdown]
 # Shuffling catches it. Before $W_O$, row 0 of the wrong result is filled with the first head's output for *four
-# different words*, so a word's output now depends on who stands where. That test needs no reference: without positions,
-# shuffled words must give shuffled outputs. It does not catch everything: a merge that takes the first column of every
-# head, then the second of every head, passes, and only the comparison with the loop finds it. Under a causal mask the
-# wrong merge would do worse: it hands the first word numbers that were computed from later words. The shape and the
-# sums of the weights detect nothing.
+# different words*, so a word's output now depends on who stands where. That test needs no reference: without
+# positions, shuffled words must give shuffled outputs. It does not catch everything: a merge that takes the first
+# column of every head, then the second of every head, passes, and only the comparison with the loop finds it. (Trained
+# from scratch such a merge is harmless, another order for the rows of $W_O$; with loaded weights it is not.) Under a
+# causal mask the wrong merge would do worse: it hands the first word numbers that were computed from later words. The
+# shape and the sums of the weights detect nothing.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))

@@ -304,8 +304,8 @@ assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 
 # %% [markdown]
 # No other token and no other sentence takes part. This is one reason why language models prefer it to batch
-# normalisation, which averages over a batch: layer norm does the same to a token in training and in use, alone and in a
-# batch, and padding changes nothing.
+# normalisation, which averages over a batch, and is noisy where batches are small: layer norm does the same to a token
+# in training and in use, alone and in a batch, and padding changes nothing.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -409,12 +409,12 @@ plt.show()
 # %% [markdown]
 # Either norm stops the explosion. The first panel is the surprise: post-norm keeps words apart no better than adding
 # alone, perhaps worse, and pre-norm much better. Why? Follow the ratio $r$ of a word's own part to what is common to
-# all. Once nearly everything is common, attention adds a common vector, in a random direction since the matrices are
-# random. Adding alone, it is as large as the stream, so that the square of the stream's length doubles, and
+# all. Once most of it is common, attention adds a common vector, in a random direction since the matrices are random.
+# Adding alone, it is as large as the stream, so that the square of the stream's length doubles, and
 # $r \leftarrow r / \sqrt 2$ in every layer. With post-norm the sum is scaled back to size 1, and the next addition is
-# again as large as the stream: the same. With pre-norm, what is added has size 1 while the stream grows. The square of
-# its size is about $n$ before layer $n$, so that $r \leftarrow r \sqrt{n / (n + 1)}$, and after 24 layers a fifth of
-# $r$ is left, not a four-thousandth.
+# again as large as the stream: the same. With pre-norm, what is added has at most about size 1 while the stream grows.
+# If the square of its size is $n$ before layer $n$, then $r \leftarrow r \sqrt{n / (n + 1)}$, and after 24 layers a
+# fifth of $r$ is left, not a four-thousandth. (A sketch: in the first layers little is common yet, and less is added.)
 #
 # And the backward pass? A gradient of norm 1 is sent into the top, and the third panel has what reaches the words:
 # there even attention alone looks harmless. But the *layers* must learn. How large is the gradient of their $W_Q$?
@@ -442,10 +442,10 @@ for name in ("attention alone", "post-norm", "pre-norm"):
 
 # %% [markdown]
 # Where words are alike there is nothing to choose between, so that another choice would change nothing, and $W_Q$ gets
-# no gradient. With attention alone that is so from the fourth layer on, and with post-norm near the top of a deep
-# stack. With pre-norm every layer can learn where to look. (Also, along the residual path alone pre-norm hands on the
-# whole gradient. With post-norm a thousandth is left of it after 24 layers, and the rest comes through the
-# attentions.)
+# no gradient (here 1e-08 is rounding). With attention alone that is so from the fourth layer on, and with post-norm
+# near the top of a deep stack. With pre-norm every layer can learn where to look. (Also, along the residual path alone
+# pre-norm hands on the whole gradient. With post-norm a thousandth is left of it after 24 layers, and the rest comes
+# through the attentions.)
 #
 # So much for stacks before training. This favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will
 # twelve layers that learn, below; most of today's deep models are pre-norm. The price: the larger the stream, the less
@@ -775,9 +775,9 @@ quiz.one_choice(
 # output matrix ([chapter 9](09_decoder.ipynb)), and then the first logits have size 1, as they should ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at)). But beside positions, of length $\sqrt{D/2}$, they would be next
 # to nothing. So they are multiplied by $\sqrt D$, and words and positions begin about equally large. Then come the
-# positions of [chapter 5](05_position.ipynb), now as a module:
+# positions of [chapter 5](05_position.ipynb), now as a module (folded):
 
-# %% tags=["export"] module="encoder"
+# %% tags=["export", "hide-input"] module="encoder"
 import math
 
 import torch
@@ -1088,7 +1088,7 @@ with torch.no_grad():
         layer.attention.w_o.weight.zero_()  # what this attention finds is lost
         right = (model(digits).argmax(-1) == digits.flip(1)).float().mean()
         layer.attention.w_o.weight.copy_(kept)
-        print(f"without {name}: {right:.0%} right")
+        print(f"without {name} (layer {len(rights) + 1}): {right:.0%} right")
         rights.append(right.item())
 matrices = [layer.attention.w_o.weight for layer in model[1].layers[1:]]
 kept = [matrix.detach().clone() for matrix in matrices]
@@ -1098,7 +1098,7 @@ with torch.no_grad():
     right = (model(digits).argmax(-1) == digits.flip(1)).float().mean().item()
     for matrix, before in zip(matrices, kept, strict=True):
         matrix.copy_(before)
-print(f"without both of layers 1 and 2: {right:.0%} right")
+print(f"without the second layer's and the third's: {right:.0%} right")
 assert right < 0.15
 assert rights[1] < 0.65 < 0.8 < rights[0] and rights[2] > 0.99
 assert found["layers.0.attention"] < 0.2 and found["layers.1.attention"] > 0.9
@@ -1109,10 +1109,13 @@ assert min(others) > 0.17 and max(others) < 0.23
 # In the second layer some head gives the mirrored position nearly all of its weight, and in the first no head more
 # than a fifth (1/12 would be chance). A weight alone does not prove that it matters, so we also threw away what each
 # layer's attention finds. Without the first layer's, more than four in five are still right, so it is of some use.
-# Without the second's, fewer than two thirds are right: it fetches many of the digits. The third layer's, which looks
-# at the same position, fetches others: without both, 11 percent are right, which is chance. Without the third's alone
-# nothing is lost: by then the digit is there. What can be read after the first layer means less than it seems, since
-# as a control the digits of other positions can be read from there, too, to some 20 percent.
+# Without the second's, fewer than two thirds are right: it does most of the fetching. Without the third's alone
+# nothing is lost: by then the digit is there. But without both, 11 percent are right, which is chance. So the third
+# layer's is a *backup*, which looks at the same position and makes up for much of what the second's has lost. Note the
+# difference from the table above. There a part was left out *before* training, and the others learned to do without
+# it; here it is taken from a trained model, in which the others count on it. The first asks what a task needs, the
+# second what this model uses. What can be read after the first layer means less than it seems, since as a control the
+# digits of other positions can be read from there, too, to some 20 percent.
 #
 # So a position of layer 3 is **no longer its word alone**. It is a vector that began as one digit and by now holds two.
 # In a language model such vectors are called **contextual**: the same word has the same row of the embedding table in
@@ -1125,10 +1128,10 @@ assert min(others) > 0.17 and max(others) < 0.23
 # ## Does it need warm-up?
 #
 # The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong
-# and others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks: their gradients near the
-# output start large, the more so the deeper the stack, and full steps there, before the optimiser knows how far
-# gradients vary, do damage. Is warm-up needed? A single learning rate would show little, so the same program trains
-# *reverse* at nine of them, three seeds each, with a warm-up of 200 of the 400 steps, or none.
+# and others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks: the gradients of the last
+# layers' feed-forward networks start large there, and full steps, before the optimiser knows how far gradients vary,
+# do damage. Is warm-up needed? A single learning rate would show little, so the same program trains *reverse* at nine
+# of them, three seeds each, with a warm-up of 200 of the 400 steps, or none.
 #
 # **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning
 # rate?

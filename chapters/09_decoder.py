@@ -166,10 +166,10 @@ import numpy as np
 from torch import nn
 from torch.nn import functional as F
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Three small matrices of yes and dashes for an answer of three words and one padding token. Causal: a triangle, each row yes up to its own column. Padding: three columns of yes in every row, the last of dashes. Both: the triangle without the last column."}}
-answer = torch.tensor([[5, 6, 7, 0]])  # three words, then padding
+# %% tags=["plot"] mystnb={"image": {"alt": "Three small matrices of yes and dashes for the tokens bos, I, am and one of padding. Causal: a triangle, each row yes up to its own column. Padding: three columns of yes in every row, the last of dashes. Both: the triangle without the last column."}}
+answer = torch.tensor([[1, 5, 6, 0]])  # three tokens, then padding
 causal, padding = causal_mask(4), padding_mask(answer, pad_id=0)
-names = ["I", "am", "fine", "pad"]
+names = ["<bos>", "I", "am", "<pad>"]
 figure, panels = plt.subplots(1, 3, figsize=(6.6, 2.7))
 for axes, title, allowed in [
     (panels[0], "causal (T, T)", causal),
@@ -192,8 +192,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each *yes* is a key that the query may attend to. The word *am*, in the second row, sees *I* and itself. The last row
-# belongs to the padding token, to which no word may attend. (The picture leaves out `<bos>`, which comes before *I*.)
+# Each *yes* is a key that the query may attend to. The word *am*, in the third row, sees `<bos>`, *I* and itself. The
+# last row belongs to the padding token, to which no word may attend.
 #
 # ### Which mask goes where?
 #
@@ -202,9 +202,9 @@ plt.show()
 # other matters where padding stands in front.)
 #
 # What if a row has nothing to attend to, like a padding token in front under a causal mask? The softmax of nothing but
-# minus infinity is 0 / 0. Ours gives such a row weights of 0, so that it receives nothing but the bias of the output
-# projection. PyTorch's module returns NaN by default, and one NaN in a batch can turn the loss and all gradients to
-# NaN.
+# minus infinity is 0 / 0. Ours, since chapter 7, gives such a row weights of 0, so that it receives nothing but the
+# bias of the output projection. PyTorch's module returns NaN by default, and one NaN in a batch can turn the loss and
+# all gradients to NaN.
 
 # %% tags=["hide-input"]
 from dotformer.attention import MultiHeadAttention
@@ -700,6 +700,7 @@ def generate(model, questions, longest=8):
     return written
 
 
+# %% tags=["hide-input"]
 def words(row):
     text = " ".join(vocabulary[n] for n in row[1:].tolist())
     return text.split(" <eos>")[0]
@@ -727,9 +728,9 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # %% [markdown]
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
 # greeting, so it is enough to remember the rest: test data that also appear, exactly or nearly, in the training data
-# are called **contaminated**. Hold out whole *topics* instead: a person with a state, under every greeting, with *why*
-# and without (or a person with *how*). If *you* and *tired* never stood in one question, what does the model say to
-# *why are you tired*? To combine what was seen in different examples is called **compositional generalisation**.
+# are called **contaminated**. Hold out whole *topics* instead, such as *you* and *tired*: under every greeting, with
+# *why* and without (or a person with *how*). If the two never stood in one question, what does the model say to *why
+# are you tired*? To combine what was seen in different examples is called **compositional generalisation**.
 #
 # **Predict first.** What share of such answers is right? We have trained nine models on each of the two kinds of
 # split, every one with a seed and a split of its own (`python -m benchmarks.answers`; the folded cell holds what it
@@ -738,12 +739,14 @@ assert words(generate(model, hello)[0]) == "I am fine"
 
 # %% tags=["hide-input"]
 @torch.no_grad()
-def chance_of_i(model, *hidden):
-    """Probability of *I* when positions of the memory are hidden."""
+def chance_of_i(model, *hidden, heads=slice(None)):
+    """Probability of *I* when positions of the memory are hidden from heads."""
     memory, mask = model.encode(hello)
-    mask = mask.clone()
-    mask[..., list(hidden)] = False
-    logits = model.decode(torch.tensor([[number["<bos>"]]]), memory, mask)
+    mask = mask.repeat(1, config.num_heads, 1, 1)  # (1, H, 1, 6)
+    for position in hidden:
+        mask[:, heads, :, position] = False
+    begin = model.target_embeddings(torch.tensor([[number["<bos>"]]]))
+    logits = model.output(model.decoder(begin, memory, causal_mask(1), mask))
     return logits[0, 0].softmax(dim=-1)[number["I"]].item()
 
 
@@ -897,15 +900,18 @@ assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"
 # ### Does the map say why?
 #
 # Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take the first as the reason for the
-# second. Hide one position of the memory at a time from the decoder, and see what becomes of the probability of *I*,
-# in this model and in the nine that were trained with held-out questions. That is an **ablation**. (*Look* is the last
-# layer's cross-attention from `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
+# second. Hide one position of the memory at a time from the decoder (what the encoder has written there, that is), and
+# see what becomes of the probability of *I*, in this model and in the nine that were trained with held-out questions.
+# That is an **ablation**. (*Look* is the last layer's cross-attention from `<bos>`, the mean of its two heads; *hide*
+# hides a position from both layers.)
 
 # %% tags=["hide-input"]
 print("     " + "".join(f"{word:>7}" for word in question))
 print("look " + "".join(f"{weight:7.2f}" for weight in where_it_looks(model)))
 here = [chance_of_i(model, position) for position in range(6)]
 print("hide " + "".join(f"{chance:7.2f}" for chance in here))
+by_heads = [chance_of_i(model, 4, heads=heads) for heads in ([0], [1])]
+print("hide you from head 1 alone {:.2f}, from head 2 {:.2f}".format(*by_heads))
 
 most, needs = [], []
 for row in nine:
@@ -922,13 +928,18 @@ for alone in (["you"], ["how", "are"], []):
 # Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to
 # 0.00, while any other word can be hidden. Of the nine, four are like that. In three others, hiding either *how* or
 # *are* is enough to lose *I*, and in two no single word is. Of these two one loses it when *how* is hidden together
-# with *are* or with *you*, and the other with no two words. So the person does not stand at the position of *you*
-# alone: the encoder may carry it on to others. A map shows where a model looked. Whether that mattered, only an
-# intervention can tell, and hiding one word at a time misses what is stored twice. Chapter 15 goes on with the
-# question whether maps are **faithful** explanations.
+# with *are* or with *you*, and the other with no two words. So the information about the person is not at the position
+# of *you* alone: the encoder may carry it on to others. Nor does a weight say how much its head matters. Here both
+# heads give *you* about 0.7. Hidden from the first alone, it leaves *I* a probability of 0.02, and hidden from the
+# second alone 0.36. A map shows where a model looked. Whether that mattered, only an intervention can tell, and hiding
+# one word at a time misses what is stored twice. Chapter 15 goes on with the question whether maps are **faithful**
+# explanations.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
+of_you = recorded["decoder.layers.1.cross_attention"][0, :, 0, 4]
+assert (of_you - 0.7).abs().max() < 0.1
+assert by_heads[0] < 0.1 and 0.2 < by_heads[1] < 0.5
 assert min(here[:4] + here[5:]) > 0.98
 assert (
     sum(look == "you" and n == ["you"] for look, n in zip(most, needs, strict=True))
@@ -1195,8 +1206,8 @@ for name, make in variants.items():
 # so each loss, seen alone, looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to
 # the best. Questions are held out, not topics.
 #
-# - *No causal mask*: the model sees the next word and copies it. Forced it is perfect; writing, 1 percent right at
-#   best.
+# - *No causal mask*: the model sees the next word and copies it. So any score with the right words given, a validation
+#   loss included, is perfect; when it writes, 1 percent is right at best.
 # - *Turned around*, which is what you get if you mix up our convention with that of `nn.MultiheadAttention`, where True
 #   means *may not*: it shows *only* the future, and while writing the newest word sees nothing.
 # - *Scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. With *weights
@@ -1205,7 +1216,8 @@ for name, make in variants.items():
 #   fits.) From this the model can learn to read the next word; when it writes, there is none.
 # - A mask *in training only* makes writing a lottery. The earlier words now see what comes after them, as they never
 #   did in training. One seed gets 3 percent right, another 97.
-# - A causal mask *on cross-attention* often does no visible harm. Seven of nine seeds answer everything, the worst 78
+# - A causal mask *on cross-attention* often does no visible harm, perhaps because the encoder, which reads in both
+#   directions, has carried what is needed to the first positions. Seven of nine seeds answer everything, the worst 78
 #   percent, and the leak test passes. Only the comparison with a reference finds it every time.
 #
 # And one mistake is in no mask at all: a target that is not shifted.
@@ -1227,12 +1239,13 @@ print(
     f"not shifted: loss {loss.item():.3f}, writing {share_right(copying, unseen):.0%},"
     f" leaks: {any(leaks(copying).values())}"
 )
+print("it writes:", *[vocabulary[n] for n in generate(copying, hello)[0].tolist()])
 assert loss < 0.01 and share_right(copying, unseen) == 0
 assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 
 # %% [markdown]
 # Each position copies what it was given. The loss is perfect, nothing leaks, the model equals the reference, and it
-# cannot write a single answer.
+# cannot write a single answer: from `<bos>` it writes nothing but `<bos>`.
 #
 # So if a loss is perfect and the writing is not, check in this order:
 #

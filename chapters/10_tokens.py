@@ -128,17 +128,17 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
 # first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and any text survives the round trip from text
-# to tokens and back. Tokens, however, need not come back from their text: a model may write *t* and *ea* where
-# `encode` gives *tea*. And a single token may be part of a character, so a program that prints tokens as they are
-# generated must wait until a character is complete (exercise 1).
+# to tokens and back. The reverse does not hold: a model may write *t* and *ea*, and `encode` makes *tea* of their
+# text. And a single token may be part of a character, so a program that prints tokens as they are generated must wait
+# until a character is complete (exercise 1).
 #
 # Usually merges do not cross from one word into the next, because otherwise *dog.*, *dog,* and *dog!* would each
 # become a token ([Radford and others,
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)), and
 # frequent phrases such as *of the* as well. So the text is first cut into words, each with the space before it, so
 # that nothing is lost. This is called **pre-tokenization**. In the pattern, `\p{L}` is any letter and `\p{N}` any
-# numeral of any script, and `\s+(?!\S)` takes a run of white space except its last character: *a*, two spaces and *b*
-# become *a*, *␣*, *␣b*.
+# numeral of any script, and `\s+(?!\S)` takes a run of white space except its last character, if something follows:
+# *a*, two spaces and *b* become *a*, *␣*, *␣b*.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -173,10 +173,10 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
 # Before any merge each byte is a token. So a Greek text begins with nearly twice as many tokens as it has characters,
-# and a Hindi or Chinese one with about three times as many, and its first merges only put characters together. In
-# Hindi there is a second price, which no merge can make up for. Its vowels are written as *combining characters*,
-# `\p{M}`, which are not letters, so that this pattern, whose letters are GPT-2's, cuts within words. (That of GPT-4o
-# counts them among the letters.) And where a script has no spaces, as in Chinese, a whole clause is one "word".
+# a Hindi or Chinese one with 2.7 or three times as many, and its first merges only put characters together. In Hindi
+# there is a second price, which no merge can make up for. Its vowels are mostly *combining characters*, `\p{M}`, and
+# not letters, so that this pattern, whose letters are GPT-2's, cuts within words. (That of GPT-4o counts them among
+# the letters.) And where a script has no spaces, as in Chinese, a whole clause is one "word".
 #
 # A consequence of the space: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with
 # different embeddings. (So do not end a prompt with a space. The next word would usually bring its own, and the model
@@ -447,9 +447,10 @@ plt.show()
 # Each merge makes texts shorter, and the embedding table longer by one row that must be learnt. Count a token as
 # *rare* if the training text uses it fewer than 100 times. A merge that was frequent when it was made may end as a
 # rare token, since later merges swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left.
-# A token that is hardly ever read stays **undertrained**; in large models such tokens are called *glitch tokens*, and
-# a prompt with one can get an odd answer. The average number of tokens per word is called **fertility**. It is counted
-# here on captions that were not used to learn the merges; a word is what stands between two spaces.
+# An embedding gets a gradient only when its token is read, so a token that is hardly ever read stays
+# **undertrained**; in large models such tokens are called *glitch tokens*, and can trigger odd answers. The average
+# number of tokens per word is called **fertility**. It is counted here on captions that were not used to learn the
+# merges; a word is what stands between two spaces.
 
 # %% tags=["hide-input"]
 print(
@@ -475,14 +476,15 @@ for row in captions["sizes"]:
 #
 # $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
 #
-# The sum is minus the logarithm of the probability that the model gives to the text, and does not depend on how many
-# tokens the text was cut into. A loss *per token* does: a longer token says more, and so may cost more. And $\ln 2$
-# makes bits of nats, the unit of the natural logarithm. (A mean loss of 3 nats per token over 20 tokens, for a text of
-# 60 bytes: $20 \cdot 3 / 0.693 / 60 = 1.44$ bits per byte.) We have trained small models that predict the next token
-# ([chapter 18](18_gpt.ipynb); two layers of width 128) on whole captions of both languages. All read each caption
-# once, 64 of them a step. Each model has a learning rate of its own, the best on the validation captions, and three
-# seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000 captions that no model has read, their ends
-# included. Each token has a row in the embedding table, so a larger vocabulary also has more parameters; one more
+# The sum is minus the logarithm of the probability of the text as it was cut (a lower bound for that of the text,
+# however cut), and can be compared between tokenizers. A loss *per token* cannot, nor its exponential, the
+# **perplexity**: if a text costs 60 nats, cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of
+# $e^4 = 55$. And $\ln 2$ makes bits of nats, the unit of the natural logarithm. (Those 60 nats, for a text of 60
+# bytes, are $60 / 0.693 / 60 = 1.44$ bits per byte in either case.) We have trained small models that predict the next
+# token ([chapter 18](18_gpt.ipynb); two layers of width 128) on whole captions of both languages. All read each
+# caption once, 64 of them a step. Each model has a learning rate of its own, the best on the validation captions, and
+# three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000 captions that no model has read, their
+# ends included. Each token has a row in the embedding table, so a larger vocabulary also has more parameters; one more
 # model has a small vocabulary, and wider layers instead.
 #
 # **Predict first.** At which size is the loss lowest?
@@ -510,8 +512,9 @@ for chosen in trials["models"]:
 # price is time: three times that of 2,000 at the same width, mostly, we think, since the output layer computes a logit
 # for every token. (A vocabulary of 300 costs time as well, because its texts are longer.)
 #
-# And what does this not show? Where the best size lies, since 16,000 is the last; and whether in equal time the small
-# vocabularies would catch up by reading the captions several times. In translation, [Sennrich and Zhang
+# And what does this not show? Where the best size lies, since 16,000 is the largest that we tried; what holds for
+# other texts than those from which the merges were learnt; and whether in equal time the small vocabularies would
+# catch up by reading the captions several times. In translation, [Sennrich and Zhang
 # (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. For a corpus of your own,
 # train models at two or three sizes and compare these. The original transformer, with 4.5 million sentence pairs, had
 # 37,000 tokens for English and German together; today's models, with terabytes of text, often have 100,000 or more.
@@ -715,14 +718,16 @@ quiz.one_choice(
 # ## Batches with little padding
 #
 # A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Padding means nothing: the padding
-# mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of chapter
-# 11 leaves it out, or else it would be the easiest token of all, and the mean loss would fall with every bit of
-# padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
-# But padding is computed like any other token. In a batch of mixed lengths much of the work is padding. So sort
-# sentences by length first, source and target together by the longer of the two, which is called **bucketing**, and
-# start a new batch when the next sentence would push the tokens, padding included, over a limit. Then short sentences
-# come in large batches and long ones in small batches, and nearly all steps have about the same number of tokens. The
-# price is that a batch is no longer a random sample of all lengths.
+# mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of
+# chapter 11 leaves it out, or else it would be the easiest token of all, and the mean loss would fall with every bit
+# of padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as
+# `<pad>`. But padding is computed like any other token. In a batch of mixed lengths much of the work is padding. So
+# sort sentences by length first, source and target together by the longer of the two, which is called **bucketing**,
+# and start a new batch when the next sentence would push the tokens, padding included, over a limit. Then short
+# sentences come in large batches and long ones in small batches, and nearly all steps have about the same number of
+# tokens. The price is that a batch is no longer a random sample of all lengths, so its gradient leans towards what is
+# typical of one length. Language models avoid padding in another way: they **pack** texts one behind the other into
+# rows of equal length.
 
 # %% tags=["export"] module="tokens"
 import torch

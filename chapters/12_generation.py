@@ -200,7 +200,7 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # In step 3 the best of both rows is the end. Neither goes on, so `going` is empty, two have ended, and the search is
 # done.
 
-# %% tags=["export"] module="generation"
+# %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
 
 
@@ -216,6 +216,7 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
+# %% tags=["export"] module="generation"
 def beam_search(
     state: Decoding, max_length: int, beam: int = 4, alpha: float = 0.6
 ) -> list[list[Hypothesis]]:
@@ -441,8 +442,9 @@ class KVCache:
 #
 # **Which masks may go?** The causal mask: there is one query, and what is not written yet is not there. The padding
 # mask of the *source* must stay, because padded positions of the memory have keys like any others. The *target* needs
-# none here: all rows are equally long, since a sentence that has ended leaves. Where each row begins with a given text,
-# a *prompt*, the shorter ones are padded in front, and that padding needs a mask.
+# none here: all rows are equally long, since a sentence that has ended leaves. Where each row begins with a given
+# text, a *prompt*, the shorter ones are padded in front; that padding needs a mask, and the positions of each row must
+# be counted from its first real token.
 #
 # Two mistakes raise no error: a wrong *position*, and reordering sentences without their cached keys and values. One
 # check finds both: step by step, while sentences change places, the cache must give the logits of teacher forcing.
@@ -701,8 +703,8 @@ quiz.number(
 # 300.) The 14 GB of the model above cannot be read in less than 4 ms at its 3.35 TB/s, so one text gets at most 240
 # tokens a second. So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline):
 # the arithmetic waits for the parameters, that is, for the memory's bandwidth. More sentences share the parameters.
-# But each has a cache of its own, and with many or long texts it is the caches that take longest to read. A prefill of
-# many tokens is limited by arithmetic.
+# But each has a cache of its own, and with many or long texts reading the caches takes longest. A prefill of many
+# tokens is limited by arithmetic.
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -720,8 +722,8 @@ assert cost[64] < cost[1] / 4
 
 # %% [markdown]
 # This is the paper's base size on a processor. For 64 times as many sentences a step takes a few times as long, and
-# not 64 times, since the parameters are loaded once, and what each call from Python costs is paid once. It is not
-# flat: every sentence adds about a millisecond of its own, for its arithmetic and its cache.
+# not 64 times, since the parameters are loaded once, and the overhead of each call from Python is paid once. It is not
+# flat: every sentence adds half a millisecond or so of its own, for its arithmetic and its cache.
 #
 # ### Several tokens for the price of one
 #
@@ -810,12 +812,14 @@ assert np.allclose(
 # this source and this model two hypotheses are enough.
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
-# (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
-# more than half of the sources it was, by plain sums, the *empty* sentence: the model has a **length bias**, and gives
-# short texts more than they deserve. (The empty one costs a single factor, that of ending at once; a sentence of twenty
-# words costs twenty, and shares its probability with all that say the same.) Missing the likeliest sentence is a
-# **search error**, and giving a bad one the highest score is a **model error**. In such a translator the first hides
-# the second, and a better search can make worse translations, which is known as the *beam search curse*.
+# (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search.
+# For more than half of the sources it was, by plain sums, the *empty* sentence: the model has a **length bias**, and
+# gives short texts more than they deserve. (The empty one costs a single factor, that of ending at once; a sentence of
+# twenty words costs twenty, and shares its probability with all that say the same.) Missing the likeliest sentence is
+# a **search error**, and giving a bad one the highest score is a **model error**. In such a translator the first hides
+# the second. A short ending has a low probability when it comes up, so a narrow beam drops it. A wide one keeps it,
+# and while the others go on paying for each word, it ends as the best. So a better search can make worse translations,
+# which is known as the *beam search curse* ([Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 #
 # ## A model that has learnt a little
 #
@@ -884,25 +888,20 @@ def best(state, beam, alpha=0.6):
 shares = {
     "teacher forcing": forced,
     "greedy": [exact(greedy(KVCache(m, sources), 40)) for m in models],
-    "greedy, not counting": [
-        exact(greedy(Forgetful(m, sources), 40)) for m in models
-    ],
     "beam 4, alpha 0": [exact(best(KVCache(m, sources), 4, 0)) for m in models],
     "beam 4": [exact(best(KVCache(m, sources), 4)) for m in models],
 }
 for name, row in shares.items():
     print(f"{name:21}", "  ".join(f"{share:.1%}" for share in row))
 assert np.allclose(shares["greedy"], forced, atol=0.005)
-assert np.all(np.array(shares["greedy, not counting"]) < np.array(forced) - 0.05)
 assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 
 # %% [markdown]
 # Each column is one seed. Greedy decoding gets as many right as teacher forcing had predicted, because up to its first
 # mistake it has read only the right words, and after it the number is wrong anyway ([chapter
-# 11](11_training.ipynb#how-good-is-it)). Without counting positions the model loses many points, and from outside that
-# looks like a model that has not been trained enough. Four hypotheses instead of one get a few more numbers right with
-# every seed (a point is five numbers), for four times as many rows. The gain comes from the width: the length penalty
-# does not add to it here.
+# 11](11_training.ipynb#how-good-is-it)). Four hypotheses instead of one get a few more numbers right with every seed
+# (a point is five numbers), for four times as many rows. The gain comes from the width: the length penalty does not
+# add to it here.
 #
 # Read what the first model writes. Here are a number that greedy decoding gets wrong and the beam gets right, and one
 # that it gets right and the beam breaks, with the beam's best hypotheses:
@@ -932,9 +931,11 @@ print(
 )
 
 # %% [markdown]
-# In the first, greedy decoding prefers a wrong token early and cannot go back. In the second a wrong hypothesis wins:
-# a model error, which a narrower search had hidden. The winner lacks *acht hundert*, so it is also the shorter one, in
-# spite of the penalty.
+# In the first, greedy decoding prefers a wrong token early and cannot go back. Its mistake was a search error: the
+# right sentence scores higher. In the second a wrong hypothesis wins although the right one was found, so the model
+# gives it the higher score: a model error, which a narrower search had hidden. (That is the way to tell the two apart:
+# score the right sentence by teacher forcing. If it beats what was written, the search has failed, otherwise the
+# model.) The winner lacks *acht hundert*, so it is also the shorter one, in spite of the penalty.
 #
 # ## Sampling
 #
@@ -951,7 +952,7 @@ print(
 # least a given share of the likeliest one's probability. So its threshold is high where the model is sure, and low
 # where it is not. Whether its texts are better is disputed ([Schaeffer and others,
 # 2025](https://arxiv.org/abs/2506.13681)); `sample` leaves it out. How many words are left of a thousand, when the
-# $n$th likeliest has a probability in proportion to a power of $n$?
+# $n$th likeliest has a probability proportional to $n^{-s}$, for $s$ of 3, 1 and 0.2?
 
 # %% tags=["hide-input", "nbval-check-output"]
 print("likeliest   top-k 40   top-p 0.9   min-p 0.1")
