@@ -16,19 +16,13 @@ from torch import Tensor, nn
 from benchmarks.captions import TASKS, learnt
 from benchmarks.race import SEEDS, asked_for, translator_of
 from benchmarks.results import save
+from dotformer.export import rounded
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
 from dotformer.translation import bleu
 
 SETTINGS = {"learning_rate": 0.003, "size": 1, "layers": 2, "dropout": 0.0}
 BITS = [(32, True), (8, True), (6, True), (5, True), (4, True), (3, True), (8, False), (6, False), (5, False)]
 BITS += [(4, False), (3, False)]
-
-
-def rounded(weight: Tensor, bits: int, by_row: bool) -> Tensor:
-    """A matrix as whole numbers of so many bits, times a scale for each row, or one for all."""
-    most = 2 ** (bits - 1) - 1
-    scale = weight.abs().amax(dim=1, keepdim=True) if by_row else weight.abs().max()
-    return (weight * most / scale).round() * scale / most
 
 
 def put(model: nn.Module, parameters: dict[str, Tensor], bits: int, by_row: bool) -> None:

@@ -62,16 +62,19 @@ from torch import Tensor
 
 @shapes
 def quantize(
-    weight: Float[Tensor, "rows columns"],
+    weight: Float[Tensor, "rows columns"], bits: int = 8
 ) -> tuple[Int8[Tensor, "rows columns"], Float[Tensor, " rows"]]:
-    """Whole numbers from -127 to 127, and for each row what to multiply them by.
+    """Whole numbers, from -127 to 127 in 8 bits, and what to multiply each row by.
 
     Rounding moves an entry by at most half its row's scale. A row of zeros has
-    scale 0.
+    scale 0. ValueError: fewer than 2 bits, or more than 8.
     """
-    scales = weight.abs().amax(dim=1) / 127
+    if not 2 <= bits <= 8:
+        raise ValueError(f"bits must be from 2 to 8, not {bits}")
+    most = 2 ** (bits - 1) - 1
+    scales = weight.abs().amax(dim=1) / most
     divisors = torch.where(scales > 0, scales, 1.0)
-    numbers = (weight / divisors[:, None]).round().clamp(-127, 127)
+    numbers = (weight / divisors[:, None]).round().clamp(-most, most)
     return numbers.to(torch.int8), scales
 
 
@@ -174,6 +177,16 @@ assert 0.4 < len(text) / in_32_bits < 0.48 and compressed < 0.32 * in_32_bits
 # **Predict first.** How many of the 500 test sentences does the model still translate without a mistake, in 8 bits? In
 # 4? And what if a whole matrix shares one scale?
 
+
+# %% tags=["export", "hide-input"] module="export"
+def rounded(
+    weight: Float[Tensor, "rows columns"], bits: int, by_row: bool = True
+) -> Float[Tensor, "rows columns"]:
+    """What `quantize` leaves of a matrix, with a scale for each row or one for all."""
+    numbers, scales = quantize(weight if by_row else weight.flatten()[None], bits)
+    return (numbers * scales[:, None]).view_as(weight)
+
+
 # %% tags=["hide-input"]
 from copy import deepcopy
 
@@ -183,13 +196,6 @@ from dotformer.translation import bleu
 original = deepcopy(model.state_dict())
 sources, targets = zip(*((p.source, p.target) for p in corpus.test), strict=True)
 test = translator.encode_pairs(corpus.test)
-
-
-def rounded(weight, bits, by_row=True):
-    """A matrix rounded to so many bits and back, with a scale for each row or one."""
-    most = 2 ** (bits - 1) - 1
-    scale = weight.abs().amax(dim=1, keepdim=True) if by_row else weight.abs().max()
-    return (weight * most / scale).round() * scale / most
 
 
 def use(change):

@@ -28,18 +28,21 @@ from dotformer.translation import Translator
 
 @shapes
 def quantize(
-    weight: Float[Tensor, "rows columns"],
+    weight: Float[Tensor, "rows columns"], bits: int = 8
 ) -> tuple[Int8[Tensor, "rows columns"], Float[Tensor, " rows"]]:
-    """Whole numbers from -127 to 127, and for each row what to multiply them by.
+    """Whole numbers, from -127 to 127 in 8 bits, and what to multiply each row by.
 
     Rounding moves an entry by at most half its row's scale. A row of zeros has
-    scale 0.
+    scale 0. ValueError: fewer than 2 bits, or more than 8.
 
     Defined in chapter 22, "Parameters in 8 bits".
     """
-    scales = weight.abs().amax(dim=1) / 127
+    if not 2 <= bits <= 8:
+        raise ValueError(f"bits must be from 2 to 8, not {bits}")
+    most = 2 ** (bits - 1) - 1
+    scales = weight.abs().amax(dim=1) / most
     divisors = torch.where(scales > 0, scales, 1.0)
-    numbers = (weight / divisors[:, None]).round().clamp(-127, 127)
+    numbers = (weight / divisors[:, None]).round().clamp(-most, most)
     return numbers.to(torch.int8), scales
 
 
@@ -79,6 +82,17 @@ def page_tokenizer(tokenizer: BPETokenizer) -> dict[str, Any]:
     """
     specials = len(tokenizer.special_tokens)
     return {"merges": tokenizer.merges, "specials": specials}
+
+
+def rounded(
+    weight: Float[Tensor, "rows columns"], bits: int, by_row: bool = True
+) -> Float[Tensor, "rows columns"]:
+    """What `quantize` leaves of a matrix, with a scale for each row or one for all.
+
+    Defined in chapter 22, "Parameters in 8 bits".
+    """
+    numbers, scales = quantize(weight if by_row else weight.flatten()[None], bits)
+    return (numbers * scales[:, None]).view_as(weight)
 
 
 class KeptAttention(KVAttention):

@@ -8,7 +8,6 @@ by a Chromium, with formulas by MathJax; the ePub has them as MathML. Written to
 import html
 import mimetypes
 import re
-import shutil
 import sys
 import uuid
 import zipfile
@@ -16,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Any
 from urllib.parse import unquote
 
 import yaml
 from bs4 import BeautifulSoup, Tag
 from latex2mathml.converter import convert
 
+from literate.chromium import launched
 from literate.project import Project, ProjectError, read_text
 
 HERE = Path(__file__).with_name("paper")
@@ -213,20 +212,6 @@ def write_pdf(listed: list[Page], root: Path, folder: Path) -> Path:
         tab.pdf(path=path, prefer_css_page_size=True, print_background=True, outline=True, tagged=True)
         browser.close()
     return path
-
-
-def launched(playwright: Any) -> Any:
-    """A Chromium without a window: one of the system's, else Playwright's own. ProjectError where there is none."""
-    from playwright.sync_api import Error
-
-    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    try:
-        return playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-    except Error as error:
-        raise ProjectError(
-            "there is no Chromium to print with: install one, or `playwright install chromium`"
-        ) from error
 
 
 def as_mathml(soup: BeautifulSoup, body: Tag) -> None:

@@ -52,7 +52,17 @@ ALLOWED_IMPORTS = {  # a folder -> what its files may import beside the standard
         "torch",
     },
     "chapters": {
-        *("classroom", "dotformer", "jaxtyping", "matplotlib", "num2words", "numpy", "regex", "rouge_score"),
+        *(
+            "classroom",
+            "dotformer",
+            "jaxtyping",
+            "matplotlib",
+            "num2words",
+            "numpy",
+            "onnxruntime",
+            "regex",
+            "rouge_score",
+        ),
         *("sacrebleu", "safetensors", "tokenizers", "torch", "tqdm", "transformers"),
     },
 }
