@@ -13,7 +13,7 @@
 # measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative and of a variance. It takes about
-# 25 minutes to read, and 25 for the exercises.
+# 30 minutes to read, and 25 for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
 from functools import partial
@@ -252,8 +252,8 @@ def lstm_step(x, state, *weights):
     return np.concatenate(lstm_cell(x, hidden, cell, *weights), axis=-1)
 
 
-def start_weights(rng, gates, width=8, size=24, forget=0.0):
-    """Weights as PyTorch draws them; `forget` is added to the second gate's bias."""
+def start_parameters(rng, gates, width=8, size=24, forget=0.0):
+    """Parameters as PyTorch draws them; `forget` is added to the second gate's bias."""
     bound, columns = size**-0.5, gates * size
     sizes = [(width, columns), (size, columns), (columns,), (columns,)]
     weights = [rng.uniform(-bound, bound, each) for each in sizes]
@@ -264,11 +264,11 @@ def start_weights(rng, gates, width=8, size=24, forget=0.0):
 def network(name, rng):
     """A step, its weights, and how many numbers its state has."""
     if name == "GRU":
-        return gru_cell, start_weights(rng, gates=3), 24
+        return gru_cell, start_parameters(rng, gates=3), 24
     if name.startswith("LSTM"):
         forget = 3.0 if name.endswith("open") else 0.0
-        return lstm_step, start_weights(rng, gates=4, forget=forget), 48
-    weights = start_weights(rng, gates=1)
+        return lstm_step, start_parameters(rng, gates=4, forget=forget), 48
+    weights = start_parameters(rng, gates=1)
     if name == "plain, orthogonal":
         weights[1] = np.linalg.qr(rng.standard_normal((24, 24)))[0]
     return rnn_cell, weights, 24
@@ -339,7 +339,7 @@ assert all(0.55 < share < 0.7 for share in gated)
 assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
-# Much of the blame, then, lies with the *initial* weights, and these can be chosen. *Plain, orthogonal* is the plain
+# Much of the blame, then, lies with the *initial* matrices, and these can be chosen. *Plain, orthogonal* is the plain
 # cell with an **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: its
 # factor is 1 where the other's was 0.58. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the
 # influence is thousands of times what it was. But no slope is above 1, so each step can only shrink the influence, and
@@ -528,7 +528,8 @@ for back in (1, 10, 40):
 # recurrent networks had 24 or 48. And, with the scores given, the derivative of the answer with respect to a word is
 # that word's weight: one factor, at any distance, and no product over the steps in between. A word with a weight near 0
 # gets next to no gradient, neither by this route nor by way of its score ([chapter 3](03_softmax.ipynb)), but its
-# distance has nothing to do with it.
+# distance has nothing to do with it. Here are all the curves side by side; the level line at 1 is this attention, which
+# we have told where to look.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain, GRU and LSTM fall straight, below a ten-thousandth at 20 back; the rotation falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all five curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -706,7 +707,7 @@ for n in (50, 512, 5000):
 # any length. But all the words must be kept, there are $n^2$ weights to compute, and the average weight falls, since
 # all of them sum to 1. In practice every model has a longest text, set by memory, by cost, or by the positions that it
 # was trained on. (By itself attention does not even know the order of its words, because a weighted sum stays the same
-# when its terms are shuffled; [chapter 5](05_position.ipynb) mends that.)
+# when its terms are shuffled; [chapter 5](05_position.ipynb) adds it.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -747,7 +748,7 @@ def run(text, weights):
 
 
 rng = np.random.default_rng(0)
-weights = start_weights(rng, gates=1)
+weights = start_parameters(rng, gates=1)
 batch = rng.standard_normal((4, 7, 8))  # 4 sentences of 7 words
 right = run(batch.swapaxes(0, 1), weights)  # (4, 24): a state for each sentence
 wrong = run(batch, weights)  # (7, 24)?

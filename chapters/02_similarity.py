@@ -440,13 +440,13 @@ assert 87 < np.degrees(np.arccos(cosines[widths.index(512)])) < 88
 # hidden word from its neighbours, ends up with similar vectors for them, presumably because whatever guess is right
 # beside *tea* is often right beside *coffee*, so that training pushes both vectors the same way.
 #
-# all-MiniLM-L6-v2 is such a model, trained first on running text and then on a billion pairs of sentences, and it is
-# installed with this book; chapter 15 runs all of it. Here we take only its first part, the **embedding table**:
-# 30,522 vectors of width 384, one for each **token**, which is a word, part of a word or a character. About 21,000 of
-# them are made of three or more letters. To look a word up is to pick its row. One can also write it as a product:
-# give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$, and multiply it by the matrix. By themselves
-# one-hot vectors know nothing of likeness, since any two of them have the dot product 0: *tea* would be as far from
-# *coffee* as from *train*.
+# all-MiniLM-L6-v2 descends from such a model, of which it was trained to be a smaller copy (it is *distilled*), and
+# then on a billion pairs of sentences. It is installed with this book, and chapter 15 runs all of it. Here we take
+# only its first part, the **embedding table**: 30,522 vectors of width 384, one for each **token**, which is a word,
+# part of a word or a character. About 21,000 of them are made of three or more letters. To look a word up is to pick
+# its row. One can also write it as a product: give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$,
+# and multiply it by the matrix. By themselves one-hot vectors know nothing of likeness, since any two of them have the
+# dot product 0: *tea* would be as far from *coffee* as from *train*.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 

@@ -507,7 +507,7 @@ for width in (64, 1024):
 
 
 # %%
-def learn(width, tau, rate, epsilon, seed, steps=100, queries=100):
+def learn(width, tau, learning_rate, epsilon, seed, steps=100, queries=100):
     """The share of queries that end with 0.9 or more on the key that they want."""
     rng = np.random.default_rng(seed)
     query = rng.standard_normal((queries, 1, width))
@@ -521,7 +521,7 @@ def learn(width, tau, rate, epsilon, seed, steps=100, queries=100):
             square = 0.999 * square + 0.001 * slope**2
             usual = np.sqrt(square / (1 - 0.999**step)) + epsilon
             slope = mean / (1 - 0.9**step) / usual
-        query = query + rate * slope
+        query = query + learning_rate * slope
     return np.mean(softmax(query @ keys.swapaxes(1, 2) / tau)[:, 0, 0] > 0.9)
 
 

@@ -215,7 +215,7 @@ drawing.cells(5.6, 0.35, (shares @ v).round(3), "#f3dcd7", width=0.55)
 plt.show()
 
 # %% [markdown]
-# The output is the blend of the three values:
+# The output, the verb's **context vector**, is the blend (the weighted sum) of the three values:
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
@@ -408,27 +408,25 @@ quiz.one_choice(
 #
 # A score sums $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, so are the
 # products, and the variance of their sum is $d_k$. So scores of wide queries and keys lie further apart, and one word
-# gets nearly all the weight before anything has been learned: of ten random keys of width 64 the luckiest got 0.87 in
-# [chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width). Divided by $\sqrt{d_k}$, scores have
-# variance 1 at every width, and it got 0.32. [There](03_softmax.ipynb#what-does-saturation-cost) you can also see what
-# the difference means for a query that learns.
+# gets nearly all the weight before anything has been learned. Divided by $\sqrt{d_k}$ they have, at the start,
+# variance 1 at every width. One query and ten keys, all random, 1,000 times:
 
-# %% tags=["quiz"]
-slide_scores = np.array([89, 12, 32, 45, 73, 34])
-assert softmax(slide_scores / np.sqrt(6))[0] > 0.99
-quiz.number(
-    "With the six tokens of *Hi, how are you?* the word *Hi* has the scores 89, 12, 32, 45, 73 and 34, and somebody divides them by $\\sqrt 6$, the root of the number of tokens (a mistake). How many times as much weight does *Hi* give to itself, 89, as to *you*, 73?",
-    np.exp(16 / np.sqrt(6)),
-    tolerance=10,
-    feedback="Yes, $e^{16 / 2.449}$, nearly 690 times. With scores of that size nearly everything goes to one word. (And the root should be that of the key's width.) If a model that has learnt nothing gives weights of 1.00, suspect the scale.",
-    mistakes=[
-        (
-            np.exp(16),
-            "That is without the division by $\\sqrt 6 = 2.449$.",
-        ),
-    ],
-    otherwise="The ratio of two weights is $e$ to the difference of their scaled scores, which is $16 / \\sqrt 6$.",
-)
+# %% tags=["hide-input"]
+rng, largest = np.random.default_rng(0), {}
+for d_k in (4, 64, 512):
+    queries, ten = rng.normal(size=(1000, 1, d_k)), rng.normal(size=(1000, 10, d_k))
+    found = (queries * ten).sum(axis=-1)
+    largest[d_k] = [
+        softmax(s).max(axis=1).mean() for s in (found, found / d_k**0.5)
+    ]
+    print(
+        f"d_k {d_k:3}: variance {found.var():5.1f}, largest weight {largest[d_k][0]:.2f},"
+        f" with the division {largest[d_k][1]:.2f}"
+    )
+assert largest[512][0] > 0.93 and all(0.2 < w < 0.35 for _, w in largest.values())
+
+# %% [markdown]
+# [Chapter 3](03_softmax.ipynb#what-does-saturation-cost) shows what that costs a query that learns.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -519,7 +517,7 @@ print("times the mask, after       ", zeroed.round(3), "sum", zeroed.sum().round
 print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 
 # %% [markdown]
-# Multiplying the scores by the mask is wrong, because a score of 0 is not a weight of 0: the hidden word still gets
+# Multiplying the scaled scores by the mask is wrong, because 0 there is not a weight of 0: the hidden word still gets
 # 0.09. Multiplying the weights is only half right, because they no longer sum to 1. Divided by their sum they agree
 # with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the
 # softmax of the others. Minus infinity does it in one step. And it is safe where the hidden score is a thousand larger
@@ -661,8 +659,8 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # With one shared matrix a word still attends mostly to itself at the start, because its query *is* its own key. The
 # scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0.
 # With two random matrices a word's query has no more to do with its own key than with any other, so at the start no
-# word is favoured. An attention that picks its own word fetches nothing new. Training may mend the habit, and a mask
-# can: [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where there is
+# word is favoured. An attention that picks its own word fetches nothing new. Training may cure this, and a mask can:
+# [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where there is
 # nobody else, and scale the keys to length 1, and in their tasks a shared matrix then works equally well. Without the
 # scaling the symmetry stays. *Bites* could not score *man* higher than *man* scores *bites*.
 #
@@ -739,9 +737,10 @@ assert np.allclose(shuffled_weights, weights[order][:, order], rtol=0, atol=1e-1
 assert order[6] == 3  # Language, now the seventh
 
 # %% [markdown]
-# It stays the same. Each score depends on two words alone. Word $i$'s weights are these scores' exponentials, divided
-# by their *sum*, and its output is a *sum* over words again, and a sum does not care about the order of its terms.
-# Shuffle the words, and weights and outputs are shuffled along; this is called **permutation equivariance**.
+# It stays the same. Each score depends on two words alone. Word $i$'s weights are the exponentials of the scaled
+# scores, divided by their *sum*, and its output is a *sum* over words again, and a sum does not care about the order
+# of its terms. Shuffle the words, and weights and outputs are shuffled along; this is called **permutation
+# equivariance**.
 #
 # So the answer is no. Unless a mask says otherwise, attention weights depend on the *contents* of the vectors and not
 # on their order. Each word's output is the same in *dog bites man* and in *man bites dog*.
@@ -757,7 +756,7 @@ assert np.allclose(news, joke[[2, 1, 0]])  # the verb cannot tell who bites
 
 # %% tags=["quiz"]
 quiz.several_choices(
-    "Five words are run through self-attention without positions or a mask, then in reverse order. What changes?",
+    "Five words are run through self-attention without positions or a mask, then in reverse order. What changes? (More than one may be right.)",
     quiz.wrong(
         "The output vector of the third word, the one in the middle",
         "Its query is the same, and it sums over the same keys and values. Only the order of the terms is new.",
@@ -795,9 +794,9 @@ quiz.several_choices(
 # ## Break it: four versions, one correct
 #
 # Three of the four versions below hold a mistake that people make: no division at all, division by the root of the
-# number of words (as in the quiz above), and a softmax over queries. Five checks follow: the shape of the output; that
-# the weights of a query sum to 1; that shuffled words give shuffled outputs; that leaving out queries does not change
-# the answers to the others; and that a slow loop agrees. **Predict first:** which check catches which mistake?
+# number of words, and a softmax over queries. Five checks follow: the shape of the output; that the weights of a query
+# sum to 1; that shuffled words give shuffled outputs; that leaving out queries does not change the answers to the
+# others; and that a slow loop agrees. **Predict first:** which check catches which mistake?
 
 
 # %% tags=["hide-input"]
@@ -821,8 +820,8 @@ def attention_by_loop(q, k, v):
     """One query at a time, straight from the definition: slow and independent."""
     outputs = []
     for query in q:
-        scores = [sum(query * key) / len(query) ** 0.5 for key in k]
-        shares = [np.exp(score) for score in scores]
+        scaled = [sum(query * key) / len(query) ** 0.5 for key in k]
+        shares = [np.exp(each) for each in scaled]
         blend = sum(share * value for share, value in zip(shares, v, strict=True))
         outputs.append(blend / sum(shares))
     return np.array(outputs)
@@ -948,13 +947,13 @@ verdict
 # %% [markdown]
 # ### Exercise 2: Leave some words out
 #
-# *Medium, 15 minutes.* Turn a matrix of scores into weights, where `mask` is true for pairs that may attend. Two
+# *Medium, 15 minutes.* Turn a matrix of scaled scores into weights, where `mask` is true for pairs that may attend. Two
 # popular ways to do this are wrong; the check looks for both.
 
 
 # %% tags=["exercise"]
-def masked_weights_of(scores, mask):
-    """Weights (T, S) from scores and mask (T, S): 0 where mask is False."""
+def masked_weights_of(scaled, mask):
+    """Weights (T, S) from scaled scores and mask (T, S): 0 where mask is False."""
     ...
 
 
@@ -970,7 +969,7 @@ check_masked = partial(
         (rng.standard_normal((3, 3)), np.eye(3, dtype=bool)),
     ],
     mistakes={
-        "you multiply the scores by the mask: a score of 0 is not a weight of 0, since $e^0 = 1$": lambda s, m: (
+        "you multiply the scaled scores by the mask: 0 there is not a weight of 0, since $e^0 = 1$": lambda s, m: (
             softmax(s * m)
         ),
         "you apply the mask after the softmax and leave it there: the rows no longer sum to 1": lambda s, m: (
@@ -987,10 +986,10 @@ check_masked(masked_weights_of)
 
 
 # %% tags=["solution"]
-def masked_weights_of(scores, mask):
-    # not softmax(scores * mask): a score of 0 is not a weight of 0
-    # not softmax(scores) * mask: then rows no longer sum to 1
-    return softmax(np.where(mask, scores, -np.inf))
+def masked_weights_of(scaled, mask):
+    # not softmax(scaled * mask): a scaled score of 0 is not a weight of 0
+    # not softmax(scaled) * mask: then rows no longer sum to 1
+    return softmax(np.where(mask, scaled, -np.inf))
 
 
 verdict = check_masked(masked_weights_of)

@@ -730,7 +730,7 @@ assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 
 # %% tags=["quiz"]
 quiz.several_choices(
-    "A model's word vectors start with entries of size 1, have width 512, and are multiplied by $\\sqrt{512}$ before sinusoids are added. What holds at the start of training?",
+    "A model's word vectors start with entries of size 1, have width 512, and are multiplied by $\\sqrt{512}$ before sinusoids are added. What holds at the start of training? (More than one may be right.)",
     quiz.wrong(
         "The factor undoes the division by the root of the key's width",
         "That division comes later and knows nothing of $D$. With this start the factor makes the scores far too *large*.",
@@ -823,8 +823,8 @@ for t in range(4):
 # is to say where the word stands, which is why `sinusoidal_encoding` takes positions.
 
 # %%
-mended = np.stack([words[t] + sinusoidal_encoding(t, 8) for t in range(4)])
-assert np.allclose(mended, at_once) and not np.allclose(one_by_one, at_once)
+counted = np.stack([words[t] + sinusoidal_encoding(t, 8) for t in range(4)])
+assert np.allclose(counted, at_once) and not np.allclose(one_by_one, at_once)
 
 # %% [markdown]
 # ## Exercises

@@ -92,7 +92,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | weight $w_j$ | 0.187 | 0.045 | 0.768 |
 # | gradient of the weight | −0.045 | 0 | 0.723 |
 # | less the average, which is 0.546 | −0.592 | −0.546 | 0.176 |
-# | times the weight: gradient of the score | −0.110 | −0.025 | 0.135 |
+# | times the weight: gradient of the scaled score | −0.110 | −0.025 | 0.135 |
 #
 # All entries were computed from unrounded numbers. A negative gradient asks for more. *Dog* should score higher, *man*
 # lower. And *bites* should score a little higher too, although its value is useless, because even zeros are better than
@@ -486,7 +486,7 @@ class MultiHeadAttention(nn.Module):
         p = self.dropout if self.training else 0.0
         if need_weights:
             heads, weights = scaled_dot_product_attention(q, k, v, mask, p)
-        else:  # the same, fused, without the weights
+        else:  # PyTorch's own, which need not keep the weights
             heads, weights = F.scaled_dot_product_attention(q, k, v, mask, p), None
         return self.w_o(self.merge_heads(heads)), weights
 
@@ -1147,7 +1147,7 @@ verdict
 # *Medium, 20 minutes.* A classifier's gradient starts at the cross-entropy. Given logits $(N, V)$ and the numbers of
 # the right answers $(N)$, return the gradient of the *mean* loss for the logits. Derive it first: the loss of one row
 # is $\ln \sum_j e^{z_j} - z_\text{right}$. You may use `softmax`. (Chapter 3 said that at the output the logarithm
-# mends the saturation. Look at your result where the right answer got the probability 0.)
+# cures the saturation. Look at your result where the right answer got the probability 0.)
 
 
 # %% tags=["exercise"]

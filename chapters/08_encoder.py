@@ -279,10 +279,11 @@ assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shr
 # $$\operatorname{LayerNorm}(x) = \gamma \circ \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
 # Mean $\mu$ and variance $\sigma^2$ are those of the one vector, over its $D$ entries. A small $\epsilon$ guards
-# against dividing by 0. The vectors $\gamma$ and $\beta$, of width $D$, are trained and start at 1 and 0. They let one
-# entry matter more than the others. But they are the same for all tokens. So what a norm takes away for good is the
-# mean, and the length of what remains. Many newer models skip the mean and $\beta$, and divide by the root of the mean
-# square alone: **RMSNorm** ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)).
+# against dividing by 0. The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and
+# start at 1 and 0. They let one entry matter more than the others. But they are the same for all tokens. So what a
+# norm takes away for good is the mean, and the length of what remains. Many newer models skip the mean and $\beta$,
+# and divide by the root of the mean square alone: **RMSNorm** ([Zhang and Sennrich,
+# 2019](https://arxiv.org/abs/1910.07467)).
 
 
 # %%
@@ -1111,11 +1112,11 @@ assert min(others) > 0.17 and max(others) < 0.23
 # layer's attention finds. Without the first layer's, more than four in five are still right, so it is of some use.
 # Without the second's, fewer than two thirds are right: it does most of the fetching. Without the third's alone
 # nothing is lost: by then the digit is there. But without both, 11 percent are right, which is chance. So the third
-# layer's is a *backup*, which looks at the same position and makes up for much of what the second's has lost. Note the
-# difference from the table above. There a part was left out *before* training, and the others learned to do without
-# it; here it is taken from a trained model, in which the others count on it. The first asks what a task needs, the
-# second what this model uses. What can be read after the first layer means less than it seems, since as a control the
-# digits of other positions can be read from there, too, to some 20 percent.
+# layer's is a *backup*, which looks at the same position and makes up for much of what the second's has lost. In the
+# table above a part was left out *before* training, and the others learned to do without it; here it is taken from a
+# trained model, in which the others count on it. The first asks what a task needs, the second what this model uses.
+# What can be read after the first layer means less than it seems, since as a control the digits of other positions can
+# be read from there, too, to some 20 percent.
 #
 # So a position of layer 3 is **no longer its word alone**. It is a vector that began as one digit and by now holds two.
 # In a language model such vectors are called **contextual**: the same word has the same row of the embedding table in

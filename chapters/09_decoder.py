@@ -1145,7 +1145,7 @@ variants = {
     "correct": lambda: Masked(triangle),
     "no causal mask": lambda: Masked(lambda T, _: torch.ones(T, T).bool()),
     "causal mask turned around": lambda: Masked(lambda T, _: ~causal_mask(T)),
-    "scores times mask": lambda: with_attention(WrongAttention),
+    "scaled scores times mask": lambda: with_attention(WrongAttention),
     "weights times mask": lambda: with_attention(AfterSoftmax),
     "causal mask in training only": lambda: Masked(
         lambda T, training: causal_mask(T) | (not training)
@@ -1210,7 +1210,7 @@ for name, make in variants.items():
 #   loss included, is perfect; when it writes, 1 percent is right at best.
 # - *Turned around*, which is what you get if you mix up our convention with that of `nn.MultiheadAttention`, where True
 #   means *may not*: it shows *only* the future, and while writing the newest word sees nothing.
-# - *Scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. With *weights
+# - *Scaled scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. With *weights
 #   times mask* the future still counts in the softmax's denominator. (If two keys score the same and the second is in
 #   the future, the weights are ½ and ½, and the mask leaves ½: what is missing to 1 says how well the hidden word
 #   fits.) From this the model can learn to read the next word; when it writes, there is none.

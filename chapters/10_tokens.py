@@ -725,7 +725,7 @@ quiz.one_choice(
 # sort sentences by length first, source and target together by the longer of the two, which is called **bucketing**,
 # and start a new batch when the next sentence would push the tokens, padding included, over a limit. Then short
 # sentences come in large batches and long ones in small batches, and nearly all steps have about the same number of
-# tokens. The price is that a batch is no longer a random sample of all lengths, so its gradient leans towards what is
+# tokens. The price is that a batch is no longer a random sample of all lengths, so its gradient favours what is
 # typical of one length. Language models avoid padding in another way: they **pack** texts one behind the other into
 # rows of equal length.
 
@@ -1070,9 +1070,9 @@ check_padding(padding_share)
 
 # %% tags=["solution"]
 def padding_share(batches):
-    places = sum(len(batch) * max(batch) for batch in batches)
+    positions = sum(len(batch) * max(batch) for batch in batches)
     tokens = sum(sum(batch) for batch in batches)
-    return (places - tokens) / places
+    return (positions - tokens) / positions
 
 
 verdict = check_padding(padding_share)

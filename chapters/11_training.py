@@ -1316,7 +1316,7 @@ verdict
 
 
 # %% tags=["exercise"]
-def where_adam_goes(gradients, rate):
+def where_adam_goes(gradients, learning_rate):
     """The parameter after all steps, a number."""
     ...
 
@@ -1324,7 +1324,7 @@ def where_adam_goes(gradients, rate):
 # %% tags=["check"]
 def adam_by_loop(
     gradients,
-    rate,
+    learning_rate,
     first=True,
     second=True,
     root=True,
@@ -1332,15 +1332,18 @@ def adam_by_loop(
     start=1,
     epsilon=1e-9,
 ):
-    m = v = place = 0.0
+    m = v = parameter = 0.0
     for n, g in enumerate(gradients, start):
         m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * g * g
         mean = m / (1 - 0.9**n) if first and n else m
         square = v / (1 - 0.98**n) if second and n else v
-        place += (
-            sign * rate * mean / ((np.sqrt(square) if root else square) + epsilon)
+        parameter += (
+            sign
+            * learning_rate
+            * mean
+            / ((np.sqrt(square) if root else square) + epsilon)
         )
-    return place
+    return parameter
 
 
 check_adam = partial(
@@ -1375,14 +1378,14 @@ check_adam(where_adam_goes)
 
 
 # %% tags=["solution"]
-def where_adam_goes(gradients, rate):
-    place, mean, square = 0.0, 0.0, 0.0
+def where_adam_goes(gradients, learning_rate):
+    parameter, mean, square = 0.0, 0.0, 0.0
     for n, gradient in enumerate(gradients, 1):
         mean = 0.9 * mean + 0.1 * gradient
         square = 0.98 * square + 0.02 * gradient**2
         step = mean / (1 - 0.9**n) / (np.sqrt(square / (1 - 0.98**n)) + 1e-9)
-        place -= rate * step
-    return place
+        parameter -= learning_rate * step
+    return parameter
 
 
 verdict = check_adam(where_adam_goes)

@@ -915,11 +915,11 @@ def spelled(tokens):
 greedy_all = greedy(KVCache(models[0], sources), 40)
 found_all = beam_search(KVCache(models[0], sources), 40, beam=4)
 pairs = list(zip(greedy_all, [found[0].tokens for found in found_all], strict=True))
-mended, spoiled = (
+fixed, broken = (
     [n for n, pair in enumerate(pairs) if pair[side] == wanted[n] != pair[1 - side]]
     for side in (1, 0)
 )
-for n in (mended[0], spoiled[-1]):
+for n in (fixed[0], broken[-1]):
     print("source:   ", corpus.validation[n].source)
     print("right:    ", spelled(wanted[n]))
     print("greedy:   ", spelled(greedy_all[n]))
@@ -927,7 +927,7 @@ for n in (mended[0], spoiled[-1]):
         print(f"beam {hypothesis.score:6.2f}", spelled(hypothesis.tokens))
     print()
 print(
-    f"of {len(wanted)} numbers the beam fixes {len(mended)} and breaks {len(spoiled)}"
+    f"of {len(wanted)} numbers the beam fixes {len(fixed)} and breaks {len(broken)}"
 )
 
 # %% [markdown]

@@ -80,7 +80,7 @@ class MultiHeadAttention(nn.Module):
         p = self.dropout if self.training else 0.0
         if need_weights:
             heads, weights = scaled_dot_product_attention(q, k, v, mask, p)
-        else:  # the same, fused, without the weights
+        else:  # PyTorch's own, which need not keep the weights
             heads, weights = F.scaled_dot_product_attention(q, k, v, mask, p), None
         return self.w_o(self.merge_heads(heads)), weights
 
