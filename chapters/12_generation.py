@@ -295,14 +295,100 @@ beam_search(Watched(), max_length=5, beam=2)
 assert noted == ["<bos>", [0, 0], "a the", [1, 0], "tea cup", []]
 
 # %% [markdown]
-# Beam search is a heuristic: a beginning that has fallen out of the beam is gone. With a vocabulary small enough to
-# list all sentences, we shall check what it misses. First a transformer needs a `step` and a `select`.
+# Beam search is a heuristic: a beginning that has fallen out of the beam is gone. What does it miss? With a vocabulary
+# small enough, all sentences can be listed.
+#
+# ## Is the search right?
+#
+# Take a small transformer with four words to choose from, and random parameters. It has 341 sentences of at most five
+# tokens, including the end token, and each can be scored by teacher forcing. We chose the seed such that a beam of one
+# misses the best one.
+
+# %% tags=["hide-input"]
+from itertools import product
+
+from dotformer.transformer import Transformer, TransformerConfig
+
+
+class Recompute:
+    """No cache: reads all that has been written again at every step."""
+
+    special_ids = (0, 1, 2)
+
+    def __init__(self, model, source):
+        with torch.no_grad():
+            self.model, self.memory = model, model.encode(source)
+        self.read = torch.empty(len(source), 0, dtype=torch.long)
+
+    def __len__(self):
+        return len(self.read)
+
+    @torch.no_grad()
+    def step(self, tokens):
+        self.read = torch.cat([self.read, tokens[:, None]], dim=1)
+        return self.model.decode(self.read, *self.memory)[:, -1]
+
+    def select(self, rows):
+        self.read = self.read[rows]
+        self.memory = tuple(part[rows] for part in self.memory)
+
+
+torch.manual_seed(34)
+tiny = Transformer(
+    TransformerConfig(
+        7, 7, 1, 1, d_model=16, num_heads=2, d_ff=32, tie_output=False
+    )
+).eval()
+tiny.output.weight.data *= 2  # so that its probabilities are less even
+question = torch.tensor([[3, 4, 5]])
+
+
+def score(sentence, alpha=0.6):
+    tokens = torch.tensor([[1, *sentence, 2]])
+    with torch.no_grad():
+        logs = tiny(question, tokens[:, :-1])[0].log_softmax(-1)
+    total = logs[range(len(sentence) + 1), tokens[0, 1:]].sum()
+    return (total / length_penalty(len(sentence) + 1, alpha)).item()
+
+
+every = [
+    list(s) for length in range(5) for s in product(range(3, 7), repeat=length)
+]
+ranked = sorted(every, key=score, reverse=True)
+for beam in (1, 2, 4, 2000):
+    [found] = beam_search(Recompute(tiny, question), 5, beam)
+    place = ranked.index(found[0].tokens) + 1
+    print(
+        f"beam {beam:4}: {found[0].tokens}, {found[0].score:.3f}, rank {place} of {len(every)}"
+    )
+assert [hypothesis.tokens for hypothesis in found[:10]] == ranked[:10]
+assert np.allclose(
+    [hypothesis.score for hypothesis in found],
+    sorted(map(score, every))[::-1],
+    atol=1e-5,
+)
+
+# %% [markdown]
+# With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: the first ten agree in their order,
+# and all scores agree. A beam of one misses the best sentence, because it goes on with a word where that one ends. For
+# this source and this model two hypotheses are enough.
+#
+# Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
+# (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search.
+# For more than half of the sources it was, by plain sums, the *empty* sentence: the model has a **length bias**, and
+# gives short texts more than they deserve. (The empty one costs a single factor, that of ending at once; a sentence of
+# twenty words costs twenty, and shares its probability with all that say the same.) Missing the likeliest sentence is
+# a **search error**, and giving a bad one the highest score is a **model error**. In such a translator the first hides
+# the second. A short ending has a low probability when it comes up, so a narrow beam drops it. A wide one keeps it,
+# and while the others go on paying for each word, it ends as the best. So a better search can make worse translations,
+# which is known as the *beam search curse* (an early report: [Koehn and Knowles,
+# 2017](https://arxiv.org/abs/1706.03872)).
 #
 # ## What has been computed before
 #
-# At step $t$ the decoder has $t$ tokens. To get the logits for the next one, the simplest way is to send all $t$
-# through the model and use the last row. **By hand:** for 100 tokens that is $1 + 2 + \dots + 100 = 5050$ rows, of
-# which 100 are new; all others are computed again.
+# At step $t$ the decoder has $t$ tokens. To get the logits for the next one, the simplest way, that of the folded
+# `Recompute` above, is to send all $t$ through the model and use the last row. **By hand:** for 100 tokens that is
+# $1 + 2 + \dots + 100 = 5050$ rows, of which 100 are new; all others are computed again.
 #
 # **Predict first.** What of the work for the first $t - 1$ tokens could be kept?
 #
@@ -573,28 +659,6 @@ assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 # %% tags=["hide-input"]
 import time
 
-
-class Recompute:
-    """No cache: reads all targets again at every step."""
-
-    def __init__(self, model, source):
-        with torch.no_grad():
-            self.model, self.memory = model, model.encode(source)
-        self.read = torch.empty(len(source), 0, dtype=torch.long)
-
-    def __len__(self):
-        return len(self.read)
-
-    @torch.no_grad()
-    def step(self, tokens):
-        self.read = torch.cat([self.read, tokens[:, None]], dim=1)
-        return self.model.decode(self.read, *self.memory)[:, -1]
-
-    def select(self, rows):
-        self.read = self.read[rows]
-        self.memory = tuple(part[rows] for part in self.memory)
-
-
 assert worst_step(Recompute(model, source)).max() < 1e-5
 
 
@@ -761,65 +825,6 @@ assert round(sum(0.8**n for n in range(5)), 1) == 3.4  # for the text below
 # 3.4 for $a = 0.8$ and $k = 4$. (The 1 is the large model's own token, which the same pass gives after a refusal or at
 # the end.) Nothing is gained where the draft model is slow or often refused, or where many sentences keep the device
 # busy anyway.
-#
-# ## Is the search right?
-#
-# Now the check from above. Take a small transformer with four words to choose from, and random parameters. It has 341
-# sentences of at most five tokens, including the end token, and each can be scored by teacher forcing. We chose the
-# seed such that a beam of one misses the best one.
-
-# %% tags=["hide-input"]
-from itertools import product
-
-torch.manual_seed(34)
-tiny = Transformer(
-    TransformerConfig(
-        7, 7, 1, 1, d_model=16, num_heads=2, d_ff=32, tie_output=False
-    )
-).eval()
-tiny.output.weight.data *= 2  # so that its probabilities are less even
-question = torch.tensor([[3, 4, 5]])
-
-
-def score(sentence, alpha=0.6):
-    tokens = torch.tensor([[1, *sentence, 2]])
-    with torch.no_grad():
-        logs = tiny(question, tokens[:, :-1])[0].log_softmax(-1)
-    total = logs[range(len(sentence) + 1), tokens[0, 1:]].sum()
-    return (total / length_penalty(len(sentence) + 1, alpha)).item()
-
-
-every = [
-    list(s) for length in range(5) for s in product(range(3, 7), repeat=length)
-]
-ranked = sorted(every, key=score, reverse=True)
-for beam in (1, 2, 4, 2000):
-    [found] = beam_search(KVCache(tiny, question), 5, beam)
-    place = ranked.index(found[0].tokens) + 1
-    print(
-        f"beam {beam:4}: {found[0].tokens}, {found[0].score:.3f}, rank {place} of {len(every)}"
-    )
-assert [hypothesis.tokens for hypothesis in found[:10]] == ranked[:10]
-assert np.allclose(
-    [hypothesis.score for hypothesis in found],
-    sorted(map(score, every))[::-1],
-    atol=1e-5,
-)
-
-# %% [markdown]
-# With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: the first ten agree in their order,
-# and all scores agree. A beam of one misses the best sentence, because it goes on with a word where that one ends. For
-# this source and this model two hypotheses are enough.
-#
-# Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
-# (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search.
-# For more than half of the sources it was, by plain sums, the *empty* sentence: the model has a **length bias**, and
-# gives short texts more than they deserve. (The empty one costs a single factor, that of ending at once; a sentence of
-# twenty words costs twenty, and shares its probability with all that say the same.) Missing the likeliest sentence is
-# a **search error**, and giving a bad one the highest score is a **model error**. In such a translator the first hides
-# the second. A short ending has a low probability when it comes up, so a narrow beam drops it. A wide one keeps it,
-# and while the others go on paying for each word, it ends as the best. So a better search can make worse translations,
-# which is known as the *beam search curse* ([Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 #
 # ## A model that has learnt a little
 #
