@@ -473,14 +473,15 @@ for word in ("tea", "monday", "debts", "python"):
 rng = np.random.default_rng(0)
 a, b = rng.choice(rows, (2, 10_000))
 pair = np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
-nearest_of_all = []
-for start in range(0, len(rows), 1000):
-    block = rows[start : start + 1000] @ rows.T
-    block[np.arange(len(block)), start + np.arange(len(block))] = 0
-    nearest_of_all.extend(block.max(axis=1))
+some = np.arange(0, len(rows), 40)
+cosines = rows[some] @ rows.T
+cosines[np.arange(len(some)), some] = 0  # of a word with itself
+nearest_of_all = cosines.max(axis=1)
 luckiest = (normalize(rng.standard_normal((100, 384))) @ rows.T).max(axis=1)
 print(f"two words drawn at random: typically {pair:.2f}")
-print(f"a word and its nearest, the median: {np.median(nearest_of_all):.2f}")
+print(
+    f"a word and its nearest, median of {len(some)}: {np.median(nearest_of_all):.2f}"
+)
 print(
     f"a random direction and the nearest of {len(rows):,} words: {luckiest.mean():.2f}"
 )
@@ -504,7 +505,7 @@ print(
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
 assert {"creditors", "owed"} < {word for word, _ in nearest("debts")}
 assert {"import", "pip", "snake"} < {word for word, _ in nearest("python")}
-assert round(np.median(nearest_of_all), 2) == 0.57
+assert 0.55 < np.median(nearest_of_all) < 0.6
 assert abs(pair - 0.07) < 0.005 and 20_500 < len(known) < 21_500
 assert 0.19 < luckiest.mean() < 0.23 < nearest("tea")[5][1]
 

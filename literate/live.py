@@ -36,11 +36,18 @@ from literate.project import CLASSROOM, PACKAGE, Project, ProjectError, write_te
 HERE = Path(__file__).with_name("live")
 LIST = Path(__file__).with_name("live.toml")
 CORE = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-LIBRARIES = ("beartype", "jaxtyping", "latex2mathml", "wadler_lindig")  # what the book's own code imports
 OWN = (f"{PACKAGE}/__init__.py", f"{PACKAGE}/by_hand", f"{PACKAGE}/support", CLASSROOM)
 NOT_NEEDED = ("/tests/", "/f2py/", "/include/", "/_simd", ".pyi", "/_pyinstaller/", "/distutils/", "/testing/_private")
 MISSING = {"torch": "PyTorch"}  # a module that no browser has, and how a reader knows it
 CHAPTERS = "0[1-6]_*.ipynb"
+LICENCES = """What lies in this folder, and under which licence:
+
+pyodide/       Pyodide (https://pyodide.org), Mozilla Public License 2.0, with CPython (PSF License)
+numpy.zip      NumPy, BSD 3-Clause; its texts are in the file
+packages.zip   this book's code (MIT) and four libraries (MIT), whose texts are in the file
+embeddings.f16, first_layer.npz, vocabulary.json
+               from all-MiniLM-L6-v2 (https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2), Apache License 2.0
+"""
 WORDS = "embeddings.word_embeddings.weight"
 FIRST_LAYER = ("embeddings.", "encoder.layer.0.attention.self.")
 
@@ -92,17 +99,28 @@ def zip_numpy(archive: Path, path: Path) -> None:
 
 
 def own_files(project: Project) -> Iterator[tuple[str, bytes]]:
-    """The book's own code and the libraries that it imports: pairs of a name and what is in the file."""
+    """The book's own code: pairs of a name and what is in the file."""
     for part in OWN:
         for path in sorted([project.root / part, *(project.root / part).rglob("*")]):
             if path.is_file() and path.suffix in (".py", ".css", ".js"):
                 yield project.relative(path), path.read_bytes()
-    for library in LIBRARIES:
-        for file in distribution(library).files or ():
-            if file.suffix in (".py", ".txt", ".typed") and ".dist-info" not in str(file) and ".." not in file.parts:
-                yield file.as_posix(), Path(file.locate()).read_bytes()
-        metadata = distribution(library).read_text("METADATA") or ""
-        yield f"{library}-{distribution(library).version}.dist-info/METADATA", metadata.encode()
+
+
+def library_files(library: str, sha512: str) -> list[tuple[str, bytes]]:
+    """An installed library, with its licence. ProjectError when it is not the one that has this checksum."""
+    found = []
+    for file in sorted(distribution(library).files or ()):
+        code = file.suffix in (".py", ".txt", ".typed") and ".dist-info" not in str(file)
+        told = ".dist-info" in str(file) and (file.name == "METADATA" or "LICEN" in file.name.upper())
+        if (code or told) and ".." not in file.parts:
+            found.append((file.as_posix(), Path(file.locate()).read_bytes()))
+    digest = hashlib.sha512()
+    for name, data in found:
+        digest.update(name.encode() + b"\0" + hashlib.sha512(data).digest())
+    told = base64.b64encode(digest.digest()).decode()
+    if told != sha512:
+        raise ProjectError(f"{library} is not the one that {LIST.name} names: its sha512 is {told}")
+    return found
 
 
 def write_zip(path: Path, files: Iterable[tuple[str, bytes]]) -> None:
@@ -184,7 +202,9 @@ def make_live(project: Project, html: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     unpack_pyodide(delivered(**packages["pyodide"]), folder / "pyodide")
     zip_numpy(delivered(**packages["numpy"]), folder / "numpy.zip")
-    write_zip(folder / "packages.zip", own_files(project))
+    libraries = [file for name, sha512 in packages["libraries"].items() for file in library_files(name, sha512)]
+    write_zip(folder / "packages.zip", [*own_files(project), *libraries])
+    write_text(folder / "LICENCES.txt", LICENCES)
     for file in HERE.iterdir():
         if file.is_file():
             shutil.copy(file, folder)

@@ -82,7 +82,7 @@ def stand_still(page: Page, soup: BeautifulSoup) -> None:
         classes = set(cell.get("class", ()))
         if classes & {"tag_check", "tag_proof"}:
             cell.decompose()
-        elif classes & {"tag_plot", "tag_hide-input"}:
+        elif classes & {"tag_plot", "tag_hide-input"} and "tag_export" not in classes:
             for code in cell.select("details.hide, .cell_input"):
                 code.decompose()
             if not cell.get_text(strip=True) and not cell.select_one("img, svg"):
@@ -94,7 +94,9 @@ def stand_still(page: Page, soup: BeautifulSoup) -> None:
         code = cell.select_one("div.highlight")
         heading = soup.new_tag("h3")
         heading.string = f"Exercise {number}"
-        solutions += [heading, code.extract()] if code else []
+        if code:
+            without_verdict(code)
+            solutions += [heading, code.extract()]
         cell.decompose()
     for details in body.select("details"):
         for summary in details.select("summary"):
@@ -107,6 +109,14 @@ def stand_still(page: Page, soup: BeautifulSoup) -> None:
             heading.string = title
             section.extend([heading, *parts])
             body.append(section)
+
+
+def without_verdict(code: Tag) -> None:
+    """Leave out the lines behind a solution that hand it to its check, which paper does not have."""
+    pre = code.select_one("pre")
+    text = pre.get_text()
+    if "\nverdict = " in text:
+        pre.string = text.partition("\nverdict = ")[0].rstrip() + "\n"
 
 
 def as_question(soup: BeautifulSoup, form: Tag, number: int) -> Tag:
@@ -320,6 +330,7 @@ def package(listed: list[Page], files: dict[str, bytes], mathematical: set[str])
         '<?xml version="1.0" encoding="utf-8"?>\n<package xmlns="http://www.idpf.org/2007/opf" version="3.0"'
         ' unique-identifier="id"><metadata xmlns:dc="http://purl.org/dc/elements/1.1/">'
         f'<dc:identifier id="id">urn:uuid:{identifier}</dc:identifier><dc:title>{TITLE}</dc:title>'
+        f"<dc:creator>The authors of {TITLE}</dc:creator>"
         '<dc:language>en</dc:language><dc:rights>CC BY 4.0</dc:rights><meta property="dcterms:modified">'
         f"2026-01-01T00:00:00Z</meta></metadata><manifest>{''.join(items)}</manifest>"
         f"<spine>{''.join(spine)}</spine></package>\n"

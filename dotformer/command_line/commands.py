@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
@@ -306,22 +306,44 @@ def search_command(args: argparse.Namespace) -> None:
         print(f"{score:5.2f}  line {line}: {text}")
 
 
+ONNX_README = """How a program, or a page with ONNX Runtime Web, translates with these files:
+
+1. Cut a sentence, with a space before it, into token numbers: source.json has the merges of a byte-level BPE, and
+   three special tokens (padding 0, begin 1, end 2) that come before the 256 bytes. At most {0} tokens.
+2. encode.onnx: source (batch, source), int64, filled up with 0 -> source_keys and source_values (layers, batch, heads,
+   source, width), mask.
+3. step.onnx, once for each token: tokens (batch), at first 1; keys and values (layers, batch, heads, length, width), at
+   first of length 0; source_keys, source_values and mask -> logits (batch, vocabulary), new_keys and new_values, which
+   the next step takes as keys and values. Choose a token by its logits, never 0 or 1; stop at 2, or after {0}.
+4. target.json turns the tokens into text.
+"""
+
+
+def languages_of(data: Mapping[str, str]) -> list[str]:
+    """The languages of a corpus as codes, source and target; empty where they are not known."""
+    if data.get("corpus") == "multi30k":
+        return [data.get("source", "en"), data.get("target", "de")]
+    return ["en", "de"] if data.get("corpus") in ("grammar", "number_words") else ["", ""]
+
+
 def export_command(args: argparse.Namespace) -> None:
     """Write a trained model as a page that translates, or as graphs for servers."""
-    translator = Run.load(args.folder).trained("cpu")
+    run = Run.load(args.folder)
+    translator = run.trained("cpu")
     output = args.output or args.folder / args.to
     model, name = translator.model.eval(), args.folder.resolve().name
     if args.to == "page":
-        write_page(output, name, page_model(translator))
+        write_page(output, name, page_model(translator) | {"languages": languages_of(run.config["data"])})
         print(f"{output / 'index.html'} translates; so does chapter 22, after the next `make book`")
         return
     if type(model) is not Transformer:
         raise ValueError(f"graphs are written of a Transformer only, and this model is a {type(model).__name__}")
     output.mkdir(parents=True, exist_ok=True)
     write_onnx(model, output)
+    (output / "README.txt").write_text(ONNX_README.format(model.config.max_length), encoding="utf-8")
     translator.source.save(output / "source.json")
     translator.target.save(output / "target.json")
-    print(f"encode.onnx, step.onnx and both tokenizers are in {output}")
+    print(f"encode.onnx, step.onnx, both tokenizers and how to use them are in {output}")
 
 
 class Parser(argparse.ArgumentParser):

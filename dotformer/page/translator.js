@@ -49,11 +49,14 @@
     const head = make("select");
     const look = make("p", { className: "translator-look" });
     look.append(make("label", {}, "layer ", layer), make("label", {}, "head ", head));
-    const sources = make("ol", { className: "translator-tokens", ariaLabel: "tokens of the sentence, and their weights" });
+    const above = make("p", { className: "translator-above", id: `above-${index}`, textContent: "your sentence, with weights" });
+    const sources = make("ol", { className: "translator-tokens" });
+    sources.setAttribute("aria-labelledby", above.id);
     const targets = make("fieldset", { className: "translator-tokens" });
-    const said = make("output", { className: "translator-said", ariaLive: "polite" });
-    const speed = make("output", { className: "translator-speed", ariaLive: "polite" });
-    const form = make("form", {}, which, written, go, search, look, sources, targets, said, speed);
+    const said = make("p", { className: "translator-said" });
+    const speed = make("p", { className: "translator-speed" });
+    const told = make("output", { className: "translator-told", ariaLive: "polite" }); // for screen readers
+    const form = make("form", {}, which, written, go, search, look, above, sources, targets, said, speed, told);
     const caption = figure.querySelector("figcaption");
     text.value = figure.dataset.sentence ?? "";
     figure.replaceChildren(...(own ? [own] : []), form, ...(caption ? [caption] : []));
@@ -64,7 +67,14 @@
     let run = 0; // the newest; older ones stop
     let took = 0; // milliseconds, for the last one
     let timer = 0;
+    let telling = 0;
     let following = false; // whether the chosen token is the one that has just been written
+
+    // Said once the reader has paused, and not at each key.
+    function tell(text) {
+      clearTimeout(telling);
+      telling = setTimeout(() => (told.textContent = text), 1000);
+    }
 
     function offer() {
       const { config } = model();
@@ -88,6 +98,7 @@
     function draw(quietly = false) {
       const { source, target } = model();
       const row = weights();
+      [sources.lang, targets.lang] = files[names[picked.selectedIndex]].languages ?? ["", ""];
       sources.replaceChildren(
         ...tokens.map((token, s) => {
           const mark = make("span", { textContent: shown(source, token) });
@@ -109,7 +120,7 @@
       });
       for (const label of [...kept].slice(steps.length)) label.remove();
       if (!targets.querySelector("legend")) {
-        targets.prepend(make("legend", { textContent: "translation, with the probability of each token" }));
+        targets.prepend(make("legend", { lang: "en", textContent: "translation, with the probability of each token" }));
       }
       if (!row.length || quietly) return;
       const best = [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, 3);
@@ -170,6 +181,7 @@
       const cut = ids.at(-1) === EOS ? "" : ` (cut off after ${longest})`;
       const whole = detokenize(now.target, ids).trim();
       speed.textContent = `${whole}${cut} · ${steps.length} tokens in ${Math.round(took)} ms: ${pace} a second`;
+      tell(`${whole}${cut} ${said.textContent}`);
     }
 
     // A large model is not asked at every key.
@@ -188,8 +200,12 @@
       chosen = Number(event.target.value);
       following = false;
       draw();
+      tell(said.textContent);
     });
-    look.addEventListener("change", () => draw());
+    look.addEventListener("change", () => {
+      draw();
+      tell(said.textContent);
+    });
     picked.addEventListener("change", () => {
       offer();
       translate(false);

@@ -62,6 +62,8 @@ def write_graph(
             output_names=list(outputs),
             verbose=False,
         )
+        for node in program.model.graph.all_nodes():
+            node.metadata_props.clear()  # where each came from: paths of this machine
         with replacing(path) as draft:
             program.save(draft)
 

@@ -4,6 +4,13 @@
   const here = document.currentScript.src.replace(/[^/]*$/, "");
   const chapter = location.pathname.split("/").pop().replace(/\.html$/, "");
   const kept = (id) => `live ${chapter} ${id}`;
+  const storage = (what, ...args) => {
+    try {
+      return localStorage[what](...args);
+    } catch {
+      return null; // a browser may forbid it: then nothing is kept
+    }
+  };
   const make = (name, properties = {}, ...children) => {
     const element = Object.assign(document.createElement(name), properties);
     element.append(...children);
@@ -132,11 +139,11 @@
       field.rows = text.split("\n").length;
       for (const later of cells.slice(n)) Object.assign(later, { done: Boolean(later.needs), edits: later.edits + 1 });
     };
-    put(localStorage.getItem(kept(id)) ?? source);
+    put(storage("getItem", kept(id)) ?? source);
     field.addEventListener("input", () => {
       put(field.value);
-      if (field.value === source) localStorage.removeItem(kept(id));
-      else localStorage.setItem(kept(id), field.value);
+      if (field.value === source) storage("removeItem", kept(id));
+      else storage("setItem", kept(id), field.value);
     });
     field.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.shiftKey)) {
@@ -150,7 +157,7 @@
     block.replaceWith(field, button);
     cell.code = () => field.value;
     cell.undo = () => {
-      localStorage.removeItem(kept(id));
+      storage("removeItem", kept(id));
       put(source);
     };
     return cell;
@@ -167,6 +174,7 @@
       tell("ready: press Run at a cell, or Shift and Enter in it");
       start.hidden = about.hidden = true;
       all.hidden = reset.hidden = false;
+      all.focus();
     } catch (error) {
       end(error.message);
       tell(`this cannot run here: ${error.message}`);

@@ -74,8 +74,20 @@ def translation(tab):
     return [(word, float(probability)) for word, probability in both]
 
 
+ALL_STEPS = """([source, targets]) => {
+  const memory = encode(model, source);
+  let past = begin(model);
+  const steps = targets.map((target) => {
+    const next = step(model, memory, past, target);
+    past = next.past;
+    return [[...next.logits], next.looks];
+  });
+  return [steps.map(([logits]) => logits), steps.map(([, looks]) => looks)];
+}"""
+
+
 def test_logits_in_a_browser_equal_pytorchs(tab, translator):
-    """To 2e-5; the largest logits are about 15."""
+    """Those of all steps to 2e-5, of which the largest are about 12, and so the weights of cross-attention."""
     tab.evaluate(
         "globalThis.file = JSON.parse(document.querySelector('figure.translator script')?.textContent ?? 'null')"
     )
@@ -84,9 +96,15 @@ def test_logits_in_a_browser_equal_pytorchs(tab, translator):
         source = tab.evaluate("text => tokenize(model.source, text)", f" {text}")
         ids = torch.tensor([translator.tokens(text)])
         assert [source] == ids.tolist()
-        found = tab.evaluate("source => [...step(model, encode(model, source), begin(model), BOS).logits]", source)
-        expected = KVCache(translator.model, ids).step(torch.tensor([1]))[0]
+        [written] = greedy(KVCache(translator.model, ids), 60)
+        targets = [1, *written]
+        found, looks = tab.evaluate(ALL_STEPS, [source, targets])
+        with torch.no_grad(), record_weights(translator.model) as seen:
+            expected = translator.model(ids, torch.tensor([targets]))[0]
         assert (torch.tensor(found) - expected).abs().max() < 2e-5
+        for n in range(len(translator.model.decoder.layers)):
+            weights = seen[f"decoder.layers.{n}.cross_attention"][0]  # (H, T, S)
+            assert (torch.tensor([step[n] for step in looks]).transpose(0, 1) - weights).abs().max() < 2e-5
 
 
 @pytest.mark.parametrize("text", SENTENCES)

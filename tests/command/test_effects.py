@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
 from dotformer import devices, parsing
+from dotformer.command_line.commands import languages_of
 from dotformer.command_line.runs import CORPORA, Run
 from dotformer.data import corpora
 from dotformer.devices import FastTrainer
@@ -806,6 +807,19 @@ def test_search_prints_the_nearest_sentences_with_their_lines(options, call, tmp
     assert options != ["--best", "50"] or " line 5: The bread is fresh." in {line[6:] for line in lines}
 
 
+@pytest.mark.parametrize(
+    ("data", "languages"),
+    [
+        ({"corpus": "multi30k", "source": "de", "target": "en"}, ["de", "en"]),
+        ({"corpus": "multi30k"}, ["en", "de"]),
+        ({"corpus": "grammar"}, ["en", "de"]),
+        ({"corpus": "cmudict"}, ["", ""]),
+    ],
+)
+def test_a_page_says_its_languages_where_they_are_known(data, languages):
+    assert languages_of(data) == languages
+
+
 def test_export_writes_a_page_and_graphs_of_the_trained_model(trained, call, tmp_path):
     translator = Run.load(trained).trained("cpu")
     translator.model.eval()
@@ -813,13 +827,16 @@ def test_export_writes_a_page_and_graphs_of_the_trained_model(trained, call, tmp
     assert (code, error) == (0, "") and str(tmp_path / "page" / "index.html") in out
     script = (tmp_path / "page" / "model.js").read_text()
     assert json.loads(script.partition('["run"] = ')[2].strip().rstrip(";")) == json.loads(
-        json.dumps(page_model(translator))
+        json.dumps(page_model(translator) | {"languages": ["", ""]})  # of two text files nobody knows
     )
     code, out, error = call("export", trained, "--to", "onnx", "--output", tmp_path / "graphs")
     assert (code, error) == (0, "")
     files = {path.name for path in (tmp_path / "graphs").iterdir()}
-    assert files == {"encode.onnx", "step.onnx", "source.json", "target.json"}
+    assert files == {"encode.onnx", "step.onnx", "source.json", "target.json", "README.txt"}
+    told = (tmp_path / "graphs" / "README.txt").read_text()
     graphs = [OnnxGraph(tmp_path / "graphs" / f"{name}.onnx") for name in ("encode", "step")]
+    assert all(name in told for graph in graphs for name in graph.names)
+    assert str(Path.cwd()).encode() not in (tmp_path / "graphs" / "step.onnx").read_bytes()  # nothing of this machine
     source = torch.tensor([[5, 9, 40, 8]])
     states = KVCache(translator.model, source), OnnxCache(*graphs, source)
     first, second = (state.step(torch.tensor([1])) for state in states)

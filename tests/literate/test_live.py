@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import tomllib
 import zipfile
 
 import nbformat
@@ -67,6 +68,14 @@ def test_a_package_that_is_another_is_refused_and_not_kept(npm):
         with pytest.raises(ProjectError, match=r"@a/b@1 is not the file that live.toml names: its sha512 is "):
             delivered("@a/b@1", "other")
     assert len(npm) == 2
+
+
+def test_a_library_that_is_another_is_refused():
+    with pytest.raises(ProjectError, match=r"latex2mathml is not the one that live.toml names: its sha512 is "):
+        live.library_files("latex2mathml", "other")
+    listed = tomllib.loads(live.LIST.read_text(encoding="utf-8"))["libraries"]
+    found = {name: dict(live.library_files(name, sha512)) for name, sha512 in listed.items()}
+    assert all(any(path.endswith("METADATA") for path in files) for files in found.values())
 
 
 def test_what_is_missing_is_said(npm, monkeypatch, tmp_path):
