@@ -44,7 +44,10 @@ AXES = {
     "size": [1 / 16, DRAWN, 1 / 4, 1 / 2, 1, 2, 4, 8],
     "layers": [None, 1, 2, 3, 4, 5, 6],
     "dropout": [None, 0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5],
+    "warmup": [25, 50, 100, 200, 400, 800, 1600],
 }
+TUNED = ["learning_rate", "size", "layers", "dropout"]  # with the warm-up that is here
+WARMUP = 100
 Figures = dict[str, Any]
 
 
@@ -131,7 +134,8 @@ def run(tasks: Mapping[str, Task], device: str, job: dict[str, Any]) -> dict[str
     translator = translator_of(task, job["model"], job["settings"], *tokenizers)
     learn, held_out = translator.encode_pairs(corpus.train), translator.encode_pairs(corpus.validation)
     rate = job["settings"]["learning_rate"]
-    config = TrainingConfig(task.steps, rate, warmup_steps=100, validate_every=task.steps // 12, seed=job["seed"])
+    warmup = job["settings"].get("warmup", WARMUP)
+    config = TrainingConfig(task.steps, rate, warmup, validate_every=task.steps // 12, seed=job["seed"])
     batches = partial(pair_batches, learn, max_tokens=task.max_tokens, seed=job["seed"])
     validate = partial(evaluate, batches=list(pair_batches(held_out)))
     clock = time.process_time if device == "cpu" else time.perf_counter
@@ -202,6 +206,8 @@ def stages(store: Store, tasks: Mapping[str, Task], corpus: str, model: str) -> 
     for stage, names in task.stages.items():
         if stage in ("untuned", "scaled"):
             best = best | {"size": DRAWN if stage == "untuned" and not transformer else 1}
+        if "warmup" in names:
+            best = {"warmup": WARMUP} | best
         best = climb({name: AXES[name] for name in names}, best, losses_of)
         yield stage, best
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.race import AXES, Task, attention, race
+from benchmarks.race import TUNED, Task, attention, race
 from dotformer.alignment import on_target
 from dotformer.data.corpora import Corpus, Pair, grammar, number_words
 from dotformer.generation import greedy
@@ -97,7 +97,7 @@ TASKS = {
             "untuned": [],
             "own learning rate": ["learning_rate"],
             "scaled": ["learning_rate"],
-            "tuned": list(AXES),
+            "tuned": TUNED,
         },
         **SAME,
     ),

@@ -139,10 +139,10 @@ assert abs(d_scaled.sum()) < 1e-15
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. (The score of *dog* has fallen as well,
 # because one query serves all keys; but that of *man*, whose key is twice as long, has fallen twice as far, and only
 # differences count.) The loss was 0.296; now it is $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of
-# **gradient descent**. How much should it bring? Over a small step the loss is nearly a straight line, $L(\theta
-# - \eta g) \approx L(\theta) - \eta \, \lVert g \rVert^2$, with $\theta$ for the parameters, learning rate $\eta$ and
-# gradient $g$. Here that promises $0.113^2 +
-# 0.018^2 = 0.013$, and 0.013 it was. (Too long a step leaves the line, and the loss may rise.)
+# **gradient descent**. How much should it bring? Over a small step the loss is nearly a straight line. With $\theta$
+# for the parameters, learning rate $\eta$ and gradient $g$, it is
+# $L(\theta - \eta g) \approx L(\theta) - \eta \, \lVert g \rVert^2$. Here that promises $0.113^2 + 0.018^2 = 0.013$,
+# and that is what we got. (Too long a step leaves the line, and the loss may rise.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scaled scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram

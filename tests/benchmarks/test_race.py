@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import captions, race
-from benchmarks.race import AXES, MODELS, Store, parameters, stages, translator_of
+from benchmarks.race import AXES, MODELS, TUNED, Store, parameters, stages, translator_of
 from benchmarks.translators import TASKS, length
 from dotformer.data.corpora import Corpus, Pair
 from dotformer.recurrent import RecurrentSeq2Seq
@@ -65,10 +65,10 @@ def store(tmp_path, monkeypatch):
 
 def test_settings_are_searched_from_scaled_embeddings_and_a_second_race_begins_with_them(store):
     best = {name: values[3] for name, values in AXES.items()}
-    [(stage, found)] = stages(store, captions.TASKS, "short", "gru, attention")
-    assert (stage, found) == ("tuned", best)
+    found = dict(stages(store, captions.TASKS, "short", "gru, attention"))
+    assert found == {"tuned": {name: best[name] for name in TUNED}, "warmed": best}
     assert store.done[0]["settings"]["size"] == 1
-    store.chosen["short"] = {"gru, attention": {"tuned": best}}
+    store.chosen["short"] = {"gru, attention": found}
     before = len(store.done)
     assert dict(stages(store, captions.TASKS, "long", "gru, attention")) == {"tuned": best}
     rates = {job["settings"]["learning_rate"] for job in store.done[before:]}
@@ -76,11 +76,11 @@ def test_settings_are_searched_from_scaled_embeddings_and_a_second_race_begins_w
 
 
 def test_what_is_kept_is_not_done_again(store, monkeypatch):
-    [(_, best)] = stages(store, captions.TASKS, "short", "transformer")
+    best = [settings for _, settings in stages(store, captions.TASKS, "short", "transformer")]
     monkeypatch.setattr(race, "measured", lambda name: json.loads((race.FOLDER / f"{name}.json").read_text()))
     again = Store("captions", store.work, 1, {})
     again.pool, before = Now(), len(store.done)
-    assert [settings for _, settings in stages(again, captions.TASKS, "short", "transformer")] == [best]
+    assert [settings for _, settings in stages(again, captions.TASKS, "short", "transformer")] == best
     assert len(store.done) == before
 
 

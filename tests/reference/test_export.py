@@ -13,7 +13,7 @@ from py_mini_racer import MiniRacer
 from torch import nn
 
 from dotformer.devices import pad_vocabulary
-from dotformer.export import OnnxCache, page_model, quantize, write_onnx
+from dotformer.export import OnnxCache, page_model, quantize, rounded, write_onnx
 from dotformer.generation import KVCache, beam_search, greedy
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
 from dotformer.support import onnx_files
@@ -90,6 +90,24 @@ def test_quantizing_moves_no_entry_by_more_than_half_a_scale(rows, columns, seed
     numbers, scales = quantize(weight)
     assert numbers.dtype == torch.int8 and numbers.abs().amax(dim=1).tolist() == [127] * rows
     assert ((weight - numbers * scales[:, None]).abs() <= scales[:, None] * 0.50001).all()
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_fewer_bits_hold_fewer_numbers(bits):
+    weight = torch.randn(3, 50, generator=torch.Generator().manual_seed(bits))
+    numbers, scales = quantize(weight, bits)
+    assert numbers.abs().max() == 2 ** (bits - 1) - 1 == {2: 1, 3: 3, 4: 7, 8: 127}[bits]
+    assert torch.equal(rounded(weight, bits), numbers * scales[:, None])
+    whole = rounded(weight, bits, by_row=False)
+    assert len(whole.unique()) <= 2**bits - 1 and (whole - weight).abs().max() <= 0.501 * weight.abs().max() / (
+        2 ** (bits - 1) - 1
+    )
+
+
+@pytest.mark.parametrize("bits", [1, 9, 32])
+def test_a_number_of_bits_that_does_not_fit_is_refused(bits):
+    with pytest.raises(ValueError, match=rf"bits must be from 2 to 8, not {bits}"):
+        quantize(torch.ones(1, 1), bits)
 
 
 def test_the_smallest_numbers_do_not_wrap():
