@@ -103,6 +103,7 @@ def process_group(device: str = "cpu") -> Iterator[dist.ProcessGroup | None]:
     patient = dist.new_group(backend="gloo", timeout=timedelta(hours=3))
     try:
         yield patient
+        dist.barrier(patient)  # who leaves first would cut off what another still reads
     except RuntimeError as error:
         if "Timed out" in str(error):
             raise TimeoutError(f"rank {number} has waited {PATIENCE} for the other processes") from error
