@@ -136,8 +136,7 @@ assert abs(missed - 7 / 16) < 0.01
 
 # %% [markdown]
 # One head now misses $\frac{7}{16} = 0.44$ instead of $\frac{8}{16}$. It hands over a ninth number, $u \cdot (a - b)$,
-# hidden in its weights. (A head of width 16 that we trained for this task found the trick by itself: 44 percent
-# missed. Two trained heads of width 8 missed nothing.)
+# hidden in its weights.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(

@@ -978,7 +978,7 @@ plt.show()
 # stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns which. For an even blend
 # of all five, and linear maps after it, 1.58 is the best that we found (less than $\ln 5 = 1.61$, since a digit may
 # stand in a note twice). Its blend is nearly even, so it has learnt nearly all that its parts allow. From the outside
-# it just looks like a model that learns badly. One check finds the reason:
+# it looks like a model that learns badly. One check finds the reason:
 
 # %% tags=["hide-input"]
 _, digits = draw(5000, torch.Generator().manual_seed(0))

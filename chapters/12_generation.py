@@ -808,7 +808,7 @@ assert cost[64] < cost[1] / 4
 # $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
 #
 # The second term is right because a token is refused with probability $\sum_x \max(0, p(x) - q(x))$, and $x$ then gets
-# its share of just that sum. For three tokens:
+# its share of that sum. For three tokens:
 
 # %% tags=["hide-input", "nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])

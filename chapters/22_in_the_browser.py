@@ -329,9 +329,9 @@ translator_figure(
 #
 # ## The engine
 #
-# Now the code that has just run. In this notebook V8, the engine of Chromium, executes these cells, and the page loads
-# the same lines as a file. A vector is a `Float32Array`, and a matrix a list of its rows, already multiplied by their
-# scales again. There are no batches: a sentence is a list of vectors. Read it beside the Python that you know.
+# Now the code that computes this. In this notebook V8, the engine of Chromium, executes these cells, and the page
+# loads the same lines as a file. A vector is a `Float32Array`, and a matrix a list of its rows, already multiplied by
+# their scales again. There are no batches: a sentence is a list of vectors. Read it beside the Python that you know.
 
 # %% tags=["hide-input"]
 from classroom import javascript
