@@ -130,24 +130,27 @@
 
     async function translate(slowly) {
       const mine = ++run;
+      const sentence = text.value; // the reader may type on meanwhile
       steps = [];
       tokens = [];
       said.textContent = speed.textContent = "";
+      delete form.dataset.shown;
       try {
-        await write(mine, slowly);
+        await write(mine, sentence, slowly);
       } catch (error) {
+        if (mine !== run) return;
         steps = [];
         draw();
         speed.textContent = `this cannot be translated: ${error.message}`;
       } finally {
-        if (mine === run) form.dataset.shown = text.value;
+        if (mine === run) form.dataset.shown = sentence;
       }
     }
 
-    async function write(mine, slowly) {
+    async function write(mine, sentence, slowly) {
       const now = model();
       const limit = now.config.max_length;
-      const wanted = plain(text.value.toWellFormed?.() ?? text.value);
+      const wanted = plain(sentence.toWellFormed?.() ?? sentence);
       tokens = wanted ? tokenize(now.source, " " + wanted) : [];
       if (tokens.length > limit) speed.textContent = `${tokens.length} tokens are more than the ${limit} this model can read.`;
       if (!tokens.length || tokens.length > limit) return draw();

@@ -190,6 +190,17 @@ def test_nothing_and_too_much(tab):
     assert len(shown(tab, ".translator-tokens li")) >= 6 and len(translation(tab)) > 0
 
 
+def test_what_is_typed_meanwhile_is_not_said_to_be_shown(browser, on_disk):
+    with quiet_tab(browser) as page:
+        page.goto(on_disk)
+        write(page, SENTENCES[0])
+        page.locator("figure.translator button").click()
+        # typed, but its event has yet to come
+        page.evaluate("document.querySelector('.translator input[type=text]').value = 'the'")
+        expect(page.locator(".translator-speed")).to_contain_text("9 tokens")
+        expect(page.locator(".translator form")).to_have_attribute("data-shown", SENTENCES[0])
+
+
 def test_thirty_tokens_a_second_at_least(tab):
     write(tab, SENTENCES[0])
     [speed] = shown(tab, ".translator-speed")
