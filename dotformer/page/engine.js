@@ -12,8 +12,9 @@ function add(a, b) {
 
 // As nn.Linear: the matrix has a row for each entry that comes out.
 function linear({ weight, bias }, x) {
-  const entry = (row, i) => dot(row, x) + (bias ? bias[i] : 0);
-  return Float32Array.from(weight, entry);
+  const out = new Float32Array(weight.length);
+  for (let i = 0; i < out.length; i++) out[i] = dot(weight[i], x) + (bias?.[i] ?? 0);
+  return out;
 }
 
 function softmax(scores) {
@@ -170,7 +171,9 @@ function* beamSearch(model, source, longest, beam = 4, alpha = 0.6) {
     const candidates = live.flatMap(({ total, written, past, token: last }) => {
       const next = step(model, memory, past, last);
       const logs = logProbabilities(next.logits);
-      const ranked = [...logs.keys()].sort((a, b) => logs[b] - logs[a]);
+      const least = logs.slice().sort().at(-beam - 1); // all by rank takes longer
+      const ranked = [...logs.keys()].filter((token) => logs[token] >= least);
+      ranked.sort((a, b) => logs[b] - logs[a]);
       return ranked.slice(0, beam + 1).map((token) => {
         const probability = Math.exp(logs[token]);
         const entry = { token, looks: next.looks, probability };
