@@ -530,7 +530,7 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # too, and their difference is NaN, which spreads to everything it touches. It happens where padding stands before a
 # text: under a causal mask such a token sees only itself and other padding, and that is hidden. `attention` above gives
 # NaN; the folded function, which the book uses, refuses. PyTorch's functions return NaN or zeros, depending on the
-# function and its arguments; the module below returns NaN. In a model you want the weights of such a row to be 0, as
+# function and its arguments; the module [below](#the-same-as-a-pytorch-module) returns NaN. In a model you want the weights of such a row to be 0, as
 # those of chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
@@ -569,50 +569,6 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
 assert np.allclose(padded_weights[0], small_weights)
 assert softmax(scaled * may)[2].round(2) == 0.09
-
-# %% [markdown]
-# ## The same as a PyTorch module
-#
-# In a model that trains, attention is written in PyTorch. `nn.Linear` without bias is a matrix that training can
-# change, and `.mT` swaps the last two axes.
-
-# %%
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-
-class SelfAttention(nn.Module):
-    def __init__(self, d_model, d_k):
-        super().__init__()
-        self.w_q = nn.Linear(d_model, d_k, bias=False)
-        self.w_k = nn.Linear(d_model, d_k, bias=False)
-        self.w_v = nn.Linear(d_model, d_k, bias=False)
-
-    def forward(self, x, mask=None):
-        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (B, T, d_k)
-        scaled = query @ key.mT / key.shape[-1] ** 0.5  # (B, T, T)
-        if mask is not None:
-            scaled = scaled.masked_fill(~mask, float("-inf"))
-        return scaled.softmax(dim=-1) @ value  # (B, T, d_k)
-
-
-torch.manual_seed(0)
-layer, sentences = SelfAttention(d_model=16, d_k=8), torch.randn(2, 5, 16)
-triangle = torch.ones(5, 5, dtype=torch.bool).tril()
-query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
-pytorchs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-assert torch.allclose(layer(sentences, triangle), pytorchs, atol=1e-6)
-
-matrices = [w.weight.T.detach().numpy() for w in (layer.w_q, layer.w_k, layer.w_v)]
-ours, _ = self_attention(sentences.numpy(), *matrices, mask=triangle.numpy())
-assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
-
-# %% [markdown]
-# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
-# model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
-# (chapter 20). What it returns is $d_k$ wide. In chapter 6 several such results side by side have the width $D$ of a
-# word again. And `nn.Linear` stores its matrix transposed, hence the `.T`.
 
 # %% [markdown]
 # ## What do the three matrices buy?
@@ -849,6 +805,50 @@ for name, version in versions.items():
 # numbers or an independent reference to detect it, which is why the tests of this book compare every function with an
 # independent implementation. Test with a $d_k$ that differs from the number of words: where both are 9, the two roots
 # agree.
+
+# %% [markdown]
+# ## The same as a PyTorch module
+#
+# In a model that trains, attention is written in PyTorch. `nn.Linear` without bias is a matrix that training can
+# change, and `.mT` swaps the last two axes.
+
+# %%
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, d_model, d_k):
+        super().__init__()
+        self.w_q = nn.Linear(d_model, d_k, bias=False)
+        self.w_k = nn.Linear(d_model, d_k, bias=False)
+        self.w_v = nn.Linear(d_model, d_k, bias=False)
+
+    def forward(self, x, mask=None):
+        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (B, T, d_k)
+        scaled = query @ key.mT / key.shape[-1] ** 0.5  # (B, T, T)
+        if mask is not None:
+            scaled = scaled.masked_fill(~mask, float("-inf"))
+        return scaled.softmax(dim=-1) @ value  # (B, T, d_k)
+
+
+torch.manual_seed(0)
+layer, sentences = SelfAttention(d_model=16, d_k=8), torch.randn(2, 5, 16)
+triangle = torch.ones(5, 5, dtype=torch.bool).tril()
+query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
+pytorchs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+assert torch.allclose(layer(sentences, triangle), pytorchs, atol=1e-6)
+
+matrices = [w.weight.T.detach().numpy() for w in (layer.w_q, layer.w_k, layer.w_v)]
+ours, _ = self_attention(sentences.numpy(), *matrices, mask=triangle.numpy())
+assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
+
+# %% [markdown]
+# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
+# model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
+# (chapter 20). What it returns is $d_k$ wide. In chapter 6 several such results side by side have the width $D$ of a
+# word again. And `nn.Linear` stores its matrix transposed, hence the `.T`.
 
 # %% [markdown]
 # ## Exercises

@@ -273,13 +273,38 @@ plt.show()
 # $W_O$ decides where each head writes, and whether two heads write into the same numbers, which lets them work
 # together. Take the dog and the man again, and look at one column of $W_O$. Let it compute the number *dog bites*
 # minus *dog is bitten*: the first entry of head 1 minus the first of head 2.
-#
-# | | head 1 | its product with $(1, 0)$ | head 2 | its product with $(-1, 0)$ | written |
-# |---|---|---|---|---|---|
-# | *dog bites man* | $(0.998,\ 0)$ | 0.998 | $(0,\ 0.998)$ | 0 | **0.998** |
-# | *man bites dog* | $(0,\ 0.998)$ | 0 | $(0.998,\ 0)$ | −0.998 | **−0.998** |
-#
-# By itself head 1 can write 0.998 or 0, and head 2 0 or $-0.998$. Their sum in one number says by its sign who bites.
+
+
+# %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998."}}
+def written(number):
+    return f"{number:.3g}".replace("-", "−")
+
+
+drawing = Diagram(6.8, 2.1)
+tints = [f"{plots.BLUE}33"] * 2 + [f"{plots.RED}33"] * 2
+column = [1, 0, -1, 0]
+for middle, label in (1.9, "head 1"), (2.9, "head 2"):
+    drawing.text(middle, 1.95, label, color=plots.GREY, size=9)
+drawing.text(1.25, 1.62, "a column of $W_O$", at="right", size=9)
+drawing.cells(1.4, 1.62, [written(n) for n in column], tints, 0.5)
+for y, sentence, name in (
+    (1.0, news, "dog bites man"),
+    (0.45, joke, "man bites dog"),
+):
+    found = heads_by_loop(sentence, w_q, w_k, w_v, 2)[0][1].round(3)
+    parts = found[:2] @ column[:2], found[2:] @ column[2:]
+    drawing.text(1.25, y, name, at="right", size=10)
+    drawing.cells(1.4, y, [written(n) for n in found], tints, 0.5)
+    drawing.arrow((3.5, y), (3.9, y))
+    drawing.text(4.3, y, written(parts[0]), color=plots.BLUE)
+    drawing.sum(4.8, y)
+    drawing.text(5.3, y, written(parts[1]), color=plots.RED)
+    drawing.text(6.2, y, f"= {written(sum(parts))}")
+plt.show()
+
+# %% [markdown]
+# Each number of a head is multiplied by the one above it. By itself head 1 can write 0.998 or 0, and head 2 0 or
+# $-0.998$. Their sum in one number says by its sign who bites.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -449,63 +474,7 @@ mixed, all_weights = multi_head_attention(*[sequence] * 3, w_q, w_k, w_v, w_o, 4
 loop, loop_weights = heads_by_loop(sequence, w_q, w_k, w_v, 4)
 assert np.allclose(mixed, loop @ w_o) and np.allclose(all_weights, loop_weights)
 assert np.allclose(mixed, multi_head(sequence[None], w_q, w_k, w_v, w_o, 4)[0])
-
-# %% [markdown]
-# ## The same as a PyTorch module
-#
-# As in chapter 4: four linear maps (with biases, as in PyTorch's), a split, PyTorch's own attention, a merge. Queries
-# may come from other words than keys and values, so the layer serves as self-attention and as cross-attention. A mask
-# for each sentence must have the shape (B, 1, T, S), for the reason that [chapter
-# 4](04_self_attention.ipynb#two-ways-to-go-wrong) gives.
-
-# %%
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-
-class MultiHeadAttention(nn.Module):
-    def __init__(self, d_model, num_heads):
-        super().__init__()
-        self.num_heads = num_heads
-        self.w_q, self.w_k, self.w_v, self.w_o = (
-            nn.Linear(d_model, d_model) for _ in range(4)
-        )
-
-    def split(self, y):  # (B, T, D) -> (B, H, T, d_k)
-        return y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-
-    def forward(self, query, key, value, mask=None):  # (B, T, D), twice (B, S, D)
-        q = self.split(self.w_q(query))  # (B, H, T, d_k)
-        k, v = self.split(self.w_k(key)), self.split(self.w_v(value))
-        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.w_o(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
-
-
-torch.manual_seed(0)
-ours, x = MultiHeadAttention(d_model=16, num_heads=4), torch.randn(2, 5, 16)
-pytorchs = nn.MultiheadAttention(16, 4, batch_first=True)
-with torch.no_grad():  # the same matrices: PyTorch has the first three in one
-    three = (ours.w_q, ours.w_k, ours.w_v)
-    pytorchs.in_proj_weight.copy_(torch.cat([w.weight for w in three]))
-    pytorchs.in_proj_bias.copy_(torch.cat([w.bias for w in three]))
-    pytorchs.out_proj.load_state_dict(ours.w_o.state_dict())
-causal = torch.ones(5, 5, dtype=torch.bool).tril()
-theirs, _ = pytorchs(x, x, x, attn_mask=~causal)  # there, True means: hidden
-assert torch.allclose(ours(x, x, x, causal), theirs, atol=1e-6)
-memory = torch.randn(2, 7, 16)  # another sequence, for cross-attention
-theirs, _ = pytorchs(x, memory, memory)
-assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
-
-# %% [markdown]
-# With the same matrices it agrees with `nn.MultiheadAttention`, with a causal mask and as cross-attention.
-
-# %% tags=["proof"]
-per_head, _ = heads_by_loop(sequence, w_q, w_k, w_v, 4)
-terms = [
-    per_head[:, rows] @ w_o[rows]
-    for rows in (slice(4 * h, 4 * h + 4) for h in range(4))
-]
+terms = [loop[:, rows] @ w_o[rows] for rows in np.split(np.arange(16), 4)]
 assert np.allclose(sum(terms), mixed)
 
 # %% tags=["quiz"]
@@ -760,6 +729,57 @@ quiz.one_choice(
         "No reordering of words repairs it: the numbers of one word stand in several rows.",
     ),
 )
+
+# %% [markdown]
+# ## The same as a PyTorch module
+#
+# As in chapter 4: four linear maps (with biases, as in PyTorch's), a split, PyTorch's own attention, a merge. Queries
+# may come from other words than keys and values, so the layer serves as self-attention and as cross-attention. A mask
+# for each sentence must have the shape (B, 1, T, S), for the reason that [chapter
+# 4](04_self_attention.ipynb#two-ways-to-go-wrong) gives.
+
+# %%
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class MultiHeadAttention(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.w_q, self.w_k, self.w_v, self.w_o = (
+            nn.Linear(d_model, d_model) for _ in range(4)
+        )
+
+    def split(self, y):  # (B, T, D) -> (B, H, T, d_k)
+        return y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def forward(self, query, key, value, mask=None):  # (B, T, D), twice (B, S, D)
+        q = self.split(self.w_q(query))  # (B, H, T, d_k)
+        k, v = self.split(self.w_k(key)), self.split(self.w_v(value))
+        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.w_o(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
+
+
+torch.manual_seed(0)
+ours, x = MultiHeadAttention(d_model=16, num_heads=4), torch.randn(2, 5, 16)
+pytorchs = nn.MultiheadAttention(16, 4, batch_first=True)
+with torch.no_grad():  # the same matrices: PyTorch has the first three in one
+    three = (ours.w_q, ours.w_k, ours.w_v)
+    pytorchs.in_proj_weight.copy_(torch.cat([w.weight for w in three]))
+    pytorchs.in_proj_bias.copy_(torch.cat([w.bias for w in three]))
+    pytorchs.out_proj.load_state_dict(ours.w_o.state_dict())
+causal = torch.ones(5, 5, dtype=torch.bool).tril()
+theirs, _ = pytorchs(x, x, x, attn_mask=~causal)  # there, True means: hidden
+assert torch.allclose(ours(x, x, x, causal), theirs, atol=1e-6)
+memory = torch.randn(2, 7, 16)  # another sequence, for cross-attention
+theirs, _ = pytorchs(x, memory, memory)
+assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
+
+# %% [markdown]
+# With the same matrices it agrees with `nn.MultiheadAttention`, with a causal mask and as cross-attention. This is the
+# module to take along; [chapter 7](07_learning.ipynb) adds dropout and checks of its shapes.
 
 # %% [markdown]
 # ## Exercises

@@ -305,9 +305,31 @@ axes.set_axis_off()
 plt.show()
 
 # %% [markdown]
+# With small numbers, for three words of the question and one row of the decoder: the keys of *how*, *are* and *you*
+# are $(0, 1)$, $(1, 0)$ and $(2, 1)$, their values $(0, 0)$, $(0, 1)$ and $(1, 0)$, and `<bos>`, which must find the
+# first word of the answer, asks with $(3, 1)$. The scores are 1, 3 and 7; divided by $\sqrt 2$ they are 0.71, 2.12 and
+# 4.95; the exponentials 2.0, 8.3 and 141.1 make the weights 0.01, 0.06 and 0.93. So `<bos>` receives $0.01 \cdot (0,
+# 0) + 0.06 \cdot (0, 1) + 0.93 \cdot (1, 0) = (0.93, 0.06)$, which is nearly the value of *you*. It came from another
+# sequence, and nothing else is new. [Below](#one-question-followed-to-its-answer) a trained model does it.
+#
 # No causal mask is needed here, because all words of the question are there before the first word is written; only
 # padding is left out.
-#
+
+# %% tags=["proof"]
+keys, values = (
+    np.array([[0, 1], [1, 0], [2, 1]]),
+    np.array([[0, 0], [0, 1], [1, 0]]),
+)
+exponentials = np.exp(keys @ [3, 1] / math.sqrt(2))
+assert [round(e, 1) for e in exponentials] == [2.0, 8.3, 141.1]
+assert np.allclose(
+    exponentials / exponentials.sum(), [0.01, 0.06, 0.93], atol=0.005
+)
+assert np.allclose(
+    exponentials @ values / exponentials.sum(), [0.93, 0.06], atol=0.005
+)
+
+# %% [markdown]
 # ### Which encoder layer does the decoder ask?
 #
 # In this model, the *last* one. The encoder runs to its end first, and its final output is the **memory** that every
