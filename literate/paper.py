@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import yaml
 from bs4 import BeautifulSoup, Tag
 from latex2mathml.converter import convert
+from pypdf import PdfReader
 
 from literate.chromium import launched
 from literate.project import Project, ProjectError, read_text
@@ -183,14 +184,15 @@ def link(page: Page, path: Path, root: Path, stems: set[str]) -> None:
                 tag.name = name
 
 
-def front(listed: list[Page]) -> str:
-    """The title and the contents."""
+def front(listed: list[Page], numbers: dict[str, int]) -> str:
+    """The title and the contents, with the number of the sheet on which each page of the book begins."""
     lines, part = [f'<header class="front"><h1>{TITLE}</h1></header><nav class="contents"><h2>Contents</h2>'], None
     for page in listed:
         if page.part != part:
             lines.append(("</ol>" if part else "") + f"<h3>{html.escape(page.part)}</h3><ol>")
             part = page.part
-        lines.append(f'<li><a href="#{page.stem}">{html.escape(page.title)}</a></li>')
+        number = numbers.get(page.stem, "")
+        lines.append(f'<li><a href="#{page.stem}"><span>{html.escape(page.title)}</span><span>{number}</span></a></li>')
     return "".join([*lines, "</ol></nav>"])
 
 
@@ -205,23 +207,35 @@ def write_pdf(listed: list[Page], root: Path, folder: Path) -> Path:
             image["src"] = page.images[image["src"]].as_uri()
     style = (HERE / "print.css").read_text(encoding="utf-8").replace("fonts/", f"{static}/fonts/")
     mathjax = '{"options": {"processHtmlClass": "math", "ignoreHtmlClass": "mathjax_ignore"}}'
-    document = folder / "book.html"
-    document.write_text(
+    head = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{TITLE}</title><style>{style}</style>'
         f'<script>window.MathJax = {mathjax};</script><script src="{static}/mathjax/tex-chtml.js"></script>'
-        f"<body>{front(listed)}{''.join(map(str, (page.body for page in listed)))}</body></html>",
-        encoding="utf-8",
     )
+    bodies = "".join(str(page.body) for page in listed)
+    document = folder / "book.html"
     path = folder / "from-dot-product-to-transformer.pdf"
     with sync_playwright() as playwright:
         browser = launched(playwright)
         tab = browser.new_page()
-        tab.goto(document.as_uri(), wait_until="load", timeout=300_000)
-        tab.evaluate("() => MathJax.startup.promise")
-        tab.evaluate("() => document.fonts.ready")
-        tab.pdf(path=path, prefer_css_page_size=True, print_background=True, outline=True, tagged=True)
+        numbers: dict[str, int] = {}
+        for _ in range(2):  # the first time, to see on which sheet each page begins
+            document.write_text(f"{head}<body>{front(listed, numbers)}{bodies}</body></html>", encoding="utf-8")
+            tab.goto(document.as_uri(), wait_until="load", timeout=300_000)
+            tab.evaluate("() => MathJax.startup.promise")
+            tab.evaluate("() => document.fonts.ready")
+            tab.pdf(path=path, prefer_css_page_size=True, print_background=True, outline=True, tagged=True)
+            numbers = sheets(path)
         browser.close()
     return path
+
+
+def sheets(path: Path) -> dict[str, int]:
+    """On which sheet of a PDF each id is to which a link leads; the first sheet is 1."""
+    reader = PdfReader(path)
+    return {
+        name.removeprefix("/"): reader.get_destination_page_number(place) + 1
+        for name, place in reader.named_destinations.items()
+    }
 
 
 def as_mathml(soup: BeautifulSoup, body: Tag) -> None:

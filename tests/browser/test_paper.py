@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 
 import nbformat
 import pytest
+from pypdf import PdfReader
 
-from literate.paper import pages, write_epub, write_pdf
+from literate.paper import REFERENCE, pages, write_epub, write_pdf
 from literate.project import Project
 from tests.conftest import ROOT
 
@@ -112,3 +113,11 @@ def test_the_pdf_has_all_pages_and_everything_fits(pdf, page):
         CONTENT_WIDTH,
     )
     assert too_wide == []
+
+
+def test_the_contents_give_the_sheet_on_which_each_page_begins(pdf):
+    sheets = [sheet.extract_text() for sheet in PdfReader(pdf).pages]
+    listed = re.findall(r"^(.*\D) (\d+)$", sheets[1], re.MULTILINE)
+    assert len(listed) == len(NOTEBOOKS) + len(REFERENCE)
+    for title, number in listed:
+        assert " ".join(sheets[int(number) - 1].split()).startswith(f"{number} {title} ")
