@@ -51,7 +51,7 @@ rendered: venv
 	@$(MAKE) --silent index
 	@TRANSFORMERS_VERBOSITY=error $(RUN) literate.render
 
-pdf: book ## print the book into _build/paper (needs a Chromium)
+pdf: book ## set the book for paper, in _build/paper
 	$(RUN) literate.paper pdf
 
 epub: book ## pack the book for readers of ePub into _build/paper
@@ -61,7 +61,7 @@ epub: book ## pack the book for readers of ePub into _build/paper
 PYTEST = $(RUN) pytest -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 FAST_ONES = tests/book/test_chapters.py tests/book/test_make.py tests/book/test_press.py \
 	tests/reference tests/command tests/literate tests/classroom tests/benchmarks
-MINUTES = book/notebooks tests/mutants tests/browser tests/torchrun tests/book/test_site.py tests/book/test_gates.py
+MINUTES = book/notebooks tests/mutants tests/browser tests/torchrun tests/book/test_site.py tests/book/test_paper.py tests/book/test_gates.py
 
 test: venv ## prove the book; FAST=1 leaves out what takes minutes, CHAPTER=05 proves one chapter
 ifdef CHAPTER

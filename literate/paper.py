@@ -1,8 +1,8 @@
 """The rendered book on paper: `python -m literate.paper pdf` and `... epub`, after it has been rendered.
 
 Both are made from the pages in `_build/html`. What moves stands still, folded code is left out, quizzes become
-questions with their answers at the end of the chapter, where the solutions of the exercises are too. The PDF is printed
-by a Chromium, with formulas by MathJax; the ePub has them as MathML. Written to `_build/paper`.
+questions with their answers at the end of the chapter, where the solutions of the exercises are too. Pandoc writes the
+pages for Typst, which sets the PDF; the ePub has its formulas as MathML. Written to `_build/paper`.
 """
 
 import html
@@ -17,12 +17,13 @@ from pathlib import Path
 from string import ascii_lowercase
 from urllib.parse import unquote
 
+import matplotlib
+import pypandoc
+import typst
 import yaml
 from bs4 import BeautifulSoup, Tag
 from latex2mathml.converter import convert
-from pypdf import PdfReader
 
-from literate.chromium import launched
 from literate.project import Project, ProjectError, read_text
 
 HERE = Path(__file__).with_name("paper")
@@ -92,7 +93,7 @@ def stand_still(page: Page, soup: BeautifulSoup) -> None:
     for number, form in enumerate(body.select("form.classroom-quiz"), 1):
         answers.append(as_question(soup, form, number))
     for number, cell in enumerate(body.select("div.cell.tag_solution"), 1):
-        code = cell.select_one("div.highlight")
+        code = cell.select_one("div[class^='highlight-']")
         heading = soup.new_tag("h3")
         heading.string = f"Exercise {number}"
         if code:
@@ -130,7 +131,7 @@ def as_question(soup: BeautifulSoup, form: Tag, number: int) -> Tag:
     question.append(head)
     options = form.select(".cq-text")
     if options:
-        listed = soup.new_tag("ol", attrs={"class": "options"})
+        listed = soup.new_tag("ol", attrs={"class": "options", "type": "a"})
         for option in options:
             item = soup.new_tag("li")
             item.extend(list(option.contents))
@@ -149,9 +150,7 @@ def as_question(soup: BeautifulSoup, form: Tag, number: int) -> Tag:
             if options:
                 line.append(f"({letter}) ")
             for part in (".cq-shown", ".cq-why"):
-                line.extend(
-                    [*list(one.select_one(part).contents), ". " if part == ".cq-shown" and not options else " "]
-                )
+                line.extend([*list(one.select_one(part).contents), ". " if part == ".cq-shown" else " "])
             answer.append(line)
     form.replace_with(question)
     return answer
@@ -184,58 +183,71 @@ def link(page: Page, path: Path, root: Path, stems: set[str]) -> None:
                 tag.name = name
 
 
-def front(listed: list[Page], numbers: dict[str, int]) -> str:
-    """The title and the contents, with the number of the sheet on which each page of the book begins."""
-    lines, part = [f'<header class="front"><h1>{TITLE}</h1></header><nav class="contents"><h2>Contents</h2>'], None
+# What Pandoc writes wrongly, and how else to say it: the size of a bracket, spaces, 65{,}536.
+TEX = (
+    (r"\\[bB]igg?l(?![a-z])", r"\\left"),
+    (r"\\[bB]igg?r(?![a-z])", r"\\right"),
+    (r"\\;", r"\\ "),
+    (r"\\!", ""),
+    (r"\d+(?:\{,\}\d{3})+", lambda found: rf"\text{{{found[0].replace('{,}', ',')}}}"),
+)
+ON_PAGES = re.compile(r"var\(--[\w-]+, color-mix\(in srgb, (#\w+) [^)]*\)\)")  # a colour that follows the page's
+HTML = "html-auto_identifiers+tex_math_single_backslash"
+
+
+def write_pdf(listed: list[Page], folder: Path) -> Path:
+    """Set the book as a PDF in `folder`; what Typst reads stays in its folder `typst`."""
+    path, folder = folder / "from-dot-product-to-transformer.pdf", folder / "typst"
+    soup = BeautifulSoup("", "html.parser")
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    lines, part = [f'#import "style.typ": *\n#show: book.with("{TITLE}")'], None
     for page in listed:
         if page.part != part:
-            lines.append(("</ol>" if part else "") + f"<h3>{html.escape(page.part)}</h3><ol>")
+            lines.append(f"#heading(level: 1)[{page.part}]")
             part = page.part
-        number = numbers.get(page.stem, "")
-        lines.append(f'<li><a href="#{page.stem}"><span>{html.escape(page.title)}</span><span>{number}</span></a></li>')
-    return "".join([*lines, "</ol></nav>"])
-
-
-def write_pdf(listed: list[Page], root: Path, folder: Path) -> Path:
-    """Print the book that is rendered in `root`: one document, which Chromium lays out; it stays in `folder` too."""
-    from playwright.sync_api import sync_playwright
-
-    folder.mkdir(parents=True, exist_ok=True)
-    static = (root / "_static").as_uri()
-    for page in listed:
-        for image in page.body.select("img[src]"):
-            image["src"] = page.images[image["src"]].as_uri()
-    style = (HERE / "print.css").read_text(encoding="utf-8").replace("fonts/", f"{static}/fonts/")
-    mathjax = '{"options": {"processHtmlClass": "math", "ignoreHtmlClass": "mathjax_ignore"}}'
-    head = (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{TITLE}</title><style>{style}</style>'
-        f'<script>window.MathJax = {mathjax};</script><script src="{static}/mathjax/tex-chtml.js"></script>'
-    )
-    bodies = "".join(str(page.body) for page in listed)
-    document = folder / "book.html"
-    path = folder / "from-dot-product-to-transformer.pdf"
-    with sync_playwright() as playwright:
-        browser = launched(playwright)
-        tab = browser.new_page()
-        numbers: dict[str, int] = {}
-        for _ in range(2):  # the first time, to see on which sheet each page begins
-            document.write_text(f"{head}<body>{front(listed, numbers)}{bodies}</body></html>", encoding="utf-8")
-            tab.goto(document.as_uri(), wait_until="load", timeout=300_000)
-            tab.evaluate("() => MathJax.startup.promise")
-            tab.evaluate("() => document.fonts.ready")
-            tab.pdf(path=path, prefer_css_page_size=True, print_background=True, outline=True, tagged=True)
-            numbers = sheets(path)
-        browser.close()
+        for_pandoc(soup, page, folder)
+        options = [f"--lua-filter={HERE / 'typst.lua'}", "--wrap=none", "--shift-heading-level-by=1"]
+        text = pypandoc.convert_text(str(page.body), "typst", HTML, extra_args=options)
+        (folder / f"{page.stem}.typ").write_text(f'#import "style.typ": *\n{text}', encoding="utf-8")
+        lines.append(f'#include "{page.stem}.typ"')
+    (folder / "style.typ").write_bytes((HERE / "book.typ").read_bytes())
+    (folder / "book.typ").write_text("\n".join(lines), encoding="utf-8")
+    fonts = Path(matplotlib.get_data_path(), "fonts", "ttf")  # those of the figures
+    typst.compile(folder / "book.typ", output=path, root=folder, font_paths=[fonts], ignore_system_fonts=True)
     return path
 
 
-def sheets(path: Path) -> dict[str, int]:
-    """On which sheet of a PDF each id is to which a link leads; the first sheet is 1."""
-    reader = PdfReader(path)
-    return {
-        name.removeprefix("/"): reader.get_destination_page_number(place) + 1
-        for name, place in reader.named_destinations.items()
-    }
+def for_pandoc(soup: BeautifulSoup, page: Page, folder: Path) -> None:
+    """Write a page's pictures to files, say what its code is, and have its ids where Pandoc keeps them."""
+    body = page.body
+    for image in body.select("img[src]"):
+        (folder / "images" / image["src"]).write_bytes(page.images[image["src"]].read_bytes())
+        image["src"] = f"images/{image['src']}"
+    for n, drawing in enumerate(body.select("svg")):
+        name = f"images/{page.stem}-{n}.svg"
+        drawing["xmlns"] = "http://www.w3.org/2000/svg"
+        (folder / name).write_text(ON_PAGES.sub(r"\1", str(drawing)), encoding="utf-8")
+        drawing.replace_with(soup.new_tag("img", src=name, alt=drawing.select_one("title").get_text()))
+    for formula in body.select(".math"):
+        text = formula.get_text()
+        for wrong, right in TEX:
+            text = re.sub(wrong, right, text)
+        formula.string = text
+    for pre in body.select("pre"):
+        kinds = {name for parent in pre.parents for name in parent.get("class", ())}
+        kind = {"highlight-ipython3": "python", "highlight-python": "python", "highlight-bash": "bash"}
+        pre["class"] = next((language for name, language in kind.items() if name in kinds), "output")
+        pre.string = pre.get_text()
+    for section in body.select("section[id]"):
+        heading = section.find(("h1", "h2", "h3", "h4"))
+        heading["id"] = page.stem if heading.name == "h1" else section["id"]
+    for term in body.select("dt[id]"):
+        inside = soup.new_tag("span", id=term["id"])
+        inside.extend(list(term.contents))
+        term.append(inside)
+    for marked in body.select("[id]"):
+        if marked.name not in ("h1", "h2", "h3", "h4", "span"):
+            del marked["id"]
 
 
 def as_mathml(soup: BeautifulSoup, body: Tag) -> None:
@@ -359,7 +371,7 @@ if __name__ == "__main__":
         build = here.root / "_build"
         listed = list(pages(here, build / "html"))
         if sys.argv[1] == "pdf":
-            print(write_pdf(listed, build / "html", build / "paper"))
+            print(write_pdf(listed, build / "paper"))
         else:
             print(write_epub(listed, build / "paper"))
     except ProjectError as problem:
