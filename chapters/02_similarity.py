@@ -82,10 +82,10 @@ assert distances["pays"] == 2 and question not in offers.values()
 # of 6; and what is not asked for costs nothing, since whatever a word has there is multiplied by 0.
 #
 # There is a second reason. A question must be *learned*, in small steps, and so every step must tell whether it led
-# the right way. Whether two things are equal does not change for a small step, so it has no slope. The sum of products
-# has one: move an entry of the question by a little, and the sum moves by as much times the key's entry. ([Chapter
-# 3](03_softmax.ipynb) makes the choice itself smooth as well: it returns a blend of what all words hand over, their
-# **values**. That is a *soft look-up*.)
+# the right way. Whether two things are *equal* does not change for a small step, so it has no slope, and an exact
+# match cannot be learned in this way. The sum of products has a slope: move an entry of the question by a little, and
+# the sum moves by that little times the key's entry. ([Chapter 3](03_softmax.ipynb) makes the choice itself smooth as
+# well: it returns a blend of what all words hand over, their **values**. That is a *soft look-up*.)
 #
 # In attention the question is called the **query**, and what a word offers is its **key**. This chapter is about the
 # comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
@@ -105,7 +105,7 @@ vectors = np.array(
         #  warm drink move
         [2, 3, 0],  # tea
         [3, 3, 0],  # coffee
-        [-3, 1, 0],  # ice: the opposite of warm
+        [-3, 1, 0],  # ice: anything but warm
         [1, 0, 4],  # train
     ]
 )
@@ -396,35 +396,30 @@ for count in (20, 200, 2000, 8000):
     )
 
 # %% [markdown]
-# They gather around 0. A cosine is as often positive as negative, so its mean is 0, and its spread, the root of the
-# mean square, is $1/\sqrt{D}$: the last two columns (± is the standard deviation over 20 seeds of 500 pairs each).
-# (Four times the width, half the spread.) For dot products it is $\sqrt D$, since both vectors have lengths near
-# $\sqrt D$; chapter 3 comes back to that. Why $1/\sqrt{D}$? Scale both vectors to length 1 and turn the two together,
-# which does not change their angle, until one of them lies along the first axis. The cosine is then the first entry of
-# the other. This is still a random direction, since the normal distribution favours none. Its $D$ squared entries add
-# up to 1, so each is $1/D$ on average.
+# They gather around 0. A cosine is as often positive as negative, so its mean is 0, and its typical size, the root of
+# the mean square, is $1/\sqrt{D}$: the last two columns (± is the standard deviation over 20 seeds of 500 pairs each).
+# (Four times the width, half the size.) For dot products it is $\sqrt D$, since each vector has $D$ squared entries of
+# 1 on average, and so a length near $\sqrt D$; and $\sqrt D \cdot \sqrt D / \sqrt D = \sqrt D$. Why $1/\sqrt{D}$?
+# Scale both vectors to length 1 and turn the two together, which does not change their angle, until one of them lies
+# along the first axis. The cosine is then the first entry of the other. This is still a random direction, since the
+# normal distribution favours none. Its $D$ squared entries add up to 1, so each is $1/D$ on average.
 #
 # At width 512 that is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random vectors are
 # almost at right angles**, or nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2
 # and practically never happens at width 512. And there is room: of two thousand vectors, nearly four times as many as
-# there are axes, no two have a cosine beyond ±0.23, and of 8,000 none beyond ±0.24. There is room for exponentially
-# many, because for two random directions the cosine exceeds $\epsilon$ in absolute value with a probability of at most
-# $2 e^{-D \epsilon^2 / 2}$ ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2). $N$
-# vectors make $N^2 / 2$ pairs, so that fewer than one such pair is to be expected as long as
-# $N < e^{D \epsilon^2 / 4}$. (This is cautious: with $\epsilon = 0.24$ and $D = 512$ it promises 1,600, and 8,000 were
-# found.)
+# there are axes, no two have a cosine beyond ±0.23, and of 8,000 none beyond ±0.24. How many fit grows exponentially
+# with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
 #
-# So give every *feature*, such as *is a drink* or *is hot*, a direction of its own, and let a word be the sum of the
-# few that it has. There is room for many more features than dimensions (**superposition**). The price is noise. Add up
-# $k$ random vectors of length 1 and ask for one of them by its dot product with the sum: the result is 1, plus $k - 1$
-# cosines of strangers, an error of $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. So there may be many
-# features, but only a few of them present at a time.
+# So a model can give every *feature*, such as *is a drink* or *is hot*, a direction of its own, and a word can be the
+# sum of the few that it has. There is room for many more features than dimensions (**superposition**). The price is
+# noise. Add up $k$ random vectors of length 1 and ask for one of them by its dot product with the sum: the result is
+# 1, plus $k - 1$ cosines of strangers, an error of $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. So
+# there may be many features, but only a few of them present at a time.
 
-# %%
+# %% tags=["proof"]
 assert np.all(np.abs(cosines * np.sqrt(widths) - 1) < 0.03)
 assert np.all(np.abs(dots / np.sqrt(widths) - 1) < 0.03)
 assert closest[2000] < 0.225 and closest[8000] < 0.245
-assert round(np.exp(512 * 0.24**2 / 4), -2) == 1600
 errors = [
     vectors[0] @ vectors.sum(axis=0) - 1 for vectors in crowd.reshape(400, 20, 512)
 ]
@@ -440,13 +435,13 @@ assert 87 < np.degrees(np.arccos(cosines[widths.index(512)])) < 88
 # hidden word from its neighbours, ends up with similar vectors for them, presumably because whatever guess is right
 # beside *tea* is often right beside *coffee*, so that training pushes both vectors the same way.
 #
-# all-MiniLM-L6-v2 descends from such a model, of which it was trained to be a smaller copy (it is *distilled*), and
-# then on a billion pairs of sentences. It is installed with this book, and chapter 15 runs all of it. Here we take
-# only its first part, the **embedding table**: 30,522 vectors of width 384, one for each **token**, which is a word,
-# part of a word or a character. About 21,000 of them are made of three or more letters. To look a word up is to pick
-# its row. One can also write it as a product: give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$,
-# and multiply it by the matrix. By themselves one-hot vectors know nothing of likeness, since any two of them have the
-# dot product 0: *tea* would be as far from *coffee* as from *train*.
+# all-MiniLM-L6-v2 descends from such a model, which it was trained to imitate with fewer layers (it is *distilled*),
+# and was then trained on a billion pairs of sentences. It is installed with this book, and chapter 15 runs all of it.
+# Here we take only its first part, the **embedding table**: 30,522 learned vectors of width 384, the **embeddings**,
+# one for each **token**, which is a word, part of a word or a character. About 21,000 of them are made of three or
+# more letters. To look a word up is to pick its row. One can also write it as a product: give word $i$ the **one-hot**
+# vector, 0 everywhere and 1 in entry $i$, and multiply it by the matrix. By themselves one-hot vectors know nothing of
+# likeness, since any two of them have the dot product 0: *tea* would be as far from *coffee* as from *train*.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -491,15 +486,16 @@ print(
 # high? Two words drawn at random typically have 0.07, somewhat more than the 0.05 of random vectors of this width, and
 # the *nearest* of all words to a random direction has 0.20, because it is the luckiest of many. So 0.44 is hardly an
 # accident, though for a nearest word it is not much: half of the words tried have one at 0.58 or more, often another
-# form of themselves. Before you call two words alike, compare their cosine with those of other words from the same
-# model. (In some models even these are far above 0, because all vectors share a direction: **anisotropy**,
-# [Ethayarajh, 2019](https://aclanthology.org/D19-1006/).)
+# form of themselves, as *debt* is of *debts*. Before you call two words alike, compare their cosine with those of
+# other words from the same model. (In some models even these are far above 0, above all in their upper layers, because
+# all vectors share a direction: **anisotropy**, [Ethayarajh, 2019](https://aclanthology.org/D19-1006/).)
 #
 # Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go together with
 # debts without being like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say
-# which it has found. And the neighbours of *python* are animals as well as *import* and *pip*. These are **static**
-# embeddings: one vector for each word, whatever the sentence. To find out which python is meant, a model has to look
-# at the other words. That is what attention is for, and with these very vectors chapter 4 does it.
+# which it has found. And the neighbours of *python* are animals as well as *import* and *pip*: several senses, one
+# vector (**polysemy**). These are **static** embeddings: one vector for each word, whatever the sentence. To find out
+# which python is meant, a model has to look at the other words. That is what attention is for, and with these very
+# vectors chapter 4 does it.
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -508,6 +504,60 @@ assert {"import", "pip", "snake"} < {word for word, _ in nearest("python")}
 assert round(float(np.median(nearest_of_all)), 2) == 0.58
 assert abs(pair - 0.07) < 0.005 and 20_500 < len(known) < 21_500
 assert 0.19 < luckiest.mean() < 0.23 < nearest("tea")[5][1]
+assert "debt" in dict(nearest("debts"))
+
+# %% [markdown]
+# ### King minus man plus woman
+#
+# If a feature is a direction, a *difference* of two words may be one too: from *man* to *woman* should be the way from
+# *king* to *queen*. So $\text{king} - \text{man} + \text{woman}$ should lie near *queen*, an **analogy** solved by
+# arithmetic ([Mikolov and others, 2013](https://aclanthology.org/N13-1090/)).
+#
+# **Predict first.** Which word is nearest to king − man + woman?
+
+# %%
+for a, b, c in [
+    ("king", "man", "woman"),
+    ("actor", "man", "woman"),
+    ("paris", "france", "italy"),
+    ("walking", "walk", "swim"),
+]:
+    end = normalize(table[row_of[a]] - table[row_of[b]] + table[row_of[c]])
+    best = np.argsort(-(rows @ end))[:4]
+    found = (f"{known[n]} {rows[n] @ end:.2f} " for n in best)
+    print(f"{a} - {b} + {c}:".ljust(24), *found)
+
+for pair in ["king queen", "hot cold", "hot warm", "good bad", "good great"]:
+    first, second = (table[row_of[word]] for word in pair.split())
+    print(f"{pair:11} {first @ second:.2f}")
+for job in ("nurse", "engineer"):
+    he, she = (table[row_of[job]] @ table[row_of[who]] for who in ("he", "she"))
+    print(f"{job:9} with he {he:5.2f}, with she {she:5.2f}")
+
+# %% [markdown]
+# It is *king* itself, with 0.65; *queen* comes second. The solutions that are published leave out the three words of
+# the question, and then *queen* wins, as *actress* does even without that, while *rome* is still behind *italian*. How
+# much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only to *kings*, and the sum has
+# brought it *down* to 0.50. So before you believe an analogy, look at what is near its inputs ([Linzen,
+# 2016](https://aclanthology.org/W16-2503/)). In *walking* − *walk* + *swim* the sum has done something: *swimming* is
+# no neighbour of *walking*.
+#
+# The other lines warn of a cosine itself. Opposites keep the same company: *bad* is as near to *good* as *great* is,
+# and *cold* not much further from *hot* than *warm*. (In our toy, ice and tea pointed apart because we had made a number
+# for warmth.) And text has habits: *nurse* goes with *she*, *engineer* with *he* (**bias**; [Bolukbasi and others,
+# 2016](https://arxiv.org/abs/1607.06520)).
+
+# %% tags=["proof"]
+queen = normalize(
+    table[row_of["king"]] - table[row_of["man"]] + table[row_of["woman"]]
+)
+ranked = [known[n] for n in np.argsort(-(rows @ queen))[:4]]
+assert ranked == ["king", "queen", "kings", "woman"]
+king = table[row_of["king"]]
+to_queen = [round(v @ table[row_of["queen"]], 2) for v in (king, queen)]
+assert to_queen == [0.63, 0.50] and round(king @ queen, 2) == 0.65
+assert [word for word, _ in nearest("king")][:2] == ["kings", "queen"]
+assert "swimming" not in dict(nearest("walking", 40))
 
 # %% [markdown]
 # ## A whole sentence at once

@@ -227,8 +227,7 @@ plt.show()
 # value is taken, and not whether there is anything in it. What is left of their output, $(0.33, 0.16)$, comes from
 # *dog* and *man*. That can be useful, because a softmax cannot say *none*: a word that needs nothing must still
 # distribute a total weight of 1, and can give nearly all of it to a word whose value is near zero. (A token that
-# collects much weight in this way, whatever is asked, is called an **attention sink**.) (Never quite all: on paper no
-# finite score makes a weight of exactly 0. So an output is zero only if the values are, or cancel.)
+# collects much weight in this way, whatever is asked, is called an **attention sink**.)
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -241,8 +240,8 @@ assert np.allclose(weights[[0, 2], 1], 2 / 3, rtol=0, atol=0.01)
 
 # %% [markdown]
 # The comparison with the search for a video breaks down in three ways. In a sentence every word asks *and* is found.
-# Nobody writes the titles: queries and keys are learned together, so they come to match. And what comes back is a
-# blend of all the videos.
+# Nobody writes the titles: the matrices of queries and keys are learned together, so that the two come to match. And
+# what comes back is a blend of all the videos.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -612,13 +611,13 @@ assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# With one shared matrix a word still attends mostly to itself at the start, because its query *is* its own key. The
-# scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0.
-# With two random matrices a word's query has no more to do with its own key than with any other, so at the start no
-# word is favoured. An attention that picks its own word fetches nothing new. Training may cure this, and a mask can:
-# [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where there is
-# nobody else, and scale the keys to length 1, and in their tasks a shared matrix then works equally well. Without the
-# scaling the symmetry stays. *Bites* could not score *man* higher than *man* scores *bites*.
+# With one shared matrix nearly every word still attends most to itself at the start, because its query *is* its own
+# key. The scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with itself can be
+# below 0. With two random matrices a word's query has no more to do with its own key than with any other, so at the
+# start no word is favoured. An attention that picks its own word fetches nothing new. Training may cure this, and a
+# mask can: [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where
+# there is nobody else, and scale the keys to length 1, and in their tasks a shared matrix then works equally well.
+# Without the scaling the symmetry stays. *Bites* could not score *man* higher than *man* scores *bites*.
 #
 # ### What is the third matrix for?
 #
@@ -653,10 +652,11 @@ for used in (8, 16):
 # Without $W_V$ half of the two words' squared length is lost, because no linear map can tell the terms of a sum apart
 # where both may point in the same directions. A matrix, even a random one, turns what was found into other directions
 # than those the word itself uses, and nothing is lost, provided there is room: 8 and 8 numbers fit in 16, two full
-# words do not, and then it gains nothing. (A matrix that acts on the blend afterwards would do the same, and chapter 6
-# has one; for a single head only their product matters. With several heads, $W_V$ makes each narrow, and the later
-# matrix says where in the word it writes.) The matrix also sets the width of what is handed over, and lets a word keep
-# something back: with $V = X$ *bites* would have handed over that it is an action, and its value was $(0, 0)$.
+# words do not, and then it gains nothing. The matrix also sets the width of what is handed over, and lets a word keep
+# something back: with $V = X$ *bites* would have handed over that it is an action, and its value was $(0, 0)$. Nor
+# could keys serve as values. With $V = K$ a word would hand over the very numbers by which it is found, so it could
+# not be easy to find and hand over nothing, as an attention sink does, nor be found as *alive* and hand over *who* it
+# is.
 #
 # ### Are Q, K and V the word vectors?
 #
@@ -698,13 +698,20 @@ assert order[6] == 3  # Language, now the seventh
 # of its terms. Shuffle the words, and weights and outputs are shuffled along; this is called **permutation
 # equivariance**.
 #
-# So the answer is no. Unless a mask says otherwise, attention weights depend on the *contents* of the vectors and not
-# on their order. Each word's output is the same in *dog bites man* and in *man bites dog*.
+# So the answer is no. Attention weights depend on the *contents* of the vectors and not on their order: with a
+# permutation matrix $P$, $f(P X) = P f(X)$. Each word's output is the same in *dog bites man* and in *man bites dog*.
+# A causal mask changes that. Which words a query may see then depends on the order, and the verb sees only the name
+# before it:
 
 # %%
 news, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)  # dog bites man
 joke, _ = self_attention(small[[2, 1, 0]], w_q, w_k, w_v)  # man bites dog
 assert np.allclose(news, joke[[2, 1, 0]])  # the verb cannot tell who bites
+
+for order_of in ([0, 1, 2], [2, 1, 0]):
+    masked, _ = self_attention(small[order_of], w_q, w_k, w_v, mask=causal)
+    print(" ".join(small_tokens[i] for i in order_of), "verb:", masked[1].round(3))
+assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
 # A transformer does know about order, because position is made part of what is compared. The transformer of 2017 *adds*
@@ -803,8 +810,8 @@ for name, version in versions.items():
 # here the scale, which is computed from the number of queries (from the number of keys, it would pass). No division at
 # all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It takes known
 # numbers or an independent reference to detect it, which is why the tests of this book compare every function with an
-# independent implementation. Test with a $d_k$ that differs from the number of words: where both are 9, the two roots
-# agree.
+# independent implementation. Where $d_k$ is 9, too, the two roots agree, and the loop finds nothing: test with a $d_k$
+# that differs from the number of words.
 
 # %% [markdown]
 # ## The same as a PyTorch module

@@ -9,8 +9,9 @@
 # # 5. Where does a word stand?
 #
 # "Dog bites man" is not news; "man bites dog" is. To the attention of [chapter 4](04_self_attention.ipynb) the two are
-# the same. At the end of this chapter each word carries its position, in a **positional encoding**, and the verb can
-# tell which word stands before it, here the one who bites.
+# the same. A recurrent network meets the words one after another, so order is built in; attention reads all of them at
+# once and sums, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
+# encoding**, and the verb can tell which word stands before it, here the one who bites.
 #
 # You need chapter 4, and sine and cosine. It takes about 30 minutes to read, and 45 more for the exercises.
 
@@ -31,8 +32,8 @@ transformer_map(built=5)
 # Here is what chapter 4 found, once more: three words with random vectors, three random projections, two orders, and
 # the verb receives the same in both. For any order it holds of all words at once: with the rows of $X$ in another
 # order, $P X$, attention gives the same outputs in that order, $f(P X) = P f(X)$ (**permutation equivariance**).
-# Average the outputs into one vector for the sentence, and even this trace of order is lost: the two sentences get the
-# *same* vector (*invariance*).
+# Average the outputs into one vector for the sentence, and not even the order of the outputs is left: the two
+# sentences get the *same* vector (*invariance*).
 
 # %%
 import numpy as np
@@ -314,13 +315,16 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# With base 100 the slowest pair comes round after 540 words, the similarity first reaches zero at a distance of 46,
-# and from there it swings around zero. With base 10,000 the first zero is at 725, with a million only at 6,235. A
-# larger base also makes neighbours more alike: at a distance of 10 the similarity is 0.66 with 10,000 and 0.76 with a
-# million. Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A fast pair alone would
-# take position 44, seven turns later, for position 0; with a slow pair alone, neighbours would differ by next to
-# nothing. A larger base makes more of the pairs slow. So models for long texts, which turn their vectors
-# ([below](#turning-instead-of-adding)), use larger bases; Llama 3 uses 500,000 ([Grattafiori and others,
+# The periods (wavelengths) grow by the same factor from pair to pair, from $2\pi \approx 6.3$ words for the first,
+# whatever the base, to nearly $2\pi$ times the base for the last: 47 thousand words with base 10,000 at this width.
+# With base 100 the slowest pair comes round after 540 words, and the similarity first reaches zero at a distance of
+# 46; with base 10,000 it does so at 725, with a million only at 6,235. What a small base loses is long distances. The
+# positions stay different, but beyond 46 the similarity swings around zero, between 0.42 and below, so 100 words away
+# looks no nearer than 1,000. What a large base loses is short ones, because more of the pairs are slow: at a distance
+# of 10 the similarity is 0.66 with 10,000 and 0.76 with a million. Fast pairs tell near positions apart and slow pairs
+# far ones, and both are needed. A fast pair alone would take position 44, seven turns later, for position 0; with a
+# slow pair alone, neighbours would differ by next to nothing. So models for long texts use larger bases for the same
+# angles (as a rotation, [below](#turning-instead-of-adding)); Llama 3 uses 500,000 ([Grattafiori and others,
 # 2024](https://arxiv.org/abs/2407.21783)). The paper of 2017 gives no reason for this very number.
 
 # %% tags=["hide-input"]
@@ -336,6 +340,11 @@ assert list(first_zero.values()) == [46, 725, 6235]
 assert left_at[1e2][0] < left_at[1e4][0] < left_at[1e6][0]
 assert left_at[1e2][1] < 0.2 < left_at[1e4][1] and left_at[1e6][2] > 0.2
 assert 530 < 2 * np.pi * 1e2 ** (62 / 64) < 550
+assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
+small_base = np.cos(
+    np.multiply.outer(np.arange(10_000), 1e2 ** (-np.arange(32) / 32))
+)
+assert round(small_base.mean(axis=1)[46:].max(), 2) == 0.42
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -560,12 +569,13 @@ quiz.one_choice(
 # A model could also start with a random vector for every position and train it, like the word vectors. BERT and GPT-2
 # have such **learned position embeddings**.
 #
-# Take a small task: every position must attend to the position before it. The scores are $P A P^\top$, where $P$ has a
-# row for each position and $A$, to be found, stands for $W_Q W_K^\top$. In one version $P$ holds sinusoids; in the
+# Take a small task: every position must attend to the position before it. The scores are $E A E^\top$, where $E$ has a
+# row for each position and $A$, to be found, stands for $W_Q W_K^\top$. In one version $E$ holds sinusoids; in the
 # other it starts at random and is trained along with $A$. Both are trained on positions 0 to 23, and then tested on 24
 # to 47 (**extrapolation**). Training is the subject of [chapter 7](07_learning.ipynb). For now it is enough that both
-# versions learn in the same way, at five learning rates, each with three seeds, and that the means at the best and at
-# the worst learning rate are printed. The best learning rate is chosen by its result beyond 23, which flatters both.
+# versions learn in the same way, at five learning rates, each from three random starts, and that the means at the best
+# and at the worst learning rate are printed. The best learning rate is chosen by its result beyond 23, which flatters
+# both.
 #
 # **Predict first.** How often does each attend to the right position beyond 23?
 
@@ -637,9 +647,9 @@ assert 0.6 < beyond_of["sinusoids", 64] < 0.72
 #
 # Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right with a good
 # learning rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at
-# any width. The wider $A$ is, the more matrices fit the 24 training positions, and nothing in training asks for the
-# rotation among them; that is probably why. So the formula makes going further *possible*, but nothing makes a model
-# learn it.
+# any width. The wider $A$ is, the more matrices fit the 24 training positions, and the more slow pairs there are whose
+# later angles none of these has shown; nothing in training asks for the rotation. So the formula makes going further
+# *possible*, but nothing makes a model learn it.
 #
 # Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
 # sinusoids in the hope of longer texts.
@@ -693,11 +703,11 @@ directions = np.linalg.svd(sinusoidal_positions(32, 64), compute_uv=False)
 assert (directions > directions[0] / 100).sum() == 12  # a dozen
 
 # %% [markdown]
-# At widths 256 and 64 both come back, in every held-out combination. Fifty random words need 50 directions. The 32
-# positions hardly vary outside of a dozen, since slow pairs have hardly moved, and 50 and 12 fit in 64. In 48 they do
-# not, and the position suffers, though most wrong answers are at most two positions off. The word does not suffer,
-# even at width 32: random words are far apart, and neighbouring positions are not. (A real vocabulary has far more
-# words than dimensions, but its vectors are learned.)
+# At widths 256 and 64 both come back, in every held-out combination. Why not at 48? Fifty random words can point in 50
+# directions. The slow pairs have hardly moved within 32 positions, so these differ in some twelve directions only.
+# Together that is 62, which fits in 64 and not in 48, and the position suffers, though most wrong answers are at most
+# two positions off. The word does not suffer, even at width 32: random words are far apart, and neighbouring positions
+# are not. (A real vocabulary has far more words than dimensions, but its vectors are learned.)
 #
 # ### Why multiply the embedding by the root of the width?
 #
@@ -759,12 +769,13 @@ quiz.several_choices(
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
-# since turning back by $s$ undoes $s$ of the $t$ steps. The score depends on the two words and on the difference of
-# their positions: the encoding is **relative**. Sinusoids are **absolute**: what is added to a word depends on where
-# it stands, even though the dot product of two encodings depends on their distance only. This way to encode positions
-# is called **rotary** (RoPE). The rotations are applied in every layer, so that no layer has to remember them, and
-# distance enters every score by itself, whereas added positions must be picked out by $W_Q$ and $W_K$. The values are
-# not turned, because only the scores need the distance.
+# because for a rotation the transpose turns back, $R_s^\top = R_{-s}$, and turning back by $s$ undoes $s$ of the $t$
+# steps. The score depends on the two words and on the difference of their positions: the encoding is **relative**.
+# Sinusoids are **absolute**: what is added to a word depends on where it stands, even though the dot product of two
+# encodings depends on their distance only. This way to encode positions is called **rotary** (RoPE). The rotations are
+# applied in every layer, so that no layer has to remember them, and distance enters every score by itself, whereas
+# added positions must be picked out by $W_Q$ and $W_K$. The values are not turned, because only the scores need the
+# distance.
 #
 # **By hand**, with one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the
 # query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product is
@@ -795,9 +806,10 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # Beyond the trained length it fails, too, because slow pairs there turn by angles that no score has seen. So for
 # longer texts the angles are rescaled (*position interpolation*, [Chen and others,
 # 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others
-# subtract a multiple of the distance from each score ([ALiBi, Press and others,
-# 2022](https://arxiv.org/abs/2108.12409)), or leave positions out where a causal mask tells the order (*NoPE*;
-# [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+# add to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$ (a **relative position bias**):
+# one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus a
+# multiple of the distance ([ALiBi, Press and others, 2022](https://arxiv.org/abs/2108.12409)), or leave positions out
+# where a causal mask tells the order (*NoPE*; [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %% [markdown]
 # ## Break it: one word at a time

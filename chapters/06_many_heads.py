@@ -52,6 +52,7 @@ transformer_map(built=6)
 
 # %%
 import numpy as np
+from dotformer.by_hand.softmax import softmax
 
 
 def share_missed(received, wanted):
@@ -91,17 +92,16 @@ plt.show()
 
 # %% [markdown]
 # Half, whatever $\alpha$ is. The band is the spread over ten seeds. The reason: names are independent, with mean 0 and
-# the same spread in every direction, so the best guess at either is the average times one number. For $a$ it is the
-# covariance with the average, $\alpha$, over the average's variance, $\alpha^2 + (1 - \alpha)^2$. An optimal guess
-# misses the share 1 minus the squared correlation, so it misses $(1 - \alpha)^2 / (\alpha^2 + (1 - \alpha)^2)$ of $a$
-# and $\alpha^2 / (\alpha^2 + (1 - \alpha)^2)$ of $b$. The two sum to 1: of two names, one is lost, and favouring one
-# helps it exactly as much as it hurts the other. Projecting to more numbers does not help, because 8 numbers spread
-# over 16 are still 8.
+# the same spread in every direction, so the best guess at $a$ is the average times one number,
+# $\alpha / (\alpha^2 + (1 - \alpha)^2)$, which least squares finds. What it misses is the share $(1 - \alpha)^2 /
+# (\alpha^2 + (1 - \alpha)^2)$ of $a$, the part of the average that is $b$, and likewise $\alpha^2 / (\alpha^2 + (1 -
+# \alpha)^2)$ of $b$. The two sum to 1: of two names, one is lost, and favouring one helps it exactly as much as it
+# hurts the other. Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
 #
 # With two averages nothing is missed, provided that each head is as wide as a name. (Had the names filled all 16
 # numbers, two heads of 8 would have lost half of each, too.) Here the first is all $a$ and the second all $b$, but any
 # two *different* values of $\alpha$ would do: two equations for two unknowns. The nearer they are to each other, the
-# more a little noise hurts. So narrow heads pay where what is wanted of a word takes few of its numbers. In the
+# more a little noise hurts. So narrow heads are worth having where few of a word's numbers are wanted from it. In the
 # original transformer a word has 512 numbers and a head 64, and hands over the 64 combinations that its $W_V$ picks.
 #
 # Whatever the scores, what one head hands over is such an average. Three objections:
@@ -109,34 +109,13 @@ plt.show()
 # - *Could its $W_V$ not write the first name into other numbers than the last?* Not in the first layer: it is the same
 #   matrix for every word, and a position is only added, so all names land in the same 8 numbers. (In chapter 5 word
 #   and position could be taken apart, because there was room for both.)
-# - *Could a later part, which is not linear, tell them apart?* For a list of known names it could, if $\alpha$ is not
-#   one half, since each pair has an average of its own; but it must learn the averages of all pairs, and new names are
-#   lost.
+# - *Could a later part, which is not linear, tell them apart?* For a list of known names it could, wherever no two pairs
+#   have the same average; but it must learn the averages of all pairs, and new names are lost.
+# - *Could the weights themselves tell something?* A little, if the scores depend on the names and each position hands
+#   over a number of its own, from which the weights can be read. Each weight is one number more: a head that misses
+#   $\frac{8}{16}$ then misses $\frac{7}{16}$.
 # - *Could two layers of one head fetch one name after the other?* Yes, if the first is passed on beside the second
 #   (chapter 8). Two heads do it in one layer.
-
-# %% [markdown]
-# So far the weights were the same for all pairs. If the scores depend on the names, a weight tells something, too, and
-# positions, which are handed over with the names, make it readable. Let the scores of first and last name differ a
-# little, by $0.01 \, u \cdot a$ and $0.01 \, u \cdot b$ with some vector $u$, and each position hand over a number of
-# its own:
-
-# %%
-from dotformer.by_hand.softmax import softmax
-
-rng = np.random.default_rng(0)
-first, last = rng.standard_normal((2, 2000, 8))
-u = rng.standard_normal(8)
-weights = softmax(0.01 * np.stack([first @ u, last @ u], axis=1))  # near 1/2
-average = weights[:, :1] * first + weights[:, 1:] * last
-output = np.hstack([average, weights])  # a number for each position
-missed = share_missed(output, np.hstack([first, last]))
-print(f"one head whose weights depend on the names: {missed:.2f} missed")
-assert abs(missed - 7 / 16) < 0.01
-
-# %% [markdown]
-# One head now misses $\frac{7}{16} = 0.44$ instead of $\frac{8}{16}$. It hands over a ninth number, $u \cdot (a - b)$,
-# hidden in its weights.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -149,6 +128,13 @@ first, last = rng.standard_normal((2, 2000, 16))
 narrow = rng.standard_normal((2, 16, 8))
 both = np.hstack([first @ narrow[0], last @ narrow[1]])
 assert abs(share_missed(both, np.hstack([first, last])) - 0.5) < 0.03
+rng = np.random.default_rng(0)  # weights near 1/2 that depend on the names
+first, last = rng.standard_normal((2, 2000, 8))
+u = rng.standard_normal(8)
+weights = softmax(0.01 * np.stack([first @ u, last @ u], axis=1))
+average = weights[:, :1] * first + weights[:, 1:] * last
+missed = share_missed(np.hstack([average, weights]), np.hstack([first, last]))
+assert abs(missed - 7 / 16) < 0.01
 
 # %% [markdown]
 # ## Two heads by hand
@@ -168,8 +154,8 @@ w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
 
 # %% [markdown]
 # Each head has two columns of each matrix, so $d_k = 2$. In both heads the verb asks, with the query $(9, 0)$; the
-# second number is not needed here. The position answers: in head 1 the three keys are $(1, 0)$, $(0, 0)$ and
-# $(-1, 0)$, in head 2 the same with opposite signs. Both hand over the two numbers that say which name it is.
+# second number is not needed here. The keys come from the position: in head 1 the three keys are $(1, 0)$, $(0, 0)$
+# and $(-1, 0)$, in head 2 the same with opposite signs. Both hand over the two numbers that say which name it is.
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
 # −6.364. The exponentials are 580.5, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
@@ -241,9 +227,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. A head's rows say where in
 # the word's vector it writes. Without biases, its $W_V$ and its rows of $W_O$ matter only through their product, the
-# head's **OV circuit**. Its $W_Q$ and $W_K$, too, matter only through theirs, the **QK circuit**, unless rotary
-# positions turn what comes between ([Elhage and others,
-# 2021](https://transformer-circuits.pub/2021/framework/index.html)).
+# head's **OV circuit**. Likewise its $W_Q$ and $W_K$ matter only through theirs, the **QK circuit**, unless rotary
+# positions stand between them ([Elhage and others, 2021](https://transformer-circuits.pub/2021/framework/index.html)).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -268,11 +253,11 @@ plt.show()
 # %% [markdown]
 # ### What $W_O$ joins
 #
-# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers. (A head's $W_V$ and its rows of
-# $W_O$ could be one $(D, D)$ matrix, but for $H$ heads these are $H D^2$ numbers, where $W_V$ and $W_O$ have $2 D^2$.)
-# $W_O$ decides where each head writes, and whether two heads write into the same numbers, which lets them work
-# together. Take the dog and the man again, and look at one column of $W_O$. Let it compute the number *dog bites*
-# minus *dog is bitten*: the first entry of head 1 minus the first of head 2.
+# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers, and only the matrices of a
+# later layer could join what two heads have found. $W_O$ decides where each head writes, and whether two heads write
+# into the same numbers, which lets them work together. Take the dog and the man again, and look at one column of
+# $W_O$. Let it compute the number *dog bites* minus *dog is bitten*: the first entry of head 1 minus the first of head
+# 2.
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998."}}
@@ -546,17 +531,17 @@ assert (change > 0.01).all()
 #
 # ### What if a head is too narrow?
 #
-# A head's scores are $X W_Q W_K^\top X^\top$ (without biases), so only the product $W_Q W_K^\top$ counts, one matrix
-# of shape $(D, D)$. Why keep two matrices, then? Because they are narrow: for $D = 512$ and $d_k = 64$ they hold
-# $2 \cdot 512 \cdot 64 = 65{,}536$ numbers, the full matrix 262,144. The price is that the product has **rank** at
-# most $d_k$, so that a head can tell keys apart in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and
-# others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a sentence have that rank at most, too, so
-# where a sentence has many more words than a head has numbers, not every pattern of weights is possible. With
-# $d_k = 1$ a query can ask for the largest or for the smallest of one number, but never for a value in between. With
-# $d_k = 2$ the keys can lie on a circle, where each can be picked by a query that points at it; but with many keys,
-# neighbours on the circle differ by little, and the query must be long. Each further dimension gives the keys room. In
-# the paper, 32 heads of width 16 are 0.4 BLEU worse than eight of 64, with as many parameters. What a head hands over
-# is bounded in the same way, by the width of its values.
+# A head's scores are $X W_Q W_K^\top X^\top$ (without biases, and before the division), so only the product
+# $W_Q W_K^\top$ counts, one matrix of shape $(D, D)$. Why keep two matrices, then? Because they are narrow: for
+# $D = 512$ and $d_k = 64$ they hold $2 \cdot 512 \cdot 64 = 65{,}536$ numbers, the full matrix 262,144. The price is
+# that the product has **rank** at most $d_k$, so that a head can tell keys apart in only $d_k$ respects: the
+# **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a
+# sentence have that rank at most, too, so where a sentence has many more words than a head has numbers, not every
+# pattern of weights is possible. With $d_k = 1$ a query can ask for the largest or for the smallest of one number, but
+# never for a value in between. With $d_k = 2$ the keys can lie on a circle, where each can be picked by a query that
+# points at it; but with many keys, neighbours on the circle have nearly equal scores, and only a long query makes
+# their difference count. Each further dimension gives the keys more room. What a head hands over is bounded in the
+# same way, by the width of its values.
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -575,7 +560,7 @@ quiz.one_choice(
     ),
     quiz.right(
         "It lets what different heads found meet in one number",
-        "Yes. Up to that point, no number depends on two heads.",
+        "Yes. Up to that point, no number depends on two heads of this layer.",
     ),
     quiz.wrong(
         "It turns the output into probabilities over words",
@@ -636,7 +621,9 @@ print("weight on the word before, head by head:", *before.round(2))
 least = min(np.diagonal(w[2, 2:-1, 1:-2]).min() for _, w in read)
 print(f"head 3: at least {least:.3f} at every word from the second, in 3 sentences")
 to_cls = np.mean([w[:, 1:-1, 0].mean(axis=1) for _, w in read], axis=0)
+equal = np.mean([1 / len(tokens) for tokens, _ in read])
 print("weight on [CLS], the first token:      ", *to_cls.round(2))
+print(f"equal weights would be:                  {equal:.2f}")
 assert (to_cls > 0.25).sum() == 7
 assert before.argmax() == 2 and least > 0.97 and np.median(before) < 0.15
 
@@ -650,16 +637,20 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no
 # other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation (here
 # positions are learned, and nothing rotates), and training found it. Look through the others. Seven of the twelve give
-# more than a quarter of their weight to the special token `[CLS]` at the start. [Clark and others
-# (2019)](https://aclanthology.org/W19-4828/) found much weight on special tokens in BERT, too, and take these for
-# where a head looks when nothing relevant is found. And many heads can go: Voita and others pruned 38 of the 48 heads
-# in a translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and others found layers that manage
-# with a single one. Why train so many, then? Models that had the small number of heads from the start were worse than
-# those pruned to it ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because
-# pruning can choose among many random starts. That several heads *can* do in one layer what one cannot does not mean
-# that each trained head is useful. A map of weights shows neither what a head hands over nor whether another hands
-# over the same. To see whether two heads attend to the same words, compare their weights on the same sentences; to see
-# whether one is needed, switch it off, as chapter 15 does.
+# more than a quarter of their weight to the special token `[CLS]` at the start, which equal weights would give a
+# tenth. [Clark and others (2019)](https://aclanthology.org/W19-4828/) found much weight on special tokens in BERT,
+# too, and suspect that a head looks there when it finds nothing relevant (an attention sink). They also found heads of
+# higher layers that follow *syntax*: from a verb to its object, from a noun to its article, from a pronoun to what it
+# stands for. Others look for an earlier copy of the same token, and then at what followed it (*induction heads*,
+# [chapter 18](18_gpt.ipynb)). Yet many heads can be removed: Voita and others pruned 38 of the 48 heads in a
+# translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and others found layers that manage with
+# a single one. Why train so many, then? Models that had the small number of heads from the start were worse than those
+# pruned to it ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning
+# can choose among many random starts. That several heads *can* do in one layer what one cannot does not mean that each
+# trained head is useful. Nor is a map of weights an explanation of what the model answered. It shows neither what a
+# head hands over, nor whether another hands over the same, nor whether any later layer uses it. To see whether a head
+# is needed, switch it off, as [chapter 9](09_decoder.ipynb#does-the-map-say-why) and [chapter 15](15_pretrained.ipynb)
+# do.
 
 # %% [markdown]
 # ## Break it: merged without the swap
@@ -733,9 +724,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# As in chapter 4: four linear maps (with biases, as in PyTorch's), a split, PyTorch's own attention, a merge. Queries
-# may come from other words than keys and values, so the layer serves as self-attention and as cross-attention. A mask
-# for each sentence must have the shape (B, 1, T, S), for the reason that [chapter
+# The three projections of chapter 4's module and a fourth, $W_O$ (with biases, as in PyTorch's), a split, PyTorch's
+# own attention, a merge. Queries may come from other words than keys and values, so the layer serves as self-attention
+# and as cross-attention. A mask for each sentence must have the shape (B, 1, T, S), for the reason that [chapter
 # 4](04_self_attention.ipynb#two-ways-to-go-wrong) gives.
 
 # %%

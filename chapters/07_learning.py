@@ -73,19 +73,20 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
-# One scaled score $s_i$ moves all three weights. Chapter 3 found by how much:
-# $\partial w_j / \partial s_i = w_j (\delta_{ij} - w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and 0 otherwise. Add up
-# the three ways in which $s_i$ reaches the loss, and multiply out. In the sum with $\delta_{ij}$ only $j = i$ is left,
-# and in the other $w_i$ is a common factor:
+# One scaled score $s_i$ moves all three weights. Chapter 3 found by how much: $\partial w_j / \partial s_i = w_j
+# (\delta_{ij} - w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and 0 otherwise. Add up the three ways in which $s_i$
+# reaches the loss, and multiply out:
 #
 # $$\frac{\partial L}{\partial s_i} = \sum_j \frac{\partial L}{\partial w_j} w_j \, \delta_{ij} - \sum_j \frac{\partial L}{\partial w_j} w_j w_i = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
-# The sum is the *average* gradient of the weights, weighted as the blend was. So a score is judged by comparison: it
-# falls if its value did worse than the average, and rises if it did better. And the result is multiplied by $w_i$, so a
-# key that got hardly any weight is hardly corrected. Nor is a key that has nearly all of it: the average is then nearly
-# its own gradient, so the difference is nearly 0. So a **saturated** row, near 0 and 1, recovers slowly. The gradient
-# of the value, $w_j \, \partial L / \partial o$, stays large for the winner: in a saturated row what is handed over can
-# be corrected, while the choice hardly changes.
+# (Of the sum with $\delta_{ij}$ only $j = i$ is left; in the other $w_i$ is a common factor.) What is subtracted is
+# the *average* gradient of the weights, weighted as the blend was. So a score is judged by comparison: it falls if its
+# value did worse than the average, and rises if it did better. And the result is multiplied by $w_i$.
+#
+# So a key that got hardly any weight is hardly corrected. Nor is a key that has nearly all of it, because the average
+# is then nearly its own gradient, and the difference nearly 0. A **saturated** row, near 0 and 1, therefore recovers
+# slowly: what it hands over can be corrected (the gradient of the winner's value, $w_j \, \partial L / \partial o$,
+# stays large), while its choice hardly changes.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -135,14 +136,14 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
-# Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.013 and 2.669 (they were 1.414, 0
+# Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.012 and 2.668 (they were 1.414, 0
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. (The score of *dog* has fallen as well,
 # because one query serves all keys; but that of *man*, whose key is twice as long, has fallen twice as far, and only
 # differences count.) The loss was 0.296; now it is $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of
 # **gradient descent**. How much should it bring? Over a small step the loss is nearly a straight line. With $\theta$
-# for the parameters, learning rate $\eta$ and gradient $g$, it is
-# $L(\theta - \eta g) \approx L(\theta) - \eta \, \lVert g \rVert^2$. Here that promises $0.113^2 + 0.018^2 = 0.013$,
-# and that is what we got. (Too long a step leaves the line, and the loss may rise.)
+# for the parameters, learning rate $\eta$ and gradient $g$, it is $L(\theta - \eta g) \approx L(\theta) - \eta \,
+# \lVert g \rVert^2$. Here that promises $0.113^2 + 0.018^2 = 0.013$, and that is what we got. Too long a step leaves
+# the line, and the loss may rise.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scaled scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram
@@ -188,6 +189,8 @@ print("loss before and after one step:", *np.round(losses, 3))
 assert np.allclose(w_q[1], [1.887, 0.018], rtol=0, atol=0.0005)
 assert np.allclose(losses, [0.296, 0.283], rtol=0, atol=0.0005)
 assert round(losses[0] - losses[1], 3) == round(d_query @ d_query, 3) == 0.013
+new_scores = (x_bites @ w_q) @ k.T / np.sqrt(2)
+assert np.allclose(new_scores, [1.334, 0.012, 2.668], rtol=0, atol=0.0006)
 assert np.allclose(new_weights[0], [0.197, 0.053, 0.750], rtol=0, atol=0.0006)
 assert np.allclose(better[0], [0.947, 0.750], rtol=0, atol=0.0006)
 
@@ -204,7 +207,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "Zero: only the key with the largest weight is corrected",
-        "Every key with a weight above 0 gets its share: *bites*, with 0.045, was corrected too. Only a weight of exactly 0 gets none: that of a masked key, or of a score so low that it rounds to 0.",
+        "Every key with a weight above 0 gets its share: *bites*, with 0.045, was corrected too. A weight of exactly 0 gets none: that of a masked key, or of a score so low that it rounds to 0.",
     ),
     quiz.wrong(
         "As large as every other key's, since the gradients of the scores sum to 0",
@@ -224,11 +227,12 @@ quiz.one_choice(
 #
 # $$dS = \frac{1}{\sqrt{d_k}} \, A \circ \bigl( dA - \operatorname{rowsum}(A \circ dA) \bigr) ,$$
 #
-# $$dQ = dS \, K , \qquad dK = dS^\top Q ,$$
+# $$dQ = dS \, K , \qquad dK = dS^\top Q .$$
 #
-# (A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is
-# $A^\top dO$.) And from $dQ$ to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. What is left
-# goes back to the words, and so to the layer below. In self-attention they receive it on three paths, which add up:
+# A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is
+# $A^\top dO$. A key is asked by all queries, too, hence $dS^\top Q$. From $dQ$ the gradient goes to the matrix that made
+# the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. And it goes back to the words, and so to the layer
+# below. In self-attention a word is query, key and value, so it receives the gradient on three paths, which add up:
 # $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 
 # %% tags=["export"] module="by_hand.gradients"
@@ -308,9 +312,10 @@ assert 80 < off[-2] / off[-3] < 120 and off[-5] < 1e-11 < off[-7] < off[-9]
 
 # %% [markdown]
 # With a large step one measures a chord, and its error falls with the square of the step; a *one-sided* difference,
-# $(L(x + h) - L(x)) / h$, would have an error that falls with the step itself, since only a symmetric chord loses the
-# first-order term. With a tiny one the two losses differ only in their last digits, and rounding, divided by the step,
-# takes over. In 64-bit floats $10^{-5}$ lies between the two.
+# $(L(x + h) - L(x)) / h$, would have an error that falls with the step itself, since in a symmetric chord the terms of
+# second order cancel. With a tiny one the two losses differ only in their last digits, and rounding, divided by the
+# step, takes over. In 64-bit floats $10^{-5}$ lies between the two. In 32-bit floats, in which the rest of this book
+# trains, rounding is half a billion times coarser, and no step comes near: check gradients in 64 bits.
 #
 # ### Keep going
 #
@@ -360,11 +365,18 @@ plt.show()
 
 # %% [markdown]
 # Here each further matrix that may learn makes the loss fall faster. With $W_Q$ alone it is slow, because the keys
-# stay where they are. Training changes all of them at once.
+# stay where they are. Training changes all of them at once. And the learning rate decides: with all three, at 0.01 the
+# loss has come down to 0.064 only after 50 steps, at 1 it is 0, and at 3 each step overshoots further than the one
+# before, and the loss **diverges**.
 
 # %% tags=["hide-input"]
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
 print("loss after   50 steps:", *(f"{descend(some)[0][-1]:.4f}" for some in every))
+print("all three, by learning rate:")
+for learning_rate in (0.01, 0.1, 1, 3):
+    history, _ = descend(every[2], learning_rate=learning_rate)
+    print(f"{learning_rate:6}: {history[-1]:.2g}")
+assert history[-1] > 1e20 and round(descend(every[2], 50, 0.01)[0][-1], 3) == 0.064
 assert 0.08 < descend(["W_Q"])[0][-1] < 0.12
 assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 
@@ -710,7 +722,7 @@ for seed in range(3):
 # not a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in
 # which one digit is the strongest.
 #
-# Was this run a fluke? Three models from three starts, each asked about 2,000 new notes:
+# Was this run a fluke? That run, and two more from other starts, each asked about 2,000 new notes:
 
 # %% tags=["hide-input"]
 for seed in range(3):
@@ -866,9 +878,10 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
     assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
 
 # %% [markdown]
-# With deviation 1 the logits have size $\sqrt{64} = 8$, and the loss is about 26: a model that knows nothing is sure of
-# itself and wrong. Training will spend its first steps on taking that back. With deviation $1/8$ the logits have size
-# 1, and the loss is half a unit above $\ln 1000$, since the average of $e^s$ is then $e^{1/2}$.
+# With deviation 1 the logits have size $\sqrt{64} = 8$, and the loss is about 26, nearly as large as the largest of a
+# thousand such logits: a model that knows nothing bets on one token, and is wrong. Training will spend its first steps
+# on taking that back. With deviation $1/8$ the logits have size 1, and the loss is half a unit above $\ln 1000$, since
+# the average of $e^s$ is then $e^{1/2}$.
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. The output's
 # bias may have been set to the logarithms of the tokens' frequencies, which is a fair start. The sum may have been
@@ -898,9 +911,10 @@ assert leaking < 1
 # both are zero (and their biases), both gradients are, since each has the other matrix as a factor, and they stay zero
 # for ever: all scores are 0, and every weight is exactly $1/n$. Separately, two heads must not start out equal, with
 # equal rows of $W_O$: without dropout they get equal gradients and stay equal for ever, one head for the price of two.
-# A random start is there to **break the symmetry**. The folded cell trains both kinds of zeros. With both matrices at
-# zero the loss ends at 1.62, near $\ln 5 = 1.61$, the loss of guessing one of five digits in the note; *Break it*,
-# below, has the same symptom from another cause.
+# The same holds inside one matrix: columns that start equal stay equal. A random start (**initialisation**) is there
+# to **break the symmetry**. The folded cell trains both kinds of zeros. With both matrices at zero the loss ends at
+# 1.62, near $\ln 5 = 1.61$, the loss of guessing one of five digits in the note; *Break it*, below, has the same
+# symptom from another cause.
 
 # %% tags=["hide-input"]
 for zeroed in (["w_q"], ["w_q", "w_k"]):
@@ -917,6 +931,29 @@ for zeroed in (["w_q"], ["w_q", "w_k"]):
     print(f", W_Q has moved: {bool(moved)}")
     assert bool(moved) == (len(zeroed) == 1)
 assert round(np.mean(history[-100:]), 2) == 1.62
+
+# %% [markdown]
+# How large, then? `nn.Linear` draws the entries of a matrix with $D$ inputs with mean 0 and deviation $1/\sqrt{3D}$, so
+# that a sum of $D$ products is of about the size of one input. (A rule that uses the outputs' number, too, is known as
+# *Xavier* or *Glorot* initialisation.) Much larger entries of $W_Q$ and $W_K$ make large scores, these make saturated
+# rows, and saturated rows hardly learn. Multiply both matrices before training:
+
+# %% tags=["hide-input"]
+fresh = as_vectors(*draw(500, torch.Generator().manual_seed(9)))
+print("W_Q, W_K times   largest weight   loss after 1000 steps")
+for factor in (4, 64):
+    scaled_up = new_model()
+    with torch.no_grad():
+        for w in (scaled_up.attention.w_q, scaled_up.attention.w_k):
+            w.weight.mul_(factor)
+        largest = scaled_up(*fresh)[1].max(dim=-1).values.mean()
+    history, *_ = train(scaled_up, 1000)
+    print(f"{factor:10}{largest:19.2f}{np.mean(history[-100:]):20.2f}")
+assert largest > 0.98 and np.mean(history[-100:]) > 1
+
+# %% [markdown]
+# At 4 times the size it learns as before. At 64 times, the largest of a row's five weights is 0.99 before anything has
+# been learned, and after 1,000 steps the model is no better than one that guesses among the five digits.
 
 # %% tags=["quiz"]
 quiz.number(
