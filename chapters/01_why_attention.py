@@ -114,7 +114,7 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # $$n = \tanh(x W_x + r \odot (h W_h)), \qquad h' = (1 - z) \odot n + z \odot h .$$
 #
-# Its gates are again $\sigma$ of such sums.
+# Its gates are again $\sigma$ of such sums, and along the old state a step has the derivative $z$.
 #
 # Here is the plain cell in code, with two biases as in PyTorch's.
 
@@ -315,9 +315,11 @@ for name in names:
 # $W_h$ lie between $\pm 1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it
 # sums $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of
 # $\tanh$ is $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a
-# step. Measured from 5 back to 20 it is 0.52. The gates of the LSTM and the GRU keep some 0.6 a step, and still next
-# to nothing after 40. With biases near 0 the gates stand half open, at $\sigma(0) = \frac12$, so about half of the
-# state is kept at every step, and a little of the old state comes back by way of the candidate.
+# step. Measured from 5 back to 20 it is 0.52. (A $W_h$ that stretches by more than the slope shrinks makes gradients
+# explode instead: at 1.1 a step, 50 steps give 117. Hence the *clipping* of [chapter 11](11_training.ipynb).) The
+# gates of the LSTM and the GRU keep some 0.6 a step, and still next to nothing after 40. With biases near 0 the gates
+# stand half open, at $\sigma(0) = \frac12$, so about half of the state is kept at every step, and a little of the old
+# state comes back by way of the candidate.
 
 # %% tags=["hide-input"]
 slopes, shrinks = [], []
@@ -397,13 +399,14 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# No. The slowest, the open gate, has 20.5 numbers in a state of 48, $h$ and $c$ together: 0.43 of a number in each.
-# The orthogonal cell has 21 in 24. And this cell, whose gradient comes through so much better, recalls hardly more
-# than the plain one, 21 numbers against 19. To forget slowly is to spread a memory over more words, each less sharp.
-# The open gate spreads it thinnest: 2 % of the word 40 back, when 50 have been read. (It does recall more than the
-# ordinary LSTM, 20.5 against 13.9. Gates multiply, so much of what the state holds is products of two numbers, and a
-# linear fit recovers neither factor. If the products of any two numbers read are counted as things to recall, too, the
-# sum is 23 of 24 for the GRU, and some 45 of 48 for the LSTM.)
+# No, and for its size not at all. The slowest, the open gate, has 20.5 numbers in a state of 48, $h$ and $c$ together:
+# 0.43 of a number in each. The orthogonal cell has 21 in 24. (With other seeds the two sums change places; what each
+# number holds does not.) And this cell, whose gradient comes through so much better, recalls hardly more than the
+# plain one, 21 numbers against 19. To forget slowly is to spread a memory over more words, each less sharp. The open
+# gate spreads it thinnest: 2 % of the word 40 back, when 50 have been read. (It does recall more than the ordinary
+# LSTM, 20.5 against 13.9. Gates multiply, so much of what the state holds is products of two numbers, and a linear fit
+# recovers neither factor. If the products of any two numbers read are counted as things to recall, too, the sum is 23
+# of 24 for the GRU, and some 45 of 48 for the LSTM.)
 #
 # There is a bound, and three steps lead to it.
 #
@@ -590,9 +593,9 @@ quiz.one_choice(
 # 2014](https://arxiv.org/abs/1409.1259)).
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
-# question. Before each word that it writes, a small network $a$ compares $s$ with every $h_j$, softmax turns these
-# scores into weights $\alpha_j$, and the weighted sum of the states, the **context vector** $c$, says what to look at
-# now:
+# question. Before each word that it writes, a small network compares $s$ with every $h_j$, $a(s, h_j) = v \cdot
+# \tanh(W s + U h_j)$ with learned $W$, $U$ and $v$ (**additive attention**), softmax turns these scores into weights
+# $\alpha_j$, and the weighted sum of the states, the **context vector** $c$, says what to look at now:
 #
 # $$u_j = a(s, h_j), \qquad \alpha_j = \frac{e^{u_j}}{\sum_k e^{u_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 
@@ -631,7 +634,7 @@ plt.show()
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
 # **bidirectional** network).
 #
-# So the decoder need no longer choose in advance what to keep of the source, and the limit of $H$ numbers for all of
+# So the encoder need no longer choose in advance what to keep of the source, and the limit of $H$ numbers for all of
 # it is gone. But the waiting was not: in encoder and decoder each state still had to wait for the one before it. The
 # transformer replaces these states, too, by attention, from each word of a text to the others.
 #
@@ -641,11 +644,15 @@ plt.show()
 # (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and by the longest path
 # between two words (*maximum path length*).
 #
-# | layer | work | steps in a row | longest path |
-# |---|---|---|---|
-# | recurrent | $n \, d^2$ | $n$ | $n$ |
-# | convolution over $k$ words | $k \, n \, d^2$ | 1 | of the order of $n / k$, or $\log_k n$ if dilated |
-# | attention | $n^2 \, d$ | 1 | 1 |
+# | layer | work | steps in a row | longest path | kept while reading |
+# |---|---|---|---|---|
+# | recurrent | $n \, d^2$ | $n$ | $n$ | one state, $d$ |
+# | recurrent, with the attention of 2014 | $n \, d^2 + n^2 d$ | $n$ | 1, from the target to the source | all states, $n \, d$ |
+# | convolution over $k$ words | $k \, n \, d^2$ | 1 | of the order of $n / k$, or $\log_k n$ if dilated | $k$ words, $k \, d$ |
+# | attention | $n^2 \, d$ | 1 | 1 | all words, $n \, d$ |
+#
+# (The second row and the last column are ours. *In training* every layer keeps what it has computed for all $n$ words,
+# and attention may keep $n^2$ weights besides.)
 #
 # A (causal) **convolution** mixes each word with the $k - 1$ before it, so information travels a few words a layer; a
 # **dilated** one skips words, more in each layer. We can count the layers: connect words as each layer does, and see
@@ -695,19 +702,20 @@ for n in (50, 512, 5000):
 # For a sentence of 50 words attention by itself costs twice as much as a plain cell and half as much as an LSTM. As
 # the text grows the square takes over: at $n = 2d$, a thousand words, it costs as much as the LSTM, at ten thousand it
 # costs five times as much. What attention saves in training is the *waiting*: it computes all words at once, where a
-# recurrent network with a $\tanh$ must take them in a row. A GPU has thousands of units that work side by side, and
-# one short step of one sentence leaves most of them idle. So in the same hours one can train a larger model, or train
-# on more text. When attention *writes* a text, it too must produce its words one at a time ([chapter
-# 12](12_generation.ipynb)).
+# recurrent network must take them in a row: $h_t = \tanh(W_h h_{t-1} + \dots)$ cannot begin before $h_{t-1}$ is there.
+# A GPU has thousands of units that work side by side, and short steps leave most of them idle, though a batch of many
+# sentences fills more. (In work alone it never beats a plain cell: $2 + n / d$ times as much, although $n^2 d$ by
+# itself is less than $n d^2$ where $n < d$.) So in the same hours one can train a larger model, or train on more text.
+# When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
 # No, though it is sometimes called one. It is true that nothing fades with distance. And **no parameter depends on the
 # number of words**: the same matrices serve every word, in attention as in a recurrent network, so both read texts of
 # any length. But all the words must be kept, there are $n^2$ weights to compute, and the average weight falls, since
-# all of them sum to 1. In practice every model has a longest text, set by memory, by cost, or by the positions that it
-# was trained on. (By itself attention does not even know the order of its words, because a weighted sum stays the same
-# when its terms are shuffled; [chapter 5](05_position.ipynb) adds it.)
+# all of them sum to 1. In practice every transformer has a longest text, set by memory, by cost, or by the positions
+# that it was trained on. (By itself attention does not even know the order of its words, because a weighted sum stays
+# the same when its terms are shuffled; [chapter 5](05_position.ipynb) adds it.)
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -12,7 +12,7 @@
 # of this chapter you will have a function that compares all words of a sentence with all others, in one line, and will
 # have asked the vectors of a published model which words are most like *tea*, *debts* and *python*.
 #
-# You need a little Python and the product of two matrices. It takes about 25 minutes to read, and 30 more for the
+# You need a little Python and the product of two matrices. It takes about 30 minutes to read, and 30 more for the
 # exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}

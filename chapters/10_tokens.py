@@ -128,9 +128,10 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
 # first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and any text survives the round trip from text
-# to tokens and back. The reverse does not hold: a model may write *t* and *ea*, and `encode` makes *tea* of their
-# text. And a single token may be part of a character, so a program that prints tokens as they are generated must wait
-# until a character is complete (exercise 1).
+# to tokens and back. (Others begin with the characters of the training text, and take bytes for those that are
+# missing: **byte fallback**.) The reverse does not hold: a model may write *t* and *ea*, and `encode` makes *tea* of
+# their text. And a single token may be part of a character, so a program that prints tokens as they are generated must
+# wait until a character is complete (exercise 1).
 #
 # Usually merges do not cross from one word into the next, because otherwise *dog.*, *dog,* and *dog!* would each
 # become a token ([Radford and others,
@@ -444,13 +445,17 @@ plt.show()
 #
 # ### How many merges?
 #
-# Each merge makes texts shorter, and the embedding table longer by one row that must be learnt. Count a token as
-# *rare* if the training text uses it fewer than 100 times. A merge that was frequent when it was made may end as a
-# rare token, since later merges swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left.
-# An embedding gets a gradient only when its token is read, so a token that is hardly ever read stays
-# **undertrained**; in large models such tokens are called *glitch tokens*, and can trigger odd answers. The average
-# number of tokens per word is called **fertility**. It is counted here on captions that were not used to learn the
-# merges; a word is what stands between two spaces.
+# Each merge makes texts shorter, and with them the work: attention's grows with the *square* of the length. And it
+# makes the embedding table longer by one row, which must be learnt. An embedding table of 50,000 tokens by 768 numbers
+# has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65. Count a token as *rare*
+# if the training text uses it fewer than 100 times. A merge that was frequent when it was made may end as a rare
+# token, since later merges swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left. An
+# embedding gets a gradient only when its token is read, so a token that is hardly ever read stays **undertrained**. In
+# large models these are the *glitch tokens*. GPT-2's tokenizer has one for ` SolidGoldMagikarp`, the name of a user
+# whose posts were in the text from which the merges were learnt, and hardly in that from which the model was; asked to
+# repeat it, models with this tokenizer answered something else ([Land and Bartolo,
+# 2024](https://arxiv.org/abs/2405.05417)). The average number of tokens per word is called **fertility**. It is
+# counted here on captions that were not used to learn the merges; a word is what stands between two spaces.
 
 # %% tags=["hide-input"]
 print(
@@ -463,10 +468,10 @@ for row in captions["sizes"]:
     print(f"{row['vocab_size']:10,}  {words}  {row['rare']:11.0%}")
 
 # %% [markdown]
-# The third column is French, in which there was no training text at all. The tokenizer can still encode it. But it
-# needs more tokens per word than for English, a quarter more with 300 and about twice as many from 2,000 on, because
-# fewer merges fit. As far as French and English words can be compared, that means twice the computation or more, half
-# as much text in the same context, and, where a service charges by the token, twice the price.
+# The last of the three languages is French, in which there was no training text at all. The tokenizer can still encode
+# it. But it needs more tokens per word than for English, a quarter more with 300 and about twice as many from 2,000
+# on, because fewer merges fit. As far as French and English words can be compared, that means twice the computation or
+# more, half as much text in the same context, and, where a service charges by the token, twice the price.
 #
 # From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
 # another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a trade-off between shorter
@@ -476,16 +481,19 @@ for row in captions["sizes"]:
 #
 # $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
 #
-# The sum is minus the logarithm of the probability of the text as it was cut (a lower bound for that of the text,
-# however cut), and can be compared between tokenizers. A loss *per token* cannot, nor its exponential, the
-# **perplexity**: if a text costs 60 nats, cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of
-# $e^4 = 55$. And $\ln 2$ makes bits of nats, the unit of the natural logarithm. (Those 60 nats, for a text of 60
-# bytes, are $60 / 0.693 / 60 = 1.44$ bits per byte in either case.) We have trained small models that predict the next
-# token ([chapter 18](18_gpt.ipynb); two layers of width 128) on whole captions of both languages. All read each
-# caption once, 64 of them a step. Each model has a learning rate of its own, the best on the validation captions, and
-# three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000 captions that no model has read, their
-# ends included. Each token has a row in the embedding table, so a larger vocabulary also has more parameters; one more
-# model has a small vocabulary, and wider layers instead.
+# The sum is minus the logarithm of the probability that the model gives to the text, and can be compared between
+# tokenizers. (To be exact, to the text *as it was cut*: other cuts of the same text have some probability as well, so
+# the true number of bits is a little smaller.) A loss *per token* cannot, nor its exponential, the **perplexity**: if
+# a text costs 60 nats, cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. Dividing by
+# $\ln 2$ turns nats, the unit of the natural logarithm, into bits. (Those 60 nats, for a text of 60 bytes, are
+# $60 / 0.693 / 60 = 1.44$ bits per byte in either case.)
+#
+# We have trained small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128) on
+# whole captions of both languages. All read each caption once, 64 of them a step. Each model has a learning rate of
+# its own, the best on the validation captions, and three seeds (`python -m benchmarks.vocabulary`). The bits are those
+# of 2,000 captions that no model has read, their end tokens included. Each token has a row in the embedding table,
+# which here serves as the output matrix, too, so a larger vocabulary also has more parameters; one more model has a
+# small vocabulary, and wider layers instead.
 #
 # **Predict first.** At which size is the loss lowest?
 
@@ -721,13 +729,16 @@ quiz.one_choice(
 # mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of
 # chapter 11 leaves it out, or else it would be the easiest token of all, and the mean loss would fall with every bit
 # of padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as
-# `<pad>`. But padding is computed like any other token. In a batch of mixed lengths much of the work is padding. So
-# sort sentences by length first, source and target together by the longer of the two, which is called **bucketing**,
-# and start a new batch when the next sentence would push the tokens, padding included, over a limit. Then short
-# sentences come in large batches and long ones in small batches, and nearly all steps have about the same number of
-# tokens. The price is that a batch is no longer a random sample of all lengths, so its gradient favours what is
-# typical of one length. Language models avoid padding in another way: they **pack** texts one behind the other into
-# rows of equal length.
+# `<pad>`. But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
+#
+# So sort sentences by length first, source and target together by the longer of the two, which is called
+# **bucketing**, and start a new batch when the next sentence would push the tokens, padding included, over a limit.
+# Then short sentences come in large batches and long ones in small batches, and nearly all steps have about the same
+# number of tokens. The price is that a batch is no longer a random sample of all lengths, so its gradient favours what
+# is typical of one length. Language models avoid padding in another way: they **pack** texts one behind the other into
+# rows of equal length, with an end token between. A causal mask alone would then let a text attend to the one before
+# it. A *document mask* prevents that, and costs little where the kernel skips what is hidden ([chapter
+# 20](20_one_gpu.ipynb)).
 
 # %% tags=["export"] module="tokens"
 import torch

@@ -8,12 +8,12 @@
 # %% [markdown]
 # # 11. How do you train it, and stop halfway?
 #
-# So far every model of this book was trained by a loop of ten lines, and every loop left something out. The last
-# section shows what that can cost: a run that gets nearly all numbers right is stopped and goes on with its parameters
-# alone, and one step later it has lost a good part of what it could do. At the end of this chapter there is a trainer
-# that can be killed at any moment and goes on as if nothing had happened. With it you train a transformer that turns
-# English numbers into German ones, in well under a minute, and it is right on held-out numbers. You also see what each
-# part of the usual recipe does, and a model that overfits.
+# So far every model of this book was trained by a loop of ten lines, and every loop left something out. [Near the
+# end](#ANCHOR) you will see what that can cost: a run that gets nearly all numbers right is stopped and goes on with
+# its parameters alone, and one step later it has lost a good part of what it could do. At the end of this chapter
+# there is a trainer that can be killed at any moment and goes on from its last checkpoint as if nothing had happened.
+# With it you train a transformer that turns English numbers into German ones, in well under a minute, and it is right
+# on held-out numbers. You also see what each part of the usual recipe does, and a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
 # 30 minutes to read, and 25 more for the exercises.
@@ -177,8 +177,9 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # %% [markdown]
 # The smoothed loss is smallest at 0.925, and 0.999 costs more than 0.925, because a cross-entropy is smallest where
 # the model's probabilities equal those of the target. It cannot reach 0: the least is the **entropy** of the smoothed
-# target, here 0.349, since that target is itself uncertain. So do not compare a smoothed training loss with a plain
-# validation loss, and expect a worse perplexity. Whether smoothing helps is measured below.
+# target, here 0.349, since that target is itself uncertain. (With the 334 tokens of the model below it is 0.903.) So
+# do not compare a smoothed training loss with a plain validation loss, and expect a worse perplexity. Whether
+# smoothing helps is measured below.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -209,9 +210,10 @@ quiz.number(
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2, \qquad \text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon}$$
 #
 # Both means start at 0; the divisors, with the number $n$ of the step, make up for that (**bias correction**). Without
-# them $m$ would be too small by a factor of 10 at the first step and $\sqrt v$ by one of 7. With $\beta_1 = 0.9$ the
-# first looks back over some $1 / (1 - \beta_1) = 10$ steps, with the paper's $\beta_2 = 0.98$ the second over 50. The
-# tiny $\epsilon$, $10^{-9}$, guards against dividing by 0.
+# them $m$ would be too small by a factor of 10 at the first step and $\sqrt v$ by one of 7, so the first step would be
+# $\frac{7}{10}$ as long, and some later ones too long. With $\beta_1 = 0.9$ the first looks back over some
+# $1 / (1 - \beta_1) = 10$ steps, with the paper's $\beta_2 = 0.98$ the second over 50. The tiny $\epsilon$, $10^{-9}$,
+# guards against dividing by 0.
 #
 # **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The learning rate is 0.01. How
 # far does each move?
@@ -229,8 +231,9 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one gradient, and steps by its sign alone,
 # whether it is signal or noise. Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree
 # the steps are short. At the first step there is nothing to disagree with. And for a few dozen steps $v$ is an average
-# over few gradients: bias correction makes it right *on average*, but where it happens to come out far too small, the
-# step is far too long.
+# over few gradients. Bias correction makes it right *on average*, but for some parameters the first gradients happen
+# to be small, $v$ comes out far too small, and their steps are several times as long as they will be once $v$ knows
+# better.
 #
 # So at an equal learning rate the first steps know the least and are typically the longest. Hence **warm-up**: the
 # learning rate begins near 0 and grows. A post-norm stack, whose gradients near the output start large, needs it most:
@@ -327,9 +330,10 @@ quiz.number(
 # Warm-up guards the beginning. **Gradient clipping** guards the rest. Take all gradients of the model as one long
 # vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector
 # $(3, 4)$ of norm 5 becomes $(0.6, 0.8)$. The direction stays. Adam divides out only the size of a typical gradient.
-# One that is a hundred times the others first throws its parameter some eight learning rates in one direction, as long
-# as it lasts in $m$. And it lasts longer in $v$, where its square loses only 2 percent a step, so afterwards the steps
-# are too short: after 200 of them still by half.
+# Suppose that at one step all gradients are a hundred times as large as usual. As long as that lasts in $m$, some ten
+# steps, it throws every parameter in the direction of that one batch, by eight learning rates in all. In $v$ it lasts
+# longer, since its square loses only 2 percent a step, so afterwards the steps are too short: after 200 of them still
+# by half. (Clipping entry by entry would turn the direction.)
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
 # asking for it. The older way is **L2 regularisation**: with $\theta$ for all parameters and $\lambda$ for the
@@ -816,7 +820,8 @@ plt.show()
 #
 # The columns are: for each of three seeds, the step at which 99 percent of the validation numbers were first right (a
 # dash: never); the share of test numbers that are right at the end; the same for the mean of the parameters at the
-# last five validations (**checkpoint averaging**); and the perplexity.
+# last five validations (**checkpoint averaging**); and the perplexity. Three seeds are few. They show differences that
+# are large beside the spread between seeds, as never against always; where the three overlap, take nothing as shown.
 #
 # **Predict first.** Which matters most here: Adam, warm-up, clipping, the way the learning rate falls, or label
 # smoothing?
@@ -876,8 +881,11 @@ plt.show()
 # **Adam.** Both optimisers get everything right at some learning rate, SGD at learning rates some thirty times as
 # high. Over a tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96; at the highest
 # learning rate tried, each gets nothing right. So this small model does not need Adam. Language models trained with
-# SGD usually end far worse. Why is debated ([Zhang and others, 2020](https://arxiv.org/abs/1912.03194); [Kunstner and
-# others, 2023](https://arxiv.org/abs/2304.13960)).
+# SGD usually end far worse. Why is debated. Their gradients are now and then very large, which the division tames
+# ([Zhang and others, 2020](https://arxiv.org/abs/1912.03194)). But Adam leads with whole data sets as a batch, too,
+# without that noise ([Kunstner and others, 2023](https://arxiv.org/abs/2304.13960)). A later explanation is that most
+# tokens are rare: one learning rate for all learns the frequent words and is too slow for the others, where Adam's
+# steps do not depend on how large a gradient is ([Kunstner and others, 2024](https://arxiv.org/abs/2402.19449)).
 #
 # **Warm-up.** At the chapter's learning rate it makes no difference. At the double one it saves steps: 99 percent are
 # reached at 275 to 400 with it, at 425 to 525 without, and in the end all are right or nearly. ([Chapter
@@ -1037,7 +1045,8 @@ for name in ("none", "weight decay 1"):
 #   gains fifty: 93 percent. Where models are large and texts many, 0.01 to 0.1 is usual.
 # - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85
 #   with 0.2.
-# - **Label smoothing** changes little.
+# - **Label smoothing** changes little in what is right. But a model that is rewarded for some doubt does not become
+#   ever surer of its mistakes, so its plain loss turns upwards no more.
 #
 # Validation numbers chose: with weight decay 1 and 3 about as many are right, and we take 1, which has the lower loss.
 # On the test numbers, used for no choice, it gives 93 percent, where 39 percent were right without a remedy. And more
@@ -1077,6 +1086,16 @@ assert (round(there, 2), round(np.mean([row[-1] for row in exact]), 2)) == (
     0.43,
 )
 assert max(run["loss"][-1] for run in few["none"]) < 0.001
+doubting = np.mean(
+    [run["validation_loss"] for run in few["label smoothing 0.1"]], 0
+)
+assert doubting[-1] < doubting.min() + 0.001  # it turns upwards no more
+sure, rest = 0.9 + 0.1 / 334, 0.1 / 334
+assert round(-sure * np.log(sure) - 333 * rest * np.log(rest), 3) == 0.903
+without_correction = (1 - 0.9 ** np.arange(1, 50)) / np.sqrt(
+    1 - 0.98 ** np.arange(1, 50)
+)
+assert round(without_correction[0], 1) == 0.7 and without_correction.max() > 1.5
 
 # %% [markdown]
 # ## Stop halfway
@@ -1228,8 +1247,10 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 # parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
 # parameters move by far less, in directions averaged over many batches. Nine steps later more than half of the damage
 # is repaired, at this learning rate, which is near its peak. But it is not *as if it had never stopped*. (Whoever has
-# lost the number of the step as well also begins the schedule again, warm-up and all.) Losing the random state or the
-# position in the data need not show in the curve at all; only the comparison with a run that never stopped finds it.
+# lost the number of the step as well also begins the schedule again, warm-up and all.) Other losses need not show in
+# the curve at all. Without the random states dropout draws other numbers than it would have drawn; without the
+# position in the data some sentences are read twice in an epoch and others never. Only the comparison with a run that
+# never stopped finds that.
 #
 # ## Exercises
 #

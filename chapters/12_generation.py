@@ -161,8 +161,8 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 #
 # Both have ended. The better one is *the tea*: found, although its first word was only the second best.
 #
-# Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. Each further token adds a
-# negative number, so the sum favours hypotheses that end early. [Wu and others
+# Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. Either way each further
+# token makes the result smaller, so hypotheses that end early are favoured. [Wu and others
 # (2016)](https://arxiv.org/abs/1609.08144) divide it by a **length penalty**, with $n$ the number of tokens, including
 # the end token:
 #
@@ -181,8 +181,9 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
 #   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
 # - A sentence is done when `beam` hypotheses have ended (so that there are as many to return) and no live one can beat
-#   the best of them. A live one's further words add at most 0, and its largest divisor is that of `max_length` tokens.
-#   (A hypothesis that has fallen out of the beam might have beaten it.)
+#   the best of them. A live one's sum is negative, and further words only lower it. Divided by the largest penalty,
+#   that of `max_length` tokens, it is as near to 0 as it can come. (A hypothesis that has fallen out of the beam might
+#   have beaten it.)
 #
 # Here is step 2 of the example, name by name as in the code. There is one sentence, number 0:
 #
@@ -197,8 +198,7 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # | `tokens` | what is fed next | *tea*, *cup* |
 # | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
 #
-# In step 3 the best of both rows is the end. Neither goes on, so `going` is empty, two have ended, and the search is
-# done.
+# In step 3 this toy allows nothing but the end. So `going` is empty, two have ended, and the search is done.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -377,7 +377,7 @@ assert np.allclose(
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search.
 # For more than half of the sources it was, by plain sums, the *empty* sentence: the model has a **length bias**, and
 # gives short texts more than they deserve. (The empty one costs a single factor, that of ending at once; a sentence of
-# twenty words costs twenty, and shares its probability with all that say the same.) Missing the likeliest sentence is
+# twenty words costs twenty-one, and shares its probability with all that say the same.) Missing the likeliest sentence is
 # a **search error**, and giving a bad one the highest score is a **model error**. In such a translator the first hides
 # the second. A short ending has a low probability when it comes up, so a narrow beam drops it. A wide one keeps it,
 # and while the others go on paying for each word, it ends as the best. So a better search can make worse translations,
@@ -732,9 +732,9 @@ plt.show()
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
 # ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one. With 8 such **KV heads**
-# for 32 heads of queries a quarter is kept. Others store it in fewer bits, or keep only the last few thousand tokens,
-# a *sliding window*. Our cache also copies everything at each step, in `torch.cat`. Serving systems allocate memory as
-# each text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others,
+# for 32 heads of queries a quarter is kept. Other models store it in fewer bits, or keep only the last few thousand
+# tokens, a *sliding window*. Our cache also copies everything at each step, in `torch.cat`. Serving systems allocate
+# memory as each text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others,
 # 2023](https://arxiv.org/abs/2309.06180)).
 
 # %% tags=["quiz"]
@@ -762,13 +762,13 @@ quiz.number(
 #
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
 # loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of
-# $2B / 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where an H100, by its data
-# sheet, needs 20 to stay busy, so 40 sentences. (In 16 bits one sentence has an intensity of 1, and the H100 needs
-# 300.) The 14 GB of the model above cannot be read in less than 4 ms at its 3.35 TB/s, so one text gets at most 240
-# tokens a second. So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline):
-# the arithmetic waits for the parameters, that is, for the memory's bandwidth. More sentences share the parameters.
-# But each has a cache of its own, and with many or long texts reading the caches takes longest. A prefill of many
-# tokens is limited by arithmetic.
+# $2B / 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where an H100 in 32 bits,
+# without its tensor cores, needs 20 to stay busy by its data sheet, so 40 sentences. (In 16 bits one sentence has an
+# intensity of 1, and the H100 needs 300.) The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms
+# at its 3.35 TB/s, so one text gets at most 240 tokens a second. So decoding one sentence is **memory-bound**
+# ([chapter 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the
+# memory's bandwidth. More sentences share the parameters. But each has a cache of its own, and with many or long texts
+# reading the caches takes longest. A prefill of many tokens is limited by arithmetic.
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -807,8 +807,9 @@ assert cost[64] < cost[1] / 4
 #
 # $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
 #
-# The second term is right because a token is refused with probability $\sum_x \max(0, p(x) - q(x))$, and $x$ then gets
-# its share of that sum. For three tokens:
+# Why is the second term right? A token is drawn *and* accepted with probability $\sum_x \min(p(x), q(x))$, so it is
+# refused with the rest of 1, which is $\sum_x \bigl( p(x) - \min(p(x), q(x)) \bigr) = \sum_x \max(0, p(x) - q(x))$. Of
+# this sum $x$ gets its own share. For three tokens:
 
 # %% tags=["hide-input", "nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
@@ -817,14 +818,19 @@ refused = 1 - accepted.sum()
 replaced = refused * missing / missing.sum()
 print("drawn and accepted", accepted, "  put in after a refusal", replaced.round(2))
 assert np.allclose(accepted + replaced, large)
-assert round(sum(0.8**n for n in range(5)), 1) == 3.4  # for the text below
+for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
+    found = sum(a**n for n in range(5))
+    assert round(found, 1) == tokens and round(found / (1 + 4 * c), 1) == gain
 
 # %% [markdown]
-# If each token of the draft model is accepted with probability $a$, independently of the others, the first $i$ are
-# accepted with probability $a^i$, and a pass that checks $k$ of them gives $1 + a + \dots + a^k$ tokens on average,
-# 3.4 for $a = 0.8$ and $k = 4$. (The 1 is the large model's own token, which the same pass gives after a refusal or at
-# the end.) Nothing is gained where the draft model is slow or often refused, or where many sentences keep the device
-# busy anyway.
+# How many tokens does a pass give? Let each of the draft model's be accepted with probability $a$, independently of
+# the others. The first $i$ are all accepted with probability $a^i$, so of $k$ that were drawn $a + a^2 + \dots + a^k$
+# are kept on average. One more is the large model's own, after a refusal or at the end: the pass that checks $k$
+# tokens computes its probabilities for the next one, too. For $a = 0.8$ and $k = 4$ that makes 3.4. And what does it
+# cost? If the draft model takes $c$ of the time of a pass for each of its tokens, then $1 + k c$ passes. With
+# $c = 0.05$ these are 1.2, and $3.4 / 1.2 = 2.8$ is the gain. With $c = 0.25$ and $a = 0.3$ they are 2 for 1.4 tokens,
+# a loss. And where many sentences keep the device busy, a pass that checks more tokens takes longer, so that nothing
+# is gained either.
 #
 # ## A model that has learnt a little
 #
@@ -971,7 +977,8 @@ for power, expected in ((3, [2, 2]), (1, [473, 10]), (0.2, [877, 1000])):
 
 # %% [markdown]
 # Where the model is sure, top-k lets in 38 words that it hardly believes in, and where it is not, it drops many that
-# are as good as those it keeps. The other two adapt; in the middle row top-p keeps a tail of hundreds and min-p ten.
+# are as good as those it keeps. The other two adapt. In the middle row top-p keeps a tail of hundreds, and min-p ten; in
+# the last, where all are nearly as likely, min-p keeps all thousand.
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
