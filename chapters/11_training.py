@@ -9,11 +9,12 @@
 # # 11. How do you train it, and stop halfway?
 #
 # So far every model of this book was trained by a loop of ten lines, and every loop left something out. [Near the
-# end](#ANCHOR) you will see what that can cost: a run that gets nearly all numbers right is stopped and goes on with
-# its parameters alone, and one step later it has lost a good part of what it could do. At the end of this chapter
-# there is a trainer that can be killed at any moment and goes on from its last checkpoint as if nothing had happened.
-# With it you train a transformer that turns English numbers into German ones, in well under a minute, and it is right
-# on held-out numbers. You also see what each part of the usual recipe does, and a model that overfits.
+# end](#break-it-the-parameters-are-enough) you will see what that can cost: a run that gets nearly all numbers right
+# is stopped and goes on with its parameters alone, and one step later it has lost a good part of what it could do. At
+# the end of this chapter there is a trainer that can be killed at any moment and goes on from its last checkpoint as
+# if nothing had happened. With it you train a transformer that turns English numbers into German ones, in well under a
+# minute, and it is right on held-out numbers. You also see what each part of the usual recipe does, and a model that
+# overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
 # 30 minutes to read, and 25 more for the exercises.
