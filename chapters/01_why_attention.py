@@ -114,7 +114,7 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # $$n = \tanh(x W_x + r \odot (h W_h)), \qquad h' = (1 - z) \odot n + z \odot h .$$
 #
-# Its gates are again $\sigma$ of such sums, and along the old state a step has the derivative $z$.
+# Its gates are again $\sigma$ of such sums, and along $z \odot h$ alone a step has the derivative $z$.
 #
 # Here is the plain cell in code, with two biases as in PyTorch's.
 
@@ -316,10 +316,10 @@ for name in names:
 # sums $H$ terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of
 # $\tanh$ is $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a
 # step. Measured from 5 back to 20 it is 0.52. (A $W_h$ that stretches by more than the slope shrinks makes gradients
-# explode instead: at 1.1 a step, 50 steps give 117. Hence the *clipping* of [chapter 11](11_training.ipynb).) The
-# gates of the LSTM and the GRU keep some 0.6 a step, and still next to nothing after 40. With biases near 0 the gates
-# stand half open, at $\sigma(0) = \frac12$, so about half of the state is kept at every step, and a little of the old
-# state comes back by way of the candidate.
+# explode instead: at 1.1 a step, 50 steps give 117. *Gradient clipping*, in [chapter 11](11_training.ipynb), was
+# introduced for this.) The gates of the LSTM and the GRU keep some 0.6 a step, and still next to nothing after 40.
+# With biases near 0 the gates stand half open, at $\sigma(0) = \frac12$, so about half of the state is kept at every
+# step, and a little of the old state comes back by way of the candidate.
 
 # %% tags=["hide-input"]
 slopes, shrinks = [], []
@@ -399,14 +399,14 @@ for name in names:
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
-# No, and for its size not at all. The slowest, the open gate, has 20.5 numbers in a state of 48, $h$ and $c$ together:
-# 0.43 of a number in each. The orthogonal cell has 21 in 24. (With other seeds the two sums change places; what each
-# number holds does not.) And this cell, whose gradient comes through so much better, recalls hardly more than the
-# plain one, 21 numbers against 19. To forget slowly is to spread a memory over more words, each less sharp. The open
-# gate spreads it thinnest: 2 % of the word 40 back, when 50 have been read. (It does recall more than the ordinary
-# LSTM, 20.5 against 13.9. Gates multiply, so much of what the state holds is products of two numbers, and a linear fit
-# recovers neither factor. If the products of any two numbers read are counted as things to recall, too, the sum is 23
-# of 24 for the GRU, and some 45 of 48 for the LSTM.)
+# Not reliably. The slowest, the open gate, has 20.5 numbers here, and the orthogonal cell has 21; with other seeds the
+# two change places. But the open gate needs a state of 48 for it, $h$ and $c$ together: 0.43 of a number in each,
+# where the orthogonal cell has 0.87. And this cell, whose gradient comes through so much better, recalls hardly more
+# than the plain one, 21 numbers against 19. To forget slowly is to spread a memory over more words, each less sharp.
+# The open gate spreads it thinnest: 2 % of the word 40 back, when 50 have been read. (It does recall more than the
+# ordinary LSTM, 20.5 against 13.9. Gates multiply, so much of what the state holds is products of two numbers, and a
+# linear fit recovers neither factor. If the products of any two numbers read are counted as things to recall, too, the
+# sum is 23 of 24 for the GRU, and some 45 of 48 for the LSTM.)
 #
 # There is a bound, and three steps lead to it.
 #
@@ -594,7 +594,7 @@ quiz.one_choice(
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
 # question. Before each word that it writes, a small network compares $s$ with every $h_j$, $a(s, h_j) = v \cdot
-# \tanh(W s + U h_j)$ with learned $W$, $U$ and $v$ (**additive attention**), softmax turns these scores into weights
+# \tanh(s W + h_j U)$ with learned $W$, $U$ and $v$ (**additive attention**), softmax turns these scores into weights
 # $\alpha_j$, and the weighted sum of the states, the **context vector** $c$, says what to look at now:
 #
 # $$u_j = a(s, h_j), \qquad \alpha_j = \frac{e^{u_j}}{\sum_k e^{u_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
@@ -648,7 +648,7 @@ plt.show()
 # |---|---|---|---|---|
 # | recurrent | $n \, d^2$ | $n$ | $n$ | one state, $d$ |
 # | recurrent, with the attention of 2014 | $n \, d^2 + n^2 d$ | $n$ | 1, from the target to the source | all states, $n \, d$ |
-# | convolution over $k$ words | $k \, n \, d^2$ | 1 | of the order of $n / k$, or $\log_k n$ if dilated | $k$ words, $k \, d$ |
+# | convolution over $k$ words | $k \, n \, d^2$ | 1 | of the order of $n / k$, or $\log_k n$ if dilated | $k$ words, $k \, d$, more if dilated |
 # | attention | $n^2 \, d$ | 1 | 1 | all words, $n \, d$ |
 #
 # (The second row and the last column are ours. *In training* every layer keeps what it has computed for all $n$ words,
@@ -701,12 +701,13 @@ for n in (50, 512, 5000):
 # %% [markdown]
 # For a sentence of 50 words attention by itself costs twice as much as a plain cell and half as much as an LSTM. As
 # the text grows the square takes over: at $n = 2d$, a thousand words, it costs as much as the LSTM, at ten thousand it
-# costs five times as much. What attention saves in training is the *waiting*: it computes all words at once, where a
-# recurrent network must take them in a row: $h_t = \tanh(W_h h_{t-1} + \dots)$ cannot begin before $h_{t-1}$ is there.
-# A GPU has thousands of units that work side by side, and short steps leave most of them idle, though a batch of many
-# sentences fills more. (In work alone it never beats a plain cell: $2 + n / d$ times as much, although $n^2 d$ by
-# itself is less than $n d^2$ where $n < d$.) So in the same hours one can train a larger model, or train on more text.
-# When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
+# costs five times as much. In work alone it never beats a plain cell.
+#
+# What attention saves in training is the *waiting*: it computes all words at once, where a recurrent network with a
+# $\tanh$ must take them in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. A
+# GPU has thousands of units that work side by side, and short steps leave most of them idle, though a batch of many
+# sentences fills more. So in the same hours one can train a larger model, or train on more text. When attention
+# *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #

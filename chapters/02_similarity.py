@@ -398,11 +398,11 @@ for count in (20, 200, 2000, 8000):
 # %% [markdown]
 # They gather around 0. A cosine is as often positive as negative, so its mean is 0, and its typical size, the root of
 # the mean square, is $1/\sqrt{D}$: the last two columns (± is the standard deviation over 20 seeds of 500 pairs each).
-# (Four times the width, half the size.) For dot products it is $\sqrt D$, since each vector has $D$ squared entries of
-# 1 on average, and so a length near $\sqrt D$; and $\sqrt D \cdot \sqrt D / \sqrt D = \sqrt D$. Why $1/\sqrt{D}$?
-# Scale both vectors to length 1 and turn the two together, which does not change their angle, until one of them lies
-# along the first axis. The cosine is then the first entry of the other. This is still a random direction, since the
-# normal distribution favours none. Its $D$ squared entries add up to 1, so each is $1/D$ on average.
+# (Four times the width, half the size.) For dot products it is $\sqrt D$, since the squares of a vector's $D$ entries
+# average 1, which makes its length nearly $\sqrt D$; and $\sqrt D \cdot \sqrt D / \sqrt D = \sqrt D$. Why
+# $1/\sqrt{D}$? Scale both vectors to length 1 and turn the two together, which does not change their angle, until one
+# of them lies along the first axis. The cosine is then the first entry of the other. This is still a random direction,
+# since the normal distribution favours none. Its $D$ squared entries add up to 1, so each is $1/D$ on average.
 #
 # At width 512 that is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random vectors are
 # almost at right angles**, or nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2
@@ -435,13 +435,14 @@ assert 87 < np.degrees(np.arccos(cosines[widths.index(512)])) < 88
 # hidden word from its neighbours, ends up with similar vectors for them, presumably because whatever guess is right
 # beside *tea* is often right beside *coffee*, so that training pushes both vectors the same way.
 #
-# all-MiniLM-L6-v2 descends from such a model, which it was trained to imitate with fewer layers (it is *distilled*),
-# and was then trained on a billion pairs of sentences. It is installed with this book, and chapter 15 runs all of it.
-# Here we take only its first part, the **embedding table**: 30,522 learned vectors of width 384, the **embeddings**,
-# one for each **token**, which is a word, part of a word or a character. About 21,000 of them are made of three or
-# more letters. To look a word up is to pick its row. One can also write it as a product: give word $i$ the **one-hot**
-# vector, 0 everywhere and 1 in entry $i$, and multiply it by the matrix. By themselves one-hot vectors know nothing of
-# likeness, since any two of them have the dot product 0: *tea* would be as far from *coffee* as from *train*.
+# all-MiniLM-L6-v2 descends from such a model: a narrower one was trained to imitate it (*distilled*), every second
+# layer of that was kept, and the result was trained on a billion pairs of sentences. It is installed with this book,
+# and chapter 15 runs all of it. Here we take only its first part, the **embedding table**: 30,522 learned vectors of
+# width 384, the **embeddings**, one for each **token**, which is a word, part of a word or a character. About 21,000
+# of them are made of three or more letters. To look a word up is to pick its row. One can also write it as a product:
+# give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$, and multiply it by the matrix. By themselves
+# one-hot vectors know nothing of likeness, since any two of them have the dot product 0: *tea* would be as far from
+# *coffee* as from *train*.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -527,6 +528,7 @@ for a, b, c in [
     found = (f"{known[n]} {rows[n] @ end:.2f} " for n in best)
     print(f"{a} - {b} + {c}:".ljust(24), *found)
 
+print()
 for pair in ["king queen", "hot cold", "hot warm", "good bad", "good great"]:
     first, second = (table[row_of[word]] for word in pair.split())
     print(f"{pair:11} {first @ second:.2f}")
@@ -537,15 +539,15 @@ for job in ("nurse", "engineer"):
 # %% [markdown]
 # It is *king* itself, with 0.65; *queen* comes second. The solutions that are published leave out the three words of
 # the question, and then *queen* wins, as *actress* does even without that, while *rome* is still behind *italian*. How
-# much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only to *kings*, and the sum has
-# brought it *down* to 0.50. So before you believe an analogy, look at what is near its inputs ([Linzen,
-# 2016](https://aclanthology.org/W16-2503/)). In *walking* − *walk* + *swim* the sum has done something: *swimming* is
-# no neighbour of *walking*.
+# much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only to *kings*. The sum moves
+# away from both, and all that it has done is to let *queen* overtake *kings*. *Swimming* looks better, but it is the
+# nearest word to *swim* anyway. So before you believe an analogy, look at what is near its inputs ([Linzen,
+# 2016](https://aclanthology.org/W16-2503/)).
 #
 # The other lines warn of a cosine itself. Opposites keep the same company: *bad* is as near to *good* as *great* is,
-# and *cold* not much further from *hot* than *warm*. (In our toy, ice and tea pointed apart because we had made a number
-# for warmth.) And text has habits: *nurse* goes with *she*, *engineer* with *he* (**bias**; [Bolukbasi and others,
-# 2016](https://arxiv.org/abs/1607.06520)).
+# and *cold* not much further from *hot* than *warm*. (In our toy, ice and tea pointed apart because we had made a
+# number for warmth.) And text has habits. *Nurse* is nearer to *she* than to *he*, and *engineer* the other way round,
+# though all four cosines are small (**bias**; [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
 
 # %% tags=["proof"]
 queen = normalize(
@@ -557,7 +559,7 @@ king = table[row_of["king"]]
 to_queen = [round(v @ table[row_of["queen"]], 2) for v in (king, queen)]
 assert to_queen == [0.63, 0.50] and round(king @ queen, 2) == 0.65
 assert [word for word, _ in nearest("king")][:2] == ["kings", "queen"]
-assert "swimming" not in dict(nearest("walking", 40))
+assert nearest("swim")[0][0] == "swimming"
 
 # %% [markdown]
 # ## A whole sentence at once

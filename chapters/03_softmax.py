@@ -440,13 +440,12 @@ for width in widths:
 # A query with saturated weights is stuck. Training moves queries and keys, through the matrices that make them. Take
 # the query (for a key it is the same $J$). A small change $\delta$ of the query changes the scaled scores by
 # $K \delta / \tau$, with the keys as the rows of $K$ and $\tau = \sqrt{d_k}$ or 1, and so the weights by
-# $J K \delta / \tau$ (the chain rule). How far can the weights move for a change of length 1? That is the largest
-# singular value of $J K / \tau$. Call a query stuck where it is below 0.01, so that a whole step of length 1 moves its
-# weights by less than a hundredth.
+# $J K \delta / \tau$ (the chain rule). How fast do the weights move as the query begins to move? Per unit of length,
+# by the largest singular value of $J K / \tau$ at most. Call a query stuck where that is below 0.01.
 
 # %%
 stuck, moves = {}, {}
-print("how far weights move, for a step of length 1:  median  below 0.01")
+print("how fast the weights begin to move, at most:   median  below 0.01")
 for width in (64, 1024):
     rng = np.random.default_rng(width)
     queries = rng.standard_normal((trials, 1, width))
@@ -496,8 +495,8 @@ for width in (64, 1024):
 
 # %% [markdown]
 # Undivided, nearly a fifth of the queries are stuck at width 64, and nearly two thirds at 1024: a **vanishing
-# gradient**, within a single softmax. Divided, none is. But look at the medians, too. At width 64 most undivided
-# queries move *further* than divided ones.
+# gradient**, within a single softmax. Divided, none is. But look at the medians, too. At width 64 the weights of most
+# undivided queries move *faster* than the divided ones.
 #
 # For dividing does two things. It keeps $J$ away from 0, and it divides by $\tau$. Take two keys at width 1024 that
 # score 40 and 20. Without the division the second weight is $e^{-20}$, and the slope $w_1 w_2$ of a weight in its
@@ -540,19 +539,19 @@ for width in (64, 1024):
         print(f"d_k {width:4}, {name:13} {row}")
 
 # %% [markdown]
-# At a learning rate of 0.1, too small for a hundred steps, the undivided version is ahead at width 64, since its
-# slopes lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and from 10 on every one does.
-# Undivided, many never do, and no learning rate helps: even a million leaves one in nine behind at width 64, that of
-# the original transformer, and two thirds or more at 1024. The paper of 2017 gives these vanishing slopes as a guess:
-# "we suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function
-# into regions where it has extremely small gradients".
+# At a learning rate of 0.1, too small for a hundred steps, the undivided version is ahead, since its slopes lack the
+# $\frac1\tau$. But at 1 nearly every divided query finds its key, and from 10 on every one does. Undivided, many do
+# not, and larger learning rates help little: even a million leaves one in nine behind at width 64, that of the
+# original transformer, and two thirds or more at 1024. The paper of 2017 gives these vanishing slopes as a guess: "we
+# suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function into
+# regions where it has extremely small gradients".
 #
 # What counts is the variance of the scores, $v^2 d_k$. It depends on how the matrices start. PyTorch's `nn.Linear`
 # draws each entry of its matrix with the variance $1 / (3D)$, so it makes queries and keys with $v = \tfrac13$ from
 # words of variance 1. Undivided scores at width 64 then have a variance of only 7, hardly a query is stuck, and the
-# typical one moves much further than if it were divided; at 1024 a quarter are stuck. The model of [chapter
-# 9](09_decoder.ipynb) draws its matrices so that $v = 1$, as in the experiment. The wider the keys, and the larger
-# their entries, the more the division matters; and it costs next to nothing.
+# weights of the typical one move much faster than if it were divided; at 1024 a quarter are stuck. The model of
+# [chapter 9](09_decoder.ipynb) draws its matrices so that $v = 1$, as in the experiment. The wider the keys, and the
+# larger their entries, the more the division matters; and it costs next to nothing.
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is
 # the same function, so training can absorb any constant divisor. The division changes where training *begins*, with

@@ -655,8 +655,8 @@ for used in (8, 16):
 # words do not, and then it gains nothing. The matrix also sets the width of what is handed over, and lets a word keep
 # something back: with $V = X$ *bites* would have handed over that it is an action, and its value was $(0, 0)$. Nor
 # could keys serve as values. With $V = K$ a word would hand over the very numbers by which it is found, so it could
-# not be easy to find and hand over nothing, as an attention sink does, nor be found as *alive* and hand over *who* it
-# is.
+# not be easy to find and hand over nothing, as an attention sink does, and whatever else it handed over would have to
+# stand in its key.
 #
 # ### Are Q, K and V the word vectors?
 #
@@ -700,8 +700,8 @@ assert order[6] == 3  # Language, now the seventh
 #
 # So the answer is no. Attention weights depend on the *contents* of the vectors and not on their order: with a
 # permutation matrix $P$, $f(P X) = P f(X)$. Each word's output is the same in *dog bites man* and in *man bites dog*.
-# A causal mask changes that. Which words a query may see then depends on the order, and the verb sees only the name
-# before it:
+# A causal mask changes that. Which words a query may see then depends on the order, and the verb sees only itself and
+# the name before it:
 
 # %%
 news, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)  # dog bites man

@@ -316,15 +316,15 @@ plt.show()
 
 # %% [markdown]
 # The periods (wavelengths) grow by the same factor from pair to pair, from $2\pi \approx 6.3$ words for the first,
-# whatever the base, to nearly $2\pi$ times the base for the last: 47 thousand words with base 10,000 at this width.
-# With base 100 the slowest pair comes round after 540 words, and the similarity first reaches zero at a distance of
-# 46; with base 10,000 it does so at 725, with a million only at 6,235. What a small base loses is long distances. The
-# positions stay different, but beyond 46 the similarity swings around zero, between 0.42 and below, so 100 words away
-# looks no nearer than 1,000. What a large base loses is short ones, because more of the pairs are slow: at a distance
-# of 10 the similarity is 0.66 with 10,000 and 0.76 with a million. Fast pairs tell near positions apart and slow pairs
-# far ones, and both are needed. A fast pair alone would take position 44, seven turns later, for position 0; with a
-# slow pair alone, neighbours would differ by next to nothing. So models for long texts use larger bases for the same
-# angles (as a rotation, [below](#turning-instead-of-adding)); Llama 3 uses 500,000 ([Grattafiori and others,
+# whatever the base, towards $2\pi$ times the base for the last: 47 thousand words with base 10,000 at this width. With
+# base 100 the slowest pair comes round after 540 words, and the similarity first reaches zero at a distance of 46;
+# with base 10,000 it does so at 725, with a million only at 6,235. What a small base loses is long distances. The
+# positions stay different, but beyond 46 the similarity swings around zero, and stays below 0.42 up to 10,000, so 100
+# words away looks no nearer than 1,000. What a large base loses is short ones, because more of the pairs are slow: at
+# a distance of 10 the similarity is 0.66 with 10,000 and 0.76 with a million. Fast pairs tell near positions apart and
+# slow pairs far ones, and both are needed. A fast pair alone would take position 44, seven turns later, for position
+# 0; with a slow pair alone, neighbours would differ by next to nothing. So models for long texts use larger bases (for
+# rotations by such angles, [below](#turning-instead-of-adding)); Llama 3 uses 500,000 ([Grattafiori and others,
 # 2024](https://arxiv.org/abs/2407.21783)). The paper of 2017 gives no reason for this very number.
 
 # %% tags=["hide-input"]
@@ -648,8 +648,8 @@ assert 0.6 < beyond_of["sinusoids", 64] < 0.72
 # Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right with a good
 # learning rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at
 # any width. The wider $A$ is, the more matrices fit the 24 training positions, and the more slow pairs there are whose
-# later angles none of these has shown; nothing in training asks for the rotation. So the formula makes going further
-# *possible*, but nothing makes a model learn it.
+# angles beyond position 23 never occurred in training. Nothing in it asks for the rotation. So the formula makes going
+# further *possible*, but nothing makes a model learn it.
 #
 # Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
 # sinusoids in the hope of longer texts.

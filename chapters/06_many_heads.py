@@ -104,7 +104,7 @@ plt.show()
 # more a little noise hurts. So narrow heads are worth having where few of a word's numbers are wanted from it. In the
 # original transformer a word has 512 numbers and a head 64, and hands over the 64 combinations that its $W_V$ picks.
 #
-# Whatever the scores, what one head hands over is such an average. Three objections:
+# Whatever the scores, what one head hands over is such an average. Four objections:
 #
 # - *Could its $W_V$ not write the first name into other numbers than the last?* Not in the first layer: it is the same
 #   matrix for every word, and a position is only added, so all names land in the same 8 numbers. (In chapter 5 word
@@ -112,8 +112,8 @@ plt.show()
 # - *Could a later part, which is not linear, tell them apart?* For a list of known names it could, wherever no two pairs
 #   have the same average; but it must learn the averages of all pairs, and new names are lost.
 # - *Could the weights themselves tell something?* A little, if the scores depend on the names and each position hands
-#   over a number of its own, from which the weights can be read. Each weight is one number more: a head that misses
-#   $\frac{8}{16}$ then misses $\frac{7}{16}$.
+#   over a number of its own, from which the weights can be read. The two weights sum to 1, so they are one number
+#   more: where they are nearly equal, a head misses $\frac{7}{16}$ instead of $\frac{8}{16}$.
 # - *Could two layers of one head fetch one name after the other?* Yes, if the first is passed on beside the second
 #   (chapter 8). Two heads do it in one layer.
 
@@ -641,8 +641,8 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # tenth. [Clark and others (2019)](https://aclanthology.org/W19-4828/) found much weight on special tokens in BERT,
 # too, and suspect that a head looks there when it finds nothing relevant (an attention sink). They also found heads of
 # higher layers that follow *syntax*: from a verb to its object, from a noun to its article, from a pronoun to what it
-# stands for. Others look for an earlier copy of the same token, and then at what followed it (*induction heads*,
-# [chapter 18](18_gpt.ipynb)). Yet many heads can be removed: Voita and others pruned 38 of the 48 heads in a
+# stands for. In language models some heads attend to what followed an earlier copy of the same token (*induction
+# heads*, [chapter 18](18_gpt.ipynb)). Yet many heads can be removed: Voita and others pruned 38 of the 48 heads in a
 # translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and others found layers that manage with
 # a single one. Why train so many, then? Models that had the small number of heads from the start were worse than those
 # pruned to it ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning

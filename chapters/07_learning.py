@@ -106,8 +106,11 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \sum_j \frac{\partial L}{\partial s_j} k_j , \qquad \frac{\partial L}{\partial k_j} = \frac{1}{\sqrt 2} \frac{\partial L}{\partial s_j} \, q .$$
 #
-# With the numbers of the table above, $\partial L / \partial q = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \,
-# (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018)$. The query should look a little less for *alive*.
+# With the numbers of the table above, that is
+#
+# $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018) .$$
+#
+# The query should look a little less for *alive*.
 
 # %% tags=["hide-input"]
 d_output = output - [1, 0]
@@ -136,14 +139,14 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
-# Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.012 and 2.668 (they were 1.414, 0
-# and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. (The score of *dog* has fallen as well,
-# because one query serves all keys; but that of *man*, whose key is twice as long, has fallen twice as far, and only
-# differences count.) The loss was 0.296; now it is $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of
-# **gradient descent**. How much should it bring? Over a small step the loss is nearly a straight line. With $\theta$
-# for the parameters, learning rate $\eta$ and gradient $g$, it is $L(\theta - \eta g) \approx L(\theta) - \eta \,
-# \lVert g \rVert^2$. Here that promises $0.113^2 + 0.018^2 = 0.013$, and that is what we got. Too long a step leaves
-# the line, and the loss may rise.
+# Ask again with the new query, $(1.887, 0.018)$ (unrounded, in what follows). The scaled scores are now 1.334, 0.012
+# and 2.668 (they were 1.414, 0 and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. (The score
+# of *dog* has fallen as well, because one query serves all keys; but that of *man*, whose key is twice as long, has
+# fallen twice as far, and only differences count.) The loss was 0.296; now it is
+# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. How much should it bring? Over a
+# small step the loss is nearly a straight line. With $\theta$ for the parameters, learning rate $\eta$ and gradient
+# $g$, it is $L(\theta - \eta g) \approx L(\theta) - \eta \, \lVert g \rVert^2$. Here that promises
+# $0.113^2 + 0.018^2 = 0.013$, and that is what we got. Too long a step leaves the line, and the loss may rise.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scaled scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram
@@ -878,7 +881,7 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
     assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
 
 # %% [markdown]
-# With deviation 1 the logits have size $\sqrt{64} = 8$, and the loss is about 26, nearly as large as the largest of a
+# With deviation 1 the logits have size $\sqrt{64} = 8$, and the loss is about 26, as large as the largest of a
 # thousand such logits: a model that knows nothing bets on one token, and is wrong. Training will spend its first steps
 # on taking that back. With deviation $1/8$ the logits have size 1, and the loss is half a unit above $\ln 1000$, since
 # the average of $e^s$ is then $e^{1/2}$.
@@ -911,10 +914,10 @@ assert leaking < 1
 # both are zero (and their biases), both gradients are, since each has the other matrix as a factor, and they stay zero
 # for ever: all scores are 0, and every weight is exactly $1/n$. Separately, two heads must not start out equal, with
 # equal rows of $W_O$: without dropout they get equal gradients and stay equal for ever, one head for the price of two.
-# The same holds inside one matrix: columns that start equal stay equal. A random start (**initialisation**) is there
-# to **break the symmetry**. The folded cell trains both kinds of zeros. With both matrices at zero the loss ends at
-# 1.62, near $\ln 5 = 1.61$, the loss of guessing one of five digits in the note; *Break it*, below, has the same
-# symptom from another cause.
+# The same holds inside a head: two columns of $W_Q$ that start equal stay equal if those of $W_K$ do, too. A random
+# start (**initialisation**) is there to **break the symmetry**. The folded cell trains both kinds of zeros. With both
+# matrices at zero the loss ends at 1.62, near $\ln 5 = 1.61$, the loss of guessing one of five digits in the note;
+# *Break it*, below, has the same symptom from another cause.
 
 # %% tags=["hide-input"]
 for zeroed in (["w_q"], ["w_q", "w_k"]):
@@ -933,10 +936,10 @@ for zeroed in (["w_q"], ["w_q", "w_k"]):
 assert round(np.mean(history[-100:]), 2) == 1.62
 
 # %% [markdown]
-# How large, then? `nn.Linear` draws the entries of a matrix with $D$ inputs with mean 0 and deviation $1/\sqrt{3D}$, so
-# that a sum of $D$ products is of about the size of one input. (A rule that uses the outputs' number, too, is known as
-# *Xavier* or *Glorot* initialisation.) Much larger entries of $W_Q$ and $W_K$ make large scores, these make saturated
-# rows, and saturated rows hardly learn. Multiply both matrices before training:
+# How large, then? `nn.Linear` draws the entries of a matrix with $D$ inputs with mean 0 and deviation $1/\sqrt{3D}$,
+# so that a sum of $D$ products has some 0.6 times the size of an input, at any width. (A rule that uses the number of
+# outputs, too, is known as *Xavier* or *Glorot* initialisation.) Much larger entries of $W_Q$ and $W_K$ make large
+# scores, these make saturated rows, and saturated rows learn slowly. Multiply both matrices before training:
 
 # %% tags=["hide-input"]
 fresh = as_vectors(*draw(500, torch.Generator().manual_seed(9)))
@@ -953,7 +956,8 @@ assert largest > 0.98 and np.mean(history[-100:]) > 1
 
 # %% [markdown]
 # At 4 times the size it learns as before. At 64 times, the largest of a row's five weights is 0.99 before anything has
-# been learned, and after 1,000 steps the model is no better than one that guesses among the five digits.
+# been learned, and learning is far slower: after 1,000 steps the loss is still above that of guessing among the five
+# digits.
 
 # %% tags=["quiz"]
 quiz.number(

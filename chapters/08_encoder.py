@@ -280,11 +280,11 @@ assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shr
 #
 # Mean $\mu$ and variance $\sigma^2$ are those of the one vector, over its $D$ entries. A small $\epsilon$ guards
 # against dividing by 0. The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and
-# start at 1 and 0. The gain lets one entry count for more than the others, and the bias shifts it, for example so that
-# few tokens lie above the zero of a ReLU that follows. With a gain of 2 and a bias of 1 the last entry would be
-# $2 \cdot \tfrac53 + 1 = \tfrac{13}{3}$. Both are the same for all tokens, so what a norm takes away for good is the
-# mean, and the length of what remains. Many newer models skip the mean and $\beta$, and divide by the root of the mean
-# square alone: **RMSNorm** ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)).
+# start at 1 and 0. The gain lets one entry count for more than the others, and the bias moves its zero. With a gain of
+# 2 and a bias of 1 the last entry would be $2 \cdot \tfrac53 + 1 = \tfrac{13}{3}$. Both are the same for all tokens,
+# so what a norm takes away for good is the mean, and the length of what remains. Many newer models skip the mean and
+# $\beta$, and divide by the root of the mean square alone: **RMSNorm** ([Zhang and Sennrich,
+# 2019](https://arxiv.org/abs/1910.07467)).
 
 
 # %%
@@ -861,12 +861,12 @@ class Embeddings(nn.Module):
 # ## What is each part for? Leave it out
 #
 # Now train small encoders, three layers each, and take away one part at a time (an **ablation**). To be fair, change
-# nothing else, since a part may need another learning rate once its neighbour is gone: each variant gets the best of
-# several, tried until the best lies between others, and several seeds. And remember what went with the part. Without
-# feed-forward networks a layer has lost two thirds of its parameters, too, and a variant that fails in 600 steps may
-# only be slower. There are two tasks on twelve random digits. *Reverse*: give back the digits in reverse order. *Add*:
-# to each digit add the one at the mirrored position, modulo 10. Both must fetch a digit; only the second has something
-# to compute with it.
+# nothing else but the learning rate: a part may need another one once its neighbour is gone. So each variant gets the
+# best of several, tried until the best lies between others, and several seeds. And remember what went with the part.
+# Without feed-forward networks a layer has lost two thirds of its parameters, too, and a variant that fails in 600
+# steps may only be slower. There are two tasks on twelve random digits. *Reverse*: give back the digits in reverse
+# order. *Add*: to each digit add the one at the mirrored position, modulo 10. Both must fetch a digit; only the second
+# has something to compute with it.
 
 
 # %% tags=["hide-input"]

@@ -307,9 +307,12 @@ plt.show()
 # With small numbers, for three words of the question and one row of the decoder: the keys of *how*, *are* and *you*
 # are $(0, 1)$, $(1, 0)$ and $(2, 1)$, their values $(0, 0)$, $(0, 1)$ and $(1, 0)$, and `<bos>`, which must find the
 # first word of the answer, asks with $(3, 1)$. The scores are 1, 3 and 7; divided by $\sqrt 2$ they are 0.71, 2.12 and
-# 4.95; the exponentials 2.0, 8.3 and 141.1 make the weights 0.01, 0.06 and 0.93. So `<bos>` receives $0.01 \cdot (0,
-# 0) + 0.06 \cdot (0, 1) + 0.93 \cdot (1, 0) = (0.93, 0.06)$, which is nearly the value of *you*. It came from another
-# sequence, and nothing else is new. [Below](#one-question-followed-to-its-answer) a trained model does it.
+# 4.95; the exponentials 2.0, 8.3 and 141.1 make the weights 0.01, 0.06 and 0.93. So `<bos>` receives
+#
+# $$0.01 \, (0, 0) + 0.06 \, (0, 1) + 0.93 \, (1, 0) = (0.93, 0.06) ,$$
+#
+# nearly the value of *you*. That value came from another sequence, and nothing else is new.
+# [Below](#one-question-followed-to-its-answer) a trained model does it.
 #
 # No causal mask is needed here, because all words of the question are there before the first word is written; only
 # padding is left out.
@@ -948,10 +951,10 @@ for alone in (["you"], ["how", "are"], []):
 # 0.00, while any other word can be hidden. Of the nine, four are like that. In three others, hiding either *how* or
 # *are* is enough to lose *I* (they may have lost what kind of question it is, and not the person), and in two no
 # single word is. So what the answer needs is not at the position of *you* alone: the encoder may carry it on to
-# others. Nor does a weight say how much its head matters. In the last layer both heads give *you* about 0.7. Hidden
-# from the first head of each layer it leaves *I* a probability of 0.02, and hidden from the second 0.36. A map shows
-# where a model looked. Whether that mattered, only an intervention can tell, and hiding one word at a time misses what
-# is stored twice. Chapter 15 goes on with the question whether maps are **faithful** explanations.
+# others. Nor does a weight say how much its head matters. In the last layer both heads give *you* about 0.7. Hiding
+# *you* from the first head of each layer leaves *I* a probability of 0.02, and hiding it from the second 0.36. A map
+# shows where a model looked. Whether that mattered, only an intervention can tell, and hiding one word at a time
+# misses what is stored twice. Chapter 15 goes on with the question whether maps are **faithful** explanations.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
@@ -1254,12 +1257,13 @@ for name, make in variants.items():
 #   directions, has carried what is needed to the first positions. Seven of nine seeds answer everything, the worst 78
 #   percent, and the leak test passes.
 # - *Padding not hidden*: everything is right, since in training and here every question was padded to the same length.
-#   In a batch with a longer sentence the same question may get another answer. A padding mask on the wrong axis, which
-#   hides *rows* and no columns, looks the same.
+#   In a batch with a longer sentence the same question may get another answer. (A padding mask on the wrong axis hides
+#   rows and no columns, so it should do the same.)
 #
-# None of them shows in the loss, and only the mask in training only shows in *forced*. And a leak is not the exposure
-# bias of above: the bias is the price of teacher forcing in a *correct* model, which meets its own mistakes only in
-# use; a leaking model has not learnt to predict at all.
+# No loss looks alarming by itself, though it ends ten times as high in the two seeds that the mask on cross-attention
+# harms. In *forced* only the mask that is dropped outside training shows clearly. And a leak is not the exposure bias
+# of above. The bias is the price of teacher forcing in a *correct* model, which meets its own mistakes only in use; a
+# model that leaks *in training* can copy, and need not learn to predict.
 #
 # And one mistake is in no mask at all: a target that is not shifted.
 
@@ -1324,6 +1328,10 @@ assert round(writing[dropped].min(), 2) == 0.03
 assert round(writing[dropped].max(), 2) == 0.97
 assert checked[dropped][0] == {"train": False, "eval": True}
 across = writing["causal mask on cross-attention"]
+harmed = np.array(measurement["causal mask on cross-attention"])[across < 0.95, 0]
+assert len(harmed) == 2 and harmed.min() > 9 * max(
+    loss for loss, *_ in measurement["correct"]
+)
 assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 
 # %% [markdown]

@@ -128,10 +128,10 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
 # first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and any text survives the round trip from text
-# to tokens and back. (Others begin with the characters of the training text, and take bytes for those that are
-# missing: **byte fallback**.) The reverse does not hold: a model may write *t* and *ea*, and `encode` makes *tea* of
-# their text. And a single token may be part of a character, so a program that prints tokens as they are generated must
-# wait until a character is complete (exercise 1).
+# to tokens and back. The reverse does not hold: a model may write *t* and *ea*, and `encode` makes *tea* of their
+# text. And a single token may be part of a character, so a program that prints tokens as they are generated must wait
+# until a character is complete (exercise 1). (Other tokenizers begin with the characters of the training text, and
+# take bytes for those that are missing: **byte fallback**.)
 #
 # Usually merges do not cross from one word into the next, because otherwise *dog.*, *dog,* and *dog!* would each
 # become a token ([Radford and others,
@@ -451,11 +451,13 @@ plt.show()
 # if the training text uses it fewer than 100 times. A merge that was frequent when it was made may end as a rare
 # token, since later merges swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left. An
 # embedding gets a gradient only when its token is read, so a token that is hardly ever read stays **undertrained**. In
-# large models these are the *glitch tokens*. GPT-2's tokenizer has one for ` SolidGoldMagikarp`, the name of a user
-# whose posts were in the text from which the merges were learnt, and hardly in that from which the model was; asked to
-# repeat it, models with this tokenizer answered something else ([Land and Bartolo,
-# 2024](https://arxiv.org/abs/2405.05417)). The average number of tokens per word is called **fertility**. It is
-# counted here on captions that were not used to learn the merges; a word is what stands between two spaces.
+# large models these are the *glitch tokens*. GPT-2's tokenizer has one for *SolidGoldMagikarp*, the name of a user of
+# a forum. It was presumably frequent in the text from which the merges were learnt, and rare in that from which the
+# model was; asked to repeat it, models with this tokenizer answered something else ([Rumbelow and Watkins,
+# 2023](https://www.lesswrong.com/posts/aPeJE8bSo6rAFoLqg/solidgoldmagikarp-plus-prompt-generation)). [Land and Bartolo
+# (2024)](https://arxiv.org/abs/2405.05417) find such tokens in many models. The average number of tokens per word is
+# called **fertility**. It is counted here on captions that were not used to learn the merges; a word is what stands
+# between two spaces.
 
 # %% tags=["hide-input"]
 print(
@@ -737,8 +739,8 @@ quiz.one_choice(
 # number of tokens. The price is that a batch is no longer a random sample of all lengths, so its gradient favours what
 # is typical of one length. Language models avoid padding in another way: they **pack** texts one behind the other into
 # rows of equal length, with an end token between. A causal mask alone would then let a text attend to the one before
-# it. A *document mask* prevents that, and costs little where the kernel skips what is hidden ([chapter
-# 20](20_one_gpu.ipynb)).
+# it. A *document mask* prevents that, and costs little where the kernel skips what is
+# hidden (FlexAttention, [chapter 20](20_one_gpu.ipynb)).
 
 # %% tags=["export"] module="tokens"
 import torch

@@ -331,10 +331,10 @@ quiz.number(
 # Warm-up guards the beginning. **Gradient clipping** guards the rest. Take all gradients of the model as one long
 # vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector
 # $(3, 4)$ of norm 5 becomes $(0.6, 0.8)$. The direction stays. Adam divides out only the size of a typical gradient.
-# Suppose that at one step all gradients are a hundred times as large as usual. As long as that lasts in $m$, some ten
-# steps, it throws every parameter in the direction of that one batch, by eight learning rates in all. In $v$ it lasts
-# longer, since its square loses only 2 percent a step, so afterwards the steps are too short: after 200 of them still
-# by half. (Clipping entry by entry would turn the direction.)
+# Suppose that at one step all gradients are a hundred times as large as usual. While that fades from $m$, it throws
+# every parameter in the direction of that one batch, by nearly eight learning rates in all, and by five within ten
+# steps. In $v$ it lasts longer, since its square loses only 2 percent a step, so afterwards the steps are too short:
+# after 200 of them still by half. (Clipping entry by entry would change the direction.)
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
 # asking for it. The older way is **L2 regularisation**: with $\theta$ for all parameters and $\lambda$ for the
@@ -1047,7 +1047,7 @@ for name in ("none", "weight decay 1"):
 # - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85
 #   with 0.2.
 # - **Label smoothing** changes little in what is right. But a model that is rewarded for some doubt does not become
-#   ever surer of its mistakes, so its plain loss turns upwards no more.
+#   ever surer of its mistakes, so its plain loss no longer turns upwards.
 #
 # Validation numbers chose: with weight decay 1 and 3 about as many are right, and we take 1, which has the lower loss.
 # On the test numbers, used for no choice, it gives 93 percent, where 39 percent were right without a remedy. And more
@@ -1250,8 +1250,8 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 # is repaired, at this learning rate, which is near its peak. But it is not *as if it had never stopped*. (Whoever has
 # lost the number of the step as well also begins the schedule again, warm-up and all.) Other losses need not show in
 # the curve at all. Without the random states dropout draws other numbers than it would have drawn; without the
-# position in the data some sentences are read twice in an epoch and others never. Only the comparison with a run that
-# never stopped finds that.
+# position in the data the epoch begins again, so what was read already is read once more, and what was due at the end
+# of the run is never reached. Only the comparison with a run that never stopped finds that.
 #
 # ## Exercises
 #

@@ -732,7 +732,7 @@ plt.show()
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
 # ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one. With 8 such **KV heads**
-# for 32 heads of queries a quarter is kept. Other models store it in fewer bits, or keep only the last few thousand
+# for 32 heads of queries a quarter is kept. One can also store it in fewer bits, or keep only the last few thousand
 # tokens, a *sliding window*. Our cache also copies everything at each step, in `torch.cat`. Serving systems allocate
 # memory as each text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others,
 # 2023](https://arxiv.org/abs/2309.06180)).
@@ -808,8 +808,11 @@ assert cost[64] < cost[1] / 4
 # $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
 #
 # Why is the second term right? A token is drawn *and* accepted with probability $\sum_x \min(p(x), q(x))$, so it is
-# refused with the rest of 1, which is $\sum_x \bigl( p(x) - \min(p(x), q(x)) \bigr) = \sum_x \max(0, p(x) - q(x))$. Of
-# this sum $x$ gets its own share. For three tokens:
+# refused with the remaining probability,
+#
+# $$\sum_x \bigl( p(x) - \min(p(x), q(x)) \bigr) = \sum_x \max(0, p(x) - q(x)) ,$$
+#
+# and of this sum $x$ gets its own share. For three tokens:
 
 # %% tags=["hide-input", "nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
