@@ -439,6 +439,8 @@ for name in names:
 assert all(sums[name] < network(name, rng)[2] for name in names)
 assert sums["plain"] > 18 and sums["plain, orthogonal"] > 18
 assert 0.01 < recall["LSTM, gate open"][40] < 0.03
+assert round(sums["LSTM, gate open"] / 48, 2) == 0.43
+assert 0.865 < sums["plain, orthogonal"] / 24 < 0.88 and round(1.1**50) == 117
 
 
 def with_products(name, texts=6000, back=6):

@@ -312,6 +312,8 @@ for exponent in (-2, -3, -5, -7, -9):
     off[exponent] = np.abs(by_formula[0] - differences).max()
     print(f"1e{exponent:+03} {off[exponent]:10.0e}")
 assert 80 < off[-2] / off[-3] < 120 and off[-5] < 1e-11 < off[-7] < off[-9]
+rounding = [np.finfo(kind).eps for kind in (np.float32, np.float64)]
+assert round(rounding[0] / rounding[1], -7) == 540_000_000  # half a billion
 
 # %% [markdown]
 # With a large step one measures a chord, and its error falls with the square of the step; a *one-sided* difference,

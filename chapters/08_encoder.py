@@ -297,6 +297,7 @@ def layer_norm(x, gain, bias, eps=1e-5):
 four = torch.tensor([2.0, 4, 4, 10], dtype=torch.float64)
 by_hand = layer_norm(four, gain=1, bias=0, eps=0)
 assert torch.allclose(by_hand, torch.tensor([-1, -1 / 3, -1 / 3, 5 / 3]).double())
+assert np.isclose(layer_norm(four, gain=2, bias=1, eps=0)[-1], 13 / 3)
 
 torch.manual_seed(0)
 x, norm = torch.randn(3, 5, 8), nn.LayerNorm(8)

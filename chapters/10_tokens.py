@@ -549,6 +549,7 @@ seconds = {
     for size in (2000, 16_000)
 }
 assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
+assert [n * d / 1e6 for n, d in ((50_000, 768), (37_000, 512))] == [38.4, 18.944]
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
