@@ -1,20 +1,18 @@
-"""Translators from little data, changed one setting at a time: `python -m benchmarks.small_data --device auto`.
+"""Translators from little data, setting by setting: `python -m benchmarks.small_data --device cuda --jobs 8`.
 
-Begins close to configs/multi30k-en-de.toml and configs/cmudict.toml and goes along one axis after the other,
-each wide enough that its best value lies inside, by the score on the validation set with one seed: BLEU of captions,
-and of words the percentage pronounced right. All contenders get the same arithmetic: as many steps as `BUDGET` FLOPs
-buy. Then each change that was kept is judged on top of those before it, with three seeds, on the test set; captions in
-both directions.
+Trains the recipe of configs/multi30k-en-de.toml, or that of configs/cmudict.toml, and changes of it, with one seed, and
+keeps how well each does on the validation set: BLEU of captions, and of words the percentage pronounced right. Then the
+recipe and its best change are judged with three seeds, on the test set; captions in both directions. How long a
+training is, is counted in FLOPs: with a `budget` of 1 it has as many as `BUDGET`, whatever the model's size.
 
-What the literature has for small data (Sennrich and Zhang 2019) is among the axes: few tokens, much dropout, label
-smoothing; cutting words at random (BPE-dropout, Provilkov and others 2020), and asking two passes with different
-dropout for the same answer (R-Drop, Liang and others 2021). Whatever is done is kept in
-book/measurements/small_data.json, and not done again. On one core a training takes an hour and a half or more: use
---jobs, or --device cuda.
+What the literature has for small data (Sennrich and Zhang 2019) is among the changes: few tokens, much dropout, larger
+batches; cutting words at random (BPE-dropout, Provilkov and others 2020), and asking two passes with different dropout
+for the same answer (R-Drop, Liang and others 2021). Whatever is done is kept in book/measurements/small_data.json, and
+not done again. On one core a training takes hours; a GPU does eight at a time in ten minutes.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from typing import Any
 
@@ -24,11 +22,12 @@ from torch import Tensor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from benchmarks.race import SEEDS, Store, asked_for
-from benchmarks.search import Settings, climb
+from benchmarks.search import Settings
 from benchmarks.tokens import PATTERN
 from dotformer.command_line.models import new_translator
 from dotformer.data.corpora import Corpus, Pair, cmudict, multi30k
-from dotformer.devices import training_flops
+from dotformer.devices import GraphTrainer, level, training_flops
+from dotformer.support.modes import matmul_precision
 from dotformer.tokens import BPETokenizer
 from dotformer.training import Trainer, TrainingConfig, cross_entropy, evaluate, pair_batches
 from dotformer.translation import Translator, bleu, exact_match
@@ -47,26 +46,40 @@ START: Settings = {
     "d_model": 128,
     "bpe_dropout": 0.0,
     "consistency": 0.0,
+    "budget": 1,
 }
-AXES: dict[str, list[Any]] = {
-    "learning_rate": [3.125e-4 * 2**n for n in range(7)],
-    "dropout": [None, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5],
-    "vocab_size": [500, 1000, 2000, 4000, 6000, 8000, 12_000],
-    "max_tokens": [512, 1024, 2048, 4096, 8192, 16_384],
-    "label_smoothing": [None, 0.0, 0.1, 0.2, 0.3, 0.4],
-    "bpe_dropout": [None, 0.0, 0.05, 0.1, 0.2, 0.3],
-    "consistency": [None, 0.0, 1.0, 2.0, 4.0, 8.0],
-    "layers": [None, 1, 2, 3, 4, 5, 6, 8],
-    "d_model": [64, 96, 128, 192, 256, 384],
+PRONOUNCING: Settings = {"dropout": 0.1, "max_tokens": 4096, "layers": 3}  # configs/cmudict.toml, but for its d_ff
+WIDE: Settings = {"d_model": 256, "layers": 3, "learning_rate": 1.25e-3, "dropout": 0.3, "budget": 6}
+TRIALS: dict[str, list[Settings]] = {  # what differs from START
+    "en-de": [
+        {},
+        {"budget": 3},
+        {"budget": 3, "dropout": 0.3},
+        {"budget": 3, "dropout": 0.3, "vocab_size": 8000},
+        {"budget": 3, "dropout": 0.3, "bpe_dropout": 0.1},
+        {"budget": 5, "d_model": 192, "dropout": 0.3},
+        WIDE,
+        *(WIDE | {"dropout": share} for share in (0.2, 0.4)),
+        *(WIDE | {"learning_rate": rate} for rate in (6.25e-4, 2.5e-3)),
+        *(WIDE | {"vocab_size": size} for size in (3000, 10_000)),
+        WIDE | {"max_tokens": 4096},
+        WIDE | {"bpe_dropout": 0.1},
+        WIDE | {"consistency": 2.0},
+        WIDE | {"budget": 10},
+    ],
+    "cmudict": [
+        PRONOUNCING | change
+        for change in (
+            {},
+            {"budget": 5},
+            {"budget": 5, "dropout": 0.2},
+            WIDE | {"budget": 5, "dropout": 0.1},
+            WIDE | {"budget": 5, "dropout": 0.2},
+            WIDE | {"budget": 5, "dropout": 0.2, "learning_rate": 2.5e-3},
+        )
+    ],
 }
-SEARCHES: dict[str, tuple[list[str], Settings, list[str]]] = {  # axes, where to begin, and the corpora to judge on
-    "en-de": ([*AXES], START, ["en-de", "de-en"]),
-    "cmudict": (
-        [name for name in AXES if name not in ("vocab_size", "bpe_dropout")],  # letters and sounds are the tokens
-        START | {"dropout": 0.1, "max_tokens": 4096, "layers": 3},
-        ["cmudict"],
-    ),
-}
+JUDGED = {"en-de": ["en-de", "de-en"], "cmudict": ["cmudict"]}  # on which corpora
 
 
 @cache
@@ -107,10 +120,17 @@ def cut_at_random(tokenizer: BPETokenizer, share: float) -> Tokenizer:
 
 
 class Pairs:
-    """The training pairs as tokens, cut anew in each epoch where words are cut at random."""
+    """The training pairs as tokens, cut anew in each epoch where words are cut at random.
 
-    def __init__(self, translator: Translator, pairs: list[Pair], share: float, max_tokens: int, seed: int) -> None:
-        self.translator, self.pairs, self.max_tokens, self.seed = translator, pairs, max_tokens, seed
+    They fill the few shapes that a GPU wants, if `levelled`, and with `twice` a batch holds every row twice.
+    """
+
+    def __init__(
+        self, translator: Translator, pairs: list[Pair], settings: Settings, seed: int, levelled: bool = False
+    ) -> None:
+        self.translator, self.pairs, self.seed, self.levelled = translator, pairs, seed, levelled
+        self.max_tokens, self.twice = settings["max_tokens"], bool(settings["consistency"])
+        share = settings["bpe_dropout"]
         self.library = cut_at_random(translator.source, share) if share else None
         self.encoded = translator.encode_pairs(pairs)
 
@@ -126,7 +146,10 @@ class Pairs:
             rows = [
                 row if max(map(len, row)) <= longest else whole for row, whole in zip(rows, self.encoded, strict=True)
             ]
-        return pair_batches(rows, epoch, self.max_tokens, seed=self.seed)
+        if self.levelled:
+            rows = level(rows, self.translator.longest)
+        for batch in pair_batches(rows, epoch, self.max_tokens, seed=self.seed):
+            yield tuple(torch.cat([side, side]) for side in batch) if self.twice else batch
 
 
 def consistent(weight: float, logits: Tensor, targets: Tensor, pad_id: int, smoothing: float) -> tuple[Tensor, int]:
@@ -143,21 +166,13 @@ def consistent(weight: float, logits: Tensor, targets: Tensor, pad_id: int, smoo
     return loss, count
 
 
-class Twice(Trainer):
-    """Shows the model each batch twice in a step, with different dropout."""
-
-    def train_step(self, batches: list[tuple[Tensor, Tensor]], rate: float) -> tuple[float, int]:
-        """One step on batches that hold every row twice, the second time in the second half."""
-        return super().train_step([tuple(torch.cat([side, side]) for side in batch) for batch in batches], rate)
-
-
-def steps_for(config: Any, settings: Settings, budget: float) -> int:
+def steps_for(config: Any, settings: Settings) -> int:
     """How many steps the budget buys, counted for pairs of sixteen tokens a side."""
     once = sum(training_flops(config, settings["max_tokens"] // 16, 16, 16).values())
-    return max(12, int(budget / (once * (2 if settings["consistency"] else 1))))
+    return max(12, int(BUDGET * settings["budget"] / (once * (2 if settings["consistency"] else 1))))
 
 
-def train(device: str, budget: float, job: dict[str, Any]) -> dict[str, Any]:
+def train(device: str, job: dict[str, Any]) -> dict[str, Any]:
     """Train a translator; the job with its scores, and with steps, size and seconds."""
     torch.set_num_threads(1)
     settings, seed, exact = job["settings"], job["seed"], job["corpus"] == "cmudict"
@@ -172,7 +187,7 @@ def train(device: str, budget: float, job: dict[str, Any]) -> dict[str, Any]:
     row = job | {"parameters": size}
     if size > LARGEST:
         return row | {"validation_loss": 1e9, "validation": 0.0, "seconds": 0.0}
-    steps = steps_for(translator.model.config, settings, budget)
+    steps = steps_for(translator.model.config, settings)
     config = TrainingConfig(
         steps,
         settings["learning_rate"],
@@ -181,9 +196,9 @@ def train(device: str, budget: float, job: dict[str, Any]) -> dict[str, Any]:
         validate_every=max(1, steps // 40),
         seed=seed,
     )
-    batches = Pairs(translator, corpus.train, settings["bpe_dropout"], settings["max_tokens"], seed)
+    batches = Pairs(translator, corpus.train, settings, seed, levelled=device == "cuda")
     held_out = list(pair_batches(translator.encode_pairs(corpus.validation)))
-    trainer = (Twice if settings["consistency"] else Trainer)(translator.model, config, device)
+    trainer = (GraphTrainer if device == "cuda" else Trainer)(translator.model, config, device)
     trainer.criterion = partial(consistent, settings["consistency"])
     latest: list[dict[str, Tensor]] = []
 
@@ -195,18 +210,19 @@ def train(device: str, budget: float, job: dict[str, Any]) -> dict[str, Any]:
     clock = time.process_time if device == "cpu" else time.perf_counter
     start = clock()
     try:
-        history = trainer.train(batches, validate, progress=False)
+        with matmul_precision("high"):  # tf32, where there is
+            history = trainer.train(batches, validate, progress=False)
     except FloatingPointError:  # a learning rate that is too high
         return row | {"validation_loss": 1e9, "validation": 0.0, "seconds": clock() - start}
     row |= {"steps": steps, "seconds": round(clock() - start, 1), "validation_loss": history[-1]["validation_loss"]}
     found = {}
     for count in AVERAGED:
         translator.model.load_state_dict(mean(latest[-count:]))
-        found[count] = round(score(translator, corpus.validation, exact), 2)
-    best = max(found, key=found.__getitem__)
-    row |= {"averaged": found, "validation": found[best]}
+        found[count] = round(evaluate(translator.model, held_out)["loss"], 4)
+    best = min(found, key=found.__getitem__)
+    translator.model.load_state_dict(mean(latest[-best:]))
+    row |= {"averaged": found, "validation": round(score(translator, corpus.validation, exact), 2)}
     if job["part"] == "judge":
-        translator.model.load_state_dict(mean(latest[-best:]))
         row["test"] = round(score(translator, corpus.test, exact), 2)
     return row
 
@@ -216,32 +232,25 @@ def mean(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([state[name] for state in states]).mean(dim=0) for name in states[0]}
 
 
-def one_at_a_time(start: Settings, best: Settings) -> Iterator[tuple[str, Settings]]:
-    """The way from one setting to another, an axis at a time: what has changed, and the settings with it."""
-    now = dict(start)
-    yield "today's", dict(now)
-    for name, value in best.items():
-        if now[name] != value:
-            now[name] = value
-            yield f"{name} {value}", dict(now)
+def jobs_of(part: str, corpora: list[str], seeds: Iterable[int], changes: list[Settings]) -> list[dict[str, Any]]:
+    """What is to be done for each change of `START`, on each corpus, with each seed."""
+    return [
+        {"part": part, "corpus": corpus, "model": "", "seed": seed, "settings": START | change}
+        for change in changes
+        for corpus in corpora
+        for seed in seeds
+    ]
 
 
 def main() -> None:
-    """Search, then judge."""
+    """Try, then judge."""
     jobs, device = asked_for(__doc__)
-    store = Store("small_data", partial(train, device, BUDGET), jobs, {"axes": AXES, "budget": BUDGET})
-    for name, (axes, start, corpora) in SEARCHES.items():
-
-        def losses_of(some: list[Settings], name: str = name) -> list[float]:
-            asked = [{"part": "search", "corpus": name, "model": "", "seed": 0, "settings": one} for one in some]
-            return [-row["validation"] for row in store.do(asked)]
-
-        best = climb({axis: AXES[axis] for axis in axes}, start, losses_of)
-        for change, settings in one_at_a_time(start, best):
-            store.chosen.setdefault(name, {}).setdefault("", {})[change] = settings
-            for corpus in corpora:
-                job = {"part": "judge", "corpus": corpus, "model": "", "settings": settings}
-                store.do([job | {"seed": seed} for seed in SEEDS])
+    about = {"budget": BUDGET} | ({"accelerator": torch.cuda.get_device_name()} if device == "cuda" else {})
+    store = Store("small_data", partial(train, device), jobs, about)
+    for name, changes in TRIALS.items():
+        rows = store.do(jobs_of("search", [name], [0], changes))
+        best = changes[max(range(len(rows)), key=lambda n: rows[n]["validation"])]
+        store.do(jobs_of("judge", JUDGED[name], SEEDS, [changes[0], best]))
     store.save()
 
 

@@ -13,7 +13,7 @@
 # them one on top of the other, like the rungs of a ladder, and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 40 minutes to read, and 25 more for the exercises. No GPU is needed: what is said about GPUs can be tried on one, by
+# 45 minutes to read, and 25 more for the exercises. No GPU is needed: what is said about GPUs can be tried on one, by
 # running this notebook there.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
@@ -377,7 +377,8 @@ assert least < 1.1 * seconds
 # | larger batch | 4 times as many pairs | larger products |
 # | batches made between steps | pairs are cut and padded on the way | slower, but real: so far all steps had one batch, made before |
 # | batches prefetched | another process **prefetches** them | the device need not wait |
-# | checkpointing | the **activations** inside a layer are not kept, but computed again | it is slower, and needs less memory |
+# | CUDA graph | a recorded step is repeated ([below](#record-a-step-and-repeat-it)) | one launch a step; on CUDA devices only |
+# | checkpointing | the **activations** inside a layer are computed again, not kept | slower, but needs less memory |
 #
 # (Activations are what the forward pass leaves for the backward pass.) Dropout is off, because two kernels would drop
 # different entries. The learning rate is 0, so that every step finds the same model.
@@ -433,6 +434,7 @@ def pad_vocabulary(model: nn.Module, multiple: int) -> None:
     model.output.register_forward_hook(lambda _, __, logits: logits[..., :rows])
 
 
+# %% tags=["hide-input", "export"] module="devices"
 def prefetch(
     batches: Callable[[], Iterable], pin: bool = False, start: str | None = None
 ) -> DataLoader:
@@ -476,6 +478,7 @@ class Setup:
     vocabulary_multiple: int = 1
     batch: int = 1  # how many times over the pairs are in a step
     feed: Literal["held", "made", "ahead"] = "held"  # see `support.benchmark.feed`
+    cuda_graphs: bool = False
     checkpointing: bool = False
 
     def __post_init__(self) -> None:
@@ -495,13 +498,18 @@ def rungs() -> dict[str, dict[str, Any]]:
         "larger batch": {"batch": 4},
         "batches made between steps": {"feed": "made"},
         "batches prefetched": {"feed": "ahead"},
-        "checkpointing": {"feed": "held", "checkpointing": True},
+        "CUDA graph": {"cuda_graphs": True},
+        "checkpointing": {
+            "feed": "held",
+            "cuda_graphs": False,
+            "checkpointing": True,
+        },
     }
 
 
 # %% [markdown]
-# (The last rung goes back to batches that are held on the device, so compare it with *larger batch*.) Changes to the
-# model are made once: an attention that is not fused is asked for its weights at every call ([chapter
+# (The last rung goes back to batches that are held on the device and to steps that are not recorded, so compare it with
+# *larger batch*.) Changes to the model are made once: an attention that is not fused is asked for its weights at every call ([chapter
 # 7](07_learning.ipynb#let-the-machine-do-it)), and layers are compiled one by one, so that those of one kind share a
 # program. The rest belongs to the step. It is `train_step` of [chapter 11](11_training.ipynb), whose optimiser,
 # precision and loss are replaced where the setup says so. `autocast` rounds the factors of products to bfloat16, and
@@ -539,7 +547,8 @@ def training_step(
     with keep_random_state():
         torch.manual_seed(workload.seed)
         model = configure(Transformer(workload.config).to(device), setup)
-    trainer = Trainer(model, TrainingConfig(max_grad_norm=1e9), device)
+    kind = GraphTrainer if setup.cuda_graphs else Trainer
+    trainer = kind(model, TrainingConfig(max_grad_norm=1e9), device)
     trainer.optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=0.0, fused=setup.fused_optimizer or None
     )
@@ -587,7 +596,7 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
     assert row["loss_error"] < 1e-3 and row["gradient_error"] < 0.05
 
 # %% [markdown]
-# All eleven take a minute or two, and need an otherwise idle machine. So a program has climbed them, with twice as many
+# All of them take a minute or two, and need an otherwise idle machine. So a program has climbed them, with twice as many
 # pairs (`python -m benchmarks.gpu --device cpu --sections ladder`). It did so with an earlier version of two parts:
 # attention written out kept one copy of its weights and not two, and *padded vocabulary* padded the matrix in every
 # forward pass and not once.
@@ -627,15 +636,9 @@ assert all(row["loss_error"] < 1e-3 for row in whole.values())
 assert all(row["gradient_error"] < 0.035 for row in whole.values())
 
 # %% tags=["hide-input"]
-try:
-    on_gpu = measured("ladder-cuda")
-except FileNotFoundError:
-    print(
-        "On a GPU nobody has measured the ladder yet: python -m benchmarks.gpu does."
-    )
-else:
-    print(on_gpu["accelerator"], on_gpu["date"])
-    show_ladder(on_gpu)
+on_gpu = measured("ladder-cuda")
+print(on_gpu["accelerator"], on_gpu["date"])
+there, gains = show_ladder(on_gpu)
 
 # %% [markdown]
 # The times are medians, with quartiles in brackets. Tokens are those of both sides. Memory is what the model and the
@@ -656,13 +659,12 @@ else:
 # four after it change by 3 percent or less, which may be chance. (A step of the larger batch takes four times as long
 # for four times the tokens.) Checkpointing is slower than the larger batch and needs less memory, as promised.
 #
-# On the H200 the paper's base model climbs. There tf32 gains 58 percent. With 16 bits a step of 100 pairs takes 40 to
-# 57 ms, whatever the rung does, and four times as many pairs take 52. So four times the work costs hardly more time,
-# which means that the GPU was waiting, most likely for the host, which launches one small kernel after the other. Only
-# the larger batch fills it: 249 percent more tokens, and 24 percent of the peak in bf16. Batches made between the
-# steps cost a quarter of the speed, and prefetching brings most of it back. Is the model too narrow for more? Its
-# projection of 512 by 512, alone, runs at 73 percent of the peak. So it is not the width that holds the step at 24;
-# what does, nobody has measured yet.
+# On the H200 the paper's base model climbs. There tf32 gains 59 percent. With 16 bits a step of 100 pairs takes 35 to
+# 59 ms, whatever the rung does, and four times as many pairs take 50. If four times the work costs hardly more time,
+# the GPU was waiting. For what? If for the host, which launches one small kernel after the other, then recording the
+# step must end it. It does: with a CUDA graph the step takes 40 ms in place of 51, its quartiles differ by a tenth of a
+# millisecond, and the products reach 32 percent of the peak. Making batches between the steps had cost a quarter of the
+# speed, and prefetching brought that back.
 
 # %% tags=["proof"]
 assert 0.4 < changes["bf16"] < 0.45 and 1 / 8 < changes["compile"] < 1 / 6
@@ -686,26 +688,105 @@ assert memory["checkpointing"] < 0.6 * memory["larger batch"]
 assert memory["fused attention"] < memory["bf16"]
 lost = whole["fused attention"]["seconds"] - whole["bf16"]["seconds"]
 assert round(1000 * lost) == 39
-there = {r["name"]: r for r in on_gpu["measurements"] if r["what"] == "rung"}
-speeds = {name: row["tokens_per_second"] for name, row in there.items()}
-assert round(100 * speeds["tf32"] / speeds["float32"]) == 158
-assert round(100 * speeds["larger batch"] / speeds["padded vocabulary"]) == 349
+assert round(100 * gains["tf32"]) == 59
 short = [row["seconds"] for name, row in there.items() if row["pairs"] == 100]
-assert [round(1000 * s) for s in (min(short[2:]), max(short[2:]))] == [40, 57]
-assert round(1000 * there["larger batch"]["seconds"]) == 52
-assert round(100 * max(row["mfu"] for row in [*there.values()][2:])) == 24
-made, fetched = (
-    speeds[f"batches {how}"] for how in ("made between steps", "prefetched")
+assert [round(1000 * s) for s in (min(short[2:]), max(short[2:]))] == [35, 59]
+ms = {name: 1000 * row["seconds"] for name, row in there.items()}
+names = "larger batch", "batches prefetched", "CUDA graph"
+assert [round(ms[name]) for name in names] == [50, 51, 40]
+assert -0.26 < gains["batches made between steps"] < -0.22
+assert gains["batches prefetched"] > 0.25
+low, high = there["CUDA graph"]["quartiles"]
+assert round(high - low, 4) == 1e-4 and round(there["CUDA graph"]["mfu"], 2) == 0.32
+
+# %% [markdown]
+# How far does a recorded step get? On the left the H200's roofline in 16 bits, on the right the share of its peak that
+# the products reach, over the pairs in a batch.
+
+# %% tags=["plot", "hide-input"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 36 percent at 1,600, and flattens from 1,024 on."}}
+operations = [
+    row
+    for row in measured("roofline-cuda")["measurements"]
+    if row["what"] in ("ridge point", "operation") and row["dtype"] == "bfloat16"
+]
+gpu_peak, gpu_bandwidth = (
+    operations[0][name] for name in ("flops_per_second", "bandwidth")
 )
-assert round(made / speeds["larger batch"], 2) == 0.75 and fetched > 1.2 * made
-rows = measured("roofline-cuda")["measurements"]
-[peak] = [
-    r for r in rows if (r["what"], r.get("dtype")) == ("ridge point", "bfloat16")
-]
-[alone_512] = [
-    r for r in rows if (r.get("name"), r.get("dtype")) == ("projection", "bfloat16")
-]
-assert round(alone_512["flops_per_second"] / peak["flops_per_second"], 2) == 0.73
+batches = measured("throughput-cuda")["measurements"]
+figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2))
+intensity = np.geomspace(0.2, 1000, 200)
+left.loglog(
+    intensity, np.minimum(gpu_peak, intensity * gpu_bandwidth), color="grey"
+)
+labels = {
+    "one-token generation": ("one token", (-3, 6), "right"),
+    "softmax": ("softmax", (4, 6), "left"),
+    "layer norm": ("layer norm", (7, -6), "left"),
+    "projection": ("projection", (6, -15), "center"),
+    "feed-forward": ("feed-forward", (12, 9), "right"),
+}
+for row in operations[1:]:
+    if row["name"] in labels:
+        label, place, side = labels[row["name"]]
+        dot = row["intensity"], row["flops_per_second"]
+        left.loglog(*dot, "s", color=plots.TEAL, ms=5)
+        left.annotate(
+            label, dot, place, textcoords="offset points", ha=side, size=9
+        )
+left.set(
+    xlabel="FLOPs per byte", title="FLOP/s", xlim=(0.08, 1500), ylim=(8e11, 2e15)
+)
+pairs = [row["pairs"] for row in batches]
+right.semilogx(pairs, [row["mfu"] for row in batches], "o-", color=plots.BLUE)
+right.set(xlabel="pairs in a batch", title="share of the peak", ylim=(0, 0.5))
+right.yaxis.set_major_formatter("{x:.0%}")
+plt.tight_layout()
+plt.show()
+
+# %% tags=["hide-input"]
+kernels = dict(
+    next(
+        row["kernels"]
+        for row in on_gpu["measurements"]
+        if row["what"] == "kernels" and row["name"] == "CUDA graph"
+    )
+)
+kinds = {
+    "products": "nvjet",
+    "loss": "softmax",
+    "attention": "sdpa",
+    "copies": "direct_copy",
+}
+for kind, part in kinds.items():
+    seconds = sum(time for name, time in kernels.items() if part in name)
+    kinds[kind] = 1000 * seconds
+    print(f"{kind:10}{1000 * seconds:5.1f} ms")
+print(
+    f"{len(kernels)} kernels {1000 * sum(kernels.values()):5.1f} ms of {ms['CUDA graph']:.1f}"
+)
+
+# %% [markdown]
+# A recorded step of one pair takes 4 ms, where the host alone needed more than 30. With 1,600 pairs it reaches 36
+# percent of the peak, and 1.4 million tokens a second. Is the model too narrow for more? By the reckoning above an
+# encoder layer of width 512 could reach 66 percent of *this* peak, if every part lay on the roofline. None does: the
+# projection alone reaches 71 percent of the peak, and layer norm a quarter of the bandwidth. The list says where the
+# rest goes. Of the 40 ms with 400 pairs the twelve longest kernels take 25, and about half of these are products. The
+# loss, with 37,000 scores for each target, takes 5, attention 4, and copies 2.
+
+# %% tags=["proof"]
+assert round(1000 * batches[0]["seconds"]) == 4 and min(short) > 0.03
+assert batches[-1]["pairs"] == 1600 and round(batches[-1]["mfu"], 2) == 0.36
+assert round(batches[-1]["tokens_per_second"], -5) == 1.4e6
+peak, memory_speed = gpu_peak, gpu_bandwidth
+assert round(of_peak(512), 2) == 0.66
+alone_512, norm = (
+    next(row for row in operations[1:] if row["name"] == name)
+    for name in ("projection", "layer norm")
+)
+assert round(alone_512["flops_per_second"] / gpu_peak, 2) == 0.71
+assert round(norm["bandwidth"] / gpu_bandwidth, 2) == 0.26
+assert round(1000 * sum(kernels.values())) == 25
+assert [round(kinds[part]) for part in kinds] == [12, 5, 4, 2]
 
 # %% [markdown]
 # But why does fused attention go *down*? Time one attention alone, forward and back. A step has six of them: one in
@@ -866,7 +947,7 @@ quiz.one_choice(
 # nothing. (So `GradScaler` skips steps, too.) The loss of such a step becomes NaN, and when the next row of the history
 # is due, the training ends with an error. So an error comes later than before, and still nothing is spoiled.
 
-# %% tags=["export"] module="devices"
+# %% tags=["hide-input", "export"] module="devices"
 from contextlib import nullcontext
 from functools import cache
 
@@ -896,6 +977,7 @@ def matrix_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in several if id(p) not in only_looked_up)
 
 
+# %% tags=["export"] module="devices"
 class FastTrainer(Trainer):
     """Trains as `Trainer` does, and asks a device for nothing during a step.
 
@@ -922,12 +1004,10 @@ class FastTrainer(Trainer):
         self.optimizer.found_inf = self.spoiled.float()
         self.optimizer.step()
 
-    def train_step(
-        self, batches: list[Batch], learning_rate: float
-    ) -> tuple[Tensor, int]:
-        """One step on several batches, as of one; summed loss, targets."""
-        loss, tokens = super().train_step(batches, learning_rate)
-        return loss.masked_fill(self.spoiled, torch.nan), tokens
+    def device_step(self, batches: list[Batch], tokens: float) -> Tensor:
+        """A step on batches that are on the device; the summed loss."""
+        loss = super().device_step(batches, tokens)
+        return loss.masked_fill(self.spoiled, torch.nan)
 
     def figures(self, row: Row) -> Row:
         """The MFU, by the speed of a large product; the most bytes in use."""
@@ -960,16 +1040,129 @@ assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 # optimiser need not. (That number lies on the CPU, so it costs Python's time and no wait.) What is left counts the
 # targets and checks the masks. A training does both before the batch goes to a GPU, or not at all there.
 #
-# What remains of the waiting is the other way round: a GPU waits for Python to launch its next kernel. **CUDA graphs**
-# record all launches of a step, and repeat them by one call (`torch.compile(mode="reduce-overhead")`), where shapes
-# stay the same.
+# ### Record a step, and repeat it
 #
+# What remains of the waiting is the other way round: a GPU waits for Python to launch its next kernel. **CUDA graphs**
+# end that. PyTorch records all launches of a step, and from then on one call repeats them. Three conditions come with
+# it. What is repeated reads its inputs from where they were when it was recorded, so a new batch is copied there.
+# Numbers that change from step to step, as the learning rate does, must be tensors. And shapes stay the same, so each
+# shape of batch needs a recording of its own. (`torch.compile(mode="reduce-overhead")` records what it compiles. Here it
+# is the whole step, the optimiser's part included.)
+
+# %% tags=["export"] module="devices"
+from collections import Counter
+
+
+class GraphTrainer(FastTrainer):
+    """Trains as `FastTrainer` does, by CUDA graphs: one for each shape of batch.
+
+    A shape that is met for the third time is recorded. RuntimeError for a device
+    that cannot record. After PyTorch's notes on CUDA semantics.
+    """
+
+    can_record = ("cuda",)
+
+    def __init__(
+        self, model: nn.Module, config: TrainingConfig, device: str = "cuda"
+    ) -> None:
+        if torch.device(device).type not in self.can_record:
+            raise RuntimeError(f"CUDA graphs need a CUDA device, not {device}")
+        super().__init__(model, config, device)
+        self.rate, self.tokens = torch.zeros(2, device=device)
+        self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        self.graphs, self.met = {}, Counter()
+
+    def device_step(self, batches: list[Batch], tokens: float) -> Tensor:
+        """A step on batches that are on the device; the summed loss."""
+        for group in self.optimizer.param_groups:
+            self.rate.fill_(group["lr"])
+            group["lr"], group["capturable"] = self.rate, True
+        self.tokens.fill_(tokens)
+        sides = [side for batch in batches for side in batch]
+        shapes = tuple(side.shape for side in sides)
+        self.met[shapes] += 1
+        if self.met[shapes] < 3:
+            return self.in_the_stream(batches)
+        if shapes not in self.graphs:
+            self.graphs[shapes] = self.record(batches)
+        graph, inputs, loss = self.graphs[shapes]
+        for there, side in zip(inputs, sides, strict=True):
+            there.copy_(side)
+        graph.replay()
+        return loss.clone()
+
+    def in_the_stream(self, batches: list[Batch]) -> Tensor:
+        """Make a step, in the stream in which others are recorded."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            loss = super().device_step(batches, self.tokens)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return loss
+
+    def record(
+        self, batches: list[Batch]
+    ) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:
+        """Record a step, and make none: the graph, what it reads, and its loss."""
+        inputs = [tuple(side.clone() for side in batch) for batch in batches]
+        graph, way = torch.cuda.CUDAGraph(), {"capture_error_mode": "thread_local"}
+        with torch.cuda.graph(graph, self.pool, self.stream, **way):
+            loss = super().device_step(inputs, self.tokens)
+        return graph, [side for batch in inputs for side in batch], loss
+
+
+# %% [markdown]
+# How many shapes are there? Too many, if each batch is as long as its longest sentence. So fill both sides of each pair
+# up to the same multiple of 8 tokens, before pairs are grouped. That is what `level` does. Take sentences of 1 to 60
+# tokens, and count the shapes in five epochs, before and after:
+
+# %% tags=["hide-input", "export"] module="devices"
+from collections.abc import Sequence
+
+
+def level(
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    longest: int,
+    multiple: int = 8,
+    pad_id: int = 0,
+) -> list[tuple[list[int], list[int]]]:
+    """Pairs filled up: a source to a multiple, its target to one token more.
+
+    Both have room for either, and a source has `longest` tokens at most. (What a
+    decoder reads of a target is one token shorter than it.)
+    """
+    filled = []
+    for source, target in pairs:
+        needed = max(len(source), len(target) - 1)
+        size = max(min(-(-needed // multiple) * multiple, longest), needed)
+        sides = ((source, size), (target, size + 1))
+        filled.append(
+            tuple([*side, *[pad_id] * (n - len(side))] for side, n in sides)
+        )
+    return filled
+
+
+# %% tags=["hide-input", "nbval-check-output"]
+draw = np.random.default_rng(0)
+lengths = draw.integers(1, 61, size=(5000, 2)).tolist()
+pairs = [([3] * s, [1, *[3] * t, 2]) for s, t in lengths]
+shapes = {}
+for name, some in (("as they are", pairs), ("filled up", level(pairs, 64))):
+    met = [
+        tuple(side.shape for side in one)
+        for epoch in range(5)
+        for one in pair_batches(some, epoch, max_tokens=2048)
+    ]
+    shapes[name] = len(set(met))
+    print(f"{name:12} {len(met)} batches, {shapes[name]} shapes")
+assert shapes["filled up"] < 30 < shapes["as they are"]
+
+# %% [markdown]
 # The log of a run has tokens a second, the MFU, and the most memory that was in use. For the MFU a target costs 6 FLOPs
 # for each parameter of a matrix, 2 forward and 4 back, as if source and target were equally long and scores cost
 # nothing. The peak is that of one large product, measured as above, in the same precision; many papers take the maker's
-# figure, which is higher. The configuration has more switches: `compile` and `checkpointing` under `[training]`, and
-# `multiple = 64` under `[tokens]`, which pads the vocabulary. On a GPU batches are prefetched, by one process for the
-# whole run.
+# figure, which is higher. The configuration has more switches: `compile`, `cuda_graphs` and `checkpointing` under
+# `[training]`, and `multiple = 64` under `[tokens]`, which pads the vocabulary. On a GPU batches are prefetched, by one
+# process for the whole run.
 
 # %% [markdown]
 # ## Attention without the score matrix
@@ -1133,8 +1326,54 @@ assert round(growth["written out"]) == 45 and round(growth["fused"]) == 8
 # Every query meets every key either way, so the time grows, in the end, with the square. The memory need not. Written
 # out, part of it grows with the square (the weights before and after masking, and their masks) and part in proportion:
 # 45 times, between 8 and 64. Fused, all of it grows in proportion. On a CPU the two curves of time stay close at these
-# lengths: its ridge point is low, and a matrix costs little to move beside what it costs to compute. On a GPU the fused
-# one is reported to be several times as fast ([Dao and others 2022](https://arxiv.org/abs/2205.14135)).
+# lengths: its ridge point is low, and a matrix costs little to move beside what it costs to compute. On the H200 they
+# part, here for one sentence and eight heads, in 16 bits:
+
+# %% tags=["plot", "hide-input"] mystnb={"image": {"alt": "Seconds and bytes over length on an H200, from 1,024 to 16,384 tokens, all axes logarithmic. Written out is slowest and its bytes grow with the square; memory-efficient, FlashAttention and cuDNN follow in this order, with bytes that grow in proportion."}}
+ways = measured("attention-cuda")["measurements"]
+colors = {"written out": plots.RED, "memory-efficient": plots.GOLD}
+colors |= {"flash": plots.TEAL, "cuDNN": plots.BLUE}
+curves = {
+    name: [
+        row
+        for row in ways
+        if row["backend"] == name and not row["causal"] and row["length"] >= 1024
+    ]
+    for name in colors
+}
+figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.2))
+for axes, key, title in zip(
+    panels, ("seconds", "peak_memory"), ("seconds", "bytes"), strict=True
+):
+    for name, rows in curves.items():
+        lengths = [row["length"] for row in rows]
+        axes.loglog(
+            lengths,
+            [row[key] for row in rows],
+            "o-",
+            color=colors[name],
+            label=name,
+        )
+    axes.minorticks_off()
+    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+    axes.set(xlabel="tokens", title=title)
+panels[0].legend(frameon=False, fontsize=9)
+plt.tight_layout()
+plt.show()
+
+# %% [markdown]
+# At 16,384 tokens the scores of one sentence take 19 GB, and cuDNN's kernel, without them, a hundred MB and a tenth of
+# the time. Up to 2,048 tokens the times do not grow: that is the host, launching.
+
+# %% tags=["proof"]
+longest = {name: rows[-1] for name, rows in curves.items()}
+assert {row["length"] for row in longest.values()} == {16384}
+assert round(longest["written out"]["peak_memory"] / 1e9) == 19
+assert round(longest["cuDNN"]["peak_memory"] / 1e6) == 102
+assert round(longest["written out"]["seconds"] / longest["cuDNN"]["seconds"]) == 10
+for rows in curves.values():
+    assert [row["length"] for row in rows[:2]] == [1024, 2048]
+    assert rows[1]["seconds"] < rows[0]["seconds"]
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -4,7 +4,8 @@ Never edited by hand: edit the chapter, then `make tangle`.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
@@ -150,6 +151,7 @@ class Setup:
     vocabulary_multiple: int = 1
     batch: int = 1  # how many times over the pairs are in a step
     feed: Literal["held", "made", "ahead"] = "held"  # see `support.benchmark.feed`
+    cuda_graphs: bool = False
     checkpointing: bool = False
 
     def __post_init__(self) -> None:
@@ -172,7 +174,12 @@ def rungs() -> dict[str, dict[str, Any]]:
         "larger batch": {"batch": 4},
         "batches made between steps": {"feed": "made"},
         "batches prefetched": {"feed": "ahead"},
-        "checkpointing": {"feed": "held", "checkpointing": True},
+        "CUDA graph": {"cuda_graphs": True},
+        "checkpointing": {
+            "feed": "held",
+            "cuda_graphs": False,
+            "checkpointing": True,
+        },
     }
 
 
@@ -203,7 +210,8 @@ def training_step(
     with keep_random_state():
         torch.manual_seed(workload.seed)
         model = configure(Transformer(workload.config).to(device), setup)
-    trainer = Trainer(model, TrainingConfig(max_grad_norm=1e9), device)
+    kind = GraphTrainer if setup.cuda_graphs else Trainer
+    trainer = kind(model, TrainingConfig(max_grad_norm=1e9), device)
     trainer.optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=0.0, fused=setup.fused_optimizer or None
     )
@@ -290,12 +298,10 @@ class FastTrainer(Trainer):
         self.optimizer.found_inf = self.spoiled.float()
         self.optimizer.step()
 
-    def train_step(
-        self, batches: list[Batch], learning_rate: float
-    ) -> tuple[Tensor, int]:
-        """One step on several batches, as of one; summed loss, targets."""
-        loss, tokens = super().train_step(batches, learning_rate)
-        return loss.masked_fill(self.spoiled, torch.nan), tokens
+    def device_step(self, batches: list[Batch], tokens: float) -> Tensor:
+        """A step on batches that are on the device; the summed loss."""
+        loss = super().device_step(batches, tokens)
+        return loss.masked_fill(self.spoiled, torch.nan)
 
     def figures(self, row: Row) -> Row:
         """The MFU, by the speed of a large product; the most bytes in use."""
@@ -303,3 +309,86 @@ class FastTrainer(Trainer):
         flops = 6 * matrix_parameters(self.model) * row["tokens_per_second"]
         mfu = flops / world_size() / peak_compute_of(self.device, dtype)
         return {"mfu": mfu, "peak_memory": peak_memory(self.device)}
+
+
+class GraphTrainer(FastTrainer):
+    """Trains as `FastTrainer` does, by CUDA graphs: one for each shape of batch.
+
+    A shape that is met for the third time is recorded. RuntimeError for a device
+    that cannot record. After PyTorch's notes on CUDA semantics.
+
+    Defined in chapter 20, "Record a step, and repeat it".
+    """
+
+    can_record = ("cuda",)
+
+    def __init__(
+        self, model: nn.Module, config: TrainingConfig, device: str = "cuda"
+    ) -> None:
+        if torch.device(device).type not in self.can_record:
+            raise RuntimeError(f"CUDA graphs need a CUDA device, not {device}")
+        super().__init__(model, config, device)
+        self.rate, self.tokens = torch.zeros(2, device=device)
+        self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        self.graphs, self.met = {}, Counter()
+
+    def device_step(self, batches: list[Batch], tokens: float) -> Tensor:
+        """A step on batches that are on the device; the summed loss."""
+        for group in self.optimizer.param_groups:
+            self.rate.fill_(group["lr"])
+            group["lr"], group["capturable"] = self.rate, True
+        self.tokens.fill_(tokens)
+        sides = [side for batch in batches for side in batch]
+        shapes = tuple(side.shape for side in sides)
+        self.met[shapes] += 1
+        if self.met[shapes] < 3:
+            return self.in_the_stream(batches)
+        if shapes not in self.graphs:
+            self.graphs[shapes] = self.record(batches)
+        graph, inputs, loss = self.graphs[shapes]
+        for there, side in zip(inputs, sides, strict=True):
+            there.copy_(side)
+        graph.replay()
+        return loss.clone()
+
+    def in_the_stream(self, batches: list[Batch]) -> Tensor:
+        """Make a step, in the stream in which others are recorded."""
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            loss = super().device_step(batches, self.tokens)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return loss
+
+    def record(
+        self, batches: list[Batch]
+    ) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:
+        """Record a step, and make none: the graph, what it reads, and its loss."""
+        inputs = [tuple(side.clone() for side in batch) for batch in batches]
+        graph, way = torch.cuda.CUDAGraph(), {"capture_error_mode": "thread_local"}
+        with torch.cuda.graph(graph, self.pool, self.stream, **way):
+            loss = super().device_step(inputs, self.tokens)
+        return graph, [side for batch in inputs for side in batch], loss
+
+
+def level(
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    longest: int,
+    multiple: int = 8,
+    pad_id: int = 0,
+) -> list[tuple[list[int], list[int]]]:
+    """Pairs filled up: a source to a multiple, its target to one token more.
+
+    Both have room for either, and a source has `longest` tokens at most. (What a
+    decoder reads of a target is one token shorter than it.)
+
+    Defined in chapter 20, "Record a step, and repeat it".
+    """
+    filled = []
+    for source, target in pairs:
+        needed = max(len(source), len(target) - 1)
+        size = max(min(-(-needed // multiple) * multiple, longest), needed)
+        sides = ((source, size), (target, size + 1))
+        filled.append(
+            tuple([*side, *[pad_id] * (n - len(side))] for side, n in sides)
+        )
+    return filled

@@ -236,11 +236,15 @@ class Trainer:
         ]
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
+        return self.device_step(batches, tokens), tokens
+
+    def device_step(self, batches: list[Batch], tokens: float) -> Tensor:
+        """A step on batches that are on the device; the summed loss."""
         self.optimizer.zero_grad()
         loss = self.accumulate_gradients(batches, tokens)
         limit = self.config.max_grad_norm
         self.update(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
-        return loss, tokens
+        return loss
 
     def figures(self, row: Row) -> Row:
         """What else a row of the history should say."""

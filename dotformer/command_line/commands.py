@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
 from dotformer.data.corpora import Pair
-from dotformer.devices import FastTrainer, prefetch, prepare_layers
+from dotformer.devices import FastTrainer, GraphTrainer, level, prefetch, prepare_layers
 from dotformer.distributed import DistributedTrainer, evaluate_together
 from dotformer.export import page_model, write_onnx
 from dotformer.generation import filter_logits, generate
@@ -53,7 +53,8 @@ CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default
               TransformerConfig (as for the last two), RecurrentConfig, GPTConfig or ModernConfig; "gpt", "modern" and
               "copying" need shared = true in [tokens], and "copying" share_embeddings = true
   [training]  max_tokens = 4096 (in a batch, padding included), precision = "float32", "tf32" or "bfloat16" (of
-              products), compile = false and checkpointing = false (of layers), and the fields of TrainingConfig
+              products), compile = false and checkpointing = false (of layers), cuda_graphs = false (steps are recorded
+              and repeated, on a CUDA device), and the fields of TrainingConfig
 
 The folder will hold config.json, source.json and target.json (the tokenizers), model.safetensors (the parameters when
 the validation loss was lowest), log.csv, tensorboard/, and checkpoint.safetensors, from which the same command goes on,
@@ -105,6 +106,8 @@ def train_in_group(args: argparse.Namespace, device: str, patient: torch.distrib
     if rank() > 0 and not (folder / "config.json").exists():
         raise ValueError(f"rank {rank()} does not see what rank 0 has written to {folder}")
     run = Run.begin(args.config, folder)
+    if run.training.cuda_graphs and (distributed or device not in GraphTrainer.can_record):
+        raise ValueError("[training] cuda_graphs needs a CUDA device, and one process")
     say = (lambda _: None) if args.quiet or rank() > 0 else partial(print, flush=True)
     with torch.device("meta" if args.shard and rank() > 0 else "cpu"):  # rank 0 gives each process its shard
         translator = run.translator()
@@ -118,6 +121,8 @@ def train_in_group(args: argparse.Namespace, device: str, patient: torch.distrib
         parameters = sum(map(Tensor.numel, model.parameters()))
         say(f"{len(pairs):,} pairs, {parameters:,} parameters, on {device}, in {folder}")
         say(f"going on after step {reached:,} of {config.steps:,}" if reached else f"{config.steps:,} steps to go")
+    if config.cuda_graphs:
+        pairs = level(pairs, translator.longest)
     batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
     judge = evaluate_together if distributed else evaluate
     validate = partial(judge, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))
@@ -127,6 +132,7 @@ def train_in_group(args: argparse.Namespace, device: str, patient: torch.distrib
             prepare_layers(model, config.compile, config.checkpointing)
             dtype = torch.bfloat16 if config.precision == "bfloat16" else None
             kind = partial(DistributedTrainer, sharded=args.shard, dtype=dtype) if distributed else FastTrainer
+            kind = GraphTrainer if config.cuda_graphs else kind
             trainer = kind(model, config, device)
             if config.compile:
                 trainer.criterion = torch.compile(cross_entropy)

@@ -51,13 +51,20 @@ class Training(TrainingConfig):
     """A training, with the number of tokens in a batch, and how a step is computed.
 
     Parameters are float32 in any case; products in float16 would need a loss scale. With `compile`, layers and loss are
-    compiled; with `checkpointing`, activations inside layers are computed twice and not kept.
+    compiled; with `cuda_graphs`, steps are recorded and repeated; with `checkpointing`, activations inside layers are
+    computed twice and not kept.
     """
 
     max_tokens: int = 4096
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     compile: bool = False
+    cuda_graphs: bool = False
     checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cuda_graphs and (self.checkpointing or self.accumulation_steps > 1):
+            raise ValueError("cuda_graphs goes with neither checkpointing nor accumulation_steps")
 
 
 CORPORA = {name: getattr(corpora, name) for name in ("number_words", "grammar", "cmudict", "multi30k", "docstrings")}

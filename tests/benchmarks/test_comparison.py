@@ -30,7 +30,7 @@ def test_the_committed_page_is_what_was_measured(tmp_path):
 def test_everything_measured_is_on_the_page_once():
     text = (BOOK / "comparison.md").read_text(encoding="utf-8")
     assert "{{" not in text
-    measurements = comparison.measured("peers-cpu")["measurements"]
+    measurements = [row for where in ("cpu", "cuda") for row in comparison.measured(f"peers-{where}")["measurements"]]
     rows = [line for line in text.split("\n") if line.startswith("| ")]
     for found in measurements:
         cells = [comparison.milliseconds(one["ms"]) for one in found["contenders"].values()]

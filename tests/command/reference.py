@@ -72,6 +72,7 @@ DEFAULTS = {
         "max_tokens": 4096,
         "precision": "float32",
         "compile": False,
+        "cuda_graphs": False,
         "checkpointing": False,
     },
 }

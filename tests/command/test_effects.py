@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
 from dotformer import devices, parsing
+from dotformer.command_line import commands
 from dotformer.command_line.commands import languages_of
 from dotformer.command_line.runs import CORPORA, Run
 from dotformer.data import corpora
@@ -40,6 +41,7 @@ from dotformer.transformer import Transformer
 from tests.command import reference
 from tests.command.conftest import CONFIG, PARTS, called
 from tests.command.reference import CORPUS, SMALL, changed, toml
+from tests.cuda_graphs import OnCPU, stand_in
 
 RECURRENT = SMALL | {"model": {"kind": "recurrent", "d_model": 8}}
 SHARED = {"tokens": {"vocab_size": 300, "shared": True}}
@@ -216,6 +218,29 @@ def test_layers_are_compiled_or_computed_twice_and_nothing_else_changes(base, na
     assert bool(kept) == ("checkpointing" in names) and {"use_reentrant": True} not in kept
 
 
+@pytest.mark.parametrize("base", ["small", "gpt"])
+def test_recorded_steps_have_few_shapes_and_nothing_else_changes(base, train, monkeypatch):
+    """With a stand-in for CUDA graphs, beside a trainer that records nothing."""
+    graphs, shapes, folders = stand_in(monkeypatch), [], []
+
+    class Unrecorded(FastTrainer):
+        can_record = ("cpu",)
+
+        def device_step(self, batches, tokens):
+            shapes.extend(tuple(side.shape[1] for side in batch) for batch in batches)
+            return super().device_step(batches, tokens)
+
+    config = changed(changed(BASES[base], "model", {"dropout": 0.0}), "training", {"cuda_graphs": True, "steps": 24})
+    for kind in (Unrecorded, OnCPU):
+        monkeypatch.setattr(commands, "GraphTrainer", kind)
+        folders.append(train(config, kind.__name__))
+    assert graphs and sum(graph.replays for graph in graphs) > 5
+    assert all(target == source + 1 and source % 8 == 0 for source, target in shapes)
+    for one, other in zip(*map(log, folders), strict=True):
+        assert other["validation_loss"] == pytest.approx(one["validation_loss"], rel=1e-4)
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+
+
 @pytest.mark.parametrize("base", ["small", "recurrent", "gpt"])
 def test_a_multiple_fills_the_rows_of_the_output_matrix_and_nothing_else_changes(base, train):
     folders = [train(changed(BASES[base], "tokens", {"multiple": n}), f"multiple_{n}") for n in (1, 64)]
@@ -233,7 +258,7 @@ def test_a_multiple_fills_the_rows_of_the_output_matrix_and_nothing_else_changes
 def test_no_key_is_forgotten_and_what_is_left_out_has_its_default(train):
     tested = {(section, key) for _, section, values in KEYS for key in values}
     tested |= {("model", "max_length"), ("tokens", "learnt")}  # in other tests
-    tested |= {("tokens", "multiple"), ("training", "compile"), ("training", "checkpointing")}
+    tested |= {("tokens", "multiple"), *(("training", key) for key in ("compile", "cuda_graphs", "checkpointing"))}
     copying = changed(ONE_TABLE, "model", {"kind": "copying"})
     for config in (SMALL, RECURRENT, WRITER, MODERN, changed(SMALL, "model", {"kind": "facts"}), copying):
         folder = train(config, config["model"].get("kind", "transformer"))

@@ -163,6 +163,14 @@ def test_configs_are_valid(path, tmp_path):
                 *(("smoothing", "label_smoothing"), ("clip", "max_grad_norm"), ("accumulate", "accumulation_steps")),
             )
         ),
+        (
+            "[training]\ncuda_graphs = true\naccumulation_steps = 2",
+            "[training] cuda_graphs goes with neither checkpointing nor accumulation_steps",
+        ),
+        (
+            "[training]\ncuda_graphs = true\ncheckpointing = true",
+            "[training] cuda_graphs goes with neither checkpointing nor accumulation_steps",
+        ),
         ("[training]\nprecision = 16", "[training] precision must be a text in quotes, not 16"),
         (f"[training]\nseed = {2**63}", "[training] seed must be a whole number"),
         ("steps = = 3", "tiny.toml: "),
@@ -175,6 +183,13 @@ def test_configurations_that_cannot_be(fails, tmp_path, text, said):
     with before_pass(1, lambda: pytest.fail("it trains")):
         assert said in fails("train", tmp_path / "tiny.toml", "--output", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_only_a_cuda_device_records_steps(fails, tmp_path):
+    (tmp_path / "tiny.toml").write_text(f"{NUMBERS}[training]\ncuda_graphs = true")
+    with before_pass(1, lambda: pytest.fail("it trains")):
+        said = fails("train", tmp_path / "tiny.toml", "--output", tmp_path / "run", "--device", "cpu")
+    assert "[training] cuda_graphs needs a CUDA device, and one process" in said
 
 
 def test_configurations_that_cannot_be_read(fails, tmp_path):

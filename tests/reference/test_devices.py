@@ -11,6 +11,8 @@ from functools import partial
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import get_worker_info
@@ -21,9 +23,11 @@ from dotformer.attention import MultiHeadAttention
 from dotformer.command_line.commands import made_ahead
 from dotformer.devices import (
     FastTrainer,
+    GraphTrainer,
     Setup,
     configure,
     layers_of,
+    level,
     matmul_throughput,
     matrix_parameters,
     measure,
@@ -42,6 +46,7 @@ from dotformer.support.progress import Stream
 from dotformer.support.recording import record_weights
 from dotformer.training import Trainer, TrainingConfig, cross_entropy, pair_batches
 from dotformer.transformer import Transformer, TransformerConfig
+from tests.cuda_graphs import OnCPU, stand_in
 
 MODEL = TransformerConfig(40, 50, 2, 1, d_model=16, num_heads=2, d_ff=32, dropout=0.0, max_length=24)
 WORK = Workload(MODEL, pairs=3, length=12)
@@ -220,7 +225,7 @@ def test_what_goes_wrong_there_is_said_here(monkeypatch):
 
 def test_the_ladder_changes_one_thing_a_rung():
     ways = list(cumulative(Setup(), rungs()).values())
-    assert ways[0] == Setup() == Setup("float32", False, False, False, 1, 1, "held", False)
+    assert ways[0] == Setup() == Setup("float32", False, False, False, 1, 1, "held", False, False)
     changes = [
         {name for name, value in asdict(b).items() if value != asdict(a)[name]} for a, b in itertools.pairwise(ways)
     ]
@@ -234,7 +239,8 @@ def test_the_ladder_changes_one_thing_a_rung():
         ["batch"],
         ["feed"],
         ["feed"],
-        ["checkpointing", "feed"],  # beside the larger batch, which is held as well
+        ["cuda_graphs"],
+        ["checkpointing", "cuda_graphs", "feed"],  # beside the larger batch, which is held as well
     ]
     assert rungs() is not rungs() and rungs() == rungs()
 
@@ -343,8 +349,10 @@ def test_tokens_and_flops_a_second_are_those_of_all_pairs():
     assert found["tokens_per_second"] == pytest.approx(2 * (3 * 2 * 12) / found["seconds"][1])
 
 
-def test_all_rungs_compute_the_same():
+def test_all_rungs_compute_the_same(monkeypatch):
     """Without the rungs that need a compiler, or round."""
+    stand_in(monkeypatch)
+    monkeypatch.setattr(devices, "GraphTrainer", OnCPU)
     exact = {name: change for name, change in rungs().items() if name not in ("bf16", "compile")}
     climbed = list(climb(partial(measure, WORK, steps=2), cumulative(Setup(), exact)))
     assert [row["name"] for row in climbed] == list(exact)
@@ -443,6 +451,59 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_ends_the_run(bad, fir
     trainer, batches = started(Later)
     with pytest.raises(FloatingPointError, match=r"^a loss or a gradient has not been finite, in the steps up to 3$"):
         trainer.train(lambda _: batches, lambda _: pytest.fail("validated"), progress=False)
+
+
+def test_recorded_steps_are_those_of_a_fast_trainer(monkeypatch):
+    graphs = stand_in(monkeypatch)
+    found = []
+    for kind in (FastTrainer, OnCPU):
+        torch.manual_seed(3)
+        trainer = kind(Transformer(MODEL), TrainingConfig(max_grad_norm=0.5), "cpu")
+        batches = [*pair_batches(WORK.tokens(), max_tokens=30)]
+        losses = [float(trainer.train_step([batches[n % 2]], 0.01 * n)[0]) for n in range(12)]
+        found.append((losses, trainer.model.state_dict()))
+    (fast, right), (recorded, there) = found
+    assert len(graphs) == 2 and [graph.replays for graph in graphs] == [4, 4]
+    assert recorded == pytest.approx(fast, rel=1e-5) and len(set(fast)) == 12
+    for name, parameter in right.items():
+        if not name.endswith("w_k.bias"):
+            torch.testing.assert_close(there[name], parameter, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_a_recorded_step_whose_gradient_is_not_finite_changes_nothing(monkeypatch):
+    graphs = stand_in(monkeypatch)
+    torch.manual_seed(3)
+    trainer = OnCPU(Transformer(MODEL), TrainingConfig(), "cpu")
+    [batch] = pair_batches(WORK.tokens(), max_tokens=1000)
+    for _ in range(4):
+        assert torch.isfinite(trainer.train_step([batch], 0.01)[0])
+    weight = trainer.model.output.weight
+    with torch.no_grad():
+        weight[0, 0] = float("nan")
+    before = copy.deepcopy((trainer.model.state_dict(), trainer.optimizer.state_dict()["state"]))
+    assert torch.isnan(trainer.train_step([batch], 0.01)[0])
+    after = trainer.model.state_dict(), trainer.optimizer.state_dict()["state"]
+    torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
+    [graph] = graphs
+    assert graph.replays == 3
+
+
+def test_only_a_cuda_device_records():
+    with pytest.raises(RuntimeError, match=r"^CUDA graphs need a CUDA device, not cpu$"):
+        GraphTrainer(Transformer(MODEL), TrainingConfig(), "cpu")
+    [found] = climb(partial(measure, WORK), {"recorded": Setup(cuda_graphs=True)})
+    assert "CUDA device" in found["error"]
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(2, 31)), min_size=1), st.integers(1, 9))
+def test_pairs_are_filled_up_to_few_sizes(sizes, multiple):
+    pairs = [([3] * source, [1, *[4] * (target - 2), 2]) for source, target in sizes]
+    found = level(pairs, 30, multiple, pad_id=7)
+    for (source, target), (longer, goal) in zip(pairs, found, strict=True):
+        assert longer == source + [7] * (len(longer) - len(source))
+        assert goal == target + [7] * (len(goal) - len(target))
+        assert len(goal) == len(longer) + 1 and (len(longer) % multiple == 0 or len(longer) == 30)
+        assert max(len(source), len(target) - 1) > len(longer) - multiple
 
 
 @pytest.mark.parametrize("tied", [True, False])
