@@ -1109,48 +1109,38 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 #
 # An estimate needs assumptions, so here they are.
 #
-# - One H100 (SXM) does 989 TFLOP/s with 16 bits, says its maker. Training has an MFU of 40 percent, on one device and
-#   on many, however small their shards of the batch become. (For so narrow a model that is optimistic, as [chapter
-#   20](20_one_gpu.ipynb#how-much-of-the-peak-can-a-narrow-model-use) says.)
+# - A device computes as fast as the H200 of [chapter 20](20_one_gpu.ipynb#a-ladder), whose recorded steps were measured
+#   with batches of 1 to 1,600 pairs. Between two of these the times lie on a line.
 # - Gradients have 4 bytes a parameter.
 # - A ring of 8 devices and one of 64 have a bandwidth of 200 GB/s, and no latency.
 # - Communication overlaps with the backward pass, two thirds of the computation, as far as it fits.
 # - The batch stays the paper's, divided among the devices.
 #
-# Constant MFU, no latency and overlap flatter many devices. The other two do not: 2 bytes would do, and the batch may
-# grow.
+# No latency and overlap flatter many devices. The other two do not: 2 bytes would do, and the batch may grow.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. The line of computing falls in proportion; the estimate with communication leaves it and becomes flat near the time that communication takes."}}
-config, steps, _ = models["base"]
-work = sum(training_flops(config, 390, 64, 64).values())
+# %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate leaves it at two devices and becomes nearly flat."}}
+from classroom.measured import measured
+
+_, steps, _ = models["base"]
+batches = measured("throughput-cuda")["measurements"]
 gradient_bytes = 4 * 63e6
 devices = 2 ** np.arange(7)
-computing = work / (devices * 0.4 * 989e12)
+computing = np.interp(
+    390 / devices,
+    [row["pairs"] for row in batches],
+    [row["seconds"] for row in batches],
+)
 communication = 2 * (devices - 1) / devices * gradient_bytes / 200e9
 extra = np.maximum(0, communication - 2 / 3 * computing)  # what cannot be hidden
 figure, axes = plt.subplots(figsize=(5.6, 3.2))
-axes.loglog(devices, steps * computing / 60, color=plots.GREY, ls=":")
+axes.loglog(devices, steps * computing[0] / devices / 60, color=plots.GREY, ls=":")
 axes.loglog(devices, steps * (computing + extra) / 60, "o-", color=plots.BLUE)
 axes.minorticks_off()
 axes.set_xticks(devices, [str(n) for n in devices])
-axes.set_yticks([1, 10], ["1", "10"])
-axes.set(xlabel="devices", ylabel="minutes, base model", ylim=(0.4, 60))
-axes.text(
-    30,
-    steps * computing[5] / 80,
-    "computation alone",
-    ha="right",
-    va="top",
-    color=plots.GREY,
-)
-axes.text(
-    64,
-    steps * (computing + extra)[-1] / 50,
-    "with communication",
-    ha="right",
-    va="bottom",
-    color=plots.BLUE,
-)
+axes.set_yticks([1, 10, 100], ["1", "10", "100"])
+axes.set(xlabel="devices", ylabel="minutes, base model", ylim=(0.7, 130))
+axes.text(20, 2.2, "in proportion", ha="right", color=plots.GREY)
+axes.text(64, 13, "estimated", ha="right", color=plots.BLUE)
 plt.show()
 whole = computing + extra
 for k in (0, 3, 6):
@@ -1160,16 +1150,19 @@ for k in (0, 3, 6):
     print(
         f"   {steps * whole[k] / 60:.1f} minutes, {whole[0] / whole[k]:.1f} times as fast as one"
     )
-assert [round(float(whole[0] / whole[k]), 1) for k in (3, 6)] == [7.6, 9.3]
-assert steps * whole[0] < 3600 and round(1000 * float(communication[6]), 1) == 2.5
+assert [round(float(whole[0] / whole[k]), 1) for k in (3, 6)] == [4.2, 7.6]
+assert round(float(steps * whole[0] / 60)) == 65 and not extra.any()
+assert round(1000 * float(communication[6]), 1) == 2.5
+assert [round(1000 * float(computing[k])) for k in (0, 6)] == [39, 5]
 with torch.device("meta"):  # shapes without numbers
     base = Transformer(TransformerConfig(37_000, 37_000, share_embeddings=True))
 assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 
 # %% [markdown]
-# What took eight devices half a day would take a single H100 less than an hour, if the assumptions hold. Eight are 7.6
-# times as fast, and 64 only 9.3 times: the gradient does not become smaller when the work does, and most of the 2.5
-# milliseconds of communication finds nothing to overlap with. Whoever uses more devices has to give them a larger
+# What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times as
+# fast, and 64 only 7.6 times. It is not the gradients: the 2.5 milliseconds that they travel fit behind the backward
+# pass. It is the step, which does not shrink with its work. With 6 pairs in place of 390 it still takes 5 ms in place
+# of 39, since a kernel needs some microseconds even for little. Whoever uses more devices has to give them a larger
 # batch. That is another training: steps are fewer, their learning rate must be found again, and from some size on a
 # larger batch saves no more steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
 
