@@ -346,8 +346,8 @@ assert abs(a_step - 0.52) < 0.01
 # factor is 1 where the other's was 0.58. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the
 # influence is thousands of times what it was. But no slope is above 1, so each step can only shrink the influence, and
 # even this cell fades. *LSTM, gate open* is an LSTM whose forget gate starts nearly open, with 3 added to its bias.
-# The gate alone keeps $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Measured against the latest word a third is
-# left (the median of eight seeds): the candidate $g$ also reads $h$, and that is a second path. Gates can hold on.
+# The gate alone keeps $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Measured, a third is left (the median of eight
+# seeds), because the candidate $g$ also reads $h$: that is a second path for a word. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that
 # have no influence. (Training can open a gate, but a word without influence sends no signal to open it.) This is the
@@ -365,7 +365,8 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 #
 # The other question was *what* a memory lets go of. Read 4,000 random texts, whose words are 8 independent numbers
 # each, and try to recall, from the last state, the word $k$ steps back: fit one matrix by least squares. The score is
-# $R^2$, the share of the word's variance that the fit explains: 1 is perfect recall, 0 is none.
+# $R^2$, the share of the word's variance that the fit explains (less what a fit explains by chance): 1 is perfect
+# recall, 0 is none.
 #
 # **Predict first.** A state of 24 numbers, words of 8. A word has 8 numbers, each with an $R^2$; add them up over all
 # words. Does the network that forgets slowest have the largest sum?
@@ -400,13 +401,12 @@ for name in names:
 
 # %% [markdown]
 # Not reliably. The slowest, the open gate, has 20.5 numbers here, and the orthogonal cell has 21; with other seeds the
-# two change places. But the open gate needs a state of 48 for it, $h$ and $c$ together: 0.43 of a number in each,
-# where the orthogonal cell has 0.87. And this cell, whose gradient comes through so much better, recalls hardly more
+# two change places. But the open gate needs a state of 48 for it, $h$ and $c$ together: of each number in the state 0.43
+# is put to use, where the orthogonal cell puts 0.87. And this cell, whose gradient comes through so much better, recalls hardly more
 # than the plain one, 21 numbers against 19. To forget slowly is to spread a memory over more words, each less sharp.
-# The open gate spreads it thinnest: 2 % of the word 40 back, when 50 have been read. (It does recall more than the
-# ordinary LSTM, 20.5 against 13.9. Gates multiply, so much of what the state holds is products of two numbers, and a
-# linear fit recovers neither factor. If the products of any two numbers read are counted as things to recall, too, the
-# sum is 23 of 24 for the GRU, and some 45 of 48 for the LSTM.)
+# The open gate spreads it thinnest: 2 % of the word 40 back, when 50 have been read. (Why do GRU and LSTM recall so
+# little? Gates multiply, so much of their state is products of two numbers, and a linear fit recovers neither factor. If
+# such products are counted as things to recall, too, the sum is 23 of 24 for the GRU, and some 45 of 48 for the LSTM.)
 #
 # There is a bound, and three steps lead to it.
 #
@@ -415,7 +415,7 @@ for name in names:
 #    half of $x_2$: together 1. With other shares, $h = a x_1 + b x_2$, one gains what the other loses.
 # 2. Why 1, whatever the shares? Write down a number of the state for each of the 4,000 texts: a vector. Do the same for
 #    each number that was read. Once their means are subtracted, correlations are the cosines between such vectors.
-#    Independent numbers are uncorrelated, so theirs stand at right angles (nearly, with 4,000 texts), like axes. The
+#    Independent numbers are uncorrelated, so theirs stand at right angles, like axes (but for chance, in 4,000 texts). The
 #    squared cosines of one vector with axes sum to at most 1, by Pythagoras.
 # 3. A state of $H$ numbers can be replaced by $H$ uncorrelated combinations of them, which hold the same information.
 #    An input's $R^2$ is then the sum of its squared correlations with these, by Pythagoras once more. (So the code computes it: `qr` makes such
@@ -631,20 +631,23 @@ plt.show()
 
 # %% [markdown]
 # With each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks elsewhere,
-# mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). And
-# what is summed are not bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
+# mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). With
+# states of 256 numbers and a sentence of 40 words it can read 40 · 256 = 10,240 numbers, 40 times as many as in the last
+# state. And what is summed are not bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
 # **bidirectional** network).
 #
 # So the encoder need no longer choose in advance what to keep of the source, and the limit of $H$ numbers for all of
-# it is gone. But the waiting was not: in encoder and decoder each state still had to wait for the one before it. The
-# transformer replaces these states, too, by attention, from each word of a text to the others.
+# it is gone. But the waiting is not: in encoder and decoder each state still has to wait for the one before it. Nor are
+# the long paths within the source and within the target. The transformer replaces these states, too. There each word
+# looks at the words of its *own* sentence in the same way, so that no state waits for another, and any two words of a
+# sentence are one step apart.
 #
 # ## What does it cost?
 #
 # The paper that introduced the transformer compares ways to let $n$ words of width $d$ exchange information: by work
 # (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and by the longest path
-# between two words (*maximum path length*).
+# between two words (*maximum path length*), along which a gradient fades.
 #
 # | layer | work | steps in a row | longest path | kept while reading |
 # |---|---|---|---|---|
@@ -708,7 +711,7 @@ for n in (50, 512, 5000):
 # What attention saves in training is the *waiting*: it computes all words at once, where a recurrent network with a
 # $\tanh$ must take them in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. A
 # GPU has thousands of units that work side by side, and short steps leave most of them idle, though a batch of many
-# sentences fills more. So in the same hours one can train a larger model, or train on more text. When attention
+# sentences fills more. So the same hours can train a larger model, or take in more text. When attention
 # *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?

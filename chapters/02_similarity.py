@@ -82,9 +82,9 @@ assert distances["pays"] == 2 and question not in offers.values()
 # of 6; and what is not asked for costs nothing, since whatever a word has there is multiplied by 0.
 #
 # There is a second reason. A question must be *learned*, in small steps, and so every step must tell whether it led
-# the right way. Whether two things are *equal* does not change for a small step, so it has no slope, and an exact
-# match cannot be learned in this way. The sum of products has a slope: move an entry of the question by a little, and
-# the sum moves by that little times the key's entry. ([Chapter 3](03_softmax.ipynb) makes the choice itself smooth as
+# the right way. Two things that are not *equal* are hardly ever equal after a small step either, so nothing says whether
+# the step was right: equality has no slope, and cannot be learned in this way. The sum of products has a slope: move an
+# entry of the question a little, and the sum moves as many times as far as the word's entry says. ([Chapter 3](03_softmax.ipynb) makes the choice itself smooth as
 # well: it returns a blend of what all words hand over, their **values**. That is a *soft look-up*.)
 #
 # In attention the question is called the **query**, and what a word offers is its **key**. This chapter is about the
@@ -239,7 +239,8 @@ plt.show()
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
 #
 # In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the dot
-# product. A vector of zeros has no direction, so it is refused. (The idea is one line, the last; dividing by the
+# product. A vector of zeros has no direction: dividing it by its length is 0/0, which is NaN, so it is refused. A batch
+# with rows of zeros, for padding say, must leave them out first. (The idea is one line, the last; dividing by the
 # largest entry first keeps very large and very small numbers from being lost when they are squared.)
 
 
@@ -398,11 +399,11 @@ for count in (20, 200, 2000, 8000):
 # %% [markdown]
 # They gather around 0. A cosine is as often positive as negative, so its mean is 0, and its typical size, the root of
 # the mean square, is $1/\sqrt{D}$: the last two columns (± is the standard deviation over 20 seeds of 500 pairs each).
-# (Four times the width, half the size.) For dot products it is $\sqrt D$, since the squares of a vector's $D$ entries
-# average 1, which makes its length nearly $\sqrt D$; and $\sqrt D \cdot \sqrt D / \sqrt D = \sqrt D$. Why
-# $1/\sqrt{D}$? Scale both vectors to length 1 and turn the two together, which does not change their angle, until one
+# Four times the width, half the size. Why? Scale both vectors to length 1 and turn the two together, which does not change their angle, until one
 # of them lies along the first axis. The cosine is then the first entry of the other. This is still a random direction,
-# since the normal distribution favours none. Its $D$ squared entries add up to 1, so each is $1/D$ on average.
+# since the normal distribution favours none. Its $D$ squared entries add up to 1, so each is $1/D$ on average. (A dot
+# product is the cosine times both lengths. These are nearly $\sqrt D$, since the squares of $D$ entries average 1, so
+# its typical size is $\sqrt D \cdot \sqrt D / \sqrt D = \sqrt D$.)
 #
 # At width 512 that is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random vectors are
 # almost at right angles**, or nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2
@@ -412,8 +413,9 @@ for count in (20, 200, 2000, 8000):
 #
 # So a model can give every *feature*, such as *is a drink* or *is hot*, a direction of its own, and a word can be the
 # sum of the few that it has. There is room for many more features than dimensions (**superposition**). The price is
-# noise. Add up $k$ random vectors of length 1 and ask for one of them by its dot product with the sum: the result is
-# 1, plus $k - 1$ cosines of strangers, an error of $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. So
+# noise. Add up $k$ random vectors of length 1 and ask for one of them by its dot product with the sum: the result is 1,
+# plus $k - 1$ cosines of random vectors. Their signs differ, so it is their squares that add up, and the error is
+# $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. So
 # there may be many features, but only a few of them present at a time.
 
 # %% tags=["proof"]
@@ -432,8 +434,8 @@ assert 87 < np.degrees(np.arccos(cosines[widths.index(512)])) < 88
 # Where do the numbers of a real model come from? Not from us. There is an old idea, the **distributional hypothesis**,
 # which J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the
 # same kinds of sentences, after *drink* and *a cup of*. A model that is trained on much text, for example to guess a
-# hidden word from its neighbours, ends up with similar vectors for them, presumably because whatever guess is right
-# beside *tea* is often right beside *coffee*, so that training pushes both vectors the same way.
+# hidden word from its neighbours, ends up with similar vectors for them. Presumably that is because a guess that is right
+# beside *tea*, such as *cup*, is often right beside *coffee*. So training pushes both vectors the same way.
 #
 # all-MiniLM-L6-v2 descends from such a model: a narrower one was trained to imitate it (*distilled*), every second
 # layer of that was kept, and the result was trained on a billion pairs of sentences. It is installed with this book,

@@ -143,7 +143,7 @@ assert weights[-1].round(2) == 0.88
 #
 # It needs to be better, because leaving the word itself out is only a patch. A word may well need itself, and it
 # should not always ask for what is most like it: a verb looks for something alive, which is not what is most like a
-# verb. And while one vector asks and answers, every score is mutual: if *drink* looks hard for *tea*, *tea* must look
+# verb. And as long as one vector both asks and answers, every score is mutual: if *drink* looks hard for *tea*, *tea* must look
 # as hard for *drink*.
 #
 # ## Three roles
@@ -304,11 +304,11 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # %% [markdown]
 # The middle row is the one from paper. This is all there is to it: three lines are matrix products and a division, two
 # are the softmax, two the mask. In **self-attention** queries, keys and values come from the same words, so $T = S$;
-# the function does not care. Because of the swapped *last* axes, there may be more axes in front: a whole batch of
-# sentences goes through at once.
+# the function does not care. It works on the last two axes, so a whole batch of $B$ sentences can go through at once:
+# queries $(B, T, d_k)$, scores and weights $(B, T, T)$, and outputs $(B, T, d_v)$.
 #
-# There are $T \times S$ weights. For a sentence of 1,000 words that is a million, and a text twice as long has four
-# times as many. As written here, both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
+# There are $T \times S$ scores, and as many weights. For a sentence of 1,000 words that is a million, and a text twice as
+# long has four times as many. As written here, both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
 # **quadratic** in the length. The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S = T$, grow
 # only with the length itself. With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$, the two
 # parts cost the same at 768 words: $2 T^2 d_k = 3 T D d_k$ gives $T = \tfrac32 D$, whatever $d_k$ is. Below that, the
@@ -407,8 +407,8 @@ quiz.one_choice(
 #
 # A score sums $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, so are the
 # products, and the variance of their sum is $d_k$. So scores of wide queries and keys lie further apart, and one word
-# gets nearly all the weight before anything has been learned. Divided by $\sqrt{d_k}$ they have, at the start,
-# variance 1 at every width. One query and ten keys, all random, 1,000 times:
+# gets nearly all the weight before anything has been learned. Divided by $\sqrt{d_k}$ they have variance 1 at every
+# width. (Entries of another variance change the number, but not that it grows with the width.) One query and ten keys, all random, 1,000 times:
 
 # %% tags=["hide-input"]
 rng, largest = np.random.default_rng(0), {}
@@ -468,7 +468,7 @@ print(causal.astype(int))
 print(causal_weights.round(3))
 outputs = [
     self_attention(words, w_q, w_k, w_v, mask=causal)[0]
-    for words in (small, np.add(small, [[0], [0], [1]]))
+    for words in (small, small + np.array([[0], [0], [1]]))  # the last word changed
 ]
 assert np.allclose(*[output[:2] for output in outputs])
 assert not np.allclose(*[output[2] for output in outputs])
@@ -544,8 +544,8 @@ except ValueError as error:
 # %% [markdown]
 # **A mask that broadcasts over the wrong axis.** Chapter 6 runs several attentions side by side, and then the weights
 # have the shape (batch, heads, T, S). A mask of shape (batch, T, S) lines up with the *last* three axes, so its batch
-# is taken for heads. With 2 sentences and 4 heads you get an error. With 4 sentences and 4 heads you get none, and
-# sentence 0 is masked by all four masks, one in each head.
+# is taken for heads. With 2 sentences and 4 heads you get an error. With 4 sentences and 4 heads you get none, and every
+# sentence is masked by all four masks, one in each head.
 
 # %%
 per_sentence = np.stack([np.tril(np.ones((3, 3), dtype=bool))] * 4)
@@ -562,7 +562,7 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 
 # %% [markdown]
 # Write `mask[:, None]`, which makes it (batch, 1, T, S); a padding mask of shape (batch, S) needs two new axes, (batch,
-# 1, 1, S). And test with at least two sentences, and with another number of sentences than of heads.
+# 1, 1, S). And test with at least two sentences, and with fewer or more sentences than heads.
 
 # %% tags=["proof"]
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
@@ -614,18 +614,16 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # With one shared matrix nearly every word still attends most to itself at the start, because its query *is* its own
 # key. The scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with itself can be
 # below 0. With two random matrices a word's query has no more to do with its own key than with any other, so at the
-# start no word is favoured. An attention that picks its own word fetches nothing new. Training may cure this, and a
-# mask can: [Kitaev and others (2020)](https://arxiv.org/abs/2001.04451) let words attend to themselves only where
-# there is nobody else, and scale the keys to length 1, and in their tasks a shared matrix then works equally well.
-# Without the scaling the symmetry stays. *Bites* could not score *man* higher than *man* scores *bites*.
+# start no word is favoured. An attention that picks its own word fetches nothing new. A mask can cure this: [Kitaev and
+# others (2020)](https://arxiv.org/abs/2001.04451) share the matrix, let words attend to themselves only where there is
+# nobody else, scale the keys to length 1, and lose nothing in their tasks.
 #
 # ### What is the third matrix for?
 #
 # Suppose that word $i$ needs word $j$, and finds it. What it receives is then added to its own vector (chapter 8 says
-# why). Without $W_V$ the sum is $x_i + x_j$. Can a matrix of a later layer still tell what it was from what it found?
-# The folded cell takes pairs of random words of width 16 that use only their first 8 numbers, or all 16; one is the
-# word itself, and the other was found, with a weight of 1. It tries to recover both from the sum by the best linear
-# fit.
+# why). With values that are the words themselves the sum is $x_i + x_j$. Can a later matrix still tell what the word was
+# from what it found? Test it with random words of width 16: a fit by least squares has to recover both words from the
+# sum. Words may use all of their 16 numbers, or only the first 8, so that there is room for another word.
 
 
 # %% tags=["hide-input"]
@@ -652,16 +650,13 @@ for used in (8, 16):
 # Without $W_V$ half of the two words' squared length is lost, because no linear map can tell the terms of a sum apart
 # where both may point in the same directions. A matrix, even a random one, turns what was found into other directions
 # than those the word itself uses, and nothing is lost, provided there is room: 8 and 8 numbers fit in 16, two full
-# words do not, and then it gains nothing. The matrix also sets the width of what is handed over, and lets a word keep
+# words do not, and then it gains nothing. (The output matrix of chapter 6 could do this turning, too; with $W_V$ each
+# head has its own.) The matrix also sets the width of what is handed over, and lets a word keep
 # something back: with $V = X$ *bites* would have handed over that it is an action, and its value was $(0, 0)$. Nor
 # could keys serve as values. With $V = K$ a word would hand over the very numbers by which it is found, so it could
 # not be easy to find and hand over nothing, as an attention sink does, and whatever else it handed over would have to
 # stand in its key.
 #
-# ### Are Q, K and V the word vectors?
-#
-# No. They are three projections of them. In self-attention they have the same *source*, but *bites* entered as
-# $(0, 1, 0)$; its query was $(2, 0)$, its key $(0, 1)$, its value $(0, 0)$.
 
 # %% [markdown]
 # ## Are the weights based on position?
@@ -701,7 +696,7 @@ assert order[6] == 3  # Language, now the seventh
 # So the answer is no. Attention weights depend on the *contents* of the vectors and not on their order: with a
 # permutation matrix $P$, $f(P X) = P f(X)$. Each word's output is the same in *dog bites man* and in *man bites dog*.
 # A causal mask changes that. Which words a query may see then depends on the order, and the verb sees only itself and
-# the name before it:
+# the noun before it:
 
 # %%
 news, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)  # dog bites man
@@ -756,8 +751,8 @@ quiz.several_choices(
 # %% [markdown]
 # ## Break it: four versions, one correct
 #
-# Three of the four versions below hold a mistake that people make: no division at all, division by the root of the
-# number of words, and a softmax over queries. Five checks follow: the shape of the output; that the weights of a query
+# Of four versions three hold a mistake that people make: no division at all, division by the root of the number of
+# queries, and a softmax over queries. Five checks follow: the shape of the output; that the weights of a query
 # sum to 1; that shuffled words give shuffled outputs; that leaving out queries does not change the answers to the
 # others; and that a slow loop agrees. **Predict first:** which check catches which mistake?
 
@@ -854,8 +849,8 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # %% [markdown]
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
 # model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
-# (chapter 20). What it returns is $d_k$ wide. In chapter 6 several such results side by side have the width $D$ of a
-# word again. And `nn.Linear` stores its matrix transposed, hence the `.T`.
+# (chapter 20). As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. In chapter 6 several
+# such results side by side have the width $D$ of a word again. And `nn.Linear` stores its matrix transposed, hence the `.T`.
 
 # %% [markdown]
 # ## Exercises

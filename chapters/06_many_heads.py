@@ -52,7 +52,6 @@ transformer_map(built=6)
 
 # %%
 import numpy as np
-from dotformer.by_hand.softmax import softmax
 
 
 def share_missed(received, wanted):
@@ -92,11 +91,10 @@ plt.show()
 
 # %% [markdown]
 # Half, whatever $\alpha$ is. The band is the spread over ten seeds. The reason: names are independent, with mean 0 and
-# the same spread in every direction, so the best guess at $a$ is the average times one number,
-# $\alpha / (\alpha^2 + (1 - \alpha)^2)$, which least squares finds. What it misses is the share $(1 - \alpha)^2 /
-# (\alpha^2 + (1 - \alpha)^2)$ of $a$, the part of the average that is $b$, and likewise $\alpha^2 / (\alpha^2 + (1 -
-# \alpha)^2)$ of $b$. The two sum to 1: of two names, one is lost, and favouring one helps it exactly as much as it
-# hurts the other. Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
+# the same spread in every direction. So of the variance of the average the share $\alpha^2 / (\alpha^2 + (1 -
+# \alpha)^2)$ comes from $a$, and the rest from $b$. A linear fit can explain as much of $a$ as the average consists of
+# it, and as much of $b$. The two shares sum to 1: of two names, one is lost, and favouring one helps it exactly as much
+# as it hurts the other. Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
 #
 # With two averages nothing is missed, provided that each head is as wide as a name. (Had the names filled all 16
 # numbers, two heads of 8 would have lost half of each, too.) Here the first is all $a$ and the second all $b$, but any
@@ -104,16 +102,13 @@ plt.show()
 # more a little noise hurts. So narrow heads are worth having where few of a word's numbers are wanted from it. In the
 # original transformer a word has 512 numbers and a head 64, and hands over the 64 combinations that its $W_V$ picks.
 #
-# Whatever the scores, what one head hands over is such an average. Four objections:
+# Whatever the scores, what one head hands over is such an average. Three objections:
 #
 # - *Could its $W_V$ not write the first name into other numbers than the last?* Not in the first layer: it is the same
 #   matrix for every word, and a position is only added, so all names land in the same 8 numbers. (In chapter 5 word
 #   and position could be taken apart, because there was room for both.)
 # - *Could a later part, which is not linear, tell them apart?* For a list of known names it could, wherever no two pairs
 #   have the same average; but it must learn the averages of all pairs, and new names are lost.
-# - *Could the weights themselves tell something?* A little, if the scores depend on the names and each position hands
-#   over a number of its own, from which the weights can be read. The two weights sum to 1, so they are one number
-#   more: where they are nearly equal, a head misses $\frac{7}{16}$ instead of $\frac{8}{16}$.
 # - *Could two layers of one head fetch one name after the other?* Yes, if the first is passed on beside the second
 #   (chapter 8). Two heads do it in one layer.
 
@@ -128,13 +123,6 @@ first, last = rng.standard_normal((2, 2000, 16))
 narrow = rng.standard_normal((2, 16, 8))
 both = np.hstack([first @ narrow[0], last @ narrow[1]])
 assert abs(share_missed(both, np.hstack([first, last])) - 0.5) < 0.03
-rng = np.random.default_rng(0)  # weights near 1/2 that depend on the names
-first, last = rng.standard_normal((2, 2000, 8))
-u = rng.standard_normal(8)
-weights = softmax(0.01 * np.stack([first @ u, last @ u], axis=1))
-average = weights[:, :1] * first + weights[:, 1:] * last
-missed = share_missed(np.hstack([average, weights]), np.hstack([first, last]))
-assert abs(missed - 7 / 16) < 0.01
 
 # %% [markdown]
 # ## Two heads by hand
@@ -216,8 +204,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. The last
 # matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each
 # other. The paper says that they attend to different *representation subspaces*, but nothing forces them to be
-# different. Without dropout, heads become different only because they start with different random matrices: two that
-# started equal, with equal rows of $W_O$, would stay equal (chapter 7 shows how matrices learn).
+# different. Heads become different because they start with different random matrices: two that started equal, with equal
+# rows of $W_O$, would stay equal (chapter 7 shows how matrices learn).
 #
 # ### Heads are a sum
 #
@@ -330,8 +318,9 @@ w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 
 # %% [markdown]
 # Two steps are easy to get wrong, `split` and `merged`. A `reshape` cuts every row into $H$ slices of $d_k$; that moves
-# nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word. Merging
-# reverses the steps: first swap, then reshape. Step by step, for two sentences of six words, width 8, and two heads:
+# nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word. (A `reshape`
+# from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. But then head 1 gets *all* the numbers
+# of the first few words, and never sees the others.) Merging reverses the steps: first swap, then reshape. Step by step, for two sentences of six words, width 8, and two heads:
 
 # %% tags=["nbval-check-output", "hide-input"]
 batch = np.random.default_rng(2).standard_normal((2, 6, 8))
@@ -500,12 +489,13 @@ for num_heads in (1, 8, 64):
     print(f"{heads}: {parameters:,} parameters, {products:,} products")
 
 # %% [markdown]
-# The same number of parameters, and the same number of multiplications. More heads are narrower heads, and
+# The same number of parameters, and the same number of multiplications. The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$
+# have $4 D^2$ numbers together, here 1,048,576, however they are cut (biases would add $4 D$). More heads are narrower heads, and
 # $H \cdot d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, and with it the time for
 # their softmaxes and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each
-# with fewer numbers. The paper chose eight heads, which makes $d_k = 64$; many later models choose $d_k$ first, 128 in
-# Llama, and $H$ follows. In row A of the paper's table 3 a single head is 0.9 BLEU worse than eight, 16 heads of width
-# 32 are as good as eight of 64, and 32 heads of width 16 are 0.4 worse.
+# with fewer numbers. The paper chose eight heads, which makes $d_k = 64$. In row A of its table 3 a single head is 0.9
+# BLEU worse than eight, 16 heads of width 32 are as good as eight of 64, and 32 heads of width 16 are 0.4 worse. (BLEU
+# scores translations from 0 to 100, [chapter 14](14_translation.ipynb); some tenths may be chance.)
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -532,10 +522,8 @@ assert (change > 0.01).all()
 # ### What if a head is too narrow?
 #
 # A head's scores are $X W_Q W_K^\top X^\top$ (without biases, and before the division), so only the product
-# $W_Q W_K^\top$ counts, one matrix of shape $(D, D)$. Why keep two matrices, then? Because they are narrow: for
-# $D = 512$ and $d_k = 64$ they hold $2 \cdot 512 \cdot 64 = 65{,}536$ numbers, the full matrix 262,144. The price is
-# that the product has **rank** at most $d_k$, so that a head can tell keys apart in only $d_k$ respects: the
-# **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a
+# $W_Q W_K^\top$ counts, one matrix of shape $(D, D)$. As a product of two narrow ones it has **rank** at most $d_k$, so
+# a head can compare words in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a
 # sentence have that rank at most, too, so where a sentence has many more words than a head has numbers, not every
 # pattern of weights is possible. With $d_k = 1$ a query can ask for the largest or for the smallest of one number, but
 # never for a value in between. With $d_k = 2$ the keys can lie on a circle, where each can be picked by a query that
@@ -637,12 +625,14 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no
 # other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation (here
 # positions are learned, and nothing rotates), and training found it. Look through the others. Seven of the twelve give
-# more than a quarter of their weight to the special token `[CLS]` at the start, which equal weights would give a
-# tenth. [Clark and others (2019)](https://aclanthology.org/W19-4828/) found much weight on special tokens in BERT,
-# too, and suspect that a head looks there when it finds nothing relevant (an attention sink). They also found heads of
-# higher layers that follow *syntax*: from a verb to its object, from a noun to its article, from a pronoun to what it
-# stands for. In language models some heads attend to what followed an earlier copy of the same token (*induction
-# heads*, [chapter 18](18_gpt.ipynb)). Yet many heads can be removed: Voita and others pruned 38 of the 48 heads in a
+# more than a quarter of their weight to the special token `[CLS]` at the start, where equal weights would be a tenth.
+# [Clark and others (2019)](https://aclanthology.org/W19-4828/) found much weight on special tokens in BERT, an encoder
+# of the same kind, too, and suspect that a head looks there when it finds nothing relevant (an attention sink). They
+# also found heads of higher layers that follow *syntax*: from a verb to its object, from a noun to its article, from a
+# pronoun to what it stands for. In language models some heads attend to what followed an earlier copy of the same token
+# (*induction heads*, [chapter 18](18_gpt.ipynb)).
+#
+# Can heads be removed? Many can: Voita and others pruned 38 of the 48 heads in a
 # translator's encoder, while its training went on, and lost 0.15 BLEU; Michel and others found layers that manage with
 # a single one. Why train so many, then? Models that had the small number of heads from the start were worse than those
 # pruned to it ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning

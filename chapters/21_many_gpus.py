@@ -1110,13 +1110,14 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # An estimate needs assumptions, so here they are.
 #
 # - A device computes as fast as the H200 of [chapter 20](20_one_gpu.ipynb#a-ladder), whose recorded steps were measured
-#   with batches of 1 to 1,600 pairs. Between two of these the times lie on a line.
+#   with batches of 1 to 1,600 pairs, without dropout, padding or waiting for data. Between two of these the times lie on
+#   a line. (Our trainer records steps of one process only.)
 # - Gradients have 4 bytes a parameter.
 # - A ring of 8 devices and one of 64 have a bandwidth of 200 GB/s, and no latency.
 # - Communication overlaps with the backward pass, two thirds of the computation, as far as it fits.
 # - The batch stays the paper's, divided among the devices.
 #
-# No latency and overlap flatter many devices. The other two do not: 2 bytes would do, and the batch may grow.
+# The first, no latency and overlap flatter many devices. The other two do not: 2 bytes would do, and the batch may grow.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate leaves it at two devices and becomes nearly flat."}}
 from classroom.measured import measured
@@ -1154,15 +1155,17 @@ assert [round(float(whole[0] / whole[k]), 1) for k in (3, 6)] == [4.2, 7.6]
 assert round(float(steps * whole[0] / 60)) == 65 and not extra.any()
 assert round(1000 * float(communication[6]), 1) == 2.5
 assert [round(1000 * float(computing[k])) for k in (0, 6)] == [39, 5]
+assert 4 * communication[6] > computing[6]
 with torch.device("meta"):  # shapes without numbers
     base = Transformer(TransformerConfig(37_000, 37_000, share_embeddings=True))
 assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 
 # %% [markdown]
 # What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times as
-# fast, and 64 only 7.6 times. It is not the gradients: the 2.5 milliseconds that they travel fit behind the backward
-# pass. It is the step, which does not shrink with its work. With 6 pairs in place of 390 it still takes 5 ms in place
-# of 39, since a kernel needs some microseconds even for little. Whoever uses more devices has to give them a larger
+# fast, and 64 only 7.6 times. With this bandwidth it is not the gradients: the 2.5 milliseconds that they travel fit
+# behind the backward pass. (At 50 GB/s they would not.) It is the step, which does not shrink with its work: with 6
+# pairs in place of 390 it still takes 5 ms in place of 39. The optimiser, for one, has as many parameters to move as
+# before. Whoever uses more devices has to give them a larger
 # batch. That is another training: steps are fewer, their learning rate must be found again, and from some size on a
 # larger batch saves no more steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
 

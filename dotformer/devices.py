@@ -329,14 +329,20 @@ class GraphTrainer(FastTrainer):
             raise RuntimeError(f"CUDA graphs need a CUDA device, not {device}")
         super().__init__(model, config, device)
         self.rate, self.tokens = torch.zeros(2, device=device)
-        self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
         self.graphs, self.met = {}, Counter()
+
+    def train(self, *given: Any, **named: Any) -> list[Row]:
+        """As `Trainer.train`. What was recorded before is forgotten."""
+        self.graphs, self.met = {}, Counter()  # it may go on with another state
+        return super().train(*given, **named)
 
     def device_step(self, batches: list[Batch], tokens: float) -> Tensor:
         """A step on batches that are on the device; the summed loss."""
         for group in self.optimizer.param_groups:
             self.rate.fill_(group["lr"])
-            group["lr"], group["capturable"] = self.rate, True
+            group["lr"] = self.rate
         self.tokens.fill_(tokens)
         sides = [side for batch in batches for side in batch]
         shapes = tuple(side.shape for side in sides)
@@ -365,9 +371,20 @@ class GraphTrainer(FastTrainer):
         """Record a step, and make none: the graph, what it reads, and its loss."""
         inputs = [tuple(side.clone() for side in batch) for batch in batches]
         graph, way = torch.cuda.CUDAGraph(), {"capture_error_mode": "thread_local"}
-        with torch.cuda.graph(graph, self.pool, self.stream, **way):
-            loss = super().device_step(inputs, self.tokens)
+        before = torch.cuda.current_stream()
+        self.capturable(True)
+        try:
+            with torch.cuda.graph(graph, self.pool, self.stream, **way):
+                loss = super().device_step(inputs, self.tokens)
+        finally:
+            torch.cuda.set_stream(before)  # an error would leave the other
+            self.capturable(False)
         return graph, [side for batch in inputs for side in batch], loss
+
+    def capturable(self, now: bool) -> None:
+        """Tell the optimizer whether it is being recorded."""
+        for group in self.optimizer.param_groups:
+            group["capturable"] = now
 
 
 def level(
@@ -376,19 +393,17 @@ def level(
     multiple: int = 8,
     pad_id: int = 0,
 ) -> list[tuple[list[int], list[int]]]:
-    """Pairs filled up: a source to a multiple, its target to one token more.
+    """Pairs padded: a source to a multiple of tokens, a target to one more.
 
-    Both have room for either, and a source has `longest` tokens at most. (What a
-    decoder reads of a target is one token shorter than it.)
+    (What a decoder reads of a target is one token shorter than it.) None is padded
+    beyond `longest`, or a target beyond one more.
 
     Defined in chapter 20, "Record a step, and repeat it".
     """
-    filled = []
-    for source, target in pairs:
-        needed = max(len(source), len(target) - 1)
-        size = max(min(-(-needed // multiple) * multiple, longest), needed)
-        sides = ((source, size), (target, size + 1))
-        filled.append(
-            tuple([*side, *[pad_id] * (n - len(side))] for side, n in sides)
-        )
-    return filled
+
+    def padded(side: Sequence[int], more: int) -> list[int]:
+        size = len(side) - more
+        size = max(size, min(-(-size // multiple) * multiple, longest)) + more
+        return [*side, *[pad_id] * (size - len(side))]
+
+    return [(padded(source, 0), padded(target, 1)) for source, target in pairs]

@@ -66,7 +66,8 @@ def stand_in(monkeypatch):
         return made[-1]
 
     for name, value in (
-        ("Stream", lambda: stream),
+        ("Stream", lambda _: stream),
+        ("set_stream", lambda _: None),
         ("current_stream", lambda: stream),
         ("stream", lambda _: nullcontext()),
         ("graph_pool_handle", lambda: None),

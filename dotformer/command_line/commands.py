@@ -40,6 +40,7 @@ from dotformer.training import cross_entropy, evaluate, pair_batches
 from dotformer.transformer import Transformer
 from dotformer.translation import bleu, chrf, exact_match
 
+ASKING = ("recurrent", "facts")  # kinds of models whose steps cannot be recorded
 SHOWN = 10  # translations that --save keeps
 CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default; an error names what there is.
 
@@ -108,6 +109,8 @@ def train_in_group(args: argparse.Namespace, device: str, patient: torch.distrib
     run = Run.begin(args.config, folder)
     if run.training.cuda_graphs and (distributed or device not in GraphTrainer.can_record):
         raise ValueError("[training] cuda_graphs needs a CUDA device, and one process")
+    if run.training.cuda_graphs and run.config["model"]["kind"] in ASKING:
+        raise ValueError(f"[training] cuda_graphs: kind {run.config['model']['kind']} asks the device for numbers")
     say = (lambda _: None) if args.quiet or rank() > 0 else partial(print, flush=True)
     with torch.device("meta" if args.shard and rank() > 0 else "cpu"):  # rank 0 gives each process its shard
         translator = run.translator()
@@ -122,7 +125,7 @@ def train_in_group(args: argparse.Namespace, device: str, patient: torch.distrib
         say(f"{len(pairs):,} pairs, {parameters:,} parameters, on {device}, in {folder}")
         say(f"going on after step {reached:,} of {config.steps:,}" if reached else f"{config.steps:,} steps to go")
     if config.cuda_graphs:
-        pairs = level(pairs, translator.longest)
+        pairs = level(pairs, min(translator.longest, config.max_tokens - 1))
     batches = partial(pair_batches, pairs, max_tokens=config.max_tokens, seed=config.seed)
     judge = evaluate_together if distributed else evaluate
     validate = partial(judge, batches=list(pair_batches(held_out, max_tokens=config.max_tokens)))

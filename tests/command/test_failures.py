@@ -192,6 +192,14 @@ def test_only_a_cuda_device_records_steps(fails, tmp_path):
     assert "[training] cuda_graphs needs a CUDA device, and one process" in said
 
 
+def test_a_model_that_asks_for_numbers_is_not_recorded(fails, tmp_path, monkeypatch):
+    monkeypatch.setattr("dotformer.command_line.commands.GraphTrainer.can_record", ("cpu",))
+    (tmp_path / "tiny.toml").write_text(f'{NUMBERS}[model]\nkind = "recurrent"\n[training]\ncuda_graphs = true')
+    with before_pass(1, lambda: pytest.fail("it trains")):
+        said = fails("train", tmp_path / "tiny.toml", "--output", tmp_path / "run", "--device", "cpu")
+    assert "[training] cuda_graphs: kind recurrent asks the device for numbers" in said
+
+
 def test_configurations_that_cannot_be_read(fails, tmp_path):
     assert f"{tmp_path}/none.toml: No such file" in fails("train", tmp_path / "none.toml")
     assert "Is a directory" in fails("train", tmp_path)

@@ -491,6 +491,51 @@ def test_a_recorded_step_whose_gradient_is_not_finite_changes_nothing(monkeypatc
     assert graph.replays == 3
 
 
+def test_a_recorded_run_that_is_interrupted_goes_on_as_if_it_had_not_been(monkeypatch, tmp_path):
+    """With one and the same trainer, whose optimiser gets other tensors when it goes on."""
+    stand_in(monkeypatch)
+    found = []
+    for kind, stops in ((FastTrainer, None), (OnCPU, None), (OnCPU, 3)):
+        torch.manual_seed(3)
+        trainer = kind(Transformer(MODEL), TrainingConfig(steps=24, warmup_steps=2, validate_every=6), "cpu")
+        batches, calls = [*pair_batches(WORK.tokens(), max_tokens=30)], itertools.count(1)
+
+        def validate(model, stops=stops, calls=calls):
+            if next(calls) == stops:
+                raise KeyboardInterrupt
+            return {"loss": 1.0}
+
+        train = partial(
+            trainer.train, lambda _, some=batches: some, validate, tmp_path / f"{kind.__name__}{stops}", False
+        )
+        if stops:
+            with pytest.raises(KeyboardInterrupt):
+                train()
+        history = train()
+        found.append(([row["loss"] for row in history], trainer.model.state_dict()))
+    (losses, right), *others = found
+    for other, there in others:
+        assert other == pytest.approx(losses, rel=1e-5)
+        for name, parameter in right.items():
+            if not name.endswith("w_k.bias"):
+                torch.testing.assert_close(there[name], parameter, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_an_error_while_a_step_is_recorded_is_told_and_leaves_the_stream(monkeypatch):
+    stand_in(monkeypatch)
+    left = []
+    monkeypatch.setattr(torch.cuda, "set_stream", left.append)
+    trainer = OnCPU(Transformer(MODEL), TrainingConfig(), "cpu")
+    [batch] = pair_batches(WORK.tokens(), max_tokens=1000)
+    for _ in range(2):
+        trainer.train_step([batch], 0.01)
+    monkeypatch.setattr(trainer, "criterion", lambda *_: (_ for _ in ()).throw(ValueError("mine")))
+    with pytest.raises(ValueError, match=r"^mine$"):
+        trainer.train_step([batch], 0.01)
+    assert left == [torch.cuda.current_stream()] and not trainer.graphs
+    assert not any(group["capturable"] for group in trainer.optimizer.param_groups)
+
+
 def test_only_a_cuda_device_records():
     with pytest.raises(RuntimeError, match=r"^CUDA graphs need a CUDA device, not cpu$"):
         GraphTrainer(Transformer(MODEL), TrainingConfig(), "cpu")
@@ -505,8 +550,8 @@ def test_pairs_are_filled_up_to_few_sizes(sizes, multiple):
     for (source, target), (longer, goal) in zip(pairs, found, strict=True):
         assert longer == source + [7] * (len(longer) - len(source))
         assert goal == target + [7] * (len(goal) - len(target))
-        assert len(goal) == len(longer) + 1 and (len(longer) % multiple == 0 or len(longer) == 30)
-        assert max(len(source), len(target) - 1) > len(longer) - multiple
+        for before, after in ((len(source), len(longer)), (len(target) - 1, len(goal) - 1)):
+            assert before <= after < before + multiple and (after % multiple == 0 or after == 30)
 
 
 @pytest.mark.parametrize("tied", [True, False])
