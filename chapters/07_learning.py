@@ -235,7 +235,8 @@ quiz.one_choice(
 # A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is
 # $A^\top dO$. A key is asked by all queries, too, hence $dS^\top Q$. From $dQ$ the gradient goes to the matrix that made
 # the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. And it goes back to the words, and so to the layer
-# below. In self-attention a word is query, key and value, so it receives the gradient on three paths, which add up:
+# below. In self-attention a word is query, key and value. A small change of the word changes all three at once, and the
+# loss by the sum of what each of them changes it. So the gradients that come back on the three paths are added:
 # $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 
 # %% tags=["export"] module="by_hand.gradients"
@@ -302,7 +303,8 @@ for formula, difference in zip(by_formula, by_difference, strict=True):
 assert np.allclose(by_formula[0], d_query)
 
 # %% [markdown]
-# All 14 numbers agree to more than ten digits after the point. How small should the step be?
+# All 14 numbers (the query, the keys and the values) agree to more than ten digits after the point. How small should the
+# step be?
 
 # %% tags=["hide-input"]
 print("step    largest error, query")
@@ -391,11 +393,12 @@ assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
 # it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**).
 # Backwards, because there is one loss and there are many parameters: one sweep from the loss gives the derivatives with
-# respect to all of them, for about twice the work of computing the loss. The price is memory: what was computed on the
+# respect to all of them, for about twice the work of computing the loss. Finite differences need two losses for *each*
+# parameter, for a million parameters two million. The price is memory: what was computed on the
 # way is kept until the sweep has come back to it. For a tensor made with `requires_grad=True`, `backward()` *adds* the
 # gradient to its `.grad`, which must be cleared before the next step.
 
-# %% tags=["hide-input"]
+# %%
 import torch
 
 tensors = [torch.tensor(array, requires_grad=True) for array in (q, k, v)]
@@ -458,10 +461,12 @@ def scaled_dot_product_attention(
 
 
 # %% [markdown]
-# Now several heads. In the signature of `forward`, `{self.d_model}` stands for the width that the layer was built with.
+# Now several heads. The folded cell holds the class `MultiHeadAttention` that the book's models use. It is the module at
+# the end of [chapter 6](06_many_heads.ipynb), for queries, keys and values from any source, with dropout, biases and
+# checks of shapes.
 
 
-# %% tags=["export"] module="attention"
+# %% tags=["hide-input", "export"] module="attention"
 class MultiHeadAttention(nn.Module):
     """Attention in several heads: project, split, attend, merge, mix.
 
@@ -594,6 +599,7 @@ def draw(count, generator):
     return who, torch.randint(10, (count, 5), generator=generator)
 
 
+# %%
 class NoteModel(nn.Module):
     def __init__(self):
         super().__init__()
@@ -612,11 +618,25 @@ class NoteModel(nn.Module):
 # loss, pass its gradient back, and subtract from every parameter its gradient times the learning rate. The last is what
 # the optimizer `SGD` (stochastic gradient descent) does; chapter 11 has better ones. The learning rate is 1. The loss
 # is the **cross-entropy**: minus the logarithm of the probability that the model gave to the right digit. It is 0 for a
-# model that was certain and right, and grows without bound as that probability goes to 0.
-#
+# model that was certain and right, and grows without bound as that probability goes to 0. One step:
+
+# %%
+torch.manual_seed(0)
+model = NoteModel()
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+who, digits = draw(16, torch.Generator().manual_seed(0))  # both (16, 5)
+
+logits, _ = model(*as_vectors(who, digits))  # (16, 5, 10)
+loss = F.cross_entropy(logits.flatten(0, 1), digits.flatten())
+optimizer.zero_grad()  # forget the gradients of the step before
+loss.backward()
+optimizer.step()
+
+# %% [markdown]
 # Its gradient with respect to the logits $z_i$ follows from the formula for a softmax, above. Let $y_i$ be 1 for the
 # right digit and 0 for the others. Of the probabilities only the right one is in the loss, with
-# $\partial L / \partial p_i = -1 / p_i$, so the weighted average of these derivatives is $-1$, and
+# $\partial L / \partial p_i = -1 / p_i$. So the average of these derivatives, weighted by the $p$, is
+# $p \cdot (-1 / p) = -1$, and
 #
 # $$\frac{\partial L}{\partial z_i} = p_i \left( \frac{\partial L}{\partial p_i} - (-1) \right) = p_i - y_i :$$
 #
@@ -892,8 +912,7 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 # bias may have been set to the logarithms of the tokens' frequencies, which is a fair start. The sum may have been
 # divided by too many targets, with the padding counted among them. Or the model sees what it should predict. A common
 # way: a language model is asked for the next token at each position, so its targets are the text shifted by one. Forget
-# that, and a model with tied embeddings is asked for the very token that it was given. (Most leaks do not show before
-# training: a first loss of $\ln V$ proves nothing about them.)
+# that, and a model with tied embeddings is asked for the very token that it was given.
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -905,21 +924,23 @@ print(f"asked for what it was given: {leaking:.2f}, before any training")
 assert leaking < 1
 
 # %% [markdown]
-# Here the state *is* the target's embedding, undiluted. So before you train anything, print the first loss and compare
-# it with $\ln V$. Far above: something starts too large. Below, by more than the noise from batch to batch: the model
-# was given something, or the divisor is wrong.
+# Here the state *is* the target's embedding, scaled up to entries of size 1 as a norm would do it. So before you train
+# anything, print the first loss and compare it with $\ln V$. Far above: something starts too large. Below, by more than
+# the noise from batch to batch: the model was given something, or the divisor is wrong. (Most leaks do not show before
+# training: a first loss of $\ln V$ proves nothing about them.)
 #
 # ### What if matrices start at zero?
 #
-# Zeros look like an even start. The formulas say what happens: $dQ = dS \, K$ and $dK = dS^\top Q$. If $W_Q$ is zero
-# and $W_K$ is not, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both do; the other way round it is the same. If
-# both are zero (and their biases), both gradients are, since each has the other matrix as a factor, and they stay zero
-# for ever: all scores are 0, and every weight is exactly $1/n$. Separately, two heads must not start out equal, with
-# equal rows of $W_O$: without dropout they get equal gradients and stay equal for ever, one head for the price of two.
-# The same holds inside a head: two columns of $W_Q$ that start equal stay equal if those of $W_K$ do, too. A random
-# start (**initialisation**) is there to **break the symmetry**. The folded cell trains both kinds of zeros. With both
-# matrices at zero the loss ends at 1.62, near $\ln 5 = 1.61$, the loss of guessing one of five digits in the note;
-# *Break it*, below, has the same symptom from another cause.
+# Zeros, or any other constant, look like an even start. But units of a layer that start equal stay equal: they read the
+# same input, and what they hand on is read with the same weights, so they get the same gradient and take the same
+# step. Two such heads are one head for the price of two. A random start (**initialisation**) is there to **break the
+# symmetry**.
+#
+# Zeros can do worse, as the formulas say: $dQ = dS \, K$ and $dK = dS^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$
+# is not, so $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so are both gradients, since
+# each has the other as a factor, and they stay zero for ever: all scores are 0, and every weight is exactly $1/n$. The
+# folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, near $\ln 5 = 1.61$, the loss of
+# guessing one of five digits in the note.
 
 # %% tags=["hide-input"]
 for zeroed in (["w_q"], ["w_q", "w_k"]):
@@ -958,8 +979,8 @@ assert largest > 0.98 and np.mean(history[-100:]) > 1
 
 # %% [markdown]
 # At 4 times the size it learns as before. At 64 times, the largest of a row's five weights is 0.99 before anything has
-# been learned, and learning is far slower: after 1,000 steps the loss is still above that of guessing among the five
-# digits.
+# been learned, on a name that is mostly wrong. After 1,000 steps the loss is still above that of guessing among the
+# five digits, so the model would do better to look nowhere in particular; it cannot leave the saturated rows.
 
 # %% tags=["quiz"]
 quiz.number(
