@@ -120,9 +120,10 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # %% [markdown]
 # Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's.
 # Then polarity and *affirmed*, now in one vector, are to be multiplied: for 1 and −1 the formula above is their
-# product. No matrix multiplies two of its inputs together. Nor does attention: from a single vector it returns $x W_V
-# W_O$, a linear map, since one word gets all the weight. (The task is the classic XOR: over the four cases, the best
-# linear map from (polarity, affirmed, 1) to the tone predicts 0 each time.) On the left below, no straight line has
+# product. No matrix multiplies two of its inputs together. Nor does attention where one word gets all the weight, as
+# here: it returns $x W_V W_O$, a linear map of that word. (With weights in between it multiplies weights with values,
+# and a model can use that, as we shall see.) The task is the classic XOR: over the four cases, the best linear map from
+# (polarity, affirmed, 1) to the tone predicts 0 each time. On the left below, no straight line has
 # praise on one side and blame on the other; the cases are not **linearly separable**. On the right are the same four,
 # drawn by the two parts of the absolute value, and one line is enough.
 
@@ -422,8 +423,8 @@ plt.show()
 # - **Pre-norm** adds something of size 1 at most, while the stream grows. If the square of its size is $n$ before
 #   layer $n$, it is $n + 1$ after it, and $r \leftarrow r \sqrt{n / (n + 1)}$.
 #
-# After 24 layers that leaves a fifth of $r$ with pre-norm, and a four-thousandth without. (A sketch: in the first
-# layers little is common yet, and less is added.)
+# After 24 layers that leaves a fifth of $r$ with pre-norm, and a four-thousandth without. (A sketch, which holds once
+# most of each vector is common. In the first layers less is, so less is added, and $r$ falls more slowly.)
 #
 # And the backward pass? A gradient of norm 1 is sent into the top, and the third panel has what reaches the words:
 # there even attention alone looks harmless. But the *layers* must learn. How large is the gradient of their $W_Q$?
@@ -452,9 +453,7 @@ for name in ("attention alone", "post-norm", "pre-norm"):
 # %% [markdown]
 # Where words are alike there is nothing to choose between, so that another choice would change nothing, and $W_Q$ gets
 # no gradient (here 1e-08 is rounding). With attention alone that is so from the fourth layer on, and with post-norm
-# near the top of a deep stack. With pre-norm every layer can learn where to look. (Along the residual path alone
-# pre-norm hands on the whole gradient. With post-norm each norm divides it, by up to $\sqrt 2$, and a thousandth is
-# left after 24 layers; the rest comes through the attentions.)
+# near the top of a deep stack. With pre-norm every layer can learn where to look.
 #
 # So much for stacks before training. This favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will
 # twelve layers that learn, below; most of today's deep models are pre-norm. The price: the larger the stream, the less
@@ -1149,12 +1148,12 @@ assert min(others) > 0.17 and max(others) < 0.23
 # ## Does it need warm-up?
 #
 # The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong
-# and others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. With pre-norm the final norm
-# divides by the size of the stream, and so divides every gradient that comes back: the deeper the stack, the smaller
-# they start. With post-norm the last norm meets a sum of the same size at any depth, so the gradients of the last
-# layers' feed-forward networks start large, and full steps, before the optimiser knows how far gradients vary, do
-# damage. (Those of $W_Q$ were tiny up there, because among equal words there is nothing to choose; a feed-forward
-# network sees one word alone.) Is warm-up needed? A single learning rate would show little, so the same program trains
+# and others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. With pre-norm the stream grows
+# with the depth, and the final norm divides by its size, and with it every gradient that comes back: the deeper the
+# stack, the smaller they start. (The stacks measured above had no final norm.) With post-norm nothing grows, so nothing
+# is divided, and the gradients of the last layers' feed-forward networks start larger. Full steps at once, before the
+# optimiser knows how far gradients vary, then go wrong: the loss rises, or stays where it is, and does not recover.
+# Is warm-up needed? A single learning rate would show little, so the same program trains
 # *reverse* at nine of them, three seeds each, with a warm-up of 200 of the 400 steps, or none.
 #
 # **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning

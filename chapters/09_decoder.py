@@ -240,8 +240,11 @@ quiz.one_choice(
 #
 # The second thing a decoder needs is the question. [Exercise 1 of chapter
 # 4](04_self_attention.ipynb#exercise-1-ask-somebody-else) did it: queries from one sequence, keys and values from
-# another. The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column
-# for each word of the question, $S$. This is **cross-attention**, in the paper *encoder-decoder attention*.
+# another. It is the decoder that needs something, so it asks, and the encoder that has something to be found and handed
+# over. The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column
+# for each word of the question, $S$. With a batch of $B$ and $H$ heads the scores are $(B, H, T, S)$: 2 pairs, 8 heads,
+# 5 target words and 7 source words make $(2, 8, 5, 7)$. This is **cross-attention**, in the paper *encoder-decoder
+# attention*.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 3 rows and 6 columns. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, and an arrow W_Q leads to their queries. To the right an arrow leads to three results, each a blend of the values, which are memory times W_V."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
@@ -645,8 +648,8 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # `answers[:, 1:]`, and the decoder receives `answers[:, :-1]`, the targets *shifted right*. The loss skips padding
 # (`ignore_index=0`). This is **next-token prediction**. Training with the right words as input is called **teacher
 # forcing**, because the model goes on from them whatever it would have said. It has a price: in use it goes on from its
-# *own* words, and training never showed it a beginning with a mistake in it (**exposure bias**), so one mistake may
-# bring the next. Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop.
+# *own* words, and in training no beginning ever had a mistake in it (**exposure bias**), so one mistake may bring the
+# next. Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop.
 
 
 # %% tags=["hide-input"]
@@ -744,9 +747,9 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # %% [markdown]
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
 # greeting, so it is enough to remember the rest: test data that also appear, exactly or nearly, in the training data
-# are called **contaminated**. Hold out whole *topics* instead, such as *you* and *tired*: under every greeting, with
-# *why* and without (or a person with *how*). If the two never stood in one question, what does the model say to *why
-# are you tired*? To combine what was seen in different examples is called **compositional generalisation**.
+# are called **contaminated**. Hold out whole *topics* instead. A topic is a person with a mood, such as *you* with
+# *tired*, or a person with *how*. All questions on a topic are held out, under every greeting, with *why* and without.
+# If *you* and *tired* never stood in one question, what does the model say to *why are you tired*? To combine what was seen in different examples is called **compositional generalisation**.
 #
 # **Predict first.** What share of such answers is right? We have trained nine models on each of the two kinds of
 # split, every one with a seed and a split of its own (`python -m benchmarks.answers`; the folded cell holds what it
@@ -988,10 +991,10 @@ with torch.no_grad():
 #
 # It rests on one property: *no position sees its future*. Masking each layer is enough: row $t$ of a masked attention
 # uses rows 0 to $t$ of its input, all else works on each row alone (the memory holds nothing of the answer), and so on
-# down to the tokens. The property is worth a test of its own. Change the last words of the answer, and nothing before
-# them may move, in training mode and out of it. Dropout must be 0 for that, since it moves everything at random. The
-# function below changes the targets after the third. This **leak test** finds only masks that show too much of the
-# target's future. It cannot find a mask that hides too much, a wrong mask on the cross-attention, or a target that was
+# down to the tokens. The property is worth a test of its own. Change a word of the answer that the decoder receives, say
+# the fourth, or all from the fourth on, and compare the logits: those of the three positions before it must stay the
+# same up to rounding, in training mode and out of it. (Dropout must be 0 for that, since it moves everything at random.)
+# This **leak test**, `leaks` in the folded cell, finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a wrong mask on the cross-attention, or a target that was
 # not shifted. Padding can be tested in the same way: append some to the question, and nothing may move.
 
 
@@ -1240,21 +1243,20 @@ for name, make in variants.items():
 #   any harm, and no leak test finds it.
 # - *Scaled scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. With
 #   *weights times mask* the future has no weight, but it still counts in the softmax's denominator. Say that two keys
-#   score the same, and the second is in the future. The weights are ½ and ½, the mask leaves ½, and what is missing to
-#   1 tells how well the hidden word fits. From this the model can learn to read the next word; when it writes, there
-#   is none.
+#   score the same, and the second is in the future. The weights are ½ and ½, and the mask leaves ½. That this is less
+#   than 1 tells that a hidden word fits, and how well. From this the model can learn to read the next word; when it
+#   writes, there is none.
 # - A mask *in training only* makes writing a lottery. The earlier words now see what comes after them, as they never
 #   did in training. One seed gets 3 percent right, another 97.
 # - A causal mask *on cross-attention* often does no visible harm, perhaps because the encoder, which reads in both
 #   directions, has carried what is needed to the first positions. Seven of nine seeds answer everything, the worst 78
 #   percent, and the leak test passes.
 # - *Padding not hidden*: everything is right, since in training and here every question was padded to the same length.
-#   In a batch with a longer sentence the same question may get another answer. (A padding mask on the wrong axis hides
-#   rows and no columns, so it should do the same.)
+#   In a batch with a longer sentence the same question may get another answer.
 #
 # No loss looks alarming by itself, though it ends ten times as high in the two seeds that the mask on cross-attention
-# harms. In *forced* only the mask that is dropped outside training shows clearly. And a leak is not the exposure bias
-# of above. The bias is the price of teacher forcing in a *correct* model, which meets its own mistakes only in use; a
+# harms. In *forced* only the mask that is dropped outside training shows clearly. And a leak is not exposure bias. The
+# bias is the price of teacher forcing in a *correct* model, which meets its own mistakes only in use; a
 # model that leaks *in training* can copy, and need not learn to predict.
 #
 # And one mistake is in no mask at all: a target that is not shifted.
@@ -1341,15 +1343,17 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
 # | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
 #
-# Most chat models are decoder-only: one stack is simpler, learns from any text as it stands, with every token as a
-# target, and takes any task as a text to be continued. Where input and output are different sequences, as in
+# Most chat models are decoder-only. One stack learns from any text as it stands, with every token as a target, and takes
+# any task as a text to be continued. Where input and output are different sequences, as in
 # translation or speech recognition, two stacks remain in use, and the encoder may look in both directions (it is
 # *bidirectional*).
 #
 # ## All of it on one screen
 #
 # Here is the whole model once more, post-norm as in the paper and without configuration or checks, as you would write
-# it in an afternoon. The functions that train it and let it write stand [above](#a-model-that-has-learnt-to-answer).
+# it in an afternoon. (It drops nothing inside a sublayer, and a query with nothing to attend to gets NaN, so padding must
+# stand behind the text.) The functions that train it and let it write stand
+# [above](#a-model-that-has-learnt-to-answer).
 
 
 # %%

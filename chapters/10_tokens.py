@@ -112,9 +112,15 @@ for step in range(1, 5):
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. *Seat* begins as *s e a t*; *e a*
 # merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*. A word that was not in the text, in two
-# subwords that were. The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t*
-# in the middle. *T ea* was learnt first, so the word becomes *s ea team*; taking the longest subword from the left
-# would give *s eat ea m*. The model is trained on text cut like this, so new text must be cut in the same way.
+# subwords that were. That is the advantage over whole words: a new word consists of subwords whose embeddings have been
+# learnt, so the model knows something of it. *Siebenundzwanzig* needs no row of its own where *sieben*, *und* and
+# *zwanzig* have theirs.
+#
+# The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t* in the middle. *T
+# ea* was learnt first, so the word becomes *s ea team*. Had *ea t* come first, it would be *s eat ea m*: the same
+# letters, but other tokens, and for a model other tokens are another text. It has never, or hardly ever, seen these
+# tokens side by side, and what it has learnt of *team* is in another row. No error is raised; the answers get worse. So
+# new text must be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -127,8 +133,8 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
-# first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and any text survives the round trip from text
-# to tokens and back. The reverse does not hold: a model may write *t* and *ea*, and `encode` makes *tea* of their
+# first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and any valid text survives the round trip from
+# text to tokens and back. The reverse does not hold: a model may write *t* and *ea*, and `encode` makes *tea* of their
 # text. And a single token may be part of a character, so a program that prints tokens as they are generated must wait
 # until a character is complete (exercise 1). (Other tokenizers begin with the characters of the training text, and
 # take bytes for those that are missing: **byte fallback**.)
@@ -449,15 +455,17 @@ plt.show()
 # makes the embedding table longer by one row, which must be learnt. An embedding table of 50,000 tokens by 768 numbers
 # has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65. Count a token as *rare*
 # if the training text uses it fewer than 100 times. A merge that was frequent when it was made may end as a rare
-# token, since later merges swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left. An
-# embedding gets a gradient only when its token is read, so a token that is hardly ever read stays **undertrained**. In
-# large models these are the *glitch tokens*. GPT-2's tokenizer has one for *SolidGoldMagikarp*, the name of a user of
+# token, since later merges swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left. What
+# an embedding should mean is learnt where its token is read, so a token that is hardly ever read stays **undertrained**.
+# In large models these are the *glitch tokens*. GPT-2's tokenizer has one for *SolidGoldMagikarp*, the name of a user of
 # a forum. It was presumably frequent in the text from which the merges were learnt, and rare in that from which the
 # model was; asked to repeat it, models with this tokenizer answered something else ([Rumbelow and Watkins,
 # 2023](https://www.lesswrong.com/posts/aPeJE8bSo6rAFoLqg/solidgoldmagikarp-plus-prompt-generation)). [Land and Bartolo
-# (2024)](https://arxiv.org/abs/2405.05417) find such tokens in many models. The average number of tokens per word is
-# called **fertility**. It is counted here on captions that were not used to learn the merges; a word is what stands
-# between two spaces.
+# (2024)](https://arxiv.org/abs/2405.05417) find such tokens in many models.
+#
+# So a larger vocabulary has two prices, the rows and their rarity, and buys shorter texts. How much shorter? The average
+# number of tokens per word is called **fertility**. The folded cell has counted it on captions that were not used to
+# learn the merges; a word is what stands between two spaces.
 
 # %% tags=["hide-input"]
 print(
@@ -472,8 +480,9 @@ for row in captions["sizes"]:
 # %% [markdown]
 # The last of the three languages is French, in which there was no training text at all. The tokenizer can still encode
 # it. But it needs more tokens per word than for English, a quarter more with 300 and about twice as many from 2,000
-# on, because fewer merges fit. As far as French and English words can be compared, that means twice the computation or
-# more, half as much text in the same context, and, where a service charges by the token, twice the price.
+# on, because fewer merges fit. That means about twice the computation or more, and half as much text in the same
+# context. (Tokenizers of large models have read many languages, but unequally, and those that they have read least cost
+# most.)
 #
 # From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
 # another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a trade-off between shorter
@@ -485,10 +494,10 @@ for row in captions["sizes"]:
 #
 # The sum is minus the logarithm of the probability that the model gives to the text, and can be compared between
 # tokenizers. (To be exact, to the text *as it was cut*: other cuts of the same text have some probability as well, so
-# the true number of bits is a little smaller.) A loss *per token* cannot, nor its exponential, the **perplexity**: if
-# a text costs 60 nats, cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. Dividing by
-# $\ln 2$ turns nats, the unit of the natural logarithm, into bits. (Those 60 nats, for a text of 60 bytes, are
-# $60 / 0.693 / 60 = 1.44$ bits per byte in either case.)
+# the true number of bits is a little smaller.) Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm,
+# into bits. A loss *per token* cannot be compared, nor its exponential, the **perplexity**. Say that the losses of a
+# text add up to 60 nats. Cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. If it has 60
+# bytes, it has $60 / 0.693 / 60 = 1.44$ bits per byte in either case.
 #
 # We have trained small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128) on
 # whole captions of both languages. All read each caption once, 64 of them a step. Each model has a learning rate of
@@ -515,9 +524,10 @@ for chosen in trials["models"]:
     )
 
 # %% [markdown]
-# The fewest bits are those of the largest vocabulary that we tried, though 95 percent of its learnt tokens are rare:
-# the count of rare tokens would have misled us. Perhaps a rare token costs little because it is rare, and a frequent
-# word that is one token needs no spelling; that has not been tested. Is it only that the model is larger? A model of
+# The largest vocabulary that we tried needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
+# count of rare tokens would have misled us. Perhaps a rare token costs little because it is rare, and a frequent word
+# that is one token needs no spelling. And since the embeddings serve as the output matrix, rare ones learn wherever
+# they are *not* the answer, too. None of this has been tested. Is it only that the model is larger? A model of
 # 2,000 tokens that is made wider until it has as many parameters gains a quarter as much, and takes about as long. The
 # price is time: three times that of 2,000 at the same width, mostly, we think, since the output layer computes a logit
 # for every token. (A vocabulary of 300 costs time as well, because its texts are longer.)
@@ -881,7 +891,7 @@ assert convenient.decode(convenient.encode(message)) != message
 #
 # ### Exercise 1: Print while it writes
 #
-# *Medium, 20 minutes.* A model writes token after token, and each is some bytes. Given the bytes so far that are not
+# *Medium, 20 minutes.* A model writes token after token, and each stands for some bytes. Given the bytes so far that are not
 # printed yet, return the text that can be printed, and the bytes that must wait, because they begin a character of
 # which more is to come. (The bytes of UTF-8 say how long a character is: below 128 it is one byte; a first byte from
 # 192 on announces two, from 224 on three, from 240 on four; the others lie from 128 to 191. You may assume that the

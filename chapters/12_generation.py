@@ -70,7 +70,8 @@ assert text_of(written) == "a cup"
 
 # %% [markdown]
 # *The tea* is likeliest, $0.4 \cdot 0.9 = 0.36$. Greedy decoding gives *a cup*, $0.5 \cdot 0.4 = 0.2$. The first word
-# was the best one, and no good second word came after it. Greedy decoding cannot go back.
+# was the best one, and no good second word came after it. The likeliest word at each step does not make the likeliest
+# sequence, and greedy decoding cannot go back.
 #
 # A model that writes each token after reading its own earlier ones is called **autoregressive**. For a batch of
 # sentences the loop is the same, and it asks little of a model: a **step**, which reads one token of each sentence and
@@ -161,15 +162,16 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 #
 # Both have ended. The better one is *the tea*: found, although its first word was only the second best.
 #
-# Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. Either way each further
-# token makes the result smaller, so hypotheses that end early are favoured. [Wu and others
-# (2016)](https://arxiv.org/abs/1609.08144) divide it by a **length penalty**, with $n$ the number of tokens, including
-# the end token:
+# Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. A probability is below 1 and
+# its logarithm below 0. So each further token makes product and sum smaller, and hypotheses that end early are
+# favoured. [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with $n$ the
+# number of tokens, including the end token:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
-# This is **length normalisation**, and in spite of its name the penalty favours *long* hypotheses: with $\alpha = 0$
-# nothing is divided, and the larger $\alpha$ is, the longer the hypotheses that win. The form and its constants are
+# This is **length normalisation**. A negative sum that is divided by more comes nearer to 0, so in spite of its name the
+# penalty favours *long* hypotheses: with $\alpha = 0$ nothing is divided, and the larger $\alpha$ is, the longer the
+# hypotheses that win. The form and its constants are
 # theirs, and the original transformer takes $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$,
 # another 6 tokens and $-1.4$. Undivided, the short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and
 # $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are $-1.010$ and $-0.973$, and the long one wins.
@@ -181,9 +183,8 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
 #   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
 # - A sentence is done when `beam` hypotheses have ended (so that there are as many to return) and no live one can beat
-#   the best of them. A live one's sum is negative, and further words only lower it. Divided by the largest penalty,
-#   that of `max_length` tokens, it is as near to 0 as it can come. (A hypothesis that has fallen out of the beam might
-#   have beaten it.)
+#   the best of them. A live one's sum is negative, and further words only lower it. The best score that it can still
+#   get is its sum so far, divided by the largest penalty, that of `max_length` tokens.
 #
 # Here is step 2 of the example, name by name as in the code. There is one sentence, number 0:
 #
@@ -193,7 +194,7 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # | `best` | each row's `beam` + 1 best tokens | *cup* 0.4, *pot* 0.35, *tea* 0.25; *tea* 0.9, *cup* 0.1 |
 # | `candidates[0]` | sum, row, token | $(\ln 0.2, 0, \text{cup})$, $(\ln 0.175, 0, \text{pot})$, ..., $(\ln 0.36, 1, \text{tea})$, ... |
 # | `ranked` | the same, best first | $(\ln 0.36, 1, \text{tea})$, $(\ln 0.2, 0, \text{cup})$, ... |
-# | `going` | the best two that are no end | these two |
+# | `going` | the best two, ends left out | these two |
 # | `select(...)` | rows of the state to keep | 1, 0: now *the* stands first |
 # | `tokens` | what is fed next | *tea*, *cup* |
 # | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
@@ -762,9 +763,8 @@ quiz.number(
 #
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
 # loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of
-# $2B / 4$ FLOPs a byte for $B$ sentences. That is half a FLOP per byte for one sentence, where an H100 in 32 bits,
-# without its tensor cores, needs 20 to stay busy by its data sheet, so 40 sentences. (In 16 bits one sentence has an
-# intensity of 1, and the H100 needs 300.) The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms
+# $2B / 4$ FLOPs a byte for $B$ sentences: half a FLOP per byte for one. In 16 bits it is 1, where an H100 needs some 300
+# to stay busy, by its data sheet. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms
 # at its 3.35 TB/s, so one text gets at most 240 tokens a second. So decoding one sentence is **memory-bound**
 # ([chapter 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the
 # memory's bandwidth. More sentences share the parameters. But each has a cache of its own, and with many or long texts
@@ -786,8 +786,7 @@ assert cost[64] < cost[1] / 4
 
 # %% [markdown]
 # This is the paper's base size on a processor. For 64 times as many sentences a step takes a few times as long, and
-# not 64 times, since the parameters are loaded once, and the overhead of each call from Python is paid once. It is not
-# flat: every sentence adds half a millisecond or so of its own, for its arithmetic and its cache.
+# not 64 times, since the parameters are loaded once, and the overhead of each call from Python is paid once.
 #
 # ### Several tokens for the price of one
 #
@@ -953,12 +952,14 @@ print(
 #
 # ## Sampling
 #
-# In a translation, likely words are what you want. In a story they are not: likely text tends to be dull, and to
-# repeat itself. Then draw each word at random with the model's probabilities, which is called **sampling**. Three
+# In a translation, likely words are what you want. In a story they are not: [Holtzman and others
+# (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
+# over and over, where people vary theirs, with less likely words. Then draw each word at random with the model's probabilities, which is called **sampling**. Three
 # options say how freely. The **temperature** divides the logits before the softmax ([chapter
 # 3](03_softmax.ipynb#temperature)): towards 0 it becomes greedy decoding, above 1 the probabilities are flatter than
 # the model's. **Top-k** keeps the $k$ likeliest words. **Top-p**, or nucleus sampling, keeps the fewest whose
-# probabilities sum to at least $p$: one word where the model is sure, and many where it is not. The order here is
+# probabilities sum to at least $p$: one word where the model is sure, and many where it is not. What is left is divided
+# by its sum, so that it is 1 again. The order here is
 # temperature, then $k$, then $p$; libraries differ.
 #
 # At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them
