@@ -342,11 +342,11 @@ assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
 # Much of the blame, then, lies with the *initial* matrices, and these can be chosen. *Plain, orthogonal* is the plain
-# cell with an **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: its
-# factor is 1 where the other's was 0.58. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the
-# influence is thousands of times what it was. But no slope is above 1, so each step can only shrink the influence, and
-# even this cell fades. *LSTM, gate open* is an LSTM whose forget gate starts nearly open, with 3 added to its bias.
-# The gate alone keeps $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Measured, a third is left (the median of eight
+# cell with an **orthogonal** matrix for $W_h$, a rotation or reflection, which leaves every length as it is: its factor
+# is 1 where the other's was 0.58. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is
+# thousands of times what it was. But no slope is above 1, so each step can only shrink the influence, and even this
+# cell fades. *LSTM, gate open* is an LSTM whose forget gate starts nearly open, with 3 added to its bias. The gate
+# alone keeps $\sigma(3) = 0.95$ a step, some 0.14 after 40 steps. Measured, a third is left (the median of eight
 # seeds), because the candidate $g$ also reads $h$: that is a second path for a word. Gates can hold on.
 #
 # During training the same product carries the error back to the words, so a network does not learn from words that
@@ -401,12 +401,13 @@ for name in names:
 
 # %% [markdown]
 # Not reliably. The slowest, the open gate, has 20.5 numbers here, and the orthogonal cell has 21; with other seeds the
-# two change places. But the open gate needs a state of 48 for it, $h$ and $c$ together: of each number in the state 0.43
-# is put to use, where the orthogonal cell puts 0.87. And this cell, whose gradient comes through so much better, recalls hardly more
-# than the plain one, 21 numbers against 19. To forget slowly is to spread a memory over more words, each less sharp.
-# The open gate spreads it thinnest: 2 % of the word 40 back, when 50 have been read. (Why do GRU and LSTM recall so
-# little? Gates multiply, so much of their state is products of two numbers, and a linear fit recovers neither factor. If
-# such products are counted as things to recall, too, the sum is 23 of 24 for the GRU, and some 45 of 48 for the LSTM.)
+# two change places. But the open gate needs a state of 48 for it, $h$ and $c$ together: of each number in the state
+# 0.43 is put to use, where the orthogonal cell puts 0.87. And this cell, whose gradient comes through so much better,
+# recalls hardly more than the plain one, 21 numbers against 19. To forget slowly is to spread a memory over more words,
+# each less sharp. The open gate spreads it thinnest: 2 % of the word 40 back, when 50 have been read. (Why do GRU and
+# LSTM recall so little? Gates multiply, so much of their state is products of two numbers, and a linear fit recovers
+# neither factor. If such products are counted as things to recall, too, the sum is 23 of 24 for the GRU, and some 45 of
+# 48 for the LSTM.)
 #
 # There is a bound, and three steps lead to it.
 #
@@ -415,12 +416,11 @@ for name in names:
 #    half of $x_2$: together 1. With other shares, $h = a x_1 + b x_2$, one gains what the other loses.
 # 2. Why 1, whatever the shares? Write down a number of the state for each of the 4,000 texts: a vector. Do the same for
 #    each number that was read. Once their means are subtracted, correlations are the cosines between such vectors.
-#    Independent numbers are uncorrelated, so theirs stand at right angles, like axes (but for chance, in 4,000 texts). The
-#    squared cosines of one vector with axes sum to at most 1, by Pythagoras.
+#    Independent numbers are uncorrelated, so theirs stand at right angles, like axes (but for chance, in 4,000 texts).
+#    The squared cosines of one vector with axes sum to at most 1, by Pythagoras.
 # 3. A state of $H$ numbers can be replaced by $H$ uncorrelated combinations of them, which hold the same information.
-#    An input's $R^2$ is then the sum of its squared correlations with these, by Pythagoras once more. (So the code computes it: `qr` makes such
-#    combinations, and `basis.T @ read` compares them with what was read.) Each of the $H$ has at most 1 to share among
-#    all inputs.
+#    An input's $R^2$ is then the sum of its squared correlations with these, by Pythagoras once more. Each of the $H$
+#    has at most 1 to share among all inputs.
 #
 # So **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent numbers that were read**, whatever
 # the weights: from 24, three words of 8. What it does recall, the sum in the last column, is the state's **memory
@@ -632,10 +632,10 @@ plt.show()
 # %% [markdown]
 # With each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks elsewhere,
 # mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). With
-# states of 256 numbers and a sentence of 40 words it can read 40 · 256 = 10,240 numbers, 40 times as many as in the last
-# state. And what is summed are not bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
-# the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
-# **bidirectional** network).
+# states of 256 numbers and a sentence of 40 words it can read 40 · 256 = 10,240 numbers, 40 times as many as in the
+# last state. And what is summed are not bare words. A state $h_j$ knows its word and those before it. To know those
+# after it as well, the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$
+# side by side (a **bidirectional** network).
 #
 # So the encoder need no longer choose in advance what to keep of the source, and the limit of $H$ numbers for all of
 # it is gone. But the waiting is not: in encoder and decoder each state still has to wait for the one before it. Nor are

@@ -81,11 +81,12 @@ assert distances["pays"] == 2 and question not in offers.values()
 # than *pays*, which has nothing of what is asked. With the *sum of products* such a word counts for more, 18 instead
 # of 6; and what is not asked for costs nothing, since whatever a word has there is multiplied by 0.
 #
-# There is a second reason. A question must be *learned*, in small steps, and so every step must tell whether it led
-# the right way. Two things that are not *equal* are hardly ever equal after a small step either, so nothing says whether
+# There is a second reason. A question must be *learned*, in small steps, and so every step must tell whether it led the
+# right way. Two things that are not *equal* are hardly ever equal after a small step either, so nothing says whether
 # the step was right: equality has no slope, and cannot be learned in this way. The sum of products has a slope: move an
-# entry of the question a little, and the sum moves as many times as far as the word's entry says. ([Chapter 3](03_softmax.ipynb) makes the choice itself smooth as
-# well: it returns a blend of what all words hand over, their **values**. That is a *soft look-up*.)
+# entry of the question a little, and the sum moves as many times as far as the word's entry says. ([Chapter
+# 3](03_softmax.ipynb) makes the choice itself smooth as well: it returns a blend of what all words hand over, their
+# **values**. That is a *soft look-up*.)
 #
 # In attention the question is called the **query**, and what a word offers is its **key**. This chapter is about the
 # comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
@@ -399,11 +400,11 @@ for count in (20, 200, 2000, 8000):
 # %% [markdown]
 # They gather around 0. A cosine is as often positive as negative, so its mean is 0, and its typical size, the root of
 # the mean square, is $1/\sqrt{D}$: the last two columns (± is the standard deviation over 20 seeds of 500 pairs each).
-# Four times the width, half the size. Why? Scale both vectors to length 1 and turn the two together, which does not change their angle, until one
-# of them lies along the first axis. The cosine is then the first entry of the other. This is still a random direction,
-# since the normal distribution favours none. Its $D$ squared entries add up to 1, so each is $1/D$ on average. (A dot
-# product is the cosine times both lengths. These are nearly $\sqrt D$, since the squares of $D$ entries average 1, so
-# its typical size is $\sqrt D \cdot \sqrt D / \sqrt D = \sqrt D$.)
+# Four times the width, half the size. Why? Scale both vectors to length 1 and turn the two together, which does not
+# change their angle, until one of them lies along the first axis. The cosine is then the first entry of the other. This
+# is still a random direction, since the normal distribution favours none. Its $D$ squared entries add up to 1, so each
+# is $1/D$ on average. (A dot product is the cosine times both lengths. These are nearly $\sqrt D$, since the squares of
+# $D$ entries average 1, so its typical size is $\sqrt D \cdot \sqrt D / \sqrt D = \sqrt D$.)
 #
 # At width 512 that is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random vectors are
 # almost at right angles**, or nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2
@@ -432,9 +433,9 @@ assert 87 < np.degrees(np.arccos(cosines[widths.index(512)])) < 88
 # ## Real vectors
 #
 # Where do the numbers of a real model come from? Not from us. There is an old idea, the **distributional hypothesis**,
-# which J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the
-# same kinds of sentences, after *drink* and *a cup of*. A model that is trained on much text, for example to guess a
-# hidden word from its neighbours, ends up with similar vectors for them. Presumably that is because a guess that is right
+# which J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same
+# kinds of sentences, after *drink* and *a cup of*. A model that is trained on much text, for example to guess a hidden
+# word from its neighbours, ends up with similar vectors for them. Presumably that is because a guess that is right
 # beside *tea*, such as *cup*, is often right beside *coffee*. So training pushes both vectors the same way.
 #
 # all-MiniLM-L6-v2 descends from such a model: a narrower one was trained to imitate it (*distilled*), every second
@@ -547,9 +548,9 @@ for job in ("nurse", "engineer"):
 # 2016](https://aclanthology.org/W16-2503/)).
 #
 # The other lines warn of a cosine itself. Opposites keep the same company: *bad* is as near to *good* as *great* is,
-# and *cold* not much further from *hot* than *warm*. (In our toy, ice and tea pointed apart because we had made a
-# number for warmth.) And text has habits. *Nurse* is nearer to *she* than to *he*, and *engineer* the other way round,
-# though all four cosines are small (**bias**; [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
+# and *cold* not much further from *hot* than *warm*. And text has habits. *Nurse* is nearer to *she* than to *he*, and
+# *engineer* the other way round, though all four cosines are small (**bias**; [Bolukbasi and others,
+# 2016](https://arxiv.org/abs/1607.06520)).
 
 # %% tags=["proof"]
 queen = normalize(

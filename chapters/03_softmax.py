@@ -115,9 +115,9 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
 # Its results are called **weights**. In the function below, the largest score of each row, `highest`, is subtracted
-# from all. That changes no weight (**shift invariance**): with $c$ added to each score, $e^{s_i + c} = e^c e^{s_i}$, and
-# the factor $e^c$ stands above and below the line. We shall need it soon. The other way round, scores are logarithms of
-# shares: $0$, $\ln 2$ and $\ln 5$ give shares in the ratio 1 : 2 : 5, that is 0.125, 0.25 and 0.625.
+# from all. That changes no weight (**shift invariance**): with $c$ added to each score, $e^{s_i + c} = e^c e^{s_i}$,
+# and the factor $e^c$ stands above and below the line. We shall need it soon. The other way round, scores are
+# logarithms of shares: $0$, $\ln 2$ and $\ln 5$ give shares in the ratio 1 : 2 : 5, that is 0.125, 0.25 and 0.625.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -499,8 +499,8 @@ for width in (64, 1024):
 
 # %% [markdown]
 # Undivided, nearly a fifth of the queries are stuck at width 64, and nearly two thirds at 1024: a **vanishing
-# gradient**, within a single softmax. Divided, none is. That is what the division buys, and not larger slopes for all: by
-# the medians, most undivided queries of width 64 move *faster* than the divided ones.
+# gradient**, within a single softmax. Divided, none is. That is what the division buys, and not larger slopes for all:
+# by the medians, most undivided queries of width 64 move *faster* than the divided ones.
 #
 # For dividing does two things. It keeps $J$ away from 0, and it divides by $\tau$. Take two keys at width 1024 that
 # score 40 and 20. Without the division the second weight is $e^{-20}$, and the slope $w_1 w_2$ of a weight in its
@@ -542,13 +542,12 @@ for width in (64, 1024):
         print(f"d_k {width:4}, {name:13} {row}")
 
 # %% [markdown]
-# Without any step, at a learning rate of 0, a tenth of the undivided queries have their key by luck. At 0.1, too small for
-# a hundred steps, the undivided version is ahead, since its slopes lack the $\frac1\tau$. But at 1 nearly every divided
-# query finds its key, and from 10 on every one does. Undivided, many do not, however large the learning rate: even a
-# million leaves one in nine behind at width 64, that of the original transformer, and two thirds or more at 1024. The
-# paper of 2017 gives these vanishing slopes as a guess: "we
-# suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing the softmax function into
-# regions where it has extremely small gradients".
+# Without any step, at a learning rate of 0, a tenth of the undivided queries have their key by luck. At 0.1, too small
+# for a hundred steps, the undivided version is ahead, since its slopes lack the $\frac1\tau$. But at 1 nearly every
+# divided query finds its key, and from 10 on every one does. Undivided, many do not, however large the learning rate:
+# even a million leaves one in nine behind at width 64, that of the original transformer, and two thirds or more at
+# 1024. The paper of 2017 gives these vanishing slopes as a guess: "we suspect that for large values of $d_k$, the dot
+# products grow large in magnitude, pushing the softmax function into regions where it has extremely small gradients".
 #
 # What counts is the variance of the scores, $v^2 d_k$. It depends on how the matrices start. PyTorch's `nn.Linear`
 # draws each entry of its matrix with the variance $1 / (3D)$, so it makes queries and keys with $v = \tfrac13$ from

@@ -141,9 +141,9 @@ assert weights[-1].round(2) == 0.88
 # their plain average, the grey line below each, is near to *with* and *the*. The attention weights choose. That is
 # attention, and the rest of this chapter makes it better.
 #
-# It needs to be better, because leaving the word itself out is only a patch. A word may well need itself, and it
-# should not always ask for what is most like it: a verb looks for something alive, which is not what is most like a
-# verb. And as long as one vector both asks and answers, every score is mutual: if *drink* looks hard for *tea*, *tea* must look
+# It needs to be better, because leaving the word itself out is only a patch. A word may well need itself, and it should
+# not always ask for what is most like it: a verb looks for something alive, which is not what is most like a verb. And
+# as long as one vector both asks and answers, every score is mutual: if *drink* looks hard for *tea*, *tea* must look
 # as hard for *drink*.
 #
 # ## Three roles
@@ -307,13 +307,13 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # the function does not care. It works on the last two axes, so a whole batch of $B$ sentences can go through at once:
 # queries $(B, T, d_k)$, scores and weights $(B, T, T)$, and outputs $(B, T, d_v)$.
 #
-# There are $T \times S$ scores, and as many weights. For a sentence of 1,000 words that is a million, and a text twice as
-# long has four times as many. As written here, both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
-# **quadratic** in the length. The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S = T$, grow
-# only with the length itself. With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$, the two
-# parts cost the same at 768 words: $2 T^2 d_k = 3 T D d_k$ gives $T = \tfrac32 D$, whatever $d_k$ is. Below that, the
-# projections are most of the work. At 10,000 words the quadratic part is 13 times as large, and the weights of one
-# such attention take 400 megabytes (in 32 bits).
+# There are $T \times S$ scores, and as many weights. For a sentence of 1,000 words that is a million, and a text twice
+# as long has four times as many. As written here, both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$
+# numbers, are **quadratic** in the length. The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S
+# = T$, grow only with the length itself. With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$,
+# the two parts cost the same at 768 words: $2 T^2 d_k = 3 T D d_k$ gives $T = \tfrac32 D$, whatever $d_k$ is. Below
+# that, the projections are most of the work. At 10,000 words the quadratic part is 13 times as large, and the weights
+# of one such attention take 400 megabytes (in 32 bits).
 #
 # The folded cell holds the version that the rest of the book imports, `scaled_dot_product_attention`, with its shapes
 # in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
@@ -408,7 +408,8 @@ quiz.one_choice(
 # A score sums $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, so are the
 # products, and the variance of their sum is $d_k$. So scores of wide queries and keys lie further apart, and one word
 # gets nearly all the weight before anything has been learned. Divided by $\sqrt{d_k}$ they have variance 1 at every
-# width. (Entries of another variance change the number, but not that it grows with the width.) One query and ten keys, all random, 1,000 times:
+# width. (Entries of another variance change the number, but not that it grows with the width.) One query and ten keys,
+# all random, 1,000 times:
 
 # %% tags=["hide-input"]
 rng, largest = np.random.default_rng(0), {}
@@ -529,8 +530,8 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # too, and their difference is NaN, which spreads to everything it touches. It happens where padding stands before a
 # text: under a causal mask such a token sees only itself and other padding, and that is hidden. `attention` above gives
 # NaN; the folded function, which the book uses, refuses. PyTorch's functions return NaN or zeros, depending on the
-# function and its arguments; the module [below](#the-same-as-a-pytorch-module) returns NaN. In a model you want the weights of such a row to be 0, as
-# those of chapter 7's module are.
+# function and its arguments; the module [below](#the-same-as-a-pytorch-module) returns NaN. In a model you want the
+# weights of such a row to be 0, as those of chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -544,8 +545,8 @@ except ValueError as error:
 # %% [markdown]
 # **A mask that broadcasts over the wrong axis.** Chapter 6 runs several attentions side by side, and then the weights
 # have the shape (batch, heads, T, S). A mask of shape (batch, T, S) lines up with the *last* three axes, so its batch
-# is taken for heads. With 2 sentences and 4 heads you get an error. With 4 sentences and 4 heads you get none, and every
-# sentence is masked by all four masks, one in each head.
+# is taken for heads. With 2 sentences and 4 heads you get an error. With 4 sentences and 4 heads you get none, and
+# every sentence is masked by all four masks, one in each head.
 
 # %%
 per_sentence = np.stack([np.tril(np.ones((3, 3), dtype=bool))] * 4)
@@ -621,9 +622,9 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # ### What is the third matrix for?
 #
 # Suppose that word $i$ needs word $j$, and finds it. What it receives is then added to its own vector (chapter 8 says
-# why). With values that are the words themselves the sum is $x_i + x_j$. Can a later matrix still tell what the word was
-# from what it found? Test it with random words of width 16: a fit by least squares has to recover both words from the
-# sum. Words may use all of their 16 numbers, or only the first 8, so that there is room for another word.
+# why). With values that are the words themselves the sum is $x_i + x_j$. Can a later matrix still tell what the word
+# was from what it found? Test it with random words of width 16: a fit by least squares has to recover both words from
+# the sum. Words may use all of their 16 numbers, or only the first 8, so that there is room for another word.
 
 
 # %% tags=["hide-input"]
@@ -850,7 +851,8 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
 # model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
 # (chapter 20). As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. In chapter 6 several
-# such results side by side have the width $D$ of a word again. And `nn.Linear` stores its matrix transposed, hence the `.T`.
+# such results side by side have the width $D$ of a word again. And `nn.Linear` stores its matrix transposed, hence the
+# `.T`.
 
 # %% [markdown]
 # ## Exercises

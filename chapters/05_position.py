@@ -163,9 +163,9 @@ plt.show()
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
 # As in the counter, each pair is slower than the one before by a constant factor, here $10000^{2/D}$ instead of 2. The
-# first, like the hand of a clock, turns by $\omega_0 = 1$ a step, and has come full circle after $2\pi \approx 6.3$. The
-# last, for a large $D$, turns by nearly 1/10000 a step. Do it on paper for $D = 4$, with angles in radians. There are
-# two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
+# first, like the hand of a clock, turns by $\omega_0 = 1$ a step, and has come full circle after $2\pi \approx 6.3$.
+# The last, for a large $D$, turns by nearly 1/10000 a step. Do it on paper for $D = 4$, with angles in radians. There
+# are two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
 #
 # | position $t$ | $\sin t$ | $\cos t$ | $\sin \frac{t}{100}$ | $\cos \frac{t}{100}$ |
 # |---|---|---|---|---|
@@ -640,7 +640,8 @@ assert 0.6 < beyond_of["sinusoids", 64] < 0.72
 # At the best learning rate both are perfect where they were trained. Beyond, the learned table finds next to nothing,
 # as it must: its rows there are still the random numbers they started as, because no gradient ever reached them. A
 # learned table ends where training ended. A longer text asks for a row that is not there, which is an `IndexError`. It
-# also costs parameters, a row of width $D$ for each position (in BERT $512 \cdot 768$, some 393,000), and sinusoids cost none.
+# also costs parameters, a row of width $D$ for each position (in BERT $512 \cdot 768$, some 393,000), and sinusoids
+# cost none.
 #
 # Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right with a good
 # learning rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at

@@ -105,10 +105,10 @@ plt.show()
 # Whatever the scores, what one head hands over is such an average. Three objections:
 #
 # - *Could its $W_V$ not write the first name into other numbers than the last?* Not in the first layer: it is the same
-#   matrix for every word, and a position is only added, so all names land in the same 8 numbers. (In chapter 5 word
-#   and position could be taken apart, because there was room for both.)
-# - *Could a later part, which is not linear, tell them apart?* For a list of known names it could, wherever no two pairs
-#   have the same average; but it must learn the averages of all pairs, and new names are lost.
+#   matrix for every word, and a position is only added, so all names land in the same 8 numbers. (In chapter 5 word and
+#   position could be taken apart, because there was room for both.)
+# - *Could a later part, which is not linear, tell them apart?* For a list of known names it could, wherever no two
+#   pairs have the same average; but it must learn the averages of all pairs, and new names are lost.
 # - *Could two layers of one head fetch one name after the other?* Yes, if the first is passed on beside the second
 #   (chapter 8). Two heads do it in one layer.
 
@@ -204,8 +204,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. The last
 # matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each
 # other. The paper says that they attend to different *representation subspaces*, but nothing forces them to be
-# different. Heads become different because they start with different random matrices: two that started equal, with equal
-# rows of $W_O$, would stay equal (chapter 7 shows how matrices learn).
+# different. Heads become different because they start with different random matrices: two that started equal, with
+# equal rows of $W_O$, would stay equal (chapter 7 shows how matrices learn).
 #
 # ### Heads are a sum
 #
@@ -318,9 +318,10 @@ w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 
 # %% [markdown]
 # Two steps are easy to get wrong, `split` and `merged`. A `reshape` cuts every row into $H$ slices of $d_k$; that moves
-# nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word. (A `reshape`
-# from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. But then head 1 gets *all* the numbers
-# of the first few words, and never sees the others.) Merging reverses the steps: first swap, then reshape. Step by step, for two sentences of six words, width 8, and two heads:
+# nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word. (A
+# `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. But then head 1 gets *all*
+# the numbers of the first few words, and never sees the others.) Merging reverses the steps: first swap, then reshape.
+# Step by step, for two sentences of six words, width 8, and two heads:
 
 # %% tags=["nbval-check-output", "hide-input"]
 batch = np.random.default_rng(2).standard_normal((2, 6, 8))
@@ -490,12 +491,12 @@ for num_heads in (1, 8, 64):
 
 # %% [markdown]
 # The same number of parameters, and the same number of multiplications. The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$
-# have $4 D^2$ numbers together, here 1,048,576, however they are cut (biases would add $4 D$). More heads are narrower heads, and
-# $H \cdot d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, and with it the time for
-# their softmaxes and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at once, each
-# with fewer numbers. The paper chose eight heads, which makes $d_k = 64$. In row A of its table 3 a single head is 0.9
-# BLEU worse than eight, 16 heads of width 32 are as good as eight of 64, and 32 heads of width 16 are 0.4 worse. (BLEU
-# scores translations from 0 to 100, [chapter 14](14_translation.ipynb); some tenths may be chance.)
+# have $4 D^2$ numbers together, here 1,048,576, however they are cut (biases would add $4 D$). More heads are narrower
+# heads, and $H \cdot d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, and with it
+# the time for their softmaxes and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at
+# once, each with fewer numbers. The paper chose eight heads, which makes $d_k = 64$. In row A of its table 3 a single
+# head is 0.9 BLEU worse than eight, 16 heads of width 32 are as good as eight of 64, and 32 heads of width 16 are 0.4
+# worse. (BLEU scores translations from 0 to 100, [chapter 14](14_translation.ipynb); some tenths may be chance.)
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -521,15 +522,15 @@ assert (change > 0.01).all()
 #
 # ### What if a head is too narrow?
 #
-# A head's scores are $X W_Q W_K^\top X^\top$ (without biases, and before the division), so only the product
-# $W_Q W_K^\top$ counts, one matrix of shape $(D, D)$. As a product of two narrow ones it has **rank** at most $d_k$, so
-# a head can compare words in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a
-# sentence have that rank at most, too, so where a sentence has many more words than a head has numbers, not every
-# pattern of weights is possible. With $d_k = 1$ a query can ask for the largest or for the smallest of one number, but
-# never for a value in between. With $d_k = 2$ the keys can lie on a circle, where each can be picked by a query that
-# points at it; but with many keys, neighbours on the circle have nearly equal scores, and only a long query makes
-# their difference count. Each further dimension gives the keys more room. What a head hands over is bounded in the
-# same way, by the width of its values.
+# A head's scores are $X W_Q W_K^\top X^\top$ (without biases, and before the division), so only the product $W_Q
+# W_K^\top$ counts, one matrix of shape $(D, D)$. As a product of two narrow ones it has **rank** at most $d_k$, so a
+# head can compare words in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and others,
+# 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a sentence have that rank at most, too, so where a
+# sentence has many more words than a head has numbers, not every pattern of weights is possible. With $d_k = 1$ a query
+# can ask for the largest or for the smallest of one number, but never for a value in between. With $d_k = 2$ the keys
+# can lie on a circle, where each can be picked by a query that points at it; but with many keys, neighbours on the
+# circle have nearly equal scores, and only a long query makes their difference count. Each further dimension gives the
+# keys more room. What a head hands over is bounded in the same way, by the width of its values.
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))

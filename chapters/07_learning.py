@@ -232,12 +232,12 @@ quiz.one_choice(
 #
 # $$dQ = dS \, K , \qquad dK = dS^\top Q .$$
 #
-# A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is
-# $A^\top dO$. A key is asked by all queries, too, hence $dS^\top Q$. From $dQ$ the gradient goes to the matrix that made
-# the queries, $dW_Q = X^\top dQ$, and likewise for keys and values. And it goes back to the words, and so to the layer
+# A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is $A^\top
+# dO$. A key is asked by all queries, too, hence $dS^\top Q$. From $dQ$ the gradient goes to the matrix that made the
+# queries, $dW_Q = X^\top dQ$, and likewise for keys and values. And it goes back to the words, and so to the layer
 # below. In self-attention a word is query, key and value. A small change of the word changes all three at once, and the
-# loss by the sum of what each of them changes it. So the gradients that come back on the three paths are added:
-# $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
+# loss by the sum of what each of them changes it. So the gradients that come back on the three paths are added: $dX =
+# dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 
 # %% tags=["export"] module="by_hand.gradients"
 import numpy as np
@@ -303,8 +303,8 @@ for formula, difference in zip(by_formula, by_difference, strict=True):
 assert np.allclose(by_formula[0], d_query)
 
 # %% [markdown]
-# All 14 numbers (the query, the keys and the values) agree to more than ten digits after the point. How small should the
-# step be?
+# All 14 numbers (the query, the keys and the values) agree to more than ten digits after the point. How small should
+# the step be?
 
 # %% tags=["hide-input"]
 print("step    largest error, query")
@@ -461,8 +461,8 @@ def scaled_dot_product_attention(
 
 
 # %% [markdown]
-# Now several heads. The folded cell holds the class `MultiHeadAttention` that the book's models use. It is the module at
-# the end of [chapter 6](06_many_heads.ipynb), for queries, keys and values from any source, with dropout, biases and
+# Now several heads. The folded cell holds the class `MultiHeadAttention` that the book's models use. It is the module
+# at the end of [chapter 6](06_many_heads.ipynb), for queries, keys and values from any source, with dropout, biases and
 # checks of shapes.
 
 

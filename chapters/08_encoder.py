@@ -1147,14 +1147,14 @@ assert min(others) > 0.17 and max(others) < 0.23
 # %% [markdown]
 # ## Does it need warm-up?
 #
-# The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong
-# and others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. With pre-norm the stream grows
+# The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong and
+# others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. With pre-norm the stream grows
 # with the depth, and the final norm divides by its size, and with it every gradient that comes back: the deeper the
 # stack, the smaller they start. (The stacks measured above had no final norm.) With post-norm nothing grows, so nothing
 # is divided, and the gradients of the last layers' feed-forward networks start larger. Full steps at once, before the
-# optimiser knows how far gradients vary, then go wrong: the loss rises, or stays where it is, and does not recover.
-# Is warm-up needed? A single learning rate would show little, so the same program trains
-# *reverse* at nine of them, three seeds each, with a warm-up of 200 of the 400 steps, or none.
+# optimiser knows how far gradients vary, then go wrong: the loss rises, or stays where it is, and does not recover. Is
+# warm-up needed? A single learning rate would show little, so the same program trains *reverse* at nine of them, three
+# seeds each, with a warm-up of 200 of the 400 steps, or none.
 #
 # **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning
 # rate?

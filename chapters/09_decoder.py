@@ -749,7 +749,8 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # greeting, so it is enough to remember the rest: test data that also appear, exactly or nearly, in the training data
 # are called **contaminated**. Hold out whole *topics* instead. A topic is a person with a mood, such as *you* with
 # *tired*, or a person with *how*. All questions on a topic are held out, under every greeting, with *why* and without.
-# If *you* and *tired* never stood in one question, what does the model say to *why are you tired*? To combine what was seen in different examples is called **compositional generalisation**.
+# If *you* and *tired* never stood in one question, what does the model say to *why are you tired*? To combine what was
+# seen in different examples is called **compositional generalisation**.
 #
 # **Predict first.** What share of such answers is right? We have trained nine models on each of the two kinds of
 # split, every one with a seed and a split of its own (`python -m benchmarks.answers`; the folded cell holds what it
@@ -991,11 +992,12 @@ with torch.no_grad():
 #
 # It rests on one property: *no position sees its future*. Masking each layer is enough: row $t$ of a masked attention
 # uses rows 0 to $t$ of its input, all else works on each row alone (the memory holds nothing of the answer), and so on
-# down to the tokens. The property is worth a test of its own. Change a word of the answer that the decoder receives, say
-# the fourth, or all from the fourth on, and compare the logits: those of the three positions before it must stay the
-# same up to rounding, in training mode and out of it. (Dropout must be 0 for that, since it moves everything at random.)
-# This **leak test**, `leaks` in the folded cell, finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a wrong mask on the cross-attention, or a target that was
-# not shifted. Padding can be tested in the same way: append some to the question, and nothing may move.
+# down to the tokens. The property is worth a test of its own. Change a word of the answer that the decoder receives,
+# say the fourth, or all from the fourth on, and compare the logits: those of the three positions before it must stay
+# the same up to rounding, in training mode and out of it. (Dropout must be 0 for that, since it moves everything at
+# random.) This **leak test**, `leaks` in the folded cell, finds only masks that show too much of the target's future.
+# It cannot find a mask that hides too much, a wrong mask on the cross-attention, or a target that was not shifted.
+# Padding can be tested in the same way: append some to the question, and nothing may move.
 
 
 # %% tags=["hide-input"]
@@ -1343,16 +1345,15 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
 # | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
 #
-# Most chat models are decoder-only. One stack learns from any text as it stands, with every token as a target, and takes
-# any task as a text to be continued. Where input and output are different sequences, as in
-# translation or speech recognition, two stacks remain in use, and the encoder may look in both directions (it is
-# *bidirectional*).
+# Most chat models are decoder-only. One stack learns from any text as it stands, with every token as a target, and
+# takes any task as a text to be continued. Where input and output are different sequences, as in translation or speech
+# recognition, two stacks remain in use, and the encoder may look in both directions (it is *bidirectional*).
 #
 # ## All of it on one screen
 #
 # Here is the whole model once more, post-norm as in the paper and without configuration or checks, as you would write
-# it in an afternoon. (It drops nothing inside a sublayer, and a query with nothing to attend to gets NaN, so padding must
-# stand behind the text.) The functions that train it and let it write stand
+# it in an afternoon. (It drops nothing inside a sublayer, and a query with nothing to attend to gets NaN, so padding
+# must stand behind the text.) The functions that train it and let it write stand
 # [above](#a-model-that-has-learnt-to-answer).
 
 

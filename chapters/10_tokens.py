@@ -236,8 +236,7 @@ assert learn_slowly(lines, count=4) == as_by_hand
 # lowers the counts of the pairs that it breaks up, and raises only those of pairs that contain the new symbol. So an
 # old count is too high, never too low, and a pair that comes to the front with its true count is the most frequent of
 # all. In the example, once *e a* is merged, the queue still has *t e* with 9, although no *t e* is left. When it comes
-# to the front, its true count is looked up, found to be 0, and it is dropped. (Had a few been left, it would go back
-# into the queue with their number.)
+# to the front, its true count is looked up, found to be 0, and it is dropped.
 
 # %% tags=["export", "hide-input"] module="tokens"
 import heapq
@@ -454,18 +453,18 @@ plt.show()
 # Each merge makes texts shorter, and with them the work: attention's grows with the *square* of the length. And it
 # makes the embedding table longer by one row, which must be learnt. An embedding table of 50,000 tokens by 768 numbers
 # has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65. Count a token as *rare*
-# if the training text uses it fewer than 100 times. A merge that was frequent when it was made may end as a rare
-# token, since later merges swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left. What
-# an embedding should mean is learnt where its token is read, so a token that is hardly ever read stays **undertrained**.
-# In large models these are the *glitch tokens*. GPT-2's tokenizer has one for *SolidGoldMagikarp*, the name of a user of
-# a forum. It was presumably frequent in the text from which the merges were learnt, and rare in that from which the
+# if the training text uses it fewer than 100 times. A merge that was frequent when it was made may end as a rare token,
+# since later merges swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left. What an
+# embedding should mean is learnt where its token is read, so a token that is hardly ever read stays **undertrained**.
+# In large models these are the *glitch tokens*. GPT-2's tokenizer has one for *SolidGoldMagikarp*, the name of a user
+# of a forum. It was presumably frequent in the text from which the merges were learnt, and rare in that from which the
 # model was; asked to repeat it, models with this tokenizer answered something else ([Rumbelow and Watkins,
 # 2023](https://www.lesswrong.com/posts/aPeJE8bSo6rAFoLqg/solidgoldmagikarp-plus-prompt-generation)). [Land and Bartolo
 # (2024)](https://arxiv.org/abs/2405.05417) find such tokens in many models.
 #
-# So a larger vocabulary has two prices, the rows and their rarity, and buys shorter texts. How much shorter? The average
-# number of tokens per word is called **fertility**. The folded cell has counted it on captions that were not used to
-# learn the merges; a word is what stands between two spaces.
+# So a larger vocabulary has two prices, the rows and their rarity, and buys shorter texts. How much shorter? The
+# average number of tokens per word is called **fertility**. The folded cell has counted it on captions that were not
+# used to learn the merges; a word is what stands between two spaces.
 
 # %% tags=["hide-input"]
 print(
@@ -530,7 +529,7 @@ for chosen in trials["models"]:
 # they are *not* the answer, too. None of this has been tested. Is it only that the model is larger? A model of
 # 2,000 tokens that is made wider until it has as many parameters gains a quarter as much, and takes about as long. The
 # price is time: three times that of 2,000 at the same width, mostly, we think, since the output layer computes a logit
-# for every token. (A vocabulary of 300 costs time as well, because its texts are longer.)
+# for every token.
 #
 # And what does this not show? Where the best size lies, since 16,000 is the largest that we tried; what holds for
 # other texts than those from which the merges were learnt; and whether in equal time the small vocabularies would
@@ -891,9 +890,9 @@ assert convenient.decode(convenient.encode(message)) != message
 #
 # ### Exercise 1: Print while it writes
 #
-# *Medium, 20 minutes.* A model writes token after token, and each stands for some bytes. Given the bytes so far that are not
-# printed yet, return the text that can be printed, and the bytes that must wait, because they begin a character of
-# which more is to come. (The bytes of UTF-8 say how long a character is: below 128 it is one byte; a first byte from
+# *Medium, 20 minutes.* A model writes token after token, and each stands for some bytes. Given the bytes so far that
+# are not printed yet, return the text that can be printed, and the bytes that must wait, because they begin a character
+# of which more is to come. (The bytes of UTF-8 say how long a character is: below 128 it is one byte; a first byte from
 # 192 on announces two, from 224 on three, from 240 on four; the others lie from 128 to 191. You may assume that the
 # bytes are right as far as they go.)
 

@@ -900,11 +900,12 @@ plt.show()
 #
 # **The schedule.** A linear and a cosine schedule end equally well, and the cosine gets to 99 percent a little later.
 # The inverse square root gets there as early as the linear one, but does not settle: its last learning rate is still
-# four tenths of the peak. The paper's formula, for this model's width of 64, would have its peak of 0.002 at step 4,000.
-# At step 600 it has come to 0.0003, 15 percent of the way. That is too low a learning rate rather than a bad shape: with
-# a peak of 0.0003 the chapter's own schedule does little better. Averaging the last checkpoints does what small last steps do: it brings the inverse
-# square root to 100 percent. Each checkpoint lies a little beside the minimum, in a direction that depends on its last
-# few batches, and averaging cancels much of that. (In a run that is still improving the mean is worse than the end.)
+# four tenths of the peak. The paper's formula, for this model's width of 64, would have its peak of 0.002 at step
+# 4,000. At step 600 it has come to 0.0003, 15 percent of the way. That is too low a learning rate rather than a bad
+# shape: with a peak of 0.0003 the chapter's own schedule does little better. Averaging the last checkpoints does what
+# small last steps do: it brings the inverse square root to 100 percent. Each checkpoint lies a little beside the
+# minimum, in a direction that depends on its last few batches, and averaging cancels much of that. (In a run that is
+# still improving the mean is worse than the end.)
 #
 # **Label smoothing.** A model that fits the smoothed target exactly gives the right token the probability
 # $0.9 + 0.1 / 334 = 0.9003$, and then its perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the
@@ -1054,8 +1055,8 @@ for name in ("none", "weight decay 1"):
 #   ever surer of its mistakes, so its plain loss no longer turns upwards.
 #
 # The validation numbers decide: with weight decay 1 and 3 about as many are right, and we take 1, which has the lower
-# loss. On the test numbers, used for no choice, it gives 93 percent, where 39 percent were right without a remedy. And more
-# data helps most: with 20,000 numbers none of this was needed.
+# loss. On the test numbers, used for no choice, it gives 93 percent, where 39 percent were right without a remedy. And
+# more data helps most: with 20,000 numbers none of this was needed.
 
 # %% tags=["proof"]
 by_seed = {

@@ -164,17 +164,17 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 #
 # Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. A probability is below 1 and
 # its logarithm below 0. So each further token makes product and sum smaller, and hypotheses that end early are
-# favoured. [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with $n$ the
-# number of tokens, including the end token:
+# favoured. [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with $n$
+# the number of tokens, including the end token:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
-# This is **length normalisation**. A negative sum that is divided by more comes nearer to 0, so in spite of its name the
-# penalty favours *long* hypotheses: with $\alpha = 0$ nothing is divided, and the larger $\alpha$ is, the longer the
-# hypotheses that win. The form and its constants are
-# theirs, and the original transformer takes $\alpha = 0.6$. By hand: one hypothesis has 3 tokens and the sum $-1.2$,
-# another 6 tokens and $-1.4$. Undivided, the short one wins. But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and
-# $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are $-1.010$ and $-0.973$, and the long one wins.
+# This is **length normalisation**. A negative sum that is divided by more comes nearer to 0, so in spite of its name
+# the penalty favours *long* hypotheses: with $\alpha = 0$ nothing is divided, and the larger $\alpha$ is, the longer
+# the hypotheses that win. The form and its constants are theirs, and the original transformer takes $\alpha = 0.6$. By
+# hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided, the short one wins. But
+# $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are $-1.010$ and
+# $-0.973$, and the long one wins.
 #
 # The function below keeps the `beam` likeliest hypotheses of each sentence; to a model these are rows like any others,
 # and `select` makes several rows of one. Three details decide what it finds:
@@ -375,13 +375,13 @@ assert np.allclose(
 # this source and this model two hypotheses are enough.
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
-# (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search.
-# For more than half of the sources it was, by plain sums, the *empty* sentence: the model has a **length bias**, and
-# gives short texts more than they deserve. (The empty one costs a single factor, that of ending at once; a sentence of
-# twenty words costs twenty-one, and shares its probability with all that say the same.) Missing the likeliest sentence is
-# a **search error**, and giving a bad one the highest score is a **model error**. In such a translator the first hides
-# the second. A short ending has a low probability when it comes up, so a narrow beam drops it. A wide one keeps it,
-# and while the others go on paying for each word, it ends as the best. So a better search can make worse translations,
+# (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
+# more than half of the sources it was, by plain sums, the *empty* sentence: the model has a **length bias**, and gives
+# short texts more than they deserve. (The empty one costs a single factor, that of ending at once; a sentence of twenty
+# words costs twenty-one, and shares its probability with all that say the same.) Missing the likeliest sentence is a
+# **search error**, and giving a bad one the highest score is a **model error**. In such a translator the first hides
+# the second. A short ending has a low probability when it comes up, so a narrow beam drops it. A wide one keeps it, and
+# while the others go on paying for each word, it ends as the best. So a better search can make worse translations,
 # which is known as the *beam search curse* (an early report: [Koehn and Knowles,
 # 2017](https://arxiv.org/abs/1706.03872)).
 #
@@ -762,13 +762,13 @@ quiz.number(
 # ### Why one sentence is slow
 #
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
-# loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of
-# $2B / 4$ FLOPs a byte for $B$ sentences: half a FLOP per byte for one. In 16 bits it is 1, where an H100 needs some 300
-# to stay busy, by its data sheet. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms
-# at its 3.35 TB/s, so one text gets at most 240 tokens a second. So decoding one sentence is **memory-bound**
-# ([chapter 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the
-# memory's bandwidth. More sentences share the parameters. But each has a cache of its own, and with many or long texts
-# reading the caches takes longest. A prefill of many tokens is limited by arithmetic.
+# loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of $2B /
+# 4$ FLOPs a byte for $B$ sentences: half a FLOP per byte for one. In 16 bits it is 1, where an H100 needs some 300 to
+# stay busy, by its data sheet. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at its 3.35
+# TB/s, so one text gets at most 240 tokens a second. So decoding one sentence is **memory-bound** ([chapter
+# 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the memory's
+# bandwidth. More sentences share the parameters. But each has a cache of its own, and with many or long texts reading
+# the caches takes longest. A prefill of many tokens is limited by arithmetic.
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -954,13 +954,13 @@ print(
 #
 # In a translation, likely words are what you want. In a story they are not: [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
-# over and over, where people vary theirs, with less likely words. Then draw each word at random with the model's probabilities, which is called **sampling**. Three
-# options say how freely. The **temperature** divides the logits before the softmax ([chapter
-# 3](03_softmax.ipynb#temperature)): towards 0 it becomes greedy decoding, above 1 the probabilities are flatter than
-# the model's. **Top-k** keeps the $k$ likeliest words. **Top-p**, or nucleus sampling, keeps the fewest whose
-# probabilities sum to at least $p$: one word where the model is sure, and many where it is not. What is left is divided
-# by its sum, so that it is 1 again. The order here is
-# temperature, then $k$, then $p$; libraries differ.
+# over and over, where people vary theirs, with less likely words. Then draw each word at random with the model's
+# probabilities, which is called **sampling**. Three options say how freely. The **temperature** divides the logits
+# before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it becomes greedy decoding, above 1 the
+# probabilities are flatter than the model's. **Top-k** keeps the $k$ likeliest words. **Top-p**, or nucleus sampling,
+# keeps the fewest whose probabilities sum to at least $p$: one word where the model is sure, and many where it is not.
+# What is left is divided by its sum, so that it is 1 again. The order here is temperature, then $k$, then $p$;
+# libraries differ.
 #
 # At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them
 # to reach $p$. **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at
@@ -981,8 +981,8 @@ for power, expected in ((3, [2, 2]), (1, [473, 10]), (0.2, [877, 1000])):
 
 # %% [markdown]
 # Where the model is sure, top-k lets in 38 words that it hardly believes in, and where it is not, it drops many that
-# are as good as those it keeps. The other two adapt. In the middle row top-p keeps a tail of hundreds, and min-p ten; in
-# the last, where all are nearly as likely, min-p keeps all thousand.
+# are as good as those it keeps. The other two adapt. In the middle row top-p keeps a tail of hundreds, and min-p ten;
+# in the last, where all are nearly as likely, min-p keeps all thousand.
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.

@@ -509,11 +509,11 @@ def rungs() -> dict[str, dict[str, Any]]:
 
 # %% [markdown]
 # (The last rung goes back to batches that are held on the device and to steps that are not recorded, so compare it with
-# *larger batch*.) Changes to the model are made once: an attention that is not fused is asked for its weights at every call ([chapter
-# 7](07_learning.ipynb#let-the-machine-do-it)), and layers are compiled one by one, so that those of one kind share a
-# program. The rest belongs to the step. It is `train_step` of [chapter 11](11_training.ipynb), whose optimiser,
-# precision and loss are replaced where the setup says so. `autocast` rounds the factors of products to bfloat16, and
-# leaves the parameters in float32; the next section explains why.
+# *larger batch*.) Changes to the model are made once: an attention that is not fused is asked for its weights at every
+# call ([chapter 7](07_learning.ipynb#let-the-machine-do-it)), and layers are compiled one by one, so that those of one
+# kind share a program. The rest belongs to the step. It is `train_step` of [chapter 11](11_training.ipynb), whose
+# optimiser, precision and loss are replaced where the setup says so. `autocast` rounds the factors of products to
+# bfloat16, and leaves the parameters in float32; the next section explains why.
 
 # %% tags=["hide-input", "export"] module="devices"
 from functools import partial
@@ -596,10 +596,10 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
     assert row["loss_error"] < 1e-3 and row["gradient_error"] < 0.05
 
 # %% [markdown]
-# All of them take a minute or two, and need an otherwise idle machine. So a program has climbed them, with twice as many
-# pairs (`python -m benchmarks.gpu --device cpu --sections ladder`). It did so with an earlier version of two parts:
-# attention written out kept one copy of its weights and not two, and *padded vocabulary* padded the matrix in every
-# forward pass and not once.
+# All of them take a minute or two, and need an otherwise idle machine. So a program has climbed them, with twice as
+# many pairs (`python -m benchmarks.gpu --device cpu --sections ladder`). It did so with an earlier version of two
+# parts: attention written out kept one copy of its weights and not two, and *padded vocabulary* padded the matrix in
+# every forward pass and not once.
 #
 # **Predict first.** Which rungs are slower than the one before, on a CPU?
 
@@ -773,12 +773,13 @@ print(
 )
 
 # %% [markdown]
-# A recorded step of one pair takes 4 ms, where no rung of the ladder took less than 35. With 400 pairs the products reach
-# 32 percent of the peak, with 1,600 pairs 36 percent, at 1.4 million tokens a second. Is the model too narrow for more? By the reckoning above an
-# encoder layer of width 512 could reach 66 percent of *this* peak, if every part lay on the roofline. None does: the
-# projection alone reaches 71 percent of the peak, and layer norm a quarter of the bandwidth. Of the 40 ms with 400 pairs
-# the twelve longest kernels take 25, and about half of these are products. The loss, with 37,000 scores for each
-# target, takes 5, attention 4, and copies 2. The rest are smaller kernels, products among them.
+# A recorded step of one pair takes 4 ms, where no rung of the ladder took less than 35. With 400 pairs the products
+# reach 32 percent of the peak, with 1,600 pairs 36 percent, at 1.4 million tokens a second. Is the model too narrow for
+# more? By the reckoning above an encoder layer of width 512 could reach 66 percent of *this* peak, if every part lay on
+# the roofline. None does: the projection alone reaches 71 percent of the peak, and layer norm a quarter of the
+# bandwidth. Of the 40 ms with 400 pairs the twelve longest kernels take 25, and about half of these are products. The
+# loss, with 37,000 scores for each target, takes 5, attention 4, and copies 2. The rest are smaller kernels, products
+# among them.
 
 # %% tags=["proof"]
 assert round(1000 * batches[0]["seconds"]) == 4
@@ -1052,11 +1053,12 @@ assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 # ### Record a step, and repeat it
 #
 # What remains of the waiting is the other way round: a GPU waits for Python to launch its next kernel. **CUDA graphs**
-# end that. PyTorch records all launches of a step, and from then on one call repeats them. Four conditions come with it.
-# Nothing in a step may ask the device for a number, since Python is no longer there to see it. What is repeated reads its inputs from where they were when it was recorded, so a new batch is copied there.
-# Numbers that change from step to step, as the learning rate does, must be tensors. And shapes stay the same, so each
-# shape of batch needs a recording of its own. (`torch.compile(mode="reduce-overhead")` records what it compiles. Here it
-# is the whole step, the optimiser's part included.)
+# end that. PyTorch records all launches of a step, and from then on one call repeats them. Four conditions come with
+# it. Nothing in a step may ask the device for a number, since Python is no longer there to see it. What is repeated
+# reads its inputs from where they were when it was recorded, so a new batch is copied there. Numbers that change from
+# step to step, as the learning rate does, must be tensors. And shapes stay the same, so each shape of batch needs a
+# recording of its own. (`torch.compile(mode="reduce-overhead")` records what it compiles. Here it is the whole step,
+# the optimiser's part included.)
 
 # %% tags=["export"] module="devices"
 from collections import Counter
@@ -1137,8 +1139,8 @@ class GraphTrainer(FastTrainer):
 
 
 # %% [markdown]
-# How many shapes are there? Too many, if each batch is as long as its longest sentence. So pad both sides of each pair to
-# a multiple of 8 tokens, before pairs are grouped. That is what `level` does. Take sentences of 1 to 60 tokens, and
+# How many shapes are there? Too many, if each batch is as long as its longest sentence. So pad both sides of each pair
+# to a multiple of 8 tokens, before pairs are grouped. That is what `level` does. Take sentences of 1 to 60 tokens, and
 # count the shapes in five epochs, before and after:
 
 # %% tags=["hide-input", "export"] module="devices"
@@ -1277,9 +1279,9 @@ for block in (1, 7, 128, 300):
 
 # %% [markdown]
 # That is what `F.scaled_dot_product_attention` does where it can, in one fused kernel. A block of keys and values is
-# brought to the fast memory next to the arithmetic (**SRAM**), used for a block of queries, and forgotten, and no weight
-# ever travels to the large memory (**HBM**). For the backward pass the weights are needed again. They are computed again, from the
-# queries, the keys, and one number kept for each query, $b + \ln z$.
+# brought to the fast memory next to the arithmetic (**SRAM**), used for a block of queries, and forgotten, and no
+# weight ever travels to the large memory (**HBM**). For the backward pass the weights are needed again. They are
+# computed again, from the queries, the keys, and one number kept for each query, $b + \ln z$.
 #
 # The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
 # *memory-efficient* one and cuDNN's. On CUDA, FlashAttention takes no mask such as our model always passes, so there
@@ -1386,8 +1388,8 @@ plt.tight_layout()
 plt.show()
 
 # %% [markdown]
-# At 16,384 tokens, scores, weights and their gradients take 19 GB for one sentence. cuDNN's kernel, without them, takes a
-# hundred MB and a tenth of the time.
+# At 16,384 tokens, scores, weights and their gradients take 19 GB for one sentence. cuDNN's kernel, without them, takes
+# a hundred MB and a tenth of the time.
 
 # %% tags=["proof"]
 longest = {name: rows[-1] for name, rows in curves.items()}

@@ -1110,14 +1110,15 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # An estimate needs assumptions, so here they are.
 #
 # - A device computes as fast as the H200 of [chapter 20](20_one_gpu.ipynb#a-ladder), whose recorded steps were measured
-#   with batches of 1 to 1,600 pairs, without dropout, padding or waiting for data. Between two of these the times lie on
-#   a line. (Our trainer records steps of one process only.)
+#   with batches of 1 to 1,600 pairs, without dropout, padding or waiting for data. Between two of these the times lie
+#   on a line. (Our trainer records steps of one process only.)
 # - Gradients have 4 bytes a parameter.
 # - A ring of 8 devices and one of 64 have a bandwidth of 200 GB/s, and no latency.
 # - Communication overlaps with the backward pass, two thirds of the computation, as far as it fits.
 # - The batch stays the paper's, divided among the devices.
 #
-# The first, no latency and overlap flatter many devices. The other two do not: 2 bytes would do, and the batch may grow.
+# The first, no latency and overlap flatter many devices. The other two do not: 2 bytes would do, and the batch may
+# grow.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate leaves it at two devices and becomes nearly flat."}}
 from classroom.measured import measured
@@ -1161,13 +1162,13 @@ with torch.device("meta"):  # shapes without numbers
 assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 
 # %% [markdown]
-# What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times as
-# fast, and 64 only 7.6 times. With this bandwidth it is not the gradients: the 2.5 milliseconds that they travel fit
+# What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times
+# as fast, and 64 only 7.6 times. With this bandwidth it is not the gradients: the 2.5 milliseconds that they travel fit
 # behind the backward pass. (At 50 GB/s they would not.) It is the step, which does not shrink with its work: with 6
 # pairs in place of 390 it still takes 5 ms in place of 39. The optimiser, for one, has as many parameters to move as
-# before. Whoever uses more devices has to give them a larger
-# batch. That is another training: steps are fewer, their learning rate must be found again, and from some size on a
-# larger batch saves no more steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
+# before. Whoever uses more devices has to give them a larger batch. That is another training: steps are fewer, their
+# learning rate must be found again, and from some size on a larger batch saves no more steps ([Shallue and others,
+# 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
