@@ -658,6 +658,10 @@ for used in (8, 16):
 # not be easy to find and hand over nothing, as an attention sink does, and whatever else it handed over would have to
 # stand in its key.
 #
+# ### Are Q, K and V the word vectors?
+#
+# No. They are three projections of them. In self-attention they have the same *source*, but *bites* entered as
+# $(0, 1, 0)$; its query was $(2, 0)$, its key $(0, 1)$, its value $(0, 0)$.
 
 # %% [markdown]
 # ## Are the weights based on position?
