@@ -591,8 +591,8 @@ quiz.one_choice(
 # Translation was where the bottleneck hurt. A network for it has two parts (**encoder-decoder**, or *sequence to
 # sequence*): a recurrent **encoder** reads the source sentence, and a recurrent **decoder** writes the translation,
 # and all that it got from the source was the encoder's last state. So everything had to fit into one vector before the
-# first word was written, and the longer the sentence, the worse the translation ([Cho and others,
-# 2014](https://arxiv.org/abs/1409.1259)).
+# first word was written. A short sentence fits; in a long one more words share the same numbers. So the longer the
+# sentence was, the worse was the translation ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
 # question. Before each word that it writes, a small network compares $s$ with every $h_j$, $a(s, h_j) = v \cdot
@@ -795,7 +795,7 @@ def wrong_layout(batch):
     return run(batch, weights)
 
 
-print("the wrong layout is noticed when the sentence that changes is")
+print("is the wrong layout noticed, by which sentence is changed?")
 for size in (7, 32, 128):  # as many sentences as words
     batch = rng.standard_normal((size, size, 8))
     first, last = (reaches_others(wrong_layout, batch, at) for at in (0, -1))

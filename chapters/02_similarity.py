@@ -301,12 +301,12 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | dot product | direction and length | attention: a key of large norm gets larger scores, positive or negative, and training chooses the norms, too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
-# Stretching the query multiplies all its scores alike; stretching one key can change which key wins. (At tea's length,
-# coffee would have scored 12.7 above, and lost to tea's 13.) When is a long key wanted? When a word matters to every
-# question: all queries that point even partly its way then find it. When is it not? Where one long key wins for too
-# many queries, or scores grow so large that the winner takes nearly all weight (chapter 3); some of today's models
-# therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For vectors of length 1, dot product and cosine
-# are equal.
+# Stretching the query multiplies all its scores alike; stretching one key can change which key wins. (With an arrow as
+# long as tea's, coffee would have scored 12.7 in the example, and lost to tea's 13.) When is a long key wanted? When a
+# word matters to every question: all queries that point even partly its way then find it. When is it not? Where one
+# long key wins for too many queries, or scores grow so large that the winner takes nearly all weight (chapter 3); some
+# of today's models therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For vectors of length 1, dot
+# product and cosine are equal.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -415,9 +415,9 @@ for count in (20, 200, 2000, 8000):
 # So a model can give every *feature*, such as *is a drink* or *is hot*, a direction of its own, and a word can be the
 # sum of the few that it has. There is room for many more features than dimensions (**superposition**). The price is
 # noise. Add up $k$ random vectors of length 1 and ask for one of them by its dot product with the sum: the result is 1,
-# plus $k - 1$ cosines of random vectors. Their signs differ, so it is their squares that add up, and the error is
-# $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. So
-# there may be many features, but only a few of them present at a time.
+# plus $k - 1$ cosines of random vectors. Their signs are random, so products of two of them cancel on average, only the
+# squares add up, and the error is $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. So there may be many
+# features, but only a few of them present at a time.
 
 # %% tags=["proof"]
 assert np.all(np.abs(cosines * np.sqrt(widths) - 1) < 0.03)
@@ -490,9 +490,10 @@ print(
 # high? Two words drawn at random typically have 0.07, somewhat more than the 0.05 of random vectors of this width, and
 # the *nearest* of all words to a random direction has 0.20, because it is the luckiest of many. So 0.44 is hardly an
 # accident, though for a nearest word it is not much: half of the words tried have one at 0.58 or more, often another
-# form of themselves, as *debt* is of *debts*. Before you call two words alike, compare their cosine with those of
-# other words from the same model. (In some models even these are far above 0, above all in their upper layers, because
-# all vectors share a direction: **anisotropy**, [Ethayarajh, 2019](https://aclanthology.org/D19-1006/).)
+# form of themselves, as *debt* is of *debts*. Before you call two words alike, compare their cosine with those of other
+# words from the same model. In some models even these are far above 0. There all vectors have a part in common, which
+# adds the same positive amount to every dot product: **anisotropy** ([Ethayarajh,
+# 2019](https://aclanthology.org/D19-1006/)).
 #
 # Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go together with
 # debts without being like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say
@@ -547,9 +548,9 @@ for job in ("nurse", "engineer"):
 # nearest word to *swim* anyway. So before you believe an analogy, look at what is near its inputs ([Linzen,
 # 2016](https://aclanthology.org/W16-2503/)).
 #
-# The other lines warn of a cosine itself. Opposites keep the same company: *bad* is as near to *good* as *great* is,
-# and *cold* not much further from *hot* than *warm*. And text has habits. *Nurse* is nearer to *she* than to *he*, and
-# *engineer* the other way round, though all four cosines are small (**bias**; [Bolukbasi and others,
+# The other lines warn against trusting a cosine. Opposites keep the same company: *bad* is as near to *good* as *great*
+# is, and *cold* not much further from *hot* than *warm*. And text has habits. *Nurse* is nearer to *she* than to *he*,
+# and *engineer* the other way round, though all four cosines are small (**bias**; [Bolukbasi and others,
 # 2016](https://arxiv.org/abs/1607.06520)).
 
 # %% tags=["proof"]

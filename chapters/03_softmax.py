@@ -401,11 +401,11 @@ quiz.one_choice(
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
-# So a typical score has the size $\sqrt{d_k}$: scores grow with the width, although no query agrees with any key more
-# than before. If the entries of $q$ and $k$ have variance $v$ instead, the scores have variance $v^2 d_k$: entries
-# twice as large, $4v$, make scores four times as large. Either way scores grow with the width, and dividing by
-# $\sqrt{d_k}$ cancels that growth. (What remains is $v^2$: the divisor sees to the width, not to the scale of the
-# entries.)
+# So the standard deviation of a score is $\sqrt{d_k}$, 8 for $d_k = 64$: scores grow with the width, although no query
+# agrees with any key more than before. If the entries of $q$ and $k$ have variance $v$ instead, the scores have
+# variance $v^2 d_k$: entries twice as large, $4v$, make scores four times as large. Either way scores grow with the
+# width, and dividing by $\sqrt{d_k}$ cancels that growth. (What remains is $v^2$: the divisor sees to the width, not to
+# the scale of the entries.)
 #
 # **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight
 # does the luckiest of the ten get at width 64? At width 1024?
@@ -444,8 +444,7 @@ for width in widths:
 # $K \delta / \tau$, with the keys as the rows of $K$ and $\tau = \sqrt{d_k}$ or 1, and so the weights by
 # $J K \delta / \tau$ (the chain rule). How fast do the weights move as the query begins to move? Per unit of length,
 # by the largest singular value of $J K / \tau$ at most, which is the factor by which a matrix stretches the vector that
-# it stretches most. Call a query stuck where that is below 0.01: then a step of length 1 moves the weights by less than
-# a hundredth.
+# it stretches most. Call a query stuck where that is below 0.01.
 
 # %%
 stuck, moves = {}, {}

@@ -33,7 +33,7 @@ transformer_map(built=4)
 #
 # ## One look-up, with its numbers
 #
-# In a look-up queries ask, keys are compared with them, and values are blended (chapters 2 and 3). Take the plainest
+# In a look-up, queries ask, keys are compared with them, and values are blended (chapters 2 and 3). Take the plainest
 # choice, and let a word's vector play all three parts. The vectors (**embeddings**) are those of the published model
 # from [chapter 2](02_similarity.ipynb#real-vectors), scaled to length 1. There the nearest words to *python* were
 # animals as well as *import* and *pip*. Now it asks its sentence: the query is the vector of *python*, the keys are the
@@ -137,7 +137,7 @@ assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to
-# *snake* and *serpent* in the other. It received a blend of the other words. But their mere presence is not enough:
+# *snake* and *serpent* in the other. It received a blend of the other words. But it is not enough that they are there:
 # their plain average, the grey line below each, is near to *with* and *the*. The attention weights choose. That is
 # attention, and the rest of this chapter makes it better.
 #
@@ -756,7 +756,7 @@ quiz.several_choices(
 # %% [markdown]
 # ## Break it: four versions, one correct
 #
-# Of four versions three hold a mistake that people make: no division at all, division by the root of the number of
+# Of four versions, three contain a mistake that people make: no division at all, division by the root of the number of
 # queries, and a softmax over queries. Five checks follow: the shape of the output; that the weights of a query
 # sum to 1; that shuffled words give shuffled outputs; that leaving out queries does not change the answers to the
 # others; and that a slow loop agrees. **Predict first:** which check catches which mistake?

@@ -94,7 +94,7 @@ for t in (1, 2, 50):
 # **The index** drowns the word. At position 100 *dog* and *man* have a cosine of 1.000: the number dominates every dot
 # product. **The index over the length** keeps its size, but a step of one word is 0.250 in a short sentence and 0.025
 # in a long one, so "the word before me" looks different every time. **One-hot** tells positions apart, but no two are
-# nearer than others: position 0 is as far from its neighbour as from position 50, and position 100 has no column at
+# nearer than any others: position 0 is as far from its neighbour as from position 50, and position 100 has no column at
 # all. (Multiplied by a matrix, it picks a row of that matrix. That is the learned table that we meet below.)
 #
 # What about a small step of fixed size, $t / 10{,}000$? It is bounded for any text that we shall meet, and looks the
@@ -639,7 +639,8 @@ assert 0.6 < beyond_of["sinusoids", 64] < 0.72
 # %% [markdown]
 # At the best learning rate both are perfect where they were trained. Beyond, the learned table finds next to nothing,
 # as it must: its rows there are still the random numbers they started as, because no gradient ever reached them. A
-# learned table ends where training ended. A longer text asks for a row that is not there, which is an `IndexError`. It
+# learned table ends where training ended. (Here the rows beyond existed, untrained. Mostly they do not, and a longer
+# text ends with an `IndexError`.) It
 # also costs parameters, a row of width $D$ for each position (in BERT $512 \cdot 768$, some 393,000), and sinusoids
 # cost none.
 #

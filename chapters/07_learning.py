@@ -960,8 +960,11 @@ assert round(np.mean(history[-100:]), 2) == 1.62
 
 # %% [markdown]
 # How large, then? `nn.Linear` draws the entries of a matrix with $D$ inputs with mean 0 and deviation $1/\sqrt{3D}$,
-# so that a sum of $D$ products has some 0.6 times the size of an input, at any width. (A rule that uses the number of
-# outputs, too, is known as *Xavier* or *Glorot* initialisation.) Much larger entries of $W_Q$ and $W_K$ make large
+# so that a sum of $D$ products has some 0.6 times the size of an input, at any width. Why is a fixed factor near 1
+# wanted? In a stack the factors of all layers are multiplied. With a factor of 2 a signal is a million times as large
+# after twenty layers, with ½ a millionth, and gradients on their way back likewise. (A rule that uses the number of
+# outputs, too, is known as *Xavier* or *Glorot* initialisation; [chapter 8](08_encoder.ipynb) has more remedies.) Much
+# larger entries of $W_Q$ and $W_K$ make large
 # scores, these make saturated rows, and saturated rows learn slowly. Multiply both matrices before training:
 
 # %% tags=["hide-input"]

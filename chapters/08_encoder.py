@@ -309,7 +309,8 @@ assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 # %% [markdown]
 # No other token and no other sentence takes part. This is one reason why language models prefer it to batch
 # normalisation, which averages over a batch, and is noisy where batches are small: layer norm does the same to a token
-# in training and in use, alone and in a batch, and padding changes nothing.
+# in training and in use, alone and in a batch, and padding changes nothing. (Take the mean over the wrong axis, that of
+# the tokens, and each token depends on all others, padding and future ones included, with no error and no odd shape.)
 
 # %% tags=["quiz"]
 quiz.number(
@@ -521,11 +522,12 @@ quiz.one_choice(
 #
 # $$\operatorname{FeedForward}(x) = \operatorname{activation}(x W_1 + b_1) \, W_2 + b_2 .$$
 #
-# $W_1$ goes up from $D$ to $d_\text{ff}$ *hidden* entries, by habit $4D$, and $W_2$ comes down again. The **activation
-# function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z) = \max(0, z)$, or
-# the smoother GELU. Two hidden entries gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$. Many newer models
-# replace the first map by two, multiplied entry by entry, of which one passes through an activation function:
-# **SwiGLU** ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)).
+# $W_1$ goes up from $D$ to $d_\text{ff}$ *hidden* entries, by habit $4D$, and $W_2$ comes down again. With the biases
+# $b_1$ and $b_2$ these are $2 D d_\text{ff} + d_\text{ff} + D$ parameters, 2,099,712 for 512 and 2,048. The
+# **activation function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z) =
+# \max(0, z)$, or the smoother GELU. Two hidden entries gave $|z| = \operatorname{ReLU}(z) + \operatorname{ReLU}(-z)$.
+# Many newer models replace the first map by two, multiplied entry by entry, of which one passes through an activation
+# function: **SwiGLU** ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)).
 #
 # Written entry by entry, it looks familiar. Let $k_i$ be the columns of $W_1$ and $v_i$ the rows of $W_2$. Without the
 # biases,
@@ -1024,11 +1026,11 @@ for name, rows in deep.items():
 # percent at best, in these 600 steps, of which the first 50 raise the learning rate slowly (a *warm-up*, see below).
 # Without norms next to nothing is learned, and at the higher learning rates the loss overflows. Without the residual
 # connections a fifth is right at best. Why 26? Whoever bets, at every position, on the commonest of the sequence's
-# twelve digits is right in 26 percent. So these models may have found which digits there are, and not where, as one
-# would expect of a stack in which all words are alike. (That is a guess: an equal score does not prove an equal
+# twelve digits is right 26 percent of the time. So these models may have found which digits there are, and not where,
+# as one would expect of a stack in which all words are alike. (That is a guess: an equal score does not prove an equal
 # reason.) Three layers could spare the norms. Twelve, on this task and in 600 steps, could not, and it matters where
-# the norms are. (With enough data and warm-up post-norm does train at that depth: BERT has twelve such layers.) A
-# small model is no test of what a deep one needs.
+# the norms are. (With enough data and warm-up post-norm does train at that depth: BERT has twelve such layers.) A small
+# model is no test of what a deep one needs.
 
 # %% tags=["proof"]
 for name, rows in deep.items():
@@ -1150,11 +1152,11 @@ assert min(others) > 0.17 and max(others) < 0.23
 # The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong and
 # others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. With pre-norm the stream grows
 # with the depth, and the final norm divides by its size, and with it every gradient that comes back: the deeper the
-# stack, the smaller they start. (The stacks measured above had no final norm.) With post-norm nothing grows, so nothing
-# is divided, and the gradients of the last layers' feed-forward networks start larger. Full steps at once, before the
-# optimiser knows how far gradients vary, then go wrong: the loss rises, or stays where it is, and does not recover. Is
-# warm-up needed? A single learning rate would show little, so the same program trains *reverse* at nine of them, three
-# seeds each, with a warm-up of 200 of the 400 steps, or none.
+# stack, the smaller they start. (The stacks measured above had no final norm.) With post-norm the stream never grows,
+# so a norm near the top divides by little, however deep the stack, and the gradients of the last layers' feed-forward
+# networks start larger. Full steps at once, before the optimiser knows how far gradients vary, then go wrong: the loss
+# rises, or stays where it is, and does not recover. Is warm-up needed? A single learning rate would show little, so the
+# same program trains *reverse* at nine of them, three seeds each, with a warm-up of 200 of the 400 steps, or none.
 #
 # **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning
 # rate?

@@ -891,8 +891,8 @@ plt.show()
 # frequent words and is too slow for the others, where Adam's steps do not depend on how large a gradient is ([Kunstner
 # and others, 2024](https://arxiv.org/abs/2402.19449)).
 #
-# **Warm-up.** At the chapter's learning rate it makes no difference. At the double one it saves steps: 99 percent are
-# reached at 275 to 400 with it, at 425 to 525 without, and in the end all are right or nearly. ([Chapter
+# **Warm-up.** At the chapter's learning rate it makes no difference. At twice that learning rate it saves steps: 99
+# percent are reached at 275 to 400 with it, at 425 to 525 without, and in the end all are right or nearly. ([Chapter
 # 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learnt without it.)
 #
 # **Clipping.** With Adam, clipping makes no difference here. SGD at its best learning rate needs a hundred steps more
@@ -1038,7 +1038,7 @@ for name in ("none", "weight decay 1"):
 # %% [markdown]
 # That is **overfitting**: after some 150 steps the training loss is near 0 and the validation loss turns upwards. The
 # model has memorised these 150. Its training loss falls further only if it becomes surer still, and it becomes surer of
-# its mistakes on other numbers, too, where a mistake that is sure costs most. It **generalises** to
+# its mistakes on other numbers, too, where being sure of a mistake costs most. It **generalises** to
 # only 43 percent of the validation numbers (38 to 53 with the three seeds). What helps against it is called
 # **regularisation**:
 #
@@ -1047,8 +1047,8 @@ for name in ("none", "weight decay 1"):
 #   cause. And choose the figure that you care about. Here the two disagree: after the loss has turned, the share of
 #   right numbers still rises, on average from 38 to 43 percent.
 # - **Weight decay**, here with AdamW on all parameters (`trainer.optimizer = optim.AdamW(..., weight_decay=1.0)`),
-#   leaves no room for large parameters that only a few examples ask for. With 0.1 it gains less than the seeds differ,
-#   with 1 it gains fifty points: 93 percent. Where models are large and texts many, 0.01 to 0.1 is usual.
+#   leaves no room for large parameters that only a few examples ask for. With 0.1 the gain is smaller than the spread
+#   between seeds, with 1 it is fifty points: 93 percent. Where models are large and texts many, 0.01 to 0.1 is usual.
 # - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85
 #   with 0.2.
 # - **Label smoothing** hardly changes how many are right. But a model that is rewarded for some doubt does not become

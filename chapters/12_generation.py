@@ -183,8 +183,8 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
 #   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
 # - A sentence is done when `beam` hypotheses have ended (so that there are as many to return) and no live one can beat
-#   the best of them. A live one's sum is negative, and further words only lower it. The best score that it can still
-#   get is its sum so far, divided by the largest penalty, that of `max_length` tokens.
+#   the best of them. A live one's sum is negative, and further words only lower it. The largest score that it can still
+#   get, the one nearest to 0, is its sum so far divided by the largest penalty, that of `max_length` tokens.
 #
 # Here is step 2 of the example, name by name as in the code. There is one sentence, number 0:
 #
@@ -719,16 +719,15 @@ plt.show()
 # %% [markdown]
 # At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller, partly
 # because a matrix product with many rows uses a processor better than many products with one. The price of the cache
-# is memory that grows with every token. A key and a value for each layer and head, at $b$ bytes a number, for $n$
-# tokens of $B$ sequences, are
+# is memory that grows with every token. A key and a value for each layer and head, for $n$ tokens of $B$ sequences, are
 #
-# $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot b \cdot n \cdot B \quad \text{bytes} .$$
+# $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
-# For the paper's base model, 6 layers of 8 heads of width 64 with 4 bytes a number, that is 24,576 bytes of
-# self-attention for each token of each hypothesis of each sentence. A model of 7 billion parameters with 32 layers of
-# 32 heads of width 128, at 2 bytes a number, keeps half a megabyte for each token. Eight texts of 4,096 tokens need 17
-# GB, more than its parameters do. ([Pope and others (2023)](https://arxiv.org/abs/2211.05102) count it for larger
-# ones.)
+# numbers, and $\text{heads} \cdot d_k$ is the model's width $D$. For the paper's base model, 6 layers of 8 heads of
+# width 64 with 4 bytes a number, that is 24,576 bytes of self-attention for each token of each hypothesis of each
+# sentence. A model of 7 billion parameters with 32 layers of 32 heads of width 128, at 2 bytes a number, keeps half a
+# megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than its parameters do. ([Pope and others
+# (2023)](https://arxiv.org/abs/2211.05102) count it for larger ones.)
 #
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
@@ -776,7 +775,7 @@ torch.manual_seed(0)
 base = Transformer(wide).eval()
 cost = {}
 print("sentences   ms a step   ms a sentence")
-for rows in (1, 4, 16, 64):
+for rows in (1, 16, 64):
     cache = KVCache(base, torch.randint(3, 100, (rows, 10)))
     seconds(cache, 2)
     step = min(seconds(cache, 1) for _ in range(5)) * 1e3
@@ -959,8 +958,8 @@ print(
 # before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it becomes greedy decoding, above 1 the
 # probabilities are flatter than the model's. **Top-k** keeps the $k$ likeliest words. **Top-p**, or nucleus sampling,
 # keeps the fewest whose probabilities sum to at least $p$: one word where the model is sure, and many where it is not.
-# What is left is divided by its sum, so that it is 1 again. The order here is temperature, then $k$, then $p$;
-# libraries differ.
+# The probabilities that are left are divided by their sum, so that they add up to 1 again. The order here is
+# temperature, then $k$, then $p$; libraries differ.
 #
 # At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them
 # to reach $p$. **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at
