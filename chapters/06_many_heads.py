@@ -97,17 +97,17 @@ plt.show()
 # names, one is lost, and favouring one helps it exactly as much as it hurts the other. Projecting to more numbers does
 # not help, because 8 numbers spread over 16 are still 8.
 #
-# With two averages nothing is missed, provided that each head is as wide as a name. (Had the names filled all 16
-# numbers, two heads of 8 would have lost half of each, too.) Here the first is all $a$ and the second all $b$, but any
-# two *different* values of $\alpha$ would do: two equations for two unknowns. The nearer they are to each other, the
-# more a little noise hurts. So narrow heads are worth having where few of a word's numbers are wanted from it. In the
-# original transformer a word has 512 numbers and a head 64, and hands over the 64 combinations that its $W_V$ picks.
+# With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
+# of $\alpha$ would do: two equations for two unknowns.
+#
+# Each head must be as wide as a name, though. Had the names filled all 16 numbers, two heads of 8 would have lost half
+# of each, too. So narrow heads are worth having where few of a word's numbers are wanted from it. In the original
+# transformer a word has 512 numbers and a head 64, and hands over the 64 combinations that its $W_V$ picks.
 #
 # Whatever the scores, what one head hands over is such an average. Three objections:
 #
 # - *Could its $W_V$ not write the first name into other numbers than the last?* Not in the first layer: it is the same
-#   matrix for every word, and a position is only added, so all names land in the same 8 numbers. (In chapter 5 word and
-#   position could be taken apart, because there was room for both.)
+#   matrix for every word, and a position is only added, so all names land in the same 8 numbers.
 # - *Could a later part, which is not linear, tell them apart?* For a list of known names it could, wherever no two
 #   pairs have the same average; but it must learn the averages of all pairs, and new names are lost.
 # - *Could two layers of one head fetch one name after the other?* Yes, if the first is passed on beside the second
@@ -628,8 +628,8 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation (here
 # positions are learned, and nothing rotates), and training found it. Look through the others. Seven of the twelve give
 # more than a quarter of their weight to the special token `[CLS]` at the start, where equal weights would be a tenth.
-# [Clark and others (2019)](https://aclanthology.org/W19-4828/) found much weight on special tokens in BERT, an encoder
-# of the same kind, too, and suspect that a head looks there when it finds nothing relevant (an attention sink). They
+# [Clark and others (2019)](https://aclanthology.org/W19-4828/) found the same in BERT, an encoder of the same kind, and
+# suspect that a head looks at a special token when it finds nothing relevant (an attention sink). They
 # also found heads of higher layers that follow *syntax*: from a verb to its object, from a noun to its article, from a
 # pronoun to what it stands for. In language models some heads attend to what followed an earlier copy of the same token
 # (*induction heads*, [chapter 18](18_gpt.ipynb)).
