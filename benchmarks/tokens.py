@@ -2,6 +2,7 @@
 
 How it cuts a few texts, and how many tokens a word of new text needs, at several sizes of the vocabulary. Then the
 time: both learn the same number of merges from the same sentences and cut them; medians of five runs each, one thread.
+And what becomes of a trained model whose text is cut otherwise than it has learnt.
 The result goes to book/measurements/tokens.json, which chapter 10 shows.
 """
 
@@ -19,7 +20,10 @@ os.environ["RAYON_NUM_THREADS"] = "1"  # the library's threads; read when it is 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from benchmarks.results import save
+from classroom.measured import trained
+from dotformer.command_line.runs import Run
 from dotformer.tokens import BPETokenizer, pretokenize
+from dotformer.training import evaluate, pair_batches
 
 PATTERN = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 VOCAB_SIZE, RUNS = 8000, 5
@@ -99,6 +103,25 @@ def two_orders(tokenizer: BPETokenizer, tests: dict[str, list[str]]) -> dict[str
     return {"words": len(several), "differ": len(differ), "example": example}
 
 
+def one_word_in_letters() -> dict[str, float]:
+    """The share of test sentences that the translator of the grammar gets right, and that if a word is cut anew.
+
+    Its merges have made one token of each word; here the longest word of each source is cut into its bytes, for which
+    the tokenizer has numbers, too. Right: each next token of the target is the likeliest.
+    """
+    run = Run.load(trained("grammar"))
+    translator = run.trained("cpu")
+    pairs, cut = run.encode_part(translator, "test"), []
+    first = len(translator.source.special_tokens)
+    for pair, (source, target) in zip(run.corpus.test, pairs, strict=True):
+        longest = f" {max(pair.source.split(), key=len)}"
+        [token] = translator.source.encode(longest)
+        place = source.index(token)
+        cut.append((source[:place] + [first + byte for byte in longest.encode()] + source[place + 1 :], target))
+    ways = {"as learnt": pairs, "in letters": cut}
+    return {way: evaluate(translator.model, pair_batches(some))["exact"] for way, some in ways.items()}
+
+
 def learned_by_library(sentences: list[str]) -> Tokenizer:
     """The library's byte-pair encoding with the same cut into words, trained."""
     library = Tokenizer(models.BPE())
@@ -130,6 +153,7 @@ def main() -> None:
         "vocab_size": VOCAB_SIZE,
         "sizes": by_size(sentences, tests),
         "orders": two_orders(ours, tests),
+        "grammar": one_word_in_letters(),
         "training": {
             "ours": seconds(lambda: BPETokenizer.train(sentences, VOCAB_SIZE)),
             "library": seconds(lambda: learned_by_library(sentences)),
