@@ -594,7 +594,7 @@ def parameters(module):
 network, attention = FeedForward(LayerConfig()), MultiHeadAttention(512, 8)
 share = parameters(network) / (parameters(network) + parameters(attention))
 print(f"in a layer of the paper's size, {share:.0%} of the parameters are here")
-assert round(share, 2) == 0.67
+assert round(share, 2) == 0.67 and parameters(network) == 2_099_712
 
 # %% [markdown]
 # With $d_\text{ff} = 4D$, two thirds of a layer's parameters are in this plain network: its two matrices hold $8 D^2$,

@@ -1172,7 +1172,7 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 
 # %% tags=["quiz"]
 quiz.one_choice(
-    "You go from 32 devices to 64 and keep the size of the whole batch. A step computes in half the time. What happens to the time for sending the gradients around the ring?",
+    "You go from 32 devices to 64 and keep the size of the whole batch. Suppose that a step then computes in half the time. What happens to the time for sending the gradients around the ring?",
     quiz.wrong(
         "It halves as well",
         "The gradient is as large as before. Everyone sends 2 (N - 1) / N of it, which hardly changes.",

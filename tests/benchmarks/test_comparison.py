@@ -38,6 +38,16 @@ def test_everything_measured_is_on_the_page_once():
     assert len(rows) == len(measurements) + text.count("\n|---|")
 
 
+def test_what_the_page_says_of_a_gpu_was_measured():
+    rows = comparison.measured("peers-cuda")["measurements"]
+    alone = "dotformer, products alone"
+    several = [row["contenders"] for row in rows if alone in row["contenders"]]
+    shares = [row[alone]["ms"] / row["dotformer"]["ms"] for row in several]
+    assert (round(100 * min(shares)), round(100 * max(shares))) == (23, 31)
+    [longest] = [row for row in rows if row["what"] == "attention, causal" and row["size"].endswith("× 4096")]
+    assert round(1 - 1 / longest["contenders"]["dotformer"]["ratio"], 1) == 0.4
+
+
 def test_a_table_shows_times_and_ratios(rows):
     head, rule, first, second = comparison.table(rows)
     assert head == "|  | dotformer | torch | ratio |"
