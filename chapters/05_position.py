@@ -98,10 +98,8 @@ for t in (1, 2, 50):
 # all. (Multiplied by a matrix, it picks a row of that matrix. That is the learned table that we meet below.)
 #
 # What about a small step of fixed size, $t / 10{,}000$? It is bounded for any text that we shall meet, and looks the
-# same everywhere. But a ten-thousandth is all that tells a word from its neighbour. And a score is a product, so along
-# the text it only rises or only falls with the key's $t$: a query can prefer the start or the end, and nothing between.
-# A single number cannot be slow enough for a long text and
-# fine enough for two neighbours. Several numbers can, as hours, minutes and seconds do.
+# same everywhere. But a ten-thousandth is all that tells a word from its neighbour. A single number cannot be slow
+# enough for a long text and fine enough for two neighbours. Several numbers can, as hours, minutes and seconds do.
 #
 # So here is the wish list. Every position should be *different*, with *bounded* numbers. A step of one should look *the
 # same everywhere*. Neighbouring positions should be *similar*, so that what is learned at one position nearly holds at
@@ -266,7 +264,7 @@ def sinusoidal_positions(length: int, d_model: int) -> Float[np.ndarray, "T D"]:
     return sinusoidal_encoding(np.arange(length), d_model)
 
 
-# %%
+# %% tags=["proof"]
 assert np.allclose(sinusoidal_positions(6, 4), by_hand, rtol=0, atol=0.0006)
 encodings = sinusoidal_positions(50, 32)
 assert np.allclose(
@@ -275,6 +273,7 @@ assert np.allclose(
 lengths = np.linalg.norm(encodings, axis=1)
 assert np.allclose(lengths, np.sqrt(16))  # all equally long
 
+# %%
 for d_model in (4, 8, 16, 32):
     table = sinusoidal_positions(10_000, d_model)
     distances = np.linalg.norm(table[1:] - table[0], axis=1)  # to position 0
@@ -285,10 +284,9 @@ for d_model in (4, 8, 16, 32):
 # Check the wish list. Two wishes, that near positions are similar and that a step looks the same everywhere, get a
 # section each below. Bounded: between −1 and 1. No last position: the formula takes any $t$. Every row has the same
 # norm, $\sqrt{D/2}$, because each pair contributes $\sin^2 + \cos^2 = 1$. Different: no two positions are equal at any
-# width (the first pair would have to turn by a multiple of $2 \pi$, and no whole number but 0 is one), but how far
-# *apart* they are depends on the width. With $D = 4$, position 1885 is nearly position 0, because both pairs are back
-# where they began, the first after 300 turns and the second after 3. With $D = 16$ or 32, no position below ten
-# thousand is nearer than the neighbour.
+# width, but how far *apart* they are depends on the width. With $D = 4$, position 1885 is nearly position 0, because
+# both pairs are back where they began, the first after 300 turns and the second after 3. With $D = 16$ or 32, no
+# position below ten thousand is nearer than the neighbour.
 #
 # ### Why 10,000?
 #
@@ -319,11 +317,10 @@ plt.show()
 # The periods (wavelengths) grow by the same factor from pair to pair, from $2\pi \approx 6.3$ words for the first,
 # whatever the base, towards $2\pi$ times the base for the last.
 #
-# Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A fast pair alone would take
-# position 44, seven turns later, for position 0; with a slow pair alone, neighbours would differ by next to nothing. A
-# small base has too few slow pairs: with base 100 the similarity has fallen to 0 at a distance of 46 and then swings
-# around it, so 100 words away looks no nearer than 1,000. A large base has too few fast ones: 10 words away, the
-# similarity is 0.66 with 10,000 and still 0.76 with a million, so near positions look more alike than they should.
+# Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A small base has too few slow
+# pairs: with base 100 the similarity has fallen to 0 at a distance of 46 and then swings around it, so 100 words away
+# looks no nearer than 1,000. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and
+# still 0.76 with a million, so near positions look more alike than they should.
 #
 # Models for long texts use larger bases; Llama 3 uses 500,000 ([Grattafiori and others,
 # 2024](https://arxiv.org/abs/2407.21783)). The paper of 2017 gives no reason for this very number.
@@ -421,7 +418,7 @@ def rotation_matrix(shift: int | float, d_model: int) -> Float[np.ndarray, "D D"
     return matrix
 
 
-# %%
+# %% tags=["proof"]
 for shift in range(-49, 50):
     rotation = rotation_matrix(shift, 32)
     moved = sinusoidal_encoding(np.arange(50) + shift, 32)
@@ -499,9 +496,9 @@ assert apart > 0.1
 
 # %% [markdown]
 # What *bites* receives is nearest to *dog* in the one and to *man* in the other. Words and positions need not keep
-# apart so neatly; further down we separate sums in which they overlap. And the subject of a verb is not always the word
-# before it. But heads that attend to the word before, or after, are easy to find in trained translators ([Voita and
-# others, 2019](https://aclanthology.org/P19-1580/), call them positional heads), and chapter 6 shows one.
+# apart so neatly, and the subject of a verb is not always the word before it. But heads that attend to the word before,
+# or after, are easy to find in trained translators ([Voita and others, 2019](https://aclanthology.org/P19-1580/), call
+# them positional heads), and chapter 6 shows one.
 
 # %% tags=["proof"]
 assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
@@ -519,7 +516,7 @@ assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
 # %% tags=["plot"]
 movable.position(sinusoidal_positions(48, 16), position=12)
 
-# %%
+# %% tags=["proof"]
 products = encodings @ encodings.T
 for distance in range(50):
     expected = np.cos(distance * 10000 ** (-np.arange(0, 32, 2) / 32)).sum()
@@ -639,10 +636,8 @@ assert 0.6 < beyond_of["sinusoids", 64] < 0.72
 # %% [markdown]
 # At the best learning rate both are perfect where they were trained. Beyond, the learned table finds next to nothing,
 # as it must: its rows there are still the random numbers they started as, because no gradient ever reached them. A
-# learned table ends where training ended. (Here the rows beyond existed, untrained. Mostly they do not, and a longer
-# text ends with an `IndexError`.) It
-# also costs parameters, a row of width $D$ for each position (in BERT $512 \cdot 768$, some 393,000), and sinusoids
-# cost none.
+# learned table ends where training ended. It also costs parameters, a row of width $D$ for each position (in BERT $512
+# \cdot 768$, some 393,000), and sinusoids cost none.
 #
 # Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right with a good
 # learning rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at
@@ -714,10 +709,9 @@ for d_model, share in ((64, 0.50), (512, 0.99)):
 
 # %% [markdown]
 # At widths 256 and 64 both come back, in every held-out combination. At 48 and 32 the words still do, and the position
-# suffers, though most wrong answers are at most two positions off. That is because random words are far apart, and
-# neighbouring positions are not. It takes room: with 1,000 random words in place of 50, width 64 recovers only half of
-# the positions, and width 512 recovers 99 percent. (A model's word vectors are not random. They are learned together
-# with all else, and can leave room for the position.)
+# suffers, because random words are far apart, and neighbouring positions are not. It takes room: with 1,000 random
+# words in place of 50, width 64 recovers only half of the positions, and width 512 recovers 99 percent. (A model's word
+# vectors are not random. They are learned, and can leave room for the position.)
 #
 # ### Why multiply the embedding by the root of the width?
 #
@@ -742,11 +736,10 @@ for start, size in [
 assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 
 # %% [markdown]
-# These are shares of the squared norm, at $D = 512$. Started small and multiplied, word and position are of comparable
-# size: a third is position. Started small and *not* multiplied, nearly everything is position. With PyTorch's default
-# start it is the other way round: leave the factor out and the two are comparable; put it in, and the position is a
-# tenth of a percent: the word's vector is some 30 times as long. Training can still find it there, but at the start it
-# is negligible beside the word.
+# These are shares of the squared norm, at $D = 512$. Started small and multiplied, a third is position. Started small
+# and *not* multiplied, nearly everything is. With PyTorch's default start it is the other way round: leave the factor
+# out and the two are comparable; put it in, and the position is a tenth of a percent. Training can still find it there,
+# but at the start it is negligible beside the word.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -803,6 +796,8 @@ def rotary_score(t, s):
 
 for t, s in ((7, 3), (107, 103), (3, 7)):
     print(f"query at {t}, key at {s}: {rotary_score(t, s):.3f}")
+
+# %% tags=["proof"]
 assert np.isclose(rotary_score(7, 3), rotary_score(107, 103))  # the distance counts
 assert not np.isclose(rotary_score(7, 3), rotary_score(3, 7))  # and its sign
 assert np.isclose(rotary_score(5, 5), query @ key)  # no distance, no turn

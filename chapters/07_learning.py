@@ -85,8 +85,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # So a key that got hardly any weight is hardly corrected. Nor is a key that has nearly all of it, because the average
 # is then nearly its own gradient, and the difference nearly 0. A **saturated** row, near 0 and 1, therefore recovers
-# slowly: what it hands over can be corrected (the gradient of the winner's value, $w_j \, \partial L / \partial o$,
-# stays large), while its choice hardly changes.
+# slowly.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -95,10 +94,10 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | less the average, which is 0.546 | −0.592 | −0.546 | 0.176 |
 # | times the weight: gradient of the scaled score | −0.110 | −0.025 | 0.135 |
 #
-# All entries were computed from unrounded numbers. A negative gradient asks for more. *Dog* should score higher, *man*
-# lower. And *bites* should score a little higher too, although its value is useless, because even zeros are better than
-# the average, which is mostly what *man* hands over. The three sum to 0, since the same number added to all scores
-# would change nothing.
+# (Computed from unrounded numbers.) A negative gradient asks for more. *Dog* should score higher, *man* lower. And
+# *bites* should score a little higher too, although its value is useless, because even zeros are better than the
+# average, which is mostly what *man* hands over. The three sum to 0, since the same number added to all scores would
+# change nothing.
 #
 # ### Back to query and keys
 #
@@ -139,14 +138,10 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
-# Ask again with the new query, $(1.887, 0.018)$ (unrounded, in what follows). The scaled scores are now 1.334, 0.012
-# and 2.668 (they were 1.414, 0 and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. (The score
-# of *dog* has fallen as well, because one query serves all keys; but that of *man*, whose key is twice as long, has
-# fallen twice as far, and only differences count.) The loss was 0.296; now it is
-# $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**. How much should it bring? Over a
-# small step the loss is nearly a straight line. With $\theta$ for the parameters, learning rate $\eta$ and gradient
-# $g$, it is $L(\theta - \eta g) \approx L(\theta) - \eta \, \lVert g \rVert^2$. Here that promises
-# $0.113^2 + 0.018^2 = 0.013$, and that is what we got. Too long a step leaves the line, and the loss may rise.
+# Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.012 and 2.668 (they were 1.414, 0
+# and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. (The score of *dog* has fallen as well,
+# because one query serves all keys, but that of *man* has fallen twice as far, and only differences count.) The loss
+# was 0.296; now it is $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scaled scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram
@@ -319,10 +314,10 @@ assert round(rounding[0] / rounding[1], -7) == 540_000_000  # half a billion
 
 # %% [markdown]
 # With a large step one measures a chord, and its error falls with the square of the step; a *one-sided* difference,
-# $(L(x + h) - L(x)) / h$, would have an error that falls with the step itself, since in a symmetric chord the terms of
-# second order cancel. With a tiny one the two losses differ only in their last digits, and rounding, divided by the
-# step, takes over. In 64-bit floats $10^{-5}$ lies between the two. In 32-bit floats, in which the rest of this book
-# trains, rounding is half a billion times coarser, and no step comes near: check gradients in 64 bits.
+# $(L(x + h) - L(x)) / h$, would have an error that falls only with the step itself. With a tiny one the two losses
+# differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$ lies
+# between the two. In 32-bit floats, in which the rest of this book trains, no step comes near: check gradients in 64
+# bits.
 #
 # ### Keep going
 #
@@ -740,8 +735,8 @@ for seed in range(3):
 
 # %% [markdown]
 # Once the values are there, after 300 steps that went to nothing else, the look-up takes some 35; from the very start
-# it took some 120. (So this is no way to save time; it shows the order.) The output matrices were trained along with
-# the values, so what was missing was the path from value to answer as a whole, or most of it.
+# it took some 120. The output matrices were trained along with the values, so what was missing was the path from value
+# to answer as a whole, or most of it.
 #
 # You were also asked how large the weight would be: it ends near two thirds, while all answers are right. A weight is
 # not a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in
@@ -780,8 +775,7 @@ plt.show()
 
 # %% [markdown]
 # Nobody drew that diagonal. Each name scores itself nearly 2 and every other about 0 or less, and a softmax makes two
-# thirds of it. A ninth name, which training never showed, would have learnt no match to its own key: its entry of $x$
-# was always 0, so by $dW_Q = X^\top dQ$ its rows never got a gradient, and would still be random.
+# thirds of it.
 
 # %% tags=["proof"]
 at = dict(zip(steps, frames, strict=True))
@@ -824,10 +818,10 @@ for name, parameter in model.named_parameters():
     print(f"{name:22} {tuple(parameter.shape)}")
 
 # %% [markdown]
-# Matrices and biases, and not one attention weight. One of these parameters cannot even learn: the bias of the keys
-# adds the same number to all scores of a query, and that changes no weight. Attention weights are computed for each
-# note, like the scores and the blend. Shuffle the note, so that Ada stands second, and the same parameters give the
-# weights of the first question in another order:
+# Matrices and biases, and not one attention weight. (One of them cannot even learn: the bias of the keys adds the same
+# number to all scores of a query, and that changes no weight.) Attention weights are computed for each note, like the
+# scores and the blend. Shuffle the note, so that Ada stands second, and the same parameters give the weights of the
+# first question in another order:
 
 # %% tags=["hide-input"]
 order = torch.tensor([3, 0, 4, 1, 2])
@@ -910,9 +904,9 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. The output's
 # bias may have been set to the logarithms of the tokens' frequencies, which is a fair start. The sum may have been
-# divided by too many targets, with the padding counted among them. Or the model sees what it should predict. A common
-# way: a language model is asked for the next token at each position, so its targets are the text shifted by one. Forget
-# that, and a model with tied embeddings is asked for the very token that it was given.
+# divided by too many targets, with the padding counted among them. Or the model sees what it should predict: a language
+# model is asked for the *next* token, so its targets are the text shifted by one. Forget the shift, and a model with
+# tied embeddings is asked for the very token that it was given.
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -924,17 +918,15 @@ print(f"asked for what it was given: {leaking:.2f}, before any training")
 assert leaking < 1
 
 # %% [markdown]
-# Here the state *is* the target's embedding, scaled up to entries of size 1 as a norm would do it. So before you train
-# anything, print the first loss and compare it with $\ln V$. Far above: something starts too large. Below, by more than
-# the noise from batch to batch: the model was given something, or the divisor is wrong. (Most leaks do not show before
-# training: a first loss of $\ln V$ proves nothing about them.)
+# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
+# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (Most leaks
+# do not show before training: a first loss of $\ln V$ proves nothing about them.)
 #
 # ### What if matrices start at zero?
 #
-# Zeros, or any other constant, look like an even start. But units of a layer that start equal stay equal: they read the
-# same input, and what they hand on is read with the same weights, so they get the same gradient and take the same
-# step. Two such heads are one head for the price of two. A random start (**initialisation**) is there to **break the
-# symmetry**.
+# Zeros, or any other constant, look like an even start. But units of a layer that start equal stay equal, because they
+# read the same input, what they hand on is read with the same weights, and so they get the same gradient. Two such
+# heads are one head for the price of two. A random start (**initialisation**) is there to **break the symmetry**.
 #
 # Zeros can do worse, as the formulas say: $dQ = dS \, K$ and $dK = dS^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$
 # is not, so $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so are both gradients, since
@@ -959,13 +951,12 @@ for zeroed in (["w_q"], ["w_q", "w_k"]):
 assert round(np.mean(history[-100:]), 2) == 1.62
 
 # %% [markdown]
-# How large, then? `nn.Linear` draws the entries of a matrix with $D$ inputs with mean 0 and deviation $1/\sqrt{3D}$,
-# so that a sum of $D$ products has some 0.6 times the size of an input, at any width. Why is a fixed factor near 1
-# wanted? In a stack the factors of all layers are multiplied. With a factor of 2 a signal is a million times as large
-# after twenty layers, with ½ a millionth, and gradients on their way back likewise. (A rule that uses the number of
-# outputs, too, is known as *Xavier* or *Glorot* initialisation; [chapter 8](08_encoder.ipynb) has more remedies.) Much
-# larger entries of $W_Q$ and $W_K$ make large
-# scores, these make saturated rows, and saturated rows learn slowly. Multiply both matrices before training:
+# How large, then? `nn.Linear` draws the entries of a matrix with $D$ inputs with mean 0 and deviation $1/\sqrt{3D}$, so
+# that a sum of $D$ products has some 0.6 times the size of an input, at any width. A factor near 1 is wanted because in
+# a stack the factors of all layers are multiplied. With a factor of 2 a signal is a million times as large after twenty
+# layers, and with ½ a millionth, and gradients on their way back likewise. (A rule that uses the number of outputs,
+# too, is known as *Xavier* or *Glorot* initialisation; [chapter 8](08_encoder.ipynb) has more remedies.) And large
+# entries of $W_Q$ and $W_K$ make large scores, so saturated rows. Multiply both matrices before training:
 
 # %% tags=["hide-input"]
 fresh = as_vectors(*draw(500, torch.Generator().manual_seed(9)))
@@ -982,8 +973,8 @@ assert largest > 0.98 and np.mean(history[-100:]) > 1
 
 # %% [markdown]
 # At 4 times the size it learns as before. At 64 times, the largest of a row's five weights is 0.99 before anything has
-# been learned, on a name that is mostly wrong. After 1,000 steps the loss is still above that of guessing among the
-# five digits, so the model would do better to look nowhere in particular; it cannot leave the saturated rows.
+# been learned, on a name that is mostly wrong, and after 1,000 steps the loss is still above that of guessing among the
+# five digits.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -1043,9 +1034,8 @@ plt.show()
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. The cut model's
 # stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns which. For an even blend
-# of all five, and linear maps after it, 1.58 is the best that we found (less than $\ln 5 = 1.61$, since a digit may
-# stand in a note twice). Its blend is nearly even, so it has learnt nearly all that its parts allow. From the outside
-# it looks like a model that learns badly. One check finds the reason:
+# of all five, 1.58 is the best that we found. From the outside it looks like a model that learns badly. One check finds
+# the reason:
 
 # %% tags=["hide-input"]
 _, digits = draw(5000, torch.Generator().manual_seed(0))

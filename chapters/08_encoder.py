@@ -119,13 +119,10 @@ assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
 # Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's.
-# Then polarity and *affirmed*, now in one vector, are to be multiplied: for 1 and −1 the formula above is their
-# product. No matrix multiplies two of its inputs together. Nor does attention where one word gets all the weight, as
-# here: it returns $x W_V W_O$, a linear map of that word. (With weights in between it multiplies weights with values,
-# and a model can use that, as we shall see.) The task is the classic XOR: over the four cases, the best linear map from
-# (polarity, affirmed, 1) to the tone predicts 0 each time. On the left below, no straight line has
-# praise on one side and blame on the other; the cases are not **linearly separable**. On the right are the same four,
-# drawn by the two parts of the absolute value, and one line is enough.
+# The network then combines numbers that stand in one vector. Here it multiplies them: for 1 and −1 the formula above is
+# polarity times *affirmed*. No matrix can do that, because it only adds multiples of its inputs. On the left below, no
+# straight line has praise on one side and blame on the other: the four cases, the classic XOR, are not **linearly
+# separable**. On the right the same four are drawn by the two parts of the absolute value, and one line is enough.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. Right, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
@@ -246,13 +243,11 @@ for n, depth in enumerate(DEPTHS):
 #
 # $$x \leftarrow x + \operatorname{Attention}(x) .$$
 #
-# On the way back, a change of $x$ changes this sum in two ways, and the derivative is
-# $I + \operatorname{Attention}'(x)$. Through $L$ layers it is a product, $(I + F_1')(I + F_2') \cdots (I + F_L')$, and
-# multiplied out this is $I$ plus paths through one sublayer, through two, and so on. Through the $I$ a gradient
-# reaches every layer below without passing through any attention (it may still explode, as we shall see). [He and
-# others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them deeper
-# networks had trained worse than shallow ones (the **degradation problem**), and vanishing gradients were not the
-# reason there, they argued.
+# On the way back, the derivative of this sum is $I + \operatorname{Attention}'(x)$. Through $L$ layers it is a product,
+# $(I + F_1')(I + F_2') \cdots (I + F_L')$, and multiplied out this is $I$ plus paths through one sublayer, through two,
+# and so on. Through the $I$ a gradient reaches every layer below without passing through any attention. [He and others
+# (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them deeper networks
+# had trained worse than shallow ones (the **degradation problem**).
 #
 # But read the right column down to its end. At 24 layers less than 1 percent is a word's own. What attention adds is
 # mostly common to all words, and as large as the stream, so the common part grows in proportion to itself. A word's own
@@ -847,13 +842,13 @@ class Embeddings(nn.Module):
 # %% [markdown]
 # ## What is each part for? Leave it out
 #
-# Now train small encoders, three layers each, and take away one part at a time (an **ablation**). To be fair, change
-# nothing else but the learning rate: a part may need another one once its neighbour is gone. So each variant gets the
-# best of several, tried until the best lies between others, and several seeds. And remember what went with the part.
-# Without feed-forward networks a layer has lost two thirds of its parameters, too, and a variant that fails in 600
-# steps may only be slower. There are two tasks on twelve random digits. *Reverse*: give back the digits in reverse
-# order. *Add*: to each digit add the one at the mirrored position, modulo 10. Both must fetch a digit; only the second
-# has something to compute with it.
+# Now train small encoders, three layers each, and take away one part at a time (an **ablation**). There are two tasks on
+# twelve random digits. *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the
+# mirrored position, modulo 10. Both must fetch a digit; only the second has something to compute with it.
+#
+# To be fair, change nothing else but the learning rate: each variant gets the best of several, because a part may need
+# another one once its neighbour is gone. Two things a fair ablation cannot mend. Without feed-forward networks a layer
+# has lost two thirds of its parameters, too, and a variant that fails in 600 steps may only be slower.
 
 
 # %% tags=["hide-input"]
@@ -1134,13 +1129,14 @@ assert min(others) > 0.17 and max(others) < 0.23
 # ## Does it need warm-up?
 #
 # The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong and
-# others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. With pre-norm the stream grows
-# with the depth, and the final norm divides by its size, and with it every gradient that comes back: the deeper the
-# stack, the smaller they start. (The stacks measured above had no final norm.) With post-norm the stream never grows,
-# so a norm near the top divides by little, however deep the stack, and the gradients of the last layers' feed-forward
-# networks start larger. Full steps at once, before the optimiser knows how far gradients vary, then go wrong: the loss
-# rises, or stays where it is, and does not recover. Is warm-up needed? A single learning rate would show little, so the
-# same program trains *reverse* at nine of them, three seeds each, with a warm-up of 200 of the 400 steps, or none.
+# others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. A norm divides by the size of what
+# it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream that
+# has grown with the depth, so gradients start small. (The stacks measured above had no final norm.) With post-norm the
+# stream never grows, so the gradients of the last layers' feed-forward networks start larger, and full steps at once go
+# wrong: the loss rises, or stays where it is, and does not recover.
+#
+# Is warm-up needed? A single learning rate would show little, so the same program trains *reverse* at nine of them,
+# three seeds each, with a warm-up of 200 of the 400 steps, or none.
 #
 # **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning
 # rate?

@@ -114,10 +114,9 @@ plt.show()
 # The loss, the sum of the $-\ln$ of these factors, is smallest where the right answers are most probable (**maximum
 # likelihood**). But position $t$ gives such a factor only if it sees nothing but $x$ and the words before $y_t$.
 #
-# So a position must not see what is given further right. There stands the very word that is wanted from it, and it
-# would copy that word instead of predicting it. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two
-# masks that are needed, and why they set scores to minus infinity; here they become functions for a batch. In this
-# book, **True means: may attend**.
+# So a position must not see what is given further right, where the very word stands that is wanted from it. [Chapter
+# 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they set scores to minus
+# infinity; here they become functions for a batch. In this book, **True means: may attend**.
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is
 #   $(T, T)$, queries by keys, and it is the same for every sentence.
@@ -465,8 +464,7 @@ class TransformerConfig(LayerConfig):
 
 # %% [markdown]
 # With `tie_output` (**weight tying**) the output needs no matrix of its own: a token's logit is the dot product of the
-# last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)). (So an embedding also
-# learns wherever its token is scored, and not only where it is given.)
+# last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)).
 #
 # The model has two methods, because the two halves run at different times when it writes: `encode` once, `decode` again
 # for every word. Each makes the masks that it needs from the tokens. Its code is folded here; [at the
@@ -746,11 +744,10 @@ assert words(generate(model, hello)[0]) == "I am fine"
 
 # %% [markdown]
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
-# greeting, so it is enough to remember the rest: test data that also appear, exactly or nearly, in the training data
-# are called **contaminated**. Hold out whole *topics* instead. A topic is a person with a mood, such as *you* with
-# *tired*, or a person with *how*. All questions on a topic are held out, under every greeting, with *why* and without.
-# If *you* and *tired* never stood in one question, what does the model say to *why are you tired*? To combine what was
-# seen in different examples is called **compositional generalisation**.
+# greeting: test data that also appear, exactly or nearly, in the training data are called **contaminated**. So hold out
+# whole *topics* instead. A topic is a person with a mood, such as *you* with *tired*, or a person with *how*, under
+# every greeting, with *why* and without. If *you* and *tired* never stood in one question, what does the model say to
+# *why are you tired*? To combine what was seen in different examples is called **compositional generalisation**.
 #
 # **Predict first.** What share of such answers is right? We have trained nine models on each of the two kinds of
 # split, every one with a seed and a split of its own (`python -m benchmarks.answers`; the folded cell holds what it
@@ -814,10 +811,10 @@ for kind in ("yes", "why", "how"):
 
 # %% [markdown]
 # Where questions were held out, all nine models answer every one. Where topics were, they answer nearly all that want
-# *yes*, for which the person is enough, and 93 percent of those that ask *why*, whose answer repeats person and state:
-# a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. Of the *how* questions they
-# answer one in four correctly. There are only nine such topics, one for each person, perhaps too few to learn from.
-# Which of the four numbers is *the* score of the model? A test set measures what its split makes it measure.
+# *yes*, for which the person is enough, and 93 percent of those that ask *why*: a model that has seen *you cold* and
+# *Ada tired* can mostly say *who says I am tired*. Of the *how* questions, of which there are only nine topics, they
+# answer one in four. Which of the four numbers is *the* score of the model? A test set measures what its split makes it
+# measure.
 
 # %% tags=["proof"]
 twins = {about for question, _, about in (pairs[n] for n in for_training)}
@@ -873,10 +870,9 @@ for word, product, weight, value in zip(
 print("the blend begins with", [round(entry, 2) for entry in blend[:4].tolist()])
 
 # %% [markdown]
-# Read the row of *you*: its dot product with the query is 8.03, divided by $\sqrt 8$ that is 2.84, and
-# $e^{2.84} = 17.1$ of a sum of 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the
-# weight 0.73. Multiply the last two columns row by row and add up, and you have the first entry of the blend (0.58 from
-# the rounded numbers). That is one head; the second does the same with numbers of its own, and `w_o` joins them.
+# Read the row of *you*: its dot product with the query is 8.03, divided by $\sqrt 8$ that is 2.84, and $e^{2.84} =
+# 17.1$ of a sum of 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the weight 0.73. That
+# is one head; the second does the same with numbers of its own, and `w_o` joins them.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)
@@ -941,12 +937,12 @@ for alone in (["you"], ["how", "are"], []):
     )
 
 # %% [markdown]
-# Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to
-# 0.00, while any other word can be hidden. Of the nine, four are like that. In three others *I* is lost without *how*,
-# and also without *are*, and in two it survives whichever word is hidden. So what the answer needs is not at the
-# position of *you* alone: the encoder may carry it on to others. A map shows where a model looked. Whether that
-# mattered, only an intervention can tell, and hiding one word at a time misses what is stored twice. Chapter 15 goes on
-# with the question whether maps are **faithful** explanations.
+# Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
+# while any other word can be hidden. Of the nine, four are like that. In three others *I* is lost without *how*, and
+# also without *are*, and in two it survives whichever word is hidden. So what the answer needs is not at the position
+# of *you* alone: the encoder may carry it on to others. A map shows where a model looked. Whether that mattered, only
+# an intervention can tell, and hiding one word at a time misses what is stored twice. [Chapter
+# 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
@@ -983,14 +979,15 @@ with torch.no_grad():
 # write, but only one in each step of training. A recurrent network ([chapter 1](01_why_attention.ipynb)) needs a
 # thousand steps for either.
 #
-# It rests on one property: *no position sees its future*. Masking each layer is enough: row $t$ of a masked attention
-# uses rows 0 to $t$ of its input, all else works on each row alone (the memory holds nothing of the answer), and so on
-# down to the tokens. The property is worth a test of its own. Change a word of the answer that the decoder receives,
-# say the fourth, or all from the fourth on, and compare the logits: those of the three positions before it must stay
-# the same up to rounding, in training mode and out of it. An untrained model will do. (Dropout must be 0 for that,
-# since it moves everything at random.) This **leak test**, `leaks` in the folded cell, finds only masks that show too
-# much of the target's future. It cannot find a mask that hides too much, a wrong mask on the cross-attention, or a
-# target that was not shifted. Padding can be tested in the same way: append some to the question, and nothing may move.
+# It rests on one property: *no position sees its future*. Masking each layer is enough, because row $t$ of a masked
+# attention uses rows 0 to $t$ of its input, and everything else works on each row alone. The property is worth a test
+# of its own, a **leak test** (`leaks` in the folded cell). Change the fourth word of the answer that the decoder
+# receives, and compare the logits: those of the three positions before it must stay the same up to rounding, in
+# training mode and out of it. An untrained model will do, with dropout 0.
+#
+# A leak test finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a
+# wrong mask on the cross-attention, or a target that was not shifted. Padding is tested in the same way: append some to
+# the question, and nothing may move.
 
 
 # %% tags=["hide-input"]
@@ -1051,8 +1048,8 @@ quiz.one_choice(
 #
 # Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
 # in the first layer the same word at two positions receives two averages, over different words. The second layer can
-# use these differences. In the folded cell a random decoder without positions reads five words, and then with the
-# first two exchanged: with one layer what the last word receives stays the same, with two it changes.
+# use these differences. Exchange the first two of five words: with one layer what the last word receives stays the
+# same, with two it changes.
 
 # %% tags=["hide-input"]
 from dotformer.encoder import Encoder, LayerConfig
@@ -1231,28 +1228,26 @@ for name, make in variants.items():
 #
 # - *No causal mask*: the model sees the next word and copies it. So any score with the right words given, a validation
 #   loss included, is perfect; when it writes, 1 percent is right at best.
-# - *Turned around*, which is what you get if you hand a mask that is made for `nn.MultiheadAttention`, where True
-#   means *may not*, to our module: it shows *only* the future, and while writing the newest word sees nothing.
-# - *One word too many*, an **off-by-one** error, shows exactly the word that is wanted, and is as bad as no mask. *One
-#   word too few* hides each word from itself. The residual connection brings it along all the same, so it does hardly
-#   any harm, and no leak test finds it.
+# - *Turned around*, as if it were made for `nn.MultiheadAttention`, where True means *may not*: it shows *only* the
+#   future, and while writing the newest word sees nothing.
+# - *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *One word too few* hides each
+#   word from itself. The residual connection brings it along all the same, so it does hardly any harm, and no leak test
+#   finds it.
 # - *Scaled scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. With
-#   *weights times mask* the future has no weight, but it still counts in the softmax's denominator. Say that two keys
-#   score the same, and the second is in the future. The weights are ½ and ½, and the mask leaves ½. That this is less
-#   than 1 tells that a hidden word fits, and how well. From this the model can learn to read the next word; when it
-#   writes, there is none.
+#   *weights times mask* the future has no weight, but it still counts in the denominator. If two keys score the same
+#   and the second is in the future, the mask leaves ½ of 1, which tells that a hidden word fits. From this the model
+#   can learn to read the next word; when it writes, there is none.
 # - A mask *in training only* makes writing a lottery. The earlier words now see what comes after them, as they never
 #   did in training. One seed gets 3 percent right, another 97.
-# - A causal mask *on cross-attention* often does no visible harm, perhaps because the encoder, which reads in both
-#   directions, has carried what is needed to the first positions. Seven of nine seeds answer everything, the worst 78
-#   percent, and the leak test passes.
-# - *Padding not hidden*: everything is right, since in training and here every question was padded to the same length.
-#   In a batch with a longer sentence the same question may get another answer.
+# - A causal mask *on cross-attention* often does no visible harm, perhaps because the encoder has carried what is
+#   needed to the first positions. Seven of nine seeds answer everything, the worst 78 percent, and the leak test
+#   passes.
+# - *Padding not hidden*: everything is right, because here every question was padded to the same length. In a batch
+#   with a longer sentence the same question may get another answer.
 #
-# No loss looks alarming by itself, though it ends ten times as high in the two seeds that the mask on cross-attention
-# harms. In *forced* only the mask that is dropped outside training shows clearly. And a leak is not exposure bias. The
-# bias is the price of teacher forcing in a *correct* model, which meets its own mistakes only in use; a
-# model that leaks *in training* can copy, and need not learn to predict.
+# In *forced* only the mask that is dropped outside training shows clearly. And a leak is not exposure bias. The bias is
+# the price of teacher forcing in a *correct* model, which meets its own mistakes only in use; a model that leaks *in
+# training* can copy, and need not learn to predict.
 #
 # And one mistake is in no mask at all: a target that is not shifted.
 
@@ -1278,8 +1273,8 @@ assert loss < 0.01 and share_right(copying, unseen) == 0
 assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 
 # %% [markdown]
-# Each position copies what it was given. The loss is perfect, nothing leaks, the model equals the reference, and it
-# cannot write a single answer: from `<bos>` it writes nothing but `<bos>`.
+# Each position copies what it was given. The loss is perfect, nothing leaks, the model equals the reference, and from
+# `<bos>` it writes nothing but `<bos>`.
 #
 # So if a loss is perfect and the writing is not, check in this order:
 #
@@ -1327,10 +1322,9 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # ## With one stack, or two?
 #
 # Leave out the decoder, and you have an **encoder-only** model. It suits whoever must judge a text that is there as a
-# whole, classify it or compare it, because every vector draws on both sides of its word. Leave out the encoder, and
-# with it the cross-attention, and you have a **decoder-only** model: what is left is chapter 8's encoder layer with a
-# causal mask. Question and answer stand in one sequence, and the causal self-attention of the answer does what
-# cross-attention did here. To translate, it goes on writing after the source sentence.
+# whole, because every vector draws on both sides of its word. Leave out the encoder, and with it the cross-attention,
+# and you have a **decoder-only** model: chapter 8's encoder layer with a causal mask. Question and answer stand in one
+# sequence, and the causal self-attention of the answer does what cross-attention did here.
 #
 # | | masks, besides padding | is trained to | for example |
 # |---|---|---|---|
@@ -1338,9 +1332,9 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
 # | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
 #
-# Most chat models are decoder-only. One stack learns from any text as it stands, with every token as a target, and
-# takes any task as a text to be continued. Where input and output are different sequences, as in translation or speech
-# recognition, two stacks remain in use, and the encoder may look in both directions (it is *bidirectional*).
+# Most chat models are decoder-only, because one stack learns from any text as it stands, with every token as a target,
+# and takes any task as a text to be continued. Where input and output are different sequences, as in translation or
+# speech recognition, two stacks remain in use, and the encoder may look in both directions (it is *bidirectional*).
 #
 # ## All of it on one screen
 #

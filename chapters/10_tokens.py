@@ -118,11 +118,10 @@ for step in range(1, 5):
 #
 # The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t* in the middle. *T
 # ea* was learnt first, so the word becomes *s ea team*. Had *ea t* come first, it would be *s eat ea m*: the same
-# letters, but other tokens, and for a model other tokens are another text. It has never, or hardly ever, seen these
-# tokens side by side, and what it has learnt of *team* is in another row. No error is raised; the answers get worse.
-# A trained translator of simple sentences (those of [chapter 13](13_alignment.ipynb)) gets all 500 of its test right.
-# Cut the longest word of each sentence into its letters, for which it has tokens, too, and it gets 9 right. So new text
-# must be cut as the training text was.
+# letters, but other tokens, and what the model has learnt of *team* is in another row. No error is raised; the answers
+# get worse. A trained translator of simple sentences (those of [chapter 13](13_alignment.ipynb)) gets all 500 of its
+# test right. Cut the longest word of each sentence into its letters, for which it has tokens, too, and it gets 9 right.
+# So new text must be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -161,10 +160,6 @@ def pretokenize(text: str) -> list[str]:
 
 # %% tags=["nbval-check-output"]
 print(pretokenize("A Lannister always pays his 2 debts!"))
-assert (
-    "".join(pretokenize("  two spaces\n and a tab\t."))
-    == "  two spaces\n and a tab\t."
-)
 
 sentences = {
     "English": "The dog bites the man.",
@@ -178,6 +173,12 @@ for language, text in sentences.items():
     count = len(pretokenize(text))
     print(f"{language:18}{len(text):10}{len(text.encode()):10}{count:8}")
 print(*pretokenize(sentences["Hindi"])[:6], "is the first word of the Hindi one")
+
+# %% tags=["proof"]
+assert (
+    "".join(pretokenize("  two spaces\n and a tab\t."))
+    == "  two spaces\n and a tab\t."
+)
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
@@ -187,11 +188,10 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # not letters, so that this pattern, whose letters are GPT-2's, cuts within words. (That of GPT-4o counts them among
 # the letters.) And where a script has no spaces, as in Chinese, a whole clause is one "word".
 #
-# A consequence of the space: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with
-# different embeddings. (So do not end a prompt with a space. The next word would usually bring its own, and the model
-# has hardly ever seen a text cut this way.) Another trap lies outside the tokenizer: *ë* can be one character or two,
-# *e* and the dots, which look alike and have different bytes; programs that compare texts bring them to one form
-# first, by **Unicode normalisation**.
+# A consequence of the space: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different
+# embeddings. (So do not end a prompt with a space: the next word would usually bring its own.) Another trap lies
+# outside the tokenizer: *ë* can be one character or two, *e* and the dots, which look alike and have different bytes;
+# programs that compare texts bring them to one form first, by **Unicode normalisation**.
 #
 # ## The definition
 #
@@ -227,6 +227,7 @@ def learn_slowly(texts, count):
     return merges
 
 
+# %% tags=["proof"]
 lines = [word for word, n in counts.items() for _ in range(n)]
 as_by_hand = [(101, 97), (116, 256), (257, 109), (256, 116)]
 assert learn_slowly(lines, count=4) == as_by_hand
@@ -234,11 +235,10 @@ assert learn_slowly(lines, count=4) == as_by_hand
 # %% [markdown]
 # That is the whole method, and it is slow, because each step counts everything again. The folded cell has the version
 # that the book uses, `learn_merges`. After a merge it counts again only the words that contained the pair, and a queue
-# keeps the most frequent pair in front. Entries of the queue may be out of date, but only in one direction: a merge
-# lowers the counts of the pairs that it breaks up, and raises only those of pairs that contain the new symbol. So an
-# old count is too high, never too low, and a pair that comes to the front with its true count is the most frequent of
-# all. In the example, once *e a* is merged, the queue still has *t e* with 9, although no *t e* is left. When it comes
-# to the front, its true count is looked up, found to be 0, and it is dropped.
+# keeps the most frequent pair in front. Entries of the queue may be out of date, but an old count is too high, never
+# too low, since a merge raises only the counts of pairs that contain the new symbol. So a pair that comes to the front
+# with its true count is the most frequent of all; one whose true count is lower goes back, and one that is gone is
+# dropped.
 
 # %% tags=["export", "hide-input"] module="tokens"
 import heapq
@@ -295,9 +295,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # Both learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes:
 # `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These stand for no text:
 # only the program can write them, by their numbers, between the texts that it encodes. A chat program writes one for
-# *user*, then the encoded message, then one for its end; whoever types the message cannot. Symbols and tokens are
-# numbered differently: *symbols* count from the bytes, *tokens* from the special tokens, so symbol 256 is token 259. A
-# tokenizer is saved as JSON, which the imported `tokenizer_files` reads and checks.
+# *user*, then the encoded message, then one for its end; whoever types the message cannot. (*Symbols* are counted from
+# the bytes, *tokens* from the special tokens, so symbol 256 is token 259.) A tokenizer is saved as JSON, which the
+# imported `tokenizer_files` reads and checks.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -393,14 +393,16 @@ for text in (
     "Zoë trinkt 3 Tassen 茶",
 ):
     print(tokenizer.tokenize(text))
+
+# %% tags=["proof"]
 assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(learnt)
 assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 
 # %% [markdown]
 # It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig* (but with only 60 merges not
-# *zwanzig*), and stepping stones such as *ertausend*, because these strings are frequent. It does not know that *und*
-# means *and*. A token like `\xbcnf` is the second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into
-# letters and bytes (`\xc3` is how Python writes byte 195), but nothing is lost.
+# *zwanzig*), and stepping stones such as *ertausend*, because these strings are frequent. A token like `\xbcnf` is the
+# second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into letters and bytes (`\xc3` is how Python
+# writes byte 195), but nothing is lost.
 #
 # ## A real sentence, at 300 tokens and at 8,000
 #
@@ -526,19 +528,17 @@ for chosen in trials["models"]:
 
 # %% [markdown]
 # The largest vocabulary that we tried needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
-# count of rare tokens would have misled us. Perhaps a rare token costs little because it is rare, and a frequent word
-# that is one token needs no spelling. And since the embeddings serve as the output matrix, rare ones learn wherever
-# they are *not* the answer, too. None of this has been tested. Is it only that the model is larger? A model of
-# 2,000 tokens that is made wider until it has as many parameters gains a quarter as much, and takes about as long. The
-# price is time: three times that of 2,000 at the same width, mostly, we think, since the output layer computes a logit
-# for every token.
+# count of rare tokens would have misled us. Perhaps a frequent word that is one token needs no spelling, and since the
+# embeddings serve as the output matrix, rare ones learn wherever they are *not* the answer, too. None of this has been
+# tested. Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many
+# parameters gains a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same
+# width, mostly, we think, since the output layer computes a logit for every token.
 #
-# And what does this not show? Where the best size lies, since 16,000 is the largest that we tried; what holds for
-# other texts than those from which the merges were learnt; and whether in equal time the small vocabularies would
-# catch up by reading the captions several times. In translation, [Sennrich and Zhang
-# (2019)](https://arxiv.org/abs/1905.11901) found that small vocabularies help small corpora. For a corpus of your own,
-# train models at two or three sizes and compare these. The original transformer, with 4.5 million sentence pairs, had
-# 37,000 tokens for English and German together; today's models, with terabytes of text, often have 100,000 or more.
+# What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
+# other texts, or in equal time. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) found
+# that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and compare
+# these. The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and German together;
+# today's models, with terabytes of text, often have 100,000 or more.
 
 # %% tags=["proof"]
 from itertools import pairwise
@@ -636,14 +636,12 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 #
 # Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges, as it is usually described, the pair whose count
 # is highest *when divided by the counts of its two parts*, and cuts a new word by taking the longest known subword
-# first. How different is that way of cutting, with our own 8,000 tokens? Of the 1,741 words of the test text that are
-# cut at all, 36 percent come out differently: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order
-# of the merges, and *Bau fahrzeug* with the longest first. Here the second looks better, but a model that was trained
-# on texts cut in the first way must get new ones cut in the same way. **Unigram** ([Kudo,
-# 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords and drops those
-# whose removal lowers the likelihood of the training text least; a new word gets its most probable segmentation. It can
-# also draw one of several at random while a model is trained (**subword regularisation**); *BPE-dropout* does that with
-# merges.
+# first. With our own 8,000 tokens, 36 percent of the 1,741 words of the test text that are cut at all come out
+# differently that way: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau
+# fahrzeug* with the longest first. **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it
+# starts with far too many subwords and drops those whose removal lowers the likelihood of the training text least; a
+# new word gets its most probable segmentation. It can also draw one of several at random while a model is trained
+# (**subword regularisation**); *BPE-dropout* does that with merges.
 #
 # ## Is it the same as the library's?
 #
@@ -746,14 +744,12 @@ quiz.one_choice(
 # of padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as
 # `<pad>`. But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
 #
-# So sort sentences by length first, source and target together by the longer of the two, which is called
-# **bucketing**, and start a new batch when the next sentence would push the tokens, padding included, over a limit.
-# Then short sentences come in large batches and long ones in small batches, and nearly all steps have about the same
-# number of tokens. The price is that a batch is no longer a random sample of all lengths, so its gradient favours what
-# is typical of one length. Language models avoid padding in another way: they **pack** texts one behind the other into
-# rows of equal length, with an end token between. A causal mask alone would then let a text attend to the one before
-# it. A *document mask* prevents that, and costs little where the kernel skips what is
-# hidden (FlexAttention, [chapter 20](20_one_gpu.ipynb)).
+# So sort sentences by length first, source and target together by the longer of the two, which is called **bucketing**,
+# and start a new batch when the next sentence would push the tokens, padding included, over a limit. Then nearly all
+# steps have about the same number of tokens. The price is that a batch is no longer a random sample of all lengths.
+# Language models avoid padding in another way: they **pack** texts one behind the other into rows of equal length, with
+# an end token between. A *document mask* keeps a text from attending to the one before it, which a causal mask alone
+# would allow; it costs little where the kernel skips what is hidden (FlexAttention, [chapter 20](20_one_gpu.ipynb)).
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -873,6 +869,8 @@ for name, chosen in [("ours", tokenizer), ("convenient", convenient)]:
     print(
         f"{name:15} {len(tokens):2} tokens, comes back as {chosen.decode(tokens)!r}"
     )
+
+# %% tags=["proof"]
 assert tokenizer.decode(tokenizer.encode(message)) == message
 assert convenient.eos_id in convenient.encode(message)
 assert convenient.decode(convenient.encode(message)) != message
@@ -880,8 +878,8 @@ assert convenient.decode(convenient.encode(message)) != message
 # %% [markdown]
 # The user has typed an end token into the middle of a sentence (decoding leaves special tokens out), and a program that
 # cuts its input at end tokens loses the rest. Where special tokens separate the speakers of a chat, a user can speak in
-# another's name, a form of **prompt injection**. Ordinary tests do not show it, because ordinary texts come back as
-# they were. The check: whatever the text, `encode` must by default return no special token.
+# another's name, a form of **prompt injection**. Ordinary tests do not show it. The check: whatever the text, `encode`
+# must by default return no special token.
 #
 # Another mistake is even harder to notice. If the merges are learnt from the *test* text as well, its frequent words
 # become whole tokens, so that its score no longer says how well a model does with held-out text (**data leakage**).

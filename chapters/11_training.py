@@ -9,12 +9,11 @@
 # # 11. How do you train it, and stop halfway?
 #
 # So far every model of this book was trained by a loop of ten lines, and every loop left something out. [Near the
-# end](#break-it-the-parameters-are-enough) you will see what that can cost: a run that gets nearly all numbers right
-# is stopped and goes on with its parameters alone, and one step later it has lost a good part of what it could do. At
-# the end of this chapter there is a trainer that can be killed at any moment and goes on from its last checkpoint as
-# if nothing had happened. With it you train a transformer that turns English numbers into German ones, in well under a
-# minute, and it is right on held-out numbers. You also see what each part of the usual recipe does, and a model that
-# overfits.
+# end](#break-it-the-parameters-are-enough) you will see what that can cost: a run that is stopped and goes on with its
+# parameters alone loses, in one step, a good part of what it could do. At the end of this chapter there is a trainer
+# that can be killed at any moment and goes on from its last checkpoint as if nothing had happened. With it you train,
+# in well under a minute, a transformer that turns English numbers into German ones. You also see what each part of the
+# usual recipe does, and a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
 # 30 minutes to read, and 25 more for the exercises.
@@ -147,7 +146,7 @@ def cross_entropy(
     return loss, (targets != pad_id).sum()
 
 
-# %%
+# %% tags=["proof"]
 import numpy as np
 
 probabilities = torch.tensor(
@@ -210,11 +209,10 @@ quiz.number(
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2, \qquad \text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon}$$
 #
-# Both means start at 0; the divisors, with the number $n$ of the step, make up for that (**bias correction**). Without
-# them $m$ would be too small by a factor of 10 at the first step and $\sqrt v$ by one of 7, so the first step would be
-# $\frac{7}{10}$ as long, and some later ones too long. With $\beta_1 = 0.9$ the first looks back over some
-# $1 / (1 - \beta_1) = 10$ steps, with the paper's $\beta_2 = 0.98$ the second over 50. The tiny $\epsilon$, $10^{-9}$,
-# guards against dividing by 0.
+# Both means start at 0, and would be too small at first, $m$ by a factor of 10 at the first step and $\sqrt v$ by one
+# of 7; the divisors, with the number $n$ of the step, make up for that (**bias correction**). With $\beta_1 = 0.9$ the
+# first looks back over some $1 / (1 - \beta_1) = 10$ steps, with the paper's $\beta_2 = 0.98$ the second over 50. The
+# tiny $\epsilon$, $10^{-9}$, guards against dividing by 0.
 #
 # **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The learning rate is 0.01. How
 # far does each move?
@@ -230,17 +228,14 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # %% [markdown]
 # Equally far, by the whole learning rate. On paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, the divisors are 0.1 and 0.02,
 # and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one gradient, and steps by its sign alone,
-# whether it is signal or noise. Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree
-# the steps are short. At the first step there is nothing to disagree with, so *every* parameter moves by the whole
-# learning rate. And for a few dozen steps $v$ is an average over few gradients. Bias correction makes it right *on
-# average*, but where the first gradients happen to be small, $v$ is far too small, and a step can even be several
-# learning rates long.
+# whether it is signal or noise. Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree the
+# steps are short. And for a few dozen steps $v$ is an average over few gradients: where these happen to be small, a
+# step can even be several learning rates long.
 #
-# So at an equal learning rate the first steps know the least, and are longer than later ones, in which gradients
-# cancel. Hence **warm-up**: the
-# learning rate begins near 0 and grows. A post-norm stack, whose gradients near the output start large, needs it most:
-# [chapter 8](08_encoder.ipynb#does-it-need-warm-up). Later it should shrink, since a model that keeps jumping by the
-# same distance does not settle. The paper's **schedule**, called Noam after one of its authors, does both:
+# So at an equal learning rate the first steps know the least, and are the longest. Hence **warm-up**: the learning rate
+# begins near 0 and grows. A post-norm stack, whose gradients near the output start large, needs it most: [chapter
+# 8](08_encoder.ipynb#does-it-need-warm-up). Later it should shrink, since a model that keeps jumping by the same
+# distance does not settle. The paper's **schedule**, called Noam after one of its authors, does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
@@ -330,12 +325,11 @@ quiz.number(
 
 # %% [markdown]
 # Warm-up guards the beginning. **Gradient clipping** guards the rest. Take all gradients of the model as one long
-# vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector
-# $(3, 4)$ of norm 5 becomes $(0.6, 0.8)$. The direction stays. Adam divides out only the size of a typical gradient.
-# Suppose that at one step all gradients are a hundred times as large as usual. While that fades from $m$, it throws
-# every parameter in the direction of that one batch, by nearly eight learning rates in all, and by five within ten
-# steps. In $v$ it lasts longer, since its square loses only 2 percent a step, so afterwards the steps are too short:
-# after 200 of them still by half. (Clipping entry by entry would change the direction.)
+# vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$
+# of norm 5 becomes $(0.6, 0.8)$. The direction stays. (Clipping entry by entry would change it.) Adam divides out only
+# the size of a typical gradient. If at one step all gradients are a hundred times as large as usual, that one batch
+# throws every parameter by nearly eight learning rates in all, while it fades from $m$. In $v$ it lasts longer, so
+# afterwards the steps are too short: after 200 of them still by half.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
 # asking for it. The older way is **L2 regularisation**: with $\theta$ for all parameters and $\lambda$ for the
@@ -884,12 +878,11 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# **Adam.** Both optimisers get everything right at some learning rate, SGD at learning rates some thirty times as
-# high. Over a tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96; at the highest
-# learning rate tried, each gets nothing right. So this small model does not need Adam. Language models trained with
-# SGD usually end far worse. A likely reason is that most of their tokens are rare: one learning rate for all learns the
-# frequent words and is too slow for the others, where Adam's steps do not depend on how large a gradient is ([Kunstner
-# and others, 2024](https://arxiv.org/abs/2402.19449)).
+# **Adam.** Both optimisers get everything right at some learning rate, SGD at learning rates some thirty times as high.
+# Over a tenfold range of learning rates Adam gets more than 99 percent, SGD more than 96. So this small model does not
+# need Adam. Language models trained with SGD usually end far worse. A likely reason is that most of their tokens are
+# rare: one learning rate for all learns the frequent words and is too slow for the others, where Adam's steps do not
+# depend on how large a gradient is ([Kunstner and others, 2024](https://arxiv.org/abs/2402.19449)).
 #
 # **Warm-up.** At the chapter's learning rate it makes no difference. At twice that learning rate it saves steps: 99
 # percent are reached at 275 to 400 with it, at 425 to 525 without, and in the end all are right or nearly. ([Chapter
@@ -898,14 +891,13 @@ plt.show()
 # **Clipping.** With Adam, clipping makes no difference here. SGD at its best learning rate needs a hundred steps more
 # for 99 percent when nothing is clipped.
 #
-# **The schedule.** A linear and a cosine schedule end equally well, and the cosine gets to 99 percent a little later.
-# The inverse square root gets there as early as the linear one, but does not settle: its last learning rate is still
-# four tenths of the peak. The paper's formula, for this model's width of 64, would have its peak of 0.002 at step
-# 4,000. At step 600 it has come to 0.0003, 15 percent of the way. That is too low a learning rate rather than a bad
-# shape: with a peak of 0.0003 the chapter's own schedule does little better. Averaging the last checkpoints does what
-# small last steps do: it brings the inverse square root to 100 percent. Each checkpoint lies a little beside the
-# minimum, in a direction that depends on its last few batches, and averaging cancels much of that. (In a run that is
-# still improving the mean is worse than the end.)
+# **The schedule.** A linear and a cosine schedule end equally well. The inverse square root gets to 99 percent as
+# early, but does not settle: its last learning rate is still four tenths of the peak. The paper's formula, for this
+# model's width of 64, would have its peak of 0.002 at step 4,000, and at step 600 has come to 0.0003. That is too low a
+# learning rate rather than a bad shape: with a peak of 0.0003 the chapter's own schedule does little better. Averaging
+# the last checkpoints does what small last steps do: it brings the inverse square root to 100 percent. Each checkpoint
+# lies a little beside the minimum, in a direction that depends on its last few batches, and averaging cancels much of
+# that. (In a run that is still improving the mean is worse than the end.)
 #
 # **Label smoothing.** A model that fits the smoothed target exactly gives the right token the probability
 # $0.9 + 0.1 / 334 = 0.9003$, and then its perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the
@@ -1252,11 +1244,10 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 # One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
 # parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
 # parameters move by far less, in directions averaged over many batches. Nine steps later more than half of the damage
-# is repaired, at this learning rate, which is near its peak. But it is not *as if it had never stopped*. (Whoever has
-# lost the number of the step as well also begins the schedule again, warm-up and all.) Other losses need not show in
-# the curve at all. Without the random states dropout draws other numbers than it would have drawn; without the
-# position in the data the epoch begins again, so what was read already is read once more, and what was due at the end
-# of the run is never reached. Only the comparison with a run that never stopped finds that.
+# is repaired, but it is not *as if it had never stopped*. Other losses need not show in the curve at all. Without the
+# random states dropout draws other numbers; without the position in the data the epoch begins again, so what was read
+# already is read once more, and what was due at the end of the run is never reached. Only the comparison with a run
+# that never stopped finds that.
 #
 # ## Exercises
 #

@@ -376,13 +376,12 @@ assert np.allclose(
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
-# more than half of the sources it was, by plain sums, the *empty* sentence: the model has a **length bias**, and gives
-# short texts more than they deserve. (The empty one costs a single factor, that of ending at once; a sentence of twenty
-# words costs twenty-one, and shares its probability with all that say the same.) Missing the likeliest sentence is a
-# **search error**, and giving a bad one the highest score is a **model error**. In such a translator the first hides
-# the second. A short ending has a low probability when it comes up, so a narrow beam drops it. A wide one keeps it, and
-# while the others go on paying for each word, it ends as the best. So a better search can make worse translations,
-# which is known as the *beam search curse* (an early report: [Koehn and Knowles,
+# more than half of the sources it was, by plain sums, the *empty* sentence: the model has a **length bias**, because
+# the empty sentence costs a single factor, that of ending at once, and one of twenty words costs twenty-one. Missing
+# the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**. In such a
+# translator the first hides the second. A narrow beam drops a short ending while its probability is low. A wide one
+# keeps it, and while the others go on paying for each word, it ends as the best. So a better search can make worse
+# translations, which is known as the *beam search curse* (an early report: [Koehn and Knowles,
 # 2017](https://arxiv.org/abs/1706.03872)).
 #
 # ## What has been computed before
@@ -425,9 +424,8 @@ for column in range(4):
 plt.show()
 
 # %% [markdown]
-# Each square is one head's scores, queries by keys; dark cells are computed at that step, pale ones belong to earlier
-# steps and are not needed again, since all that is kept of those are keys and values. Count both kinds of work, the
-# rows that go through all layers and the scores of a head, for $n$ tokens:
+# Each square is one head's scores, queries by keys; dark cells are computed at that step, and pale ones are not needed
+# again. Count both kinds of work, the rows that go through all layers and the scores of a head, for $n$ tokens:
 #
 # | | without a cache | with a cache |
 # |---|---|---|
@@ -588,15 +586,14 @@ quiz.one_choice(
 # %% [markdown]
 # ### Several tokens at once
 #
-# A chat model has no source, only a long prompt, and reads it in *one* pass that fills the cache, the **prefill**;
-# only then does it write, token by token. Before a prefill nothing is kept, and the mask is the usual triangle. But
-# the next question of the chat comes after $k$ kept tokens. With $m$ new ones the mask is $(m, k + m)$, the last $m$
-# rows of the causal mask of all: each new token attends to all that is kept, to itself and to the new ones before it.
-# So the causal mask, which a single token could do without, is needed again: without it the first new token would see
-# the second, and nothing would crash. PyTorch's `is_causal=True` does not help: it aligns the triangle with the top
-# left corner of such a rectangle, so that the first new token would see a single kept one. Here are two new tokens
-# after three kept ones, with the right mask, with `is_causal=True` and with none. Printed are the largest errors of
-# the latter two, for each of the two tokens:
+# A chat model has no source, only a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only
+# then does it write, token by token. The next question of the chat comes after $k$ kept tokens. With $m$ new ones the
+# mask is $(m, k + m)$, the last $m$ rows of the causal mask of all: each new token attends to all that is kept, to
+# itself and to the new ones before it. So the causal mask, which a single token could do without, is needed again:
+# without it the first new token would see the second, and nothing would crash. PyTorch's `is_causal=True` does not
+# help: it aligns the triangle with the top left corner of such a rectangle, so that the first new token would see a
+# single kept one. Here are two new tokens after three kept ones, with the right mask, and the largest error of each
+# token with `is_causal=True` and with no mask:
 
 # %% tags=["hide-input"]
 from dotformer.decoder import causal_mask
@@ -731,11 +728,10 @@ plt.show()
 #
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
-# ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one. With 8 such **KV heads**
+# ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one: with 8 such **KV heads**
 # for 32 heads of queries a quarter is kept. One can also store it in fewer bits, or keep only the last few thousand
-# tokens, a *sliding window*. Our cache also copies everything at each step, in `torch.cat`. Serving systems allocate
-# memory as each text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others,
-# 2023](https://arxiv.org/abs/2309.06180)).
+# tokens, a *sliding window*. Our `torch.cat` copies everything at each step; serving systems allocate memory as each
+# text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others, 2023](https://arxiv.org/abs/2309.06180)).
 
 # %% tags=["quiz"]
 quiz.number(
@@ -762,12 +758,12 @@ quiz.number(
 #
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
 # loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of $2B /
-# 4$ FLOPs a byte for $B$ sentences: half a FLOP per byte for one. In 16 bits it is 1, where an H100 needs some 300 to
+# 4$ FLOPs a byte for $B$ sentences, half a FLOP per byte for one. In 16 bits it is 1, where an H100 needs some 300 to
 # stay busy, by its data sheet. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at its 3.35
 # TB/s, so one text gets at most 240 tokens a second. So decoding one sentence is **memory-bound** ([chapter
-# 20](20_one_gpu.ipynb) draws the roofline): the arithmetic waits for the parameters, that is, for the memory's
-# bandwidth. More sentences share the parameters. But each has a cache of its own, and with many or long texts reading
-# the caches takes longest. A prefill of many tokens is limited by arithmetic.
+# 20](20_one_gpu.ipynb) draws the roofline): the memory's bandwidth sets the pace. More sentences share the
+# parameters, but each has a cache of its own, and with many or long texts reading the caches takes longest. A prefill
+# of many tokens is limited by arithmetic.
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -824,14 +820,12 @@ for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
     assert round(found, 1) == tokens and round(found / (1 + 4 * c), 1) == gain
 
 # %% [markdown]
-# How many tokens does a pass give? Let each of the draft model's be accepted with probability $a$, independently of
-# the others. The first $i$ are all accepted with probability $a^i$, so of $k$ that were drawn $a + a^2 + \dots + a^k$
-# are kept on average. One more is the large model's own, after a refusal or at the end: the pass that checks $k$
-# tokens computes its probabilities for the next one, too. For $a = 0.8$ and $k = 4$ that makes 3.4. And what does it
-# cost? If the draft model takes $c$ of the time of a pass for each of its tokens, then $1 + k c$ passes. With
-# $c = 0.05$ these are 1.2, and $3.4 / 1.2 = 2.8$ is the gain. With $c = 0.25$ and $a = 0.3$ they are 2 for 1.4 tokens,
-# a loss. And where many sentences keep the device busy, a pass that checks more tokens takes longer, so that nothing
-# is gained either.
+# How many tokens does a pass give? Let each of the draft model's be accepted with probability $a$, independently of the
+# others. Then of $k$ that were drawn $a + a^2 + \dots + a^k$ are kept on average, and one more is the large model's
+# own. For $a = 0.8$ and $k = 4$ that makes 3.4. If the draft model takes $c$ of the time of a pass for each of its
+# tokens, the cost is $1 + k c$ passes. With $c = 0.05$ these are 1.2, and $3.4 / 1.2 = 2.8$ is the gain. With $c =
+# 0.25$ and $a = 0.3$ they are 2 for 1.4 tokens, a loss. And where many sentences keep the device busy, a pass that
+# checks more tokens takes longer, so that nothing is gained either.
 #
 # ## A model that has learnt a little
 #
@@ -945,9 +939,8 @@ print(
 # %% [markdown]
 # In the first, greedy decoding prefers a wrong token early and cannot go back. Its mistake was a search error: the
 # right sentence scores higher. In the second a wrong hypothesis wins although the right one was found, so the model
-# gives it the higher score: a model error, which a narrower search had hidden. (That is the way to tell the two apart:
-# score the right sentence by teacher forcing. If it beats what was written, the search has failed, otherwise the
-# model.) The winner lacks *acht hundert*, so it is also the shorter one, in spite of the penalty.
+# gives it the higher score: a model error, which a narrower search had hidden. (To tell the two apart, score the right
+# sentence by teacher forcing. If it beats what was written, the search has failed, otherwise the model.)
 #
 # ## Sampling
 #
@@ -961,10 +954,9 @@ print(
 # The probabilities that are left are divided by their sum, so that they add up to 1 again. The order here is
 # temperature, then $k$, then $p$; libraries differ.
 #
-# At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them
-# to reach $p$. **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at
-# least a given share of the likeliest one's probability. So its threshold is high where the model is sure, and low
-# where it is not. Whether its texts are better is disputed ([Schaeffer and others,
+# At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them to
+# reach $p$. **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at least
+# a given share of the likeliest one's probability. Whether its texts are better is disputed ([Schaeffer and others,
 # 2025](https://arxiv.org/abs/2506.13681)); `sample` leaves it out. How many words are left of a thousand, when the
 # $n$th likeliest has a probability proportional to $n^{-s}$, for $s$ of 3, 1 and 0.2?
 
@@ -980,8 +972,7 @@ for power, expected in ((3, [2, 2]), (1, [473, 10]), (0.2, [877, 1000])):
 
 # %% [markdown]
 # Where the model is sure, top-k lets in 38 words that it hardly believes in, and where it is not, it drops many that
-# are as good as those it keeps. The other two adapt. In the middle row top-p keeps a tail of hundreds, and min-p ten;
-# in the last, where all are nearly as likely, min-p keeps all thousand.
+# are as good as those it keeps. The other two adapt. In the middle row top-p keeps a tail of hundreds, and min-p ten.
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
@@ -1048,8 +1039,8 @@ assert len({text_of(d) for d in drawn}) == 7
 
 # %% [markdown]
 # A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences sampled
-# from the tea model, *the tea* and *a cup* make up about the 36 and 20 percent that they should. Greedy decoding would
-# have written *a cup* a thousand times; here all seven sentences occur that the model can write.
+# from the tea model, *the tea* and *a cup* make up about the 36 and 20 percent that they should; all seven sentences
+# occur that the model can write.
 #
 # **Predict first.** Greedy decoding gets more than half of the numbers right with the first model. How many does
 # sampling?
@@ -1080,8 +1071,8 @@ assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 # %% [markdown]
 # About a fifth. Of five draws for one number that greedy decoding gets right, one adds *zehn* and says *neun* for
 # *sieben*, and the next one ends too early. A number is right only if all its tokens are, and wherever the model is
-# unsure, a draw may take another word. The lower the temperature, the closer to greedy decoding. Sampling is for tasks
-# with many good answers; where there is one, a single draw is a poor way to find it.
+# unsure, a draw may take another word. Sampling is for tasks with many good answers; where there is one, a single draw
+# is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
