@@ -15,9 +15,8 @@
 # every pair of words.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). It takes about 30 minutes to read, and 45 more for the
-# exercises. For the shortest way to a working attention function, some ten minutes, read [three roles](#three-roles),
-# [the definition](#the-definition), [the masks](#leaving-a-word-out) and [the PyTorch
-# module](#the-same-as-a-pytorch-module).
+# exercises. For the shortest way to a working attention function, some ten minutes, read from [three
+# roles](#three-roles) to the [PyTorch module](#the-same-as-a-pytorch-module).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
 from functools import partial, wraps
@@ -38,10 +37,10 @@ transformer_map(built=4)
 # from [chapter 2](02_similarity.ipynb#real-vectors), scaled to length 1. There the nearest words to *python* were
 # animals as well as *import* and *pip*. Now it asks its sentence: the query is the vector of *python*, the keys are the
 # vectors of all the words, and so are the values. The scores are cosines, at a temperature of 0.1, so that the choice
-# is clear.
+# is clear. (A model reads **tokens**. In this chapter each is a word.)
 
 
-# %%
+# %% tags=["hide-input"]
 import numpy as np
 from dotformer.by_hand.similarity import normalize, similarity_matrix
 from dotformer.by_hand.softmax import softmax
@@ -149,9 +148,9 @@ assert weights[-1].round(2) == 0.88
 # ## Three roles
 #
 # A word plays three roles in a look-up, and one vector had to serve in all of them. The paper of 2017 that introduced
-# the transformer names them as in a search. Say that you look for a video. What you type is the query, what you are
-# looking for. The title of each video is its key, what it can be found by. The video itself is its value, what is
-# handed over when it is found.
+# the transformer calls them *query*, *key* and *value*. They are the words of a search. Say that you look for a video.
+# What you type is the query, what you are looking for. The title of each video is its key, what it can be found by. The
+# video itself is its value, what is handed over when it is found.
 #
 # So give every word three vectors, one for each role. They are computed from the word's vector $x_i$ by three matrices:
 #
@@ -222,12 +221,13 @@ plt.show()
 # The verb's output says: something here is alive (0.955), and mostly human (0.768). And the verb hardly looks at
 # itself, although nobody has left it out as we left out *python*: its query asks for something alive, and its own key
 # says *action*. What it cannot tell is *who* bites, because that takes the order of the words, which is not in these
-# vectors. At the same time *dog* and *man*, whose query is $(0, 2)$, look for an action. They find *bites*, and give
-# it two thirds of their weight, but its value is $(0, 0)$, so they learn nothing from it: a weight says how much of a
-# value is taken, and not whether there is anything in it. What is left of their output, $(0.33, 0.16)$, comes from
-# *dog* and *man*. That can be useful, because a softmax cannot say *none*: a word that needs nothing must still
-# distribute a total weight of 1, and can give nearly all of it to a word whose value is near zero. (A token that
-# collects much weight in this way, whatever is asked, is called an **attention sink**.)
+# vectors.
+#
+# At the same time *dog* and *man*, whose query is $(0, 2)$, look for an action, find *bites*, and give it two thirds of
+# their weight. But its value is $(0, 0)$: a weight says how much of a value is taken, and not whether there is anything
+# in it. That can be useful, because a softmax cannot say *none*: a word that needs nothing must still distribute a
+# total weight of 1, and can give nearly all of it to a word whose value is near zero. (A token that collects much
+# weight in this way, whatever is asked, is called an **attention sink**.)
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -307,14 +307,6 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # the function does not care. It works on the last two axes, so a whole batch of $B$ sentences can go through at once:
 # queries $(B, T, d_k)$, scores and weights $(B, T, T)$, and outputs $(B, T, d_v)$.
 #
-# There are $T \times S$ scores, and as many weights. For a sentence of 1,000 words that is a million, and a text twice
-# as long has four times as many. As written here, both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$
-# numbers, are **quadratic** in the length. The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S
-# = T$, grow only with the length itself. With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$,
-# the two parts cost the same at 768 words: $2 T^2 d_k = 3 T D d_k$ gives $T = \tfrac32 D$, whatever $d_k$ is. Below
-# that, the projections are most of the work. At 10,000 words the quadratic part is 13 times as large, and the weights
-# of one such attention take 400 megabytes (in 32 bits).
-#
 # The folded cell holds the version that the rest of the book imports, `scaled_dot_product_attention`, with its shapes
 # in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
 
@@ -380,6 +372,15 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 # cheaper. With $D = 512$ and $d_k = 64$ they hold $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$.
 # Each word's short key is computed once, and then a score takes 64 multiplications and not 512. The rank is the price,
 # and [chapter 6](06_many_heads.ipynb#what-if-a-head-is-too-narrow) says what it costs.
+#
+# ### What does it cost?
+#
+# There are $T \times S$ scores, and as many weights. For a sentence of 1,000 words that is a million, and a text twice
+# as long has four times as many: both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
+# **quadratic** in the length. The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S = T$, grow
+# only with the length itself. With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$, they are most
+# of the work below $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part is 13 times as large, and the
+# weights of one such attention take 400 megabytes (in 32 bits).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -407,9 +408,10 @@ quiz.one_choice(
 #
 # A score sums $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, so are the
 # products, and the variance of their sum is $d_k$. So scores of wide queries and keys lie further apart, and one word
-# gets nearly all the weight before anything has been learned. Divided by $\sqrt{d_k}$ they have variance 1 at every
-# width. (Entries of another variance change the number, but not that it grows with the width.) One query and ten keys,
-# all random, 1,000 times:
+# gets nearly all the weight before anything has been learned. That is bad for learning, because the derivative of a
+# weight $w$ by its own score is $w (1 - w)$, which is next to nothing where $w$ is near 0 or 1: the choice can hardly
+# be corrected. Divided by $\sqrt{d_k}$ the scores have variance 1 at every width. (Entries of another variance change
+# the number, but not that it grows with the width.) One query and ten keys, all random, 1,000 times:
 
 # %% tags=["hide-input"]
 rng, largest = np.random.default_rng(0), {}
@@ -426,7 +428,7 @@ for d_k in (4, 64, 512):
 assert largest[512][0] > 0.93 and all(0.2 < w < 0.35 for _, w in largest.values())
 
 # %% [markdown]
-# [Chapter 3](03_softmax.ipynb#what-does-saturation-cost) shows what that costs a query that learns.
+# [Chapter 3](03_softmax.ipynb#what-does-saturation-cost) measures what that costs a query that learns.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -467,12 +469,12 @@ causal = np.tril(np.ones((3, 3), dtype=bool))
 _, causal_weights = self_attention(small, w_q, w_k, w_v, mask=causal)
 print(causal.astype(int))
 print(causal_weights.round(3))
-outputs = [
-    self_attention(words, w_q, w_k, w_v, mask=causal)[0]
-    for words in (small, small + np.array([[0], [0], [1]]))  # the last word changed
-]
-assert np.allclose(*[output[:2] for output in outputs])
-assert not np.allclose(*[output[2] for output in outputs])
+
+changed = small.copy()
+changed[2] += 1  # another last word
+before, _ = self_attention(small, w_q, w_k, w_v, mask=causal)
+after, _ = self_attention(changed, w_q, w_k, w_v, mask=causal)
+assert np.allclose(before[:2], after[:2]) and not np.allclose(before[2], after[2])
 
 # %% [markdown]
 # *Dog* comes first and has only itself. *Bites* may attend to *dog* and to itself, and the weight that went to *man* is
@@ -571,6 +573,51 @@ assert np.allclose(padded_weights[0], small_weights)
 assert softmax(scaled * may)[2].round(2) == 0.09
 
 # %% [markdown]
+# ## The same as a PyTorch module
+#
+# In a model that trains, attention is written in PyTorch. `nn.Linear` without bias is a matrix that training can
+# change, and `.mT` swaps the last two axes.
+
+# %%
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, d_model, d_k):
+        super().__init__()
+        self.w_q = nn.Linear(d_model, d_k, bias=False)
+        self.w_k = nn.Linear(d_model, d_k, bias=False)
+        self.w_v = nn.Linear(d_model, d_k, bias=False)
+
+    def forward(self, x, mask=None):
+        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (B, T, d_k)
+        scaled = query @ key.mT / key.shape[-1] ** 0.5  # (B, T, T)
+        if mask is not None:
+            scaled = scaled.masked_fill(~mask, float("-inf"))
+        return scaled.softmax(dim=-1) @ value  # (B, T, d_k)
+
+
+torch.manual_seed(0)
+layer, sentences = SelfAttention(d_model=16, d_k=8), torch.randn(2, 5, 16)
+triangle = torch.ones(5, 5, dtype=torch.bool).tril()
+query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
+pytorchs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+assert torch.allclose(layer(sentences, triangle), pytorchs, atol=1e-6)
+
+matrices = [w.weight.T.detach().numpy() for w in (layer.w_q, layer.w_k, layer.w_v)]
+ours, _ = self_attention(sentences.numpy(), *matrices, mask=triangle.numpy())
+assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
+
+# %% [markdown]
+# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
+# model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
+# (chapter 20). As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. In chapter 6 several
+# such results side by side have the width $D$ of a word again. And `nn.Linear` stores its matrix transposed, hence the
+# `.T`.
+
+# %% [markdown]
 # ## What do the three matrices buy?
 #
 # ### Would one shared matrix do?
@@ -650,13 +697,12 @@ for used in (8, 16):
 # %% [markdown]
 # Without $W_V$ half of the two words' squared length is lost, because no linear map can tell the terms of a sum apart
 # where both may point in the same directions. A matrix, even a random one, turns what was found into other directions
-# than those the word itself uses, and nothing is lost, provided there is room: 8 and 8 numbers fit in 16, two full
-# words do not, and then it gains nothing. (The output matrix of chapter 6 could do this turning, too; with $W_V$ each
-# head has its own.) The matrix also sets the width of what is handed over, and lets a word keep
-# something back: with $V = X$ *bites* would have handed over that it is an action, and its value was $(0, 0)$. Nor
-# could keys serve as values. With $V = K$ a word would hand over the very numbers by which it is found, so it could
-# not be easy to find and hand over nothing, as an attention sink does, and whatever else it handed over would have to
-# stand in its key.
+# than those the word itself uses. Then nothing is lost where there is room, as 8 and 8 numbers fit in 16; two full
+# words do not.
+#
+# The matrix also lets a word keep something back: with $V = X$ *bites* would have handed over that it is an action, and
+# its value was $(0, 0)$. Nor could keys serve as values. With $V = K$ a word would hand over the very numbers by which
+# it is found, so it could not be easy to find and hand over nothing, as an attention sink does.
 #
 # ### Are Q, K and V the word vectors?
 #
@@ -756,26 +802,20 @@ quiz.several_choices(
 # %% [markdown]
 # ## Break it: four versions, one correct
 #
-# Of four versions, three contain a mistake that people make: no division at all, division by the root of the number of
-# queries, and a softmax over queries. Five checks follow: the shape of the output; that the weights of a query
-# sum to 1; that shuffled words give shuffled outputs; that leaving out queries does not change the answers to the
-# others; and that a slow loop agrees. **Predict first:** which check catches which mistake?
+# Of four ways to compute the weights, three contain a mistake that people make: no division at all, division by the
+# root of the number of queries, and a softmax over queries. Five checks follow: the shape of the output; that the
+# weights of a query sum to 1; that shuffled words give shuffled outputs; that leaving out queries does not change the
+# answers to the others; and that a slow loop agrees. **Predict first:** which check catches which mistake?
 
 
-# %% tags=["hide-input"]
-def attention_with(scale=lambda q: np.sqrt(q.shape[1]), axis=-1):
-    def attention(q, k, v):
-        w = softmax(q @ k.T / scale(q), axis=axis)
-        return w @ v, w
-
-    return attention
-
-
+# %%
 versions = {
-    "correct": attention_with(),
-    "not divided": attention_with(scale=lambda q: 1),
-    "root of number of words": attention_with(scale=lambda q: np.sqrt(q.shape[0])),
-    "softmax over queries": attention_with(axis=0),
+    "correct": lambda q, k: softmax(q @ k.T / np.sqrt(q.shape[1])),
+    "not divided": lambda q, k: softmax(q @ k.T),
+    "root of number of queries": lambda q, k: softmax(
+        q @ k.T / np.sqrt(q.shape[0])
+    ),
+    "softmax over queries": lambda q, k: softmax(q @ k.T / np.sqrt(q.shape[1]), 0),
 }
 
 
@@ -783,80 +823,34 @@ def attention_by_loop(q, k, v):
     """One query at a time, straight from the definition: slow and independent."""
     outputs = []
     for query in q:
-        scaled = [sum(query * key) / len(query) ** 0.5 for key in k]
-        shares = [np.exp(each) for each in scaled]
-        blend = sum(share * value for share, value in zip(shares, v, strict=True))
-        outputs.append(blend / sum(shares))
+        exponentials = [np.exp(query @ key / len(query) ** 0.5) for key in k]
+        pairs = zip(exponentials, v, strict=True)
+        outputs.append(sum(e * value for e, value in pairs) / sum(exponentials))
     return np.array(outputs)
 
 
-# %% tags=["nbval-check-output"]
+# %% tags=["nbval-check-output", "hide-input"]
 q, k, v = x @ projections
-print(f"{'':24} shape  rows sum to 1  shuffle  fewer queries  equals the loop")
+print(f"{'':26} shape  rows sum to 1  shuffle  fewer queries  equals the loop")
 for name, version in versions.items():
-    out, w = version(q, k, v)
+    w = version(q, k)
     passed = [
-        out.shape == v.shape,
+        (w @ v).shape == v.shape,
         np.allclose(w.sum(axis=1), 1),
-        np.allclose(version(q[order], k[order], v[order])[0], out[order]),
-        np.allclose(version(q[:4], k, v)[0], out[:4]),
-        np.allclose(out, attention_by_loop(q, k, v)),
+        np.allclose(version(q[order], k[order]) @ v[order], (w @ v)[order]),
+        np.allclose(version(q[:4], k) @ v, (w @ v)[:4]),
+        np.allclose(w @ v, attention_by_loop(q, k, v)),
     ]
     verdicts = ["ok" if ok else "CAUGHT" for ok in passed]
-    print("{:24}{:>6}{:>15}{:>9}{:>15}{:>17}".format(name, *verdicts))
+    print("{:26}{:>6}{:>15}{:>9}{:>15}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too, and
 # here the scale, which is computed from the number of queries (from the number of keys, it would pass). No division at
 # all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It takes known
 # numbers or an independent reference to detect it, which is why the tests of this book compare every function with an
-# independent implementation. Where $d_k$ is 9, too, the two roots agree, and the loop finds nothing: test with a $d_k$
-# that differs from the number of words.
-
-# %% [markdown]
-# ## The same as a PyTorch module
-#
-# In a model that trains, attention is written in PyTorch. `nn.Linear` without bias is a matrix that training can
-# change, and `.mT` swaps the last two axes.
-
-# %%
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-
-class SelfAttention(nn.Module):
-    def __init__(self, d_model, d_k):
-        super().__init__()
-        self.w_q = nn.Linear(d_model, d_k, bias=False)
-        self.w_k = nn.Linear(d_model, d_k, bias=False)
-        self.w_v = nn.Linear(d_model, d_k, bias=False)
-
-    def forward(self, x, mask=None):
-        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (B, T, d_k)
-        scaled = query @ key.mT / key.shape[-1] ** 0.5  # (B, T, T)
-        if mask is not None:
-            scaled = scaled.masked_fill(~mask, float("-inf"))
-        return scaled.softmax(dim=-1) @ value  # (B, T, d_k)
-
-
-torch.manual_seed(0)
-layer, sentences = SelfAttention(d_model=16, d_k=8), torch.randn(2, 5, 16)
-triangle = torch.ones(5, 5, dtype=torch.bool).tril()
-query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
-pytorchs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-assert torch.allclose(layer(sentences, triangle), pytorchs, atol=1e-6)
-
-matrices = [w.weight.T.detach().numpy() for w in (layer.w_q, layer.w_k, layer.w_v)]
-ours, _ = self_attention(sentences.numpy(), *matrices, mask=triangle.numpy())
-assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
-
-# %% [markdown]
-# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
-# model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
-# (chapter 20). As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. In chapter 6 several
-# such results side by side have the width $D$ of a word again. And `nn.Linear` stores its matrix transposed, hence the
-# `.T`.
+# independent implementation. And test with a $d_k$ that differs from the number of words, because where both are 9 the
+# two roots are equal, and even the loop finds nothing.
 
 # %% [markdown]
 # ## Exercises

@@ -50,7 +50,7 @@ transformer_map(built=6)
 # with the least squared error (**least squares**); on the others, measure what share of the names' squared length it
 # misses.
 
-# %%
+# %% tags=["hide-input"]
 import numpy as np
 
 
@@ -90,28 +90,28 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is. The band is the spread over ten seeds. The reason: names are independent, with mean 0 and
-# the same spread in every direction. So of the variance of the average the share $\alpha^2 / (\alpha^2 + (1 -
-# \alpha)^2)$ comes from $a$, and the rest from $b$. That share of the average is its squared correlation with $a$, and
-# so the share of $a$ that a linear fit recovers. Of $b$ it recovers the other share. The two shares sum to 1: of two
-# names, one is lost, and favouring one helps it exactly as much as it hurts the other. Projecting to more numbers does
-# not help, because 8 numbers spread over 16 are still 8.
+# Half, whatever $\alpha$ is. (The band is the spread over ten seeds.) A linear fit recovers of each name the share of
+# the average's variance that comes from it. With independent names of equal spread that is
+#
+# $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} ,$$
+#
+# and the two sum to 1: of two names, one is lost, and favouring one helps it exactly as much as it hurts the other.
+# Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
 #
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
-# of $\alpha$ would do: two equations for two unknowns.
+# of $\alpha$ would do: two equations for two unknowns. Each head must be as wide as a name, though. Had the names
+# filled all 16 numbers, two heads of 8 would have lost half of each, too. So narrow heads are worth having where few of
+# a word's numbers are wanted from it. In the original transformer a word has 512 numbers, and a head hands over 64
+# combinations of them, those that its $W_V$ picks.
 #
-# Each head must be as wide as a name, though. Had the names filled all 16 numbers, two heads of 8 would have lost half
-# of each, too. So narrow heads are worth having where few of a word's numbers are wanted from it. In the original
-# transformer a word has 512 numbers and a head 64, and hands over the 64 combinations that its $W_V$ picks.
+# Could one head escape by other means?
 #
-# Whatever the scores, what one head hands over is such an average. Three objections:
-#
-# - *Could its $W_V$ not write the first name into other numbers than the last?* Not in the first layer: it is the same
-#   matrix for every word, and a position is only added, so all names land in the same 8 numbers.
-# - *Could a later part, which is not linear, tell them apart?* For a list of known names it could, wherever no two
-#   pairs have the same average; but it must learn the averages of all pairs, and new names are lost.
-# - *Could two layers of one head fetch one name after the other?* Yes, if the first is passed on beside the second
-#   (chapter 8). Two heads do it in one layer.
+# - *By its $W_V$, writing the first name into other numbers than the last?* Not in the first layer, because the matrix
+#   is the same for every word, and a position is only added.
+# - *By a later part that is not linear?* For a list of known names, wherever no two pairs have the same average. New
+#   names are lost.
+# - *By two layers of one head, one name after the other?* Yes, if the first is passed on beside the second (chapter 8).
+#   Two heads do it in one layer.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -470,6 +470,57 @@ quiz.number(
 )
 
 # %% [markdown]
+# ## The same as a PyTorch module
+#
+# The three projections of chapter 4's module and a fourth, $W_O$ (with biases, as in PyTorch's), a split, PyTorch's
+# own attention, a merge. Queries may come from other words than keys and values, so the layer serves as self-attention
+# and as cross-attention. A mask for each sentence must have the shape (B, 1, T, S), for the reason that [chapter
+# 4](04_self_attention.ipynb#two-ways-to-go-wrong) gives.
+
+# %%
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class MultiHeadAttention(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.w_q, self.w_k, self.w_v, self.w_o = (
+            nn.Linear(d_model, d_model) for _ in range(4)
+        )
+
+    def split(self, y):  # (B, T, D) -> (B, H, T, d_k)
+        return y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def forward(self, query, key, value, mask=None):  # (B, T, D), twice (B, S, D)
+        q = self.split(self.w_q(query))  # (B, H, T, d_k)
+        k, v = self.split(self.w_k(key)), self.split(self.w_v(value))
+        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.w_o(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
+
+
+torch.manual_seed(0)
+ours, x = MultiHeadAttention(d_model=16, num_heads=4), torch.randn(2, 5, 16)
+pytorchs = nn.MultiheadAttention(16, 4, batch_first=True)
+with torch.no_grad():  # the same matrices: PyTorch has the first three in one
+    three = (ours.w_q, ours.w_k, ours.w_v)
+    pytorchs.in_proj_weight.copy_(torch.cat([w.weight for w in three]))
+    pytorchs.in_proj_bias.copy_(torch.cat([w.bias for w in three]))
+    pytorchs.out_proj.load_state_dict(ours.w_o.state_dict())
+causal = torch.ones(5, 5, dtype=torch.bool).tril()
+theirs, _ = pytorchs(x, x, x, attn_mask=~causal)  # there, True means: hidden
+assert torch.allclose(ours(x, x, x, causal), theirs, atol=1e-6)
+memory = torch.randn(2, 7, 16)  # another sequence, for cross-attention
+theirs, _ = pytorchs(x, memory, memory)
+assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
+
+# %% [markdown]
+# With the same matrices it agrees with `nn.MultiheadAttention`, with a causal mask and as cross-attention. This is the
+# module to take along; [chapter 7](07_learning.ipynb) adds dropout and checks of its shapes.
+
+# %% [markdown]
 # ## What do eight heads cost?
 #
 # **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Compared with a single head of 512, does
@@ -529,9 +580,8 @@ assert (change > 0.01).all()
 # 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a sentence have that rank at most, too, so where a
 # sentence has many more words than a head has numbers, not every pattern of weights is possible. With $d_k = 1$ a query
 # can ask for the largest or for the smallest of one number, but never for a value in between. With $d_k = 2$ the keys
-# can lie on a circle, where each can be picked by a query that points at it; but with many keys, neighbours on the
-# circle have nearly equal scores, and only a long query makes their difference count. Each further dimension gives the
-# keys more room. What a head hands over is bounded in the same way, by the width of its values.
+# can lie on a circle, where a query can point at any of them. What a head hands over is bounded in the same way, by the
+# width of its values.
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -636,13 +686,12 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 #
 # Can heads be removed? Many can. Michel and others took single heads from a trained translator: of the 96 in its
 # encoder only 8 changed the BLEU score measurably. Voita and others pruned 38 of the 48 heads in a translator's
-# encoder, while its training went on, and lost 0.15 BLEU; Michel and others found layers that manage with a single one.
-# Why train so many, then? Models that had the small number of heads from the start were worse than those pruned to it
-# ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning can choose among
-# many random starts. That several heads *can* do in one layer what one cannot does not mean that each trained head is
-# useful. Nor is a map of weights an explanation of what the model answered. It shows neither what a head hands over,
-# nor whether another hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch
-# it off, as [chapter 9](09_decoder.ipynb#does-the-map-say-why) and [chapter 15](15_pretrained.ipynb) do.
+# encoder, while its training went on, and lost 0.15 BLEU. Yet models that had the small number of heads from the start
+# were worse than those pruned to it ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)),
+# perhaps because pruning can choose among many random starts. And a map of weights does not explain what the model
+# answered. It shows neither what a head hands over, nor whether another hands over the same, nor whether any later
+# layer uses it. To see whether a head is needed, switch it off, as [chapter 9](09_decoder.ipynb#does-the-map-say-why)
+# and [chapter 15](15_pretrained.ipynb) do.
 
 # %% [markdown]
 # ## Break it: merged without the swap
@@ -712,57 +761,6 @@ quiz.one_choice(
         "No reordering of words repairs it: the numbers of one word stand in several rows.",
     ),
 )
-
-# %% [markdown]
-# ## The same as a PyTorch module
-#
-# The three projections of chapter 4's module and a fourth, $W_O$ (with biases, as in PyTorch's), a split, PyTorch's
-# own attention, a merge. Queries may come from other words than keys and values, so the layer serves as self-attention
-# and as cross-attention. A mask for each sentence must have the shape (B, 1, T, S), for the reason that [chapter
-# 4](04_self_attention.ipynb#two-ways-to-go-wrong) gives.
-
-# %%
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-
-class MultiHeadAttention(nn.Module):
-    def __init__(self, d_model, num_heads):
-        super().__init__()
-        self.num_heads = num_heads
-        self.w_q, self.w_k, self.w_v, self.w_o = (
-            nn.Linear(d_model, d_model) for _ in range(4)
-        )
-
-    def split(self, y):  # (B, T, D) -> (B, H, T, d_k)
-        return y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-
-    def forward(self, query, key, value, mask=None):  # (B, T, D), twice (B, S, D)
-        q = self.split(self.w_q(query))  # (B, H, T, d_k)
-        k, v = self.split(self.w_k(key)), self.split(self.w_v(value))
-        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.w_o(heads.transpose(1, 2).flatten(-2))  # (B, T, D)
-
-
-torch.manual_seed(0)
-ours, x = MultiHeadAttention(d_model=16, num_heads=4), torch.randn(2, 5, 16)
-pytorchs = nn.MultiheadAttention(16, 4, batch_first=True)
-with torch.no_grad():  # the same matrices: PyTorch has the first three in one
-    three = (ours.w_q, ours.w_k, ours.w_v)
-    pytorchs.in_proj_weight.copy_(torch.cat([w.weight for w in three]))
-    pytorchs.in_proj_bias.copy_(torch.cat([w.bias for w in three]))
-    pytorchs.out_proj.load_state_dict(ours.w_o.state_dict())
-causal = torch.ones(5, 5, dtype=torch.bool).tril()
-theirs, _ = pytorchs(x, x, x, attn_mask=~causal)  # there, True means: hidden
-assert torch.allclose(ours(x, x, x, causal), theirs, atol=1e-6)
-memory = torch.randn(2, 7, 16)  # another sequence, for cross-attention
-theirs, _ = pytorchs(x, memory, memory)
-assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
-
-# %% [markdown]
-# With the same matrices it agrees with `nn.MultiheadAttention`, with a causal mask and as cross-attention. This is the
-# module to take along; [chapter 7](07_learning.ipynb) adds dropout and checks of its shapes.
 
 # %% [markdown]
 # ## Exercises

@@ -10,8 +10,8 @@
 #
 # One layer of attention mixes words once. The transformer of 2017 has six layers on each side, later ones many more,
 # and each attention is surrounded by other parts: a residual connection, a norm, and a small network that works on one
-# word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and you have left out each part
-# of three layers, and the norms and residual connections of twelve, to see which of them small tasks need.
+# word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and know what each of its parts is
+# for, because you have left it out and seen what fails.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 30 minutes to read, and 40 more for the exercises.
 
@@ -372,7 +372,7 @@ for y, name in [(2.2, "post-norm"), (0.45, "pre-norm")]:
 plt.show()
 
 
-# %%
+# %% tags=["hide-input"]
 def norm(x):
     return F.layer_norm(x, x.shape[-1:])  # gain 1, bias 0
 
@@ -409,18 +409,16 @@ plt.show()
 # %% [markdown]
 # Either norm stops the explosion. The first panel is the surprise: post-norm keeps words apart no better than adding
 # alone, perhaps worse, and pre-norm much better. Why? Once most of a word's vector is common to all words, attention
-# adds a vector that is common, too. Follow the ratio $r$ of a word's own part to the common part.
+# adds a vector that is common, too. So compare the size of what is added with that of the stream.
 #
-# - **Added alone**: what is added is as long as the stream, and in a random direction, since the matrices are random.
-#   Lengths at right angles add by Pythagoras, so the common part is $\sqrt 2$ times as long after each layer, and
-#   $r \leftarrow r / \sqrt 2$.
-# - **Post-norm** scales the sum back to size 1, own part and common part alike, so the next addition is again as large
-#   as the stream: the same.
+# - **Post-norm** scales the sum back to size 1, own part and common part alike, so each addition is as large as the
+#   stream. It comes in a random direction, since the matrices are random. Lengths at right angles add by Pythagoras, so
+#   the common part grows by $\sqrt 2$ beside a word's own part, in every layer. (With adding alone it is the same.)
 # - **Pre-norm** adds something of size 1 at most, while the stream grows. If the square of its size is $n$ before
-#   layer $n$, it is $n + 1$ after it, and $r \leftarrow r \sqrt{n / (n + 1)}$.
+#   layer $n$, it is $n + 1$ after it, so the common part gains only a factor of $\sqrt{(n + 1) / n}$.
 #
-# After 24 layers that leaves a fifth of $r$ with pre-norm, and a four-thousandth without. (A sketch, which holds once
-# most of each vector is common. In the first layers less is, so less is added, and $r$ falls more slowly.)
+# After 24 layers that makes a factor of 5 with pre-norm, and of 4,000 without. (A sketch, which holds once most of each
+# vector is common. In the first layers less is, so less is added.)
 #
 # And the backward pass? A gradient of norm 1 is sent into the top, and the third panel has what reaches the words:
 # there even attention alone looks harmless. But the *layers* must learn. How large is the gradient of their $W_Q$?
@@ -707,8 +705,9 @@ class Encoder(Stack):
 
 
 # %% [markdown]
-# Only pre-norm needs a final norm, and gets one, unless `final_norm` says otherwise: its stream has grown from layer to
-# layer, and whatever comes after the encoder expects numbers of a known size.
+# Only pre-norm needs a final norm, and gets one: its stream has grown from layer to layer, and whatever comes after the
+# encoder expects numbers of a known size. (`nn.Transformer` has one in either order. To compare with it, say
+# `final_norm=True`.)
 #
 # PyTorch has an encoder too. Draw all its parameters at random, since its own start, with equal layers and gains of 1,
 # would hide mistakes. Give them to ours, under the names that `our_state_dict` finds, and both must return the same
@@ -999,7 +998,7 @@ for row in measurement["deep"]:
 for name, rows in deep.items():
     best = max(rows, key=lambda row: np.mean(row["right"]))
     shares = "  ".join(f"{share:6.1%}" for share in best["right"])
-    print(f"{name:12} {shares}   at {best['learning_rate']:g}")
+    print(f"{name:12} {shares}   at {best['learning_rate']:.1g}")
 
 # %% [markdown]
 # Only pre-norm does, with nearly every digit right at four of the eight learning rates. Post-norm is stuck at 26
@@ -1066,9 +1065,8 @@ for depth, stream in enumerate(streams):
 # At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. The 30
 # percent after the first layer mean little, because as a control we have read the digits of *other* positions from
 # there, too, and got some 20 percent. After the second layer both digits can be read, from one vector of 32 numbers.
-# Where did the mirrored digit come from? Look for a head
-# that attends mostly to the mirrored position. While `record_weights` is open, each attention inside a model keeps its
-# weights.
+# Which attention brought the mirrored digit? For each layer, the weight that some head gives to the mirrored position,
+# and what share is right if what the layer's attention finds is thrown away:
 
 # %% tags=["hide-input"]
 from dotformer.support.recording import record_weights
@@ -1109,21 +1107,17 @@ others = [probe(streams[1], digits.roll(shift, dims=1)) for shift in (1, 4, 8)]
 assert min(others) > 0.17 and max(others) < 0.23
 
 # %% [markdown]
-# In the second layer some head gives the mirrored position nearly all of its weight, and in the first no head more
-# than a fifth (1/12 would be chance). A weight alone does not prove that it matters, so we also threw away what each
-# layer's attention finds. Without the first layer's, more than four in five are still right, so it is of some use.
-# Without the second's, fewer than two thirds are right: it does most of the fetching. Without the third's alone
-# nothing is lost: by then the digit is there. But without both, 11 percent are right, which is chance. So the third
-# layer's is a *backup*, which looks at the same position and makes up for much of what the second's has lost. In the
-# table above a part was left out *before* training, and the others learned to do without it; here it is taken from a
-# trained model, in which the others count on it. The first asks what a task needs, the second what this model uses.
+# In the second layer some head gives the mirrored position nearly all of its weight, and in the first no head more than
+# a fifth (1/12 would be chance). Without the second layer's attention fewer than two thirds are right, so it does most
+# of the fetching. Without the third's nothing is lost. But without both, only as many are right as by chance: the third
+# layer's is a *backup*, which looks at the same position. (In the table above a part was left out *before* training,
+# and the others learned to do without it; here it is taken from a trained model, in which the others count on it.)
 #
 # So a position of layer 3 is **no longer its word alone**. It is a vector that began as one digit and by now holds two.
 # In a language model such vectors are called **contextual**: the same word has the same row of the embedding table in
 # every sentence, and at layer 5 a different vector in each. When an attention map of a higher layer shows a line to the
-# word *bank*, the line leads to everything that lower layers have written at that position, and this is the first
-# reason not to read such maps as explanations. [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions)
-# tests it in a published model.
+# word *bank*, the line leads to everything that lower layers have written at that position. [Chapter
+# 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks what such maps explain.
 
 # %% [markdown]
 # ## Does it need warm-up?

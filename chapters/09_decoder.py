@@ -121,8 +121,8 @@ plt.show()
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is
 #   $(T, T)$, queries by keys, and it is the same for every sentence.
 # - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that
-#   means nothing. Its shape is $(B, 1, 1, S)$ for the question and $(B, 1, 1, T)$ for the answer: one row for each
-#   sentence, the same for all heads and all queries.
+#   means nothing. Its shape is $(B, 1, 1, S)$ for the source (here the question) and $(B, 1, 1, T)$ for the target (the
+#   answer): one row for each sentence, the same for all heads and all queries.
 
 # %% tags=["export"] module="decoder"
 import torch
@@ -199,8 +199,8 @@ plt.show()
 # padding` broadcasts to $(B, 1, T, T)$. (Padding at the end is hidden from the words by the causal mask alone; the
 # other matters where padding stands in front.)
 #
-# A row with nothing to attend to, like a padding token in front under a causal mask, gets weights of 0 from our
-# module. PyTorch's returns NaN by default.
+# A row with nothing to attend to, like a padding token in front under a causal mask, gets weights of 0 from our module.
+# `nn.MultiheadAttention` returns NaN.
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -467,8 +467,8 @@ class TransformerConfig(LayerConfig):
 # last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)).
 #
 # The model has two methods, because the two halves run at different times when it writes: `encode` once, `decode` again
-# for every word. Each makes the masks that it needs from the tokens. Its code is folded here; [at the
-# end](#all-of-it-on-one-screen) the same model stands in full, without its checks.
+# for every word. Each makes the masks that it needs from the tokens. Its code is folded here;
+# [below](#all-of-it-on-one-screen) the same model stands in full, without its checks.
 
 
 # %% tags=["hide-input", "export"] module="transformer"
@@ -801,7 +801,7 @@ def train_and_look(seed):
 from classroom.measured import measured
 
 nine = measured("answers")["models"]
-print(f"new questions: at least {min(row['questions'] for row in nine):.0%}")
+print(f"new questions: {min(row['questions'] for row in nine):.0%} in each model")
 for kind in ("yes", "why", "how"):
     total = sum(count for share, count in (row[kind] for row in nine))
     right = sum(
@@ -828,514 +828,6 @@ assert rates["yes"] > 0.99 and round(rates["why"], 2) == 0.93
 assert 0.2 < rates["how"] < 0.3
 
 # %% [markdown]
-# ## One question, followed to its answer
-#
-# Take *Hi, how are you?* again. It has six tokens, which two encoder layers turn into the memory. Follow the first head
-# of the last cross-attention from `<bos>`: the query comes from the position that must predict the first word.
-
-# %% tags=["hide-input"]
-right = batch(["<bos> I am fine <eos>"])
-with torch.no_grad():
-    memory, mask = model.encode(hello)  # (1, 6, 16)
-    x = model.target_embeddings(right[:, :-1])  # (1, 4, 16)
-    x = model.decoder.layers[0](x, memory, causal_mask(4), mask)
-    last = model.decoder.layers[1]
-    x = last.self_attention_add_norm(
-        x, lambda x: last.self_attention(x, x, x, causal_mask(4))[0]
-    )
-    attention = last.cross_attention
-    q, k, v = (  # (2 heads, 4 or 6 tokens, 8)
-        attention.split_heads(linear(y))[0]
-        for linear, y in [
-            (attention.w_q, x),
-            (attention.w_k, memory),
-            (attention.w_v, memory),
-        ]
-    )
-
-products = q[0, 0] @ k[0].T  # of <bos> with each word of the question
-weights = (products / math.sqrt(8)).softmax(dim=-1)
-blend = weights @ v[0]
-print(
-    f"{'':5}{'q · k':>8}{'/ √8':>8}{'e to that':>11}{'weight':>8}   value begins with"
-)
-for word, product, weight, value in zip(
-    question, products, weights, v[0], strict=True
-):
-    scaled = product / math.sqrt(8)
-    print(
-        f"{word:5}{product:8.2f}{scaled:8.2f}{scaled.exp():11.2f}"
-        f"{weight:8.2f}{value[0]:12.2f}"
-    )
-print("the blend begins with", [round(entry, 2) for entry in blend[:4].tolist()])
-
-# %% [markdown]
-# Read the row of *you*: its dot product with the query is 8.03, divided by $\sqrt 8$ that is 2.84, and $e^{2.84} =
-# 17.1$ of a sum of 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the weight 0.73. That
-# is one head; the second does the same with numbers of its own, and `w_o` joins them.
-
-# %% tags=["proof"]
-scaled = products / math.sqrt(8)
-assert np.isclose(products[4], 8.03, atol=0.02) and np.isclose(
-    scaled[4], 2.84, atol=0.01
-)
-assert np.isclose(scaled.exp().sum(), 23.5, atol=0.2)
-assert np.isclose(weights[4], 0.73, atol=0.01)
-assert np.isclose((weights * v[0, :, 0]).sum(), blend[0], atol=1e-6)
-with torch.no_grad(), record_weights(model) as recorded:
-    model(hello, right[:, :-1])
-assert torch.allclose(
-    recorded["decoder.layers.1.cross_attention"][0, 0, 0], weights, atol=1e-5
-)
-
-
-# %% tags=["plot"]
-with record_weights(model) as seen, torch.no_grad():
-    logits = model(hello, right[:, :-1])[0]
-cross = [seen[f"decoder.layers.{n}.cross_attention"][0] for n in range(2)]
-so_far = ["<bos>", "I", "am", "fine"]
-movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
-
-# %% [markdown]
-# Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
-# *next* word, so look at `<bos>` to see how *I* is found. In the end each position has a probability for every word:
-
-# %% tags=["hide-input"]
-print("after    next word, and the next best")
-for position, probabilities in enumerate(logits.softmax(dim=-1)):
-    best, which = probabilities.topk(2)
-    listed = "   ".join(
-        f"{vocabulary[n]:6} {p:.3f}" for p, n in zip(best, which, strict=True)
-    )
-    print(f"{so_far[position]:7}  {listed}")
-assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"]
-
-# %% [markdown]
-# ### Does the map say why?
-#
-# Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take the first as the reason for the
-# second. Hide one position of the memory at a time from the decoder (what the encoder has written there, that is), and
-# see what becomes of the probability of *I*, in this model and in the nine that were trained with held-out questions.
-# That is an **ablation**. (*Look* is the last layer's cross-attention from `<bos>`, the mean of its two heads; *hide*
-# hides a position from both layers.)
-
-# %% tags=["hide-input"]
-print("     " + "".join(f"{word:>7}" for word in question))
-print("look " + "".join(f"{weight:7.2f}" for weight in where_it_looks(model)))
-here = [chance_of_i(model, position) for position in range(6)]
-print("hide " + "".join(f"{chance:7.2f}" for chance in here))
-
-most, needs = [], []
-for row in nine:
-    most.append(question[int(np.argmax(row["weights"]))])
-    needs.append(
-        [w for w, p in zip(question, row["without"], strict=True) if p < 0.5]
-    )
-for alone in (["you"], ["how", "are"], []):
-    print(
-        f"I is lost by hiding {' or '.join(alone) or 'no single word'}: {needs.count(alone)} of 9"
-    )
-
-# %% [markdown]
-# Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
-# while any other word can be hidden. Of the nine, four are like that. In three others *I* is lost without *how*, and
-# also without *are*, and in two it survives whichever word is hidden. So what the answer needs is not at the position
-# of *you* alone: the encoder may carry it on to others. A map shows where a model looked. Whether that mattered, only
-# an intervention can tell, and hiding one word at a time misses what is stored twice. [Chapter
-# 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
-
-# %% tags=["proof"]
-assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
-assert min(here[:4] + here[5:]) > 0.98
-assert (
-    sum(look == "you" and n == ["you"] for look, n in zip(most, needs, strict=True))
-    == 4
-)
-assert [n for n in needs if n and n != ["you"]] == [["how", "are"]] * 3
-assert sum(not n for n in needs) == 2
-assert sum(look in n for look, n in zip(most, needs, strict=True)) == 6
-
-# %% [markdown]
-# ### Does training run token by token?
-#
-# No. Generation does. In training all positions are computed in one pass, and the causal mask makes each behave as if
-# the rest were not there. Put the two side by side: one pass over the whole answer, and four passes, each over what had
-# been written.
-
-# %% tags=["hide-input"]
-with torch.no_grad():
-    one_pass = model(hello, right[:, :-1])[0]  # four rows at once
-    print("written so far            next word   same as the row of the one pass")
-    for length in range(1, 5):
-        step = model(hello, right[:, :length])[0, -1]  # the last row only
-        difference = (step - one_pass[length - 1]).abs().max().item()
-        so_far = " ".join(vocabulary[n] for n in right[0, :length])
-        word = vocabulary[step.argmax()]
-        print(f"{so_far:25} {word:11} to within {difference:.0e}")
-        assert difference < 1e-5
-
-# %% [markdown]
-# The same up to rounding. That is what the causal mask buys: a sentence of a thousand words takes a thousand passes to
-# write, but only one in each step of training. A recurrent network ([chapter 1](01_why_attention.ipynb)) needs a
-# thousand steps for either.
-#
-# It rests on one property: *no position sees its future*. Masking each layer is enough, because row $t$ of a masked
-# attention uses rows 0 to $t$ of its input, and everything else works on each row alone. The property is worth a test
-# of its own, a **leak test** (`leaks` in the folded cell). Change the fourth word of the answer that the decoder
-# receives, and compare the logits: those of the three positions before it must stay the same up to rounding, in
-# training mode and out of it. An untrained model will do, with dropout 0.
-#
-# A leak test finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a
-# wrong mask on the cross-attention, or a target that was not shifted. Padding is tested in the same way: append some to
-# the question, and nothing may move.
-
-
-# %% tags=["hide-input"]
-def leaks(model, cut=2):
-    """Does any logit up to `cut` move when later target tokens change?"""
-    before = answers[unseen, :-1]
-    after = before.clone()
-    after[:, cut + 1 :] = number["tired"]
-    was_training, moved = model.training, {}
-    for mode in (True, False):
-        model.train(mode)
-        with torch.no_grad():
-            first, second = (model(questions[unseen], t) for t in (before, after))
-        change = (first - second)[:, : cut + 1].abs().max().item()
-        moved["train" if mode else "eval"] = change > 1e-4
-    model.train(was_training)
-    return moved
-
-
-padded = torch.cat([questions, torch.zeros_like(questions)], dim=1)
-
-
-def moves_with_padding(model):
-    """Does any logit move when padding is put behind the questions?"""
-    with torch.no_grad():
-        both = [
-            model(each[unseen], answers[unseen]) for each in (questions, padded)
-        ]
-    return not torch.allclose(*both, atol=1e-4)
-
-
-assert leaks(model) == {"train": False, "eval": False}
-assert not moves_with_padding(model)
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "A training pair has a translation of 12 words. How often does the decoder run over it in one step of the optimizer, with teacher forcing?",
-    quiz.wrong(
-        "Twelve times, once for each word",
-        "That is how a translation is *written*. In training the right words are all known, so all rows are computed together.",
-    ),
-    quiz.right(
-        "Once, for all positions together",
-        "Yes. The causal mask makes every row see only what it would have seen when writing.",
-    ),
-    quiz.wrong(
-        "Once, and without a causal mask, since the right words are known anyway",
-        "They are known to us. Without the mask they are known to the model too, which would copy the next word instead of predicting it.",
-    ),
-    quiz.wrong(
-        "Until the prediction is right, at most twelve times",
-        "Training does not repeat until something is right. It takes one pass, and one step against the gradient.",
-    ),
-)
-
-# %% [markdown]
-# ### Does a causal mask carry order?
-#
-# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
-# in the first layer the same word at two positions receives two averages, over different words. The second layer can
-# use these differences. Exchange the first two of five words: with one layer what the last word receives stays the
-# same, with two it changes.
-
-# %% tags=["hide-input"]
-from dotformer.encoder import Encoder, LayerConfig
-
-sizes = LayerConfig(d_model=16, num_heads=2, d_ff=32, dropout=0.0)
-five = torch.randn(1, 5, 16)
-for num_layers in (1, 2):
-    stack = Encoder(sizes, num_layers).eval()  # with a causal mask: no encoder
-    with torch.no_grad():
-        last = [
-            stack(x, causal_mask(5))[0, -1]
-            for x in (five, five[:, [1, 0, 2, 3, 4]])
-        ]
-    change = (last[0] - last[1]).norm().item()
-    print(f"{num_layers} layer(s): the last word's vector moves by {change:.4f}")
-    assert (change > 0.01) == (num_layers == 2)
-
-# %% [markdown]
-# [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (later called
-# **NoPE**) that came close to those with them.
-#
-# ## Break it: nine ways to get a mask wrong
-#
-# Forget the causal mask, turn it around, move it by one in either direction, multiply the scores by it, multiply the
-# weights by it, drop it outside training, or put it on the cross-attention too. Or forget to hide the question's
-# padding from the decoder. Train a model with each, and ask:
-#
-# - Does the loss fall?
-# - *Forced*: what share of held-out words is right when the decoder is given the right words so far?
-# - *Writing*: what share of held-out answers is right when it writes by itself?
-# - Does it leak?
-# - Do its logits move if more padding is put behind the question?
-# - Does the correct model, given the same parameters, compute the same?
-#
-# **Predict first.** Which question finds each of the nine?
-
-
-# %% tags=["hide-input"]
-class Masked(Transformer):
-    """A transformer whose two decoder masks are made by functions."""
-
-    def __init__(self, own, cross=lambda T, S: torch.ones(T, S).bool(), hide=True):
-        super().__init__(config)
-        self.own, self.cross, self.hide = own, cross, hide
-
-    def decode(self, target, memory, memory_mask=None):
-        shape = target.shape[1], memory.shape[1]
-        own = self.own(shape[0], self.training) & padding_mask(target, 0)
-        cross = self.cross(*shape) & (memory_mask | (not self.hide))
-        x = self.decoder(self.target_embeddings(target), memory, own, cross)
-        return self.output(x)
-
-
-# %% tags=["hide-input"]
-class WrongAttention(MultiHeadAttention):
-    """An attention that multiplies by the mask: scores, or weights."""
-
-    where = "scores"
-
-    def forward(self, query, key, value, mask=None, need_weights=False):
-        q, k, v = (
-            self.split_heads(linear(x))
-            for linear, x in [(self.w_q, query), (self.w_k, key), (self.w_v, value)]
-        )
-        real = mask[..., -1:, :]  # the last query's row: all but padding
-        scaled = q @ k.mT / q.shape[-1] ** 0.5
-        if self.where == "scores":
-            weights = (scaled * mask).masked_fill(~real, -math.inf).softmax(dim=-1)
-        else:
-            weights = scaled.masked_fill(~real, -math.inf).softmax(dim=-1) * mask
-        return self.w_o(self.merge_heads(weights @ v)), weights
-
-
-class AfterSoftmax(WrongAttention):
-    where = "weights"
-
-
-def with_attention(kind):
-    broken = Transformer(config)
-    for layer in broken.decoder.layers:
-        wrong = kind(config.d_model, config.num_heads)
-        wrong.load_state_dict(layer.self_attention.state_dict())
-        layer.self_attention = wrong
-    return broken
-
-
-def equals_reference(variant, rows):
-    reference = Transformer(config)
-    reference.load_state_dict(variant.state_dict())
-    same = []
-    for mode in (True, False):
-        with torch.no_grad():
-            theirs = reference.train(mode)(questions[rows], answers[rows, :-1])
-            ours = variant.train(mode)(questions[rows], answers[rows, :-1])
-        real = answers[rows, :-1] != 0
-        same.append(torch.allclose(ours[real], theirs[real], atol=1e-4))
-    return all(same)
-
-
-# %% tags=["hide-input"]
-def triangle(T, _training):
-    return causal_mask(T)
-
-
-variants = {
-    "correct": lambda: Masked(triangle),
-    "no causal mask": lambda: Masked(lambda T, _: torch.ones(T, T).bool()),
-    "causal mask turned around": lambda: Masked(lambda T, _: ~causal_mask(T)),
-    "one word too many": lambda: Masked(
-        lambda T, _: torch.ones(T, T).bool().tril(1)
-    ),
-    "one word too few": lambda: Masked(
-        lambda T, _: torch.ones(T, T).bool().tril(-1)
-    ),
-    "scaled scores times mask": lambda: with_attention(WrongAttention),
-    "weights times mask": lambda: with_attention(AfterSoftmax),
-    "causal mask in training only": lambda: Masked(
-        lambda T, training: causal_mask(T) | (not training)
-    ),
-    "causal mask on cross-attention": lambda: Masked(
-        triangle, cross=lambda T, S: torch.ones(T, S).bool().tril()
-    ),
-    "padding not hidden": lambda: Masked(triangle, hide=False),
-}
-
-
-# %% tags=["hide-input"]
-def trained_with(make, seed):
-    """Loss, share of words right when forced, share of answers right when writing."""
-    held_out, for_training = split(seed)
-    torch.manual_seed(seed)
-    variant = make()
-    last_loss = fit(variant, for_training, seed=seed)
-    with torch.no_grad():
-        logits = variant(questions[held_out], answers[held_out, :-1])
-    wanted = answers[held_out, 1:]
-    forced = (logits.argmax(-1) == wanted)[wanted != 0].float().mean().item()
-    return last_loss, forced, share_right(variant, held_out)
-
-
-# %% tags=["hide-input"]
-loss, forced, writing = trained_with(variants["no causal mask"], seed=0)
-print(
-    f"no causal mask: loss {loss:.3f}, forced {forced:.0%}, writing {writing:.0%}"
-)
-assert loss < 0.02 and forced == 1 and writing < 0.4
-
-# %% [markdown]
-# A perfect loss, and it cannot write. We have trained all ten with nine seeds each (`python -m benchmarks.masks`).
-
-# %% tags=["hide-input"]
-from classroom.measured import measured
-
-measurement = measured("masks")["found"]
-held_out, _ = split(0)
-checked = {}
-print(f"{'':30}  loss forced     writing  leaks in        padding  equal")
-for name, make in variants.items():
-    loss, forced, writing = np.array(measurement[name]).T
-    torch.manual_seed(0)
-    variant = make()
-    leak, equal = leaks(variant), equals_reference(variant, held_out)
-    moves = moves_with_padding(variant.eval())
-    checked[name] = leak, moves, equal
-    where = " and ".join(mode for mode, leaking in leak.items() if leaking) or "–"
-    spread = f"{writing.min():.0%}-{writing.max():.0%}"
-    print(
-        f"{name:30}{loss.max():6.3f}{forced.mean():7.0%}{spread:>12}"
-        f"  {where:15} {'MOVES' if moves else '–':8} {'yes' if equal else 'NO'}"
-    )
-
-# %% [markdown]
-# *Loss* is the highest of nine seeds, in the last batch. All ten end below 0.05, where guessing uniformly costs 3.5,
-# so each loss, seen alone, looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to
-# the best. Questions are held out, not topics.
-#
-# - *No causal mask*: the model sees the next word and copies it. So any score with the right words given, a validation
-#   loss included, is perfect; when it writes, 1 percent is right at best.
-# - *Turned around*, as if it were made for `nn.MultiheadAttention`, where True means *may not*: it shows *only* the
-#   future, and while writing the newest word sees nothing.
-# - *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *One word too few* hides each
-#   word from itself. The residual connection brings it along all the same, so it does hardly any harm, and no leak test
-#   finds it.
-# - *Scaled scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. With
-#   *weights times mask* the future has no weight, but it still counts in the denominator. If two keys score the same
-#   and the second is in the future, the mask leaves ½ of 1, which tells that a hidden word fits. From this the model
-#   can learn to read the next word; when it writes, there is none.
-# - A mask *in training only* makes writing a lottery. The earlier words now see what comes after them, as they never
-#   did in training. One seed gets 3 percent right, another 97.
-# - A causal mask *on cross-attention* often does no visible harm, perhaps because the encoder has carried what is
-#   needed to the first positions. Seven of nine seeds answer everything, the worst 78 percent, and the leak test
-#   passes.
-# - *Padding not hidden*: everything is right, because here every question was padded to the same length. In a batch
-#   with a longer sentence the same question may get another answer.
-#
-# In *forced* only the mask that is dropped outside training shows clearly. And a leak is not exposure bias. The bias is
-# the price of teacher forcing in a *correct* model, which meets its own mistakes only in use; a model that leaks *in
-# training* can copy, and need not learn to predict.
-#
-# And one mistake is in no mask at all: a target that is not shifted.
-
-# %% tags=["hide-input"]
-torch.manual_seed(0)
-copying = Transformer(config)
-optimizer = torch.optim.Adam(copying.parameters(), lr=0.01)
-for _ in range(250):
-    rows = torch.tensor(for_training)[torch.randint(len(for_training), (32,))]
-    given = answers[rows, :-1]
-    logits = copying(questions[rows], given)
-    loss = F.cross_entropy(logits.flatten(0, 1), given.flatten(), ignore_index=0)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-copying.eval()
-print(
-    f"not shifted: loss {loss.item():.3f}, writing {share_right(copying, unseen):.0%},"
-    f" leaks: {any(leaks(copying).values())}"
-)
-print("it writes:", *[vocabulary[n] for n in generate(copying, hello)[0].tolist()])
-assert loss < 0.01 and share_right(copying, unseen) == 0
-assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
-
-# %% [markdown]
-# Each position copies what it was given. The loss is perfect, nothing leaks, the model equals the reference, and from
-# `<bos>` it writes nothing but `<bos>`.
-#
-# So if a loss is perfect and the writing is not, check in this order:
-#
-# | check | finds | cannot find |
-# |---|---|---|
-# | *forced*, on held-out data | overfitting (if it is low); a mask in training only | the others: they are perfect here, or nearly |
-# | the leak test, in both modes | six of the nine | a mask that hides too much, padding, targets that are not shifted |
-# | more padding | padding that is not hidden | the others |
-# | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine | what lies outside the model |
-# | one pair of input and target, printed | targets that are not shifted | |
-# | the first steps of writing, printed | another first token than in training, padding between what is given and what is written | |
-
-# %% tags=["proof"]
-writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
-forced = {name: np.array(runs)[:, 1] for name, runs in measurement.items()}
-assert max(loss for runs in measurement.values() for loss, *_ in runs) < 0.05
-assert np.log(len(vocabulary)).round(1) == 3.5
-assert [name for name, (*_, equal) in checked.items() if equal] == ["correct"]
-assert [name for name, (_, moves, _) in checked.items() if moves] == [
-    "padding not hidden"
-]
-assert forced["correct"].min() > 0.99 and writing["correct"].min() > 0.95
-harmless = "one word too few", "padding not hidden"
-for name in harmless:
-    assert forced[name].min() > 0.99 and writing[name].min() > 0.97
-    assert not any(checked[name][0].values())
-assert writing["one word too many"].max() == 0
-for name in [name for name in list(variants)[1:7] if name not in harmless]:
-    assert forced[name].min() > 0.99 and writing[name].max() < 0.5
-    assert checked[name][0] == {"train": True, "eval": True}
-assert round(writing["no causal mask"].max(), 2) == 0.01
-dropped = "causal mask in training only"
-assert 0.4 < forced[dropped].mean() < 0.6
-assert round(writing[dropped].min(), 2) == 0.03
-assert round(writing[dropped].max(), 2) == 0.97
-assert checked[dropped][0] == {"train": False, "eval": True}
-across = writing["causal mask on cross-attention"]
-harmed = np.array(measurement["causal mask on cross-attention"])[across < 0.95, 0]
-assert len(harmed) == 2 and harmed.min() > 9 * max(
-    loss for loss, *_ in measurement["correct"]
-)
-assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
-
-# %% [markdown]
-# ## With one stack, or two?
-#
-# Leave out the decoder, and you have an **encoder-only** model. It suits whoever must judge a text that is there as a
-# whole, because every vector draws on both sides of its word. Leave out the encoder, and with it the cross-attention,
-# and you have a **decoder-only** model: chapter 8's encoder layer with a causal mask. Question and answer stand in one
-# sequence, and the causal self-attention of the answer does what cross-attention did here.
-#
-# | | masks, besides padding | is trained to | for example |
-# |---|---|---|---|
-# | encoder-only | none | fill in words that were hidden (**masked language modelling**) | BERT, [chapter 15](15_pretrained.ipynb) |
-# | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
-# | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
-#
-# Most chat models are decoder-only, because one stack learns from any text as it stands, with every token as a target,
-# and takes any task as a text to be continued. Where input and output are different sequences, as in translation or
-# speech recognition, two stacks remain in use, and the encoder may look in both directions (it is *bidirectional*).
-#
 # ## All of it on one screen
 #
 # Here is the whole model once more, post-norm as in the paper and without configuration or checks, as you would write
@@ -1465,6 +957,516 @@ for start in ("our", "PyTorch's"):
         )
     print(f"first loss at the paper's size, {start} embeddings: {first:.1f}")
     assert (abs(first - np.log(1000) - 0.5) < 0.2) == (start == "our")
+
+# %% [markdown]
+# ## One question, followed to its answer
+#
+# Take *Hi, how are you?* again. It has six tokens, which two encoder layers turn into the memory. Follow the first head
+# of the last cross-attention from `<bos>`: the query comes from the position that must predict the first word.
+
+# %% tags=["hide-input"]
+right = batch(["<bos> I am fine <eos>"])
+with torch.no_grad():
+    memory, mask = model.encode(hello)  # (1, 6, 16)
+    x = model.target_embeddings(right[:, :-1])  # (1, 4, 16)
+    x = model.decoder.layers[0](x, memory, causal_mask(4), mask)
+    last = model.decoder.layers[1]
+    x = last.self_attention_add_norm(
+        x, lambda x: last.self_attention(x, x, x, causal_mask(4))[0]
+    )
+    attention = last.cross_attention
+    q, k, v = (  # (2 heads, 4 or 6 tokens, 8)
+        attention.split_heads(linear(y))[0]
+        for linear, y in [
+            (attention.w_q, x),
+            (attention.w_k, memory),
+            (attention.w_v, memory),
+        ]
+    )
+
+products = q[0, 0] @ k[0].T  # of <bos> with each word of the question
+weights = (products / math.sqrt(8)).softmax(dim=-1)
+blend = weights @ v[0]
+print(
+    f"{'':5}{'q · k':>8}{'/ √8':>8}{'e to that':>11}{'weight':>8}   value begins with"
+)
+for word, product, weight, value in zip(
+    question, products, weights, v[0], strict=True
+):
+    scaled = product / math.sqrt(8)
+    print(
+        f"{word:5}{product:8.2f}{scaled:8.2f}{scaled.exp():11.2f}"
+        f"{weight:8.2f}{value[0]:12.2f}"
+    )
+print("the blend begins with", [round(entry, 2) for entry in blend[:4].tolist()])
+
+# %% [markdown]
+# Read the row of *you*: its dot product with the query is 8.03, divided by $\sqrt 8$ that is 2.84, and $e^{2.84} =
+# 17.1$ of a sum of 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the weight 0.73. That
+# is one head; the second does the same with numbers of its own, and `w_o` joins them.
+
+# %% tags=["proof"]
+scaled = products / math.sqrt(8)
+assert np.isclose(products[4], 8.03, atol=0.02) and np.isclose(
+    scaled[4], 2.84, atol=0.01
+)
+assert np.isclose(scaled.exp().sum(), 23.5, atol=0.2)
+assert np.isclose(weights[4], 0.73, atol=0.01)
+assert np.isclose((weights * v[0, :, 0]).sum(), blend[0], atol=1e-6)
+with torch.no_grad(), record_weights(model) as recorded:
+    model(hello, right[:, :-1])
+assert torch.allclose(
+    recorded["decoder.layers.1.cross_attention"][0, 0, 0], weights, atol=1e-5
+)
+
+
+# %% tags=["plot"]
+with record_weights(model) as seen, torch.no_grad():
+    logits = model(hello, right[:, :-1])[0]
+cross = [seen[f"decoder.layers.{n}.cross_attention"][0] for n in range(2)]
+so_far = ["<bos>", "I", "am", "fine"]
+movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
+
+# %% [markdown]
+# Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
+# *next* word, so look at `<bos>` to see how *I* is found. In the end each position has a probability for every word:
+
+# %% tags=["hide-input"]
+print("after    next word, and the next best")
+for position, probabilities in enumerate(logits.softmax(dim=-1)):
+    best, which = probabilities.topk(2)
+    listed = "   ".join(
+        f"{vocabulary[n]:6} {p:.3f}" for p, n in zip(best, which, strict=True)
+    )
+    print(f"{so_far[position]:7}  {listed}")
+assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"]
+
+# %% [markdown]
+# ### Does the map say why?
+#
+# Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take the first as the reason for the
+# second. Hide one position of the memory at a time from the decoder (what the encoder has written there, that is), and
+# see what becomes of the probability of *I*, in this model and in the nine that were trained with held-out questions.
+# To hide a part of the input is called **occlusion**. (*Look* is the last layer's cross-attention from `<bos>`, the
+# mean of its two heads; *hide* hides a position from both layers.)
+
+# %% tags=["hide-input"]
+print("     " + "".join(f"{word:>7}" for word in question))
+print("look " + "".join(f"{weight:7.2f}" for weight in where_it_looks(model)))
+here = [chance_of_i(model, position) for position in range(6)]
+print("hide " + "".join(f"{chance:7.2f}" for chance in here))
+
+most, needs = [], []
+for row in nine:
+    most.append(question[int(np.argmax(row["weights"]))])
+    needs.append(
+        [w for w, p in zip(question, row["without"], strict=True) if p < 0.5]
+    )
+for alone in (["you"], ["how", "are"], []):
+    print(
+        f"I is lost by hiding {' or '.join(alone) or 'no single word'}: {needs.count(alone)} of 9"
+    )
+
+# %% [markdown]
+# Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
+# while any other word can be hidden. Of the nine, four are like that. In three others *I* is lost without *how*, and
+# also without *are*, and in two it survives whichever word is hidden, because the encoder may carry what is needed to
+# other positions. A map shows where a model looked. Whether that mattered, only an intervention can tell, and hiding
+# one word at a time misses what is stored twice. [Chapter
+# 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
+
+# %% tags=["proof"]
+assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
+assert min(here[:4] + here[5:]) > 0.98
+assert (
+    sum(look == "you" and n == ["you"] for look, n in zip(most, needs, strict=True))
+    == 4
+)
+assert [n for n in needs if n and n != ["you"]] == [["how", "are"]] * 3
+assert sum(not n for n in needs) == 2
+assert sum(look in n for look, n in zip(most, needs, strict=True)) == 6
+
+# %% [markdown]
+# ### Does training run token by token?
+#
+# No. Generation does. In training all positions are computed in one pass, and the causal mask makes each behave as if
+# the rest were not there. Put the two side by side: one pass over the whole answer, and four passes, each over what had
+# been written.
+
+# %% tags=["hide-input"]
+with torch.no_grad():
+    one_pass = model(hello, right[:, :-1])[0]  # four rows at once
+    print("written so far            next word   same as the row of the one pass")
+    for length in range(1, 5):
+        step = model(hello, right[:, :length])[0, -1]  # the last row only
+        difference = (step - one_pass[length - 1]).abs().max().item()
+        so_far = " ".join(vocabulary[n] for n in right[0, :length])
+        word = vocabulary[step.argmax()]
+        print(f"{so_far:25} {word:11} to within {difference:.0e}")
+        assert difference < 1e-5
+
+# %% [markdown]
+# The same up to rounding. That is what the causal mask buys: a sentence of a thousand words takes a thousand passes to
+# write, but only one in each step of training. A recurrent network ([chapter 1](01_why_attention.ipynb)) needs a
+# thousand steps for either.
+#
+# It rests on one property: *no position sees its future*. Masking each layer is enough, because row $t$ of a masked
+# attention uses rows 0 to $t$ of its input, and everything else works on each row alone. The property is worth a test
+# of its own, a **leak test** (`leaks` in the folded cell). Change the fourth word of the answer that the decoder
+# receives, and compare the logits: those of the three positions before it must stay the same up to rounding, in
+# training mode and out of it. An untrained model will do, with dropout 0.
+#
+# A leak test finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a
+# wrong mask on the cross-attention, or a target that was not shifted. Padding is tested in the same way: append some to
+# the question, and nothing may move.
+
+
+# %%
+def leaks(model, cut=2):
+    """Does any logit up to `cut` move when later target tokens change?"""
+    before = answers[unseen, :-1]
+    after = before.clone()
+    after[:, cut + 1 :] = number["tired"]
+    was_training, moved = model.training, {}
+    for mode in (True, False):
+        model.train(mode)
+        with torch.no_grad():
+            first, second = (model(questions[unseen], t) for t in (before, after))
+        change = (first - second)[:, : cut + 1].abs().max().item()
+        moved["train" if mode else "eval"] = change > 1e-4
+    model.train(was_training)
+    return moved
+
+
+# %% tags=["hide-input"]
+padded = torch.cat([questions, torch.zeros_like(questions)], dim=1)
+
+
+def moves_with_padding(model):
+    """Does any logit move when padding is put behind the questions?"""
+    with torch.no_grad():
+        both = [
+            model(each[unseen], answers[unseen]) for each in (questions, padded)
+        ]
+    return not torch.allclose(*both, atol=1e-4)
+
+
+assert leaks(model) == {"train": False, "eval": False}
+assert not moves_with_padding(model)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "A training pair has a translation of 12 words. How often does the decoder run over it in one step of the optimizer, with teacher forcing?",
+    quiz.wrong(
+        "Twelve times, once for each word",
+        "That is how a translation is *written*. In training the right words are all known, so all rows are computed together.",
+    ),
+    quiz.right(
+        "Once, for all positions together",
+        "Yes. The causal mask makes every row see only what it would have seen when writing.",
+    ),
+    quiz.wrong(
+        "Once, and without a causal mask, since the right words are known anyway",
+        "They are known to us. Without the mask they are known to the model too, which would copy the next word instead of predicting it.",
+    ),
+    quiz.wrong(
+        "Until the prediction is right, at most twelve times",
+        "Training does not repeat until something is right. It takes one pass, and one step against the gradient.",
+    ),
+)
+
+# %% [markdown]
+# ### Does a causal mask carry order?
+#
+# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
+# in the first layer the same word at two positions receives two averages, over different words. The second layer can
+# use these differences. Exchange the first two of five words: with one layer what the last word receives stays the
+# same, with two it changes.
+
+# %% tags=["hide-input"]
+from dotformer.encoder import Encoder, LayerConfig
+
+sizes = LayerConfig(d_model=16, num_heads=2, d_ff=32, dropout=0.0)
+five = torch.randn(1, 5, 16)
+for num_layers in (1, 2):
+    stack = Encoder(sizes, num_layers).eval()  # with a causal mask: no encoder
+    with torch.no_grad():
+        last = [
+            stack(x, causal_mask(5))[0, -1]
+            for x in (five, five[:, [1, 0, 2, 3, 4]])
+        ]
+    change = (last[0] - last[1]).norm().item()
+    print(f"{num_layers} layer(s): the last word's vector moves by {change:.4f}")
+    assert (change > 0.01) == (num_layers == 2)
+
+# %% [markdown]
+# [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (later called
+# **NoPE**) that came close to those with them.
+#
+# ## Break it: nine ways to get a mask wrong
+#
+# Forget the causal mask, turn it around, move it by one in either direction, multiply the scores by it, multiply the
+# weights by it, drop it outside training, or put it on the cross-attention too. Or forget to hide the question's
+# padding from the decoder. Train a model with each, and ask:
+#
+# - Does the loss fall?
+# - *Forced*: what share of held-out words is right when the decoder is given the right words so far?
+# - *Writing*: what share of held-out answers is right when it writes by itself?
+# - Does it leak?
+# - Do its logits move if more padding is put behind the question?
+#
+# **Predict first.** Which question finds each of the nine?
+
+
+# %% tags=["hide-input"]
+class Masked(Transformer):
+    """A transformer whose two decoder masks are made by functions."""
+
+    def __init__(self, own, cross=lambda T, S: torch.ones(T, S).bool(), hide=True):
+        super().__init__(config)
+        self.own, self.cross, self.hide = own, cross, hide
+
+    def decode(self, target, memory, memory_mask=None):
+        shape = target.shape[1], memory.shape[1]
+        own = self.own(shape[0], self.training) & padding_mask(target, 0)
+        cross = self.cross(*shape) & (memory_mask | (not self.hide))
+        x = self.decoder(self.target_embeddings(target), memory, own, cross)
+        return self.output(x)
+
+
+# %% tags=["hide-input"]
+class WrongAttention(MultiHeadAttention):
+    """An attention that multiplies by the mask: scores, or weights."""
+
+    where = "scores"
+
+    def forward(self, query, key, value, mask=None, need_weights=False):
+        q, k, v = (
+            self.split_heads(linear(x))
+            for linear, x in [(self.w_q, query), (self.w_k, key), (self.w_v, value)]
+        )
+        real = mask[..., -1:, :]  # the last query's row: all but padding
+        scaled = q @ k.mT / q.shape[-1] ** 0.5
+        if self.where == "scores":
+            weights = (scaled * mask).masked_fill(~real, -math.inf).softmax(dim=-1)
+        else:
+            weights = scaled.masked_fill(~real, -math.inf).softmax(dim=-1) * mask
+        return self.w_o(self.merge_heads(weights @ v)), weights
+
+
+class AfterSoftmax(WrongAttention):
+    where = "weights"
+
+
+def with_attention(kind):
+    broken = Transformer(config)
+    for layer in broken.decoder.layers:
+        wrong = kind(config.d_model, config.num_heads)
+        wrong.load_state_dict(layer.self_attention.state_dict())
+        layer.self_attention = wrong
+    return broken
+
+
+def equals_reference(variant, rows):
+    reference = Transformer(config)
+    reference.load_state_dict(variant.state_dict())
+    same = []
+    for mode in (True, False):
+        with torch.no_grad():
+            theirs = reference.train(mode)(questions[rows], answers[rows, :-1])
+            ours = variant.train(mode)(questions[rows], answers[rows, :-1])
+        real = answers[rows, :-1] != 0
+        same.append(torch.allclose(ours[real], theirs[real], atol=1e-4))
+    return all(same)
+
+
+# %% tags=["hide-input"]
+def triangle(T, _training):
+    return causal_mask(T)
+
+
+variants = {
+    "correct": lambda: Masked(triangle),
+    "no causal mask": lambda: Masked(lambda T, _: torch.ones(T, T).bool()),
+    "causal mask turned around": lambda: Masked(lambda T, _: ~causal_mask(T)),
+    "one word too many": lambda: Masked(
+        lambda T, _: torch.ones(T, T).bool().tril(1)
+    ),
+    "one word too few": lambda: Masked(
+        lambda T, _: torch.ones(T, T).bool().tril(-1)
+    ),
+    "scaled scores times mask": lambda: with_attention(WrongAttention),
+    "weights times mask": lambda: with_attention(AfterSoftmax),
+    "causal mask in training only": lambda: Masked(
+        lambda T, training: causal_mask(T) | (not training)
+    ),
+    "causal mask on cross-attention": lambda: Masked(
+        triangle, cross=lambda T, S: torch.ones(T, S).bool().tril()
+    ),
+    "padding not hidden": lambda: Masked(triangle, hide=False),
+}
+
+
+# %% tags=["hide-input"]
+def trained_with(make, seed):
+    """Loss, share of words right when forced, share of answers right when writing."""
+    held_out, for_training = split(seed)
+    torch.manual_seed(seed)
+    variant = make()
+    last_loss = fit(variant, for_training, seed=seed)
+    with torch.no_grad():
+        logits = variant(questions[held_out], answers[held_out, :-1])
+    wanted = answers[held_out, 1:]
+    forced = (logits.argmax(-1) == wanted)[wanted != 0].float().mean().item()
+    return last_loss, forced, share_right(variant, held_out)
+
+
+# %% tags=["hide-input"]
+loss, forced, writing = trained_with(variants["no causal mask"], seed=0)
+print(
+    f"no causal mask: loss {loss:.3f}, forced {forced:.0%}, writing {writing:.0%}"
+)
+assert loss < 0.02 and forced == 1 and writing < 0.4
+
+# %% [markdown]
+# A perfect loss, and it cannot write. We have trained all ten with nine seeds each (`python -m benchmarks.masks`).
+
+# %% tags=["hide-input"]
+from classroom.measured import measured
+
+measurement = measured("masks")["found"]
+held_out, _ = split(0)
+checked = {}
+print(f"{'':30}  loss forced     writing  leaks in        padding")
+for name, make in variants.items():
+    loss, forced, writing = np.array(measurement[name]).T
+    torch.manual_seed(0)
+    variant = make()
+    leak, equal = leaks(variant), equals_reference(variant, held_out)
+    moves = moves_with_padding(variant.eval())
+    checked[name] = leak, moves, equal
+    where = " and ".join(mode for mode, leaking in leak.items() if leaking) or "–"
+    spread = f"{writing.min():.0%}-{writing.max():.0%}"
+    print(
+        f"{name:30}{loss.max():6.3f}{forced.mean():7.0%}{spread:>12}"
+        f"  {where:15} {'MOVES' if moves else '–'}"
+    )
+
+# %% [markdown]
+# *Loss* is the highest of nine seeds, in the last batch. All ten end below 0.05, where guessing uniformly costs 3.5,
+# so each loss, seen alone, looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to
+# the best. Questions are held out, not topics.
+#
+# **Five see the future.** With *no causal mask* the model sees the next word and copies it. So any score with the right
+# words given, a validation loss included, is perfect; when it writes, 1 percent is right at best. *Turned around*, as
+# if the mask were made for `nn.MultiheadAttention`, where True means *may not*, it shows only the future. *One word too
+# many*, an **off-by-one** error, shows exactly the word that is wanted. *Scaled scores times mask* leaves the future
+# some weight, since a score of 0 is $e^0 = 1$ in the softmax. *Weights times mask* leaves it none, but it still counts
+# in the denominator. If two keys score the same and the second is in the future, the mask leaves ½ of 1, which tells
+# that a hidden word fits, and the model can learn to read it. The leak test finds all five.
+#
+# **One sees it out of training.** With a mask *in training only* the earlier words see, in use, what comes after them,
+# as they never did before, and writing is a lottery: one seed gets 3 percent right, another 97.
+#
+# **Two see too little**, and no leak test can tell. *One word too few* hides each word from itself; the residual
+# connection brings it along all the same. A causal mask *on cross-attention* often does no visible harm, perhaps
+# because the encoder has carried what is needed to the first positions: seven of nine seeds answer everything, the
+# worst 78 percent.
+#
+# **One sees padding.** *Padding not hidden* gets everything right, because here every question was padded to the same
+# length. In a batch with a longer sentence the same question may get another answer.
+#
+# A comparison with the correct model, given the same parameters, finds all nine.
+# In *forced* only the mask that is dropped outside training shows clearly. And a leak is not exposure bias. The bias is
+# the price of teacher forcing in a *correct* model, which meets its own mistakes only in use; a model that leaks *in
+# training* can copy, and need not learn to predict.
+#
+# And one mistake is in no mask at all: a target that is not shifted.
+
+# %% tags=["hide-input"]
+torch.manual_seed(0)
+copying = Transformer(config)
+optimizer = torch.optim.Adam(copying.parameters(), lr=0.01)
+for _ in range(250):
+    rows = torch.tensor(for_training)[torch.randint(len(for_training), (32,))]
+    given = answers[rows, :-1]
+    logits = copying(questions[rows], given)
+    loss = F.cross_entropy(logits.flatten(0, 1), given.flatten(), ignore_index=0)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+copying.eval()
+print(
+    f"not shifted: loss {loss.item():.3f}, writing {share_right(copying, unseen):.0%},"
+    f" leaks: {any(leaks(copying).values())}"
+)
+print("it writes:", *[vocabulary[n] for n in generate(copying, hello)[0].tolist()])
+assert loss < 0.01 and share_right(copying, unseen) == 0
+assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
+
+# %% [markdown]
+# Each position copies what it was given. The loss is perfect, nothing leaks, the model equals the reference, and from
+# `<bos>` it writes nothing but `<bos>`.
+#
+# So if a loss is perfect and the writing is not, check in this order:
+#
+# | check | finds | cannot find |
+# |---|---|---|
+# | *forced*, on held-out data | overfitting (if it is low); a mask in training only | the others: they are perfect here, or nearly |
+# | the leak test, in both modes | six of the nine | a mask that hides too much, padding, targets that are not shifted |
+# | more padding | padding that is not hidden | the others |
+# | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine | what lies outside the model |
+# | one pair of input and target, printed | targets that are not shifted | |
+# | the first steps of writing, printed | another first token than in training, padding between what is given and what is written | |
+
+# %% tags=["proof"]
+writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}
+forced = {name: np.array(runs)[:, 1] for name, runs in measurement.items()}
+assert max(loss for runs in measurement.values() for loss, *_ in runs) < 0.05
+assert np.log(len(vocabulary)).round(1) == 3.5
+assert [name for name, (*_, equal) in checked.items() if equal] == ["correct"]
+assert [name for name, (_, moves, _) in checked.items() if moves] == [
+    "padding not hidden"
+]
+assert forced["correct"].min() > 0.99 and writing["correct"].min() > 0.95
+harmless = "one word too few", "padding not hidden"
+for name in harmless:
+    assert forced[name].min() > 0.99 and writing[name].min() > 0.97
+    assert not any(checked[name][0].values())
+assert writing["one word too many"].max() == 0
+for name in [name for name in list(variants)[1:7] if name not in harmless]:
+    assert forced[name].min() > 0.99 and writing[name].max() < 0.5
+    assert checked[name][0] == {"train": True, "eval": True}
+assert round(writing["no causal mask"].max(), 2) == 0.01
+dropped = "causal mask in training only"
+assert 0.4 < forced[dropped].mean() < 0.6
+assert round(writing[dropped].min(), 2) == 0.03
+assert round(writing[dropped].max(), 2) == 0.97
+assert checked[dropped][0] == {"train": False, "eval": True}
+across = writing["causal mask on cross-attention"]
+harmed = np.array(measurement["causal mask on cross-attention"])[across < 0.95, 0]
+assert len(harmed) == 2 and harmed.min() > 9 * max(
+    loss for loss, *_ in measurement["correct"]
+)
+assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
+
+# %% [markdown]
+# ## With one stack, or two?
+#
+# Leave out the decoder, and you have an **encoder-only** model. It suits whoever must judge a text that is there as a
+# whole, because every vector draws on both sides of its word. Leave out the encoder, and with it the cross-attention,
+# and you have a **decoder-only** model: chapter 8's encoder layer with a causal mask. Question and answer stand in one
+# sequence, and the causal self-attention of the answer does what cross-attention did here.
+#
+# | | masks, besides padding | is trained to | for example |
+# |---|---|---|---|
+# | encoder-only | none | fill in words that were hidden (**masked language modelling**) | BERT, [chapter 15](15_pretrained.ipynb) |
+# | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
+# | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
+#
+# Most chat models are decoder-only, because one stack learns from any text as it stands, with every token as a target,
+# and takes any task as a text to be continued. Where input and output are different sequences, as in translation or
+# speech recognition, two stacks remain in use, and the encoder may look in both directions (it is *bidirectional*).
 
 # %% [markdown]
 # ## Exercises
