@@ -12,8 +12,8 @@
 # holding on to what you can. By the end of this chapter you will have run networks that read like that, untrained, and
 # measured how fast they forget and how much they can hold.
 #
-# You need a little Python, the product of two matrices, and the ideas of a derivative and of a variance. It takes about
-# 30 minutes to read, and 25 for the exercises.
+# You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation. It
+# takes about 30 minutes to read, and 25 for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
 from functools import partial
@@ -105,9 +105,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # $$c' = f \odot c + i \odot g, \qquad h' = o \odot \tanh c' .$$
 #
 # Each gate is $\sigma(x W_x + h W_h + b)$ with matrices of its own, where $\sigma(z) = 1 / (1 + e^{-z})$, and $g$ is
-# the $\tanh$ of such a sum. Along $c$ alone a step has the derivative $f$, a number that the gate sets, where that of
-# a plain cell is $W_h$ times the slope of $\tanh$. What that means over 100 steps: $0.5^{100}$ is $10^{-30}$,
-# $0.9^{100}$ is $3 \cdot 10^{-5}$, and $0.99^{100}$ is 0.37.
+# the $\tanh$ of such a sum. Follow $c$, and leave aside that the gates depend on the state, too: then a step has the
+# derivative $f$, a number that the gate sets, where that of a plain cell is $W_h$ times the slope of $\tanh$. What that
+# means over 100 steps: $0.5^{100}$ is $10^{-30}$, $0.9^{100}$ is $3 \cdot 10^{-5}$, and $0.99^{100}$ is 0.37.
 #
 # The **GRU** (gated recurrent unit) makes do with one state. An update gate $z$ blends it with a candidate $n$, and a
 # reset gate $r$ says how much of the old state the candidate gets to see:
@@ -401,13 +401,15 @@ for name in names:
 
 # %% [markdown]
 # Not reliably. The slowest, the open gate, has 20.5 numbers here, and the orthogonal cell has 21; with other seeds the
-# two change places. But the open gate needs a state of 48 for it, $h$ and $c$ together: of each number in the state
-# 0.43 is put to use, where the orthogonal cell puts 0.87. And this cell, whose gradient comes through so much better,
-# recalls hardly more than the plain one, 21 numbers against 19. To forget slowly is to spread a memory over more words,
-# each less sharp. The open gate spreads it thinnest: 2 % of the word 40 back, when 50 have been read. (Why do GRU and
-# LSTM recall so little? Gates multiply, so much of their state is products of two numbers, and a linear fit recovers
-# neither factor. If such products are counted as things to recall, too, the sum is 23 of 24 for the GRU, and some 45 of
-# 48 for the LSTM.)
+# two change places. But the open gate needs a state of 48 for it, $h$ and $c$ together, so that each number of its
+# state recalls 0.43 of a number, and each of the orthogonal cell's 0.87. And the orthogonal cell, whose gradient comes
+# through so much better than the plain one's, recalls hardly more, 21 numbers against 19. To forget slowly is to spread
+# a memory over more words, each less sharp. The open gate spreads it thinnest: 2 % of the word 40 back, when 50 have
+# been read.
+#
+# Why do GRU and LSTM recall so little? Their gates multiply, so much of their state is products of two of the numbers
+# read, and a linear fit recovers neither factor. If it is asked for such products, too, the sum is 23 of 24 for the
+# GRU, and some 45 of 48 for the LSTM.
 #
 # There is a bound, and three steps lead to it.
 #
@@ -418,9 +420,9 @@ for name in names:
 #    each number that was read. Once their means are subtracted, correlations are the cosines between such vectors.
 #    Independent numbers are uncorrelated, so theirs stand at right angles, like axes (but for chance, in 4,000 texts).
 #    The squared cosines of one vector with axes sum to at most 1, by Pythagoras.
-# 3. A state of $H$ numbers can be replaced by $H$ uncorrelated combinations of them, which hold the same information.
-#    An input's $R^2$ is then the sum of its squared correlations with these, by Pythagoras once more. Each of the $H$
-#    has at most 1 to share among all inputs.
+# 3. The $H$ numbers of a state can be mixed into $H$ that are uncorrelated and hold the same information. How much of
+#    an input they recall together is the sum of its squared correlations with each, by Pythagoras once more. By step 2
+#    each has at most 1 to share among all inputs, so the $H$ together have at most $H$.
 #
 # So **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent numbers that were read**, whatever
 # the weights: from 24, three words of 8. What it does recall, the sum in the last column, is the state's **memory
@@ -589,10 +591,10 @@ quiz.one_choice(
 # ## The network of 2014
 #
 # Translation was where the bottleneck hurt. A network for it has two parts (**encoder-decoder**, or *sequence to
-# sequence*): a recurrent **encoder** reads the source sentence, and a recurrent **decoder** writes the translation,
-# and all that it got from the source was the encoder's last state. So everything had to fit into one vector before the
-# first word was written. A short sentence fits; in a long one more words share the same numbers. So the longer the
-# sentence was, the worse was the translation ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
+# sequence*): a recurrent **encoder** reads the source sentence, and a recurrent **decoder** writes the translation, and
+# all that it got from the source was the encoder's last state. So everything had to fit into one vector before the
+# first word was written. A short sentence fits; in a long one more words share the same numbers. So translations got
+# worse with the length of the sentence ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
 # question. Before each word that it writes, a small network compares $s$ with every $h_j$, $a(s, h_j) = v \cdot
@@ -637,11 +639,11 @@ plt.show()
 # after it as well, the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$
 # side by side (a **bidirectional** network).
 #
-# So the encoder need no longer choose in advance what to keep of the source, and the limit of $H$ numbers for all of
-# it is gone. But the waiting is not: in encoder and decoder each state still has to wait for the one before it. Nor are
-# the long paths within the source and within the target. The transformer replaces these states, too. There each word
-# looks at the words of its *own* sentence in the same way, so that no state waits for another, and any two words of a
-# sentence are one step apart.
+# So the encoder need no longer choose in advance what to keep of the source, and the limit of $H$ numbers for all of it
+# is gone. But the waiting remains: in encoder and decoder each state still waits for the one before it. So do the long
+# paths within the source and within the target. The transformer replaces these states, too. There each word looks at
+# the words of its *own* sentence in the same way, so that no state waits for another, and any two words of a sentence
+# are one step apart.
 #
 # ## What does it cost?
 #

@@ -83,10 +83,12 @@ assert distances["pays"] == 2 and question not in offers.values()
 #
 # There is a second reason. A question must be *learned*, in small steps, and so every step must tell whether it led the
 # right way. Two things that are not *equal* are hardly ever equal after a small step either, so nothing says whether
-# the step was right: equality has no slope, and cannot be learned in this way. The sum of products has a slope: move an
-# entry of the question a little, and the sum moves as many times as far as the word's entry says. ([Chapter
-# 3](03_softmax.ipynb) makes the choice itself smooth as well: it returns a blend of what all words hand over, their
-# **values**. That is a *soft look-up*.)
+# the step was right: equality has no slope, and cannot be learned in this way. The sum of products has a slope. Move an
+# entry of the question by a little, and the sum moves by that much times the word's entry.
+#
+# The choice of the best word has no slope either. After a small step the same word is still the best, so the answer has
+# not moved (and where another one becomes the best, it jumps). So [chapter 3](03_softmax.ipynb) makes the choice smooth
+# as well: it returns a blend of what all words hand over, their **values**. That is a *soft look-up*.
 #
 # In attention the question is called the **query**, and what a word offers is its **key**. This chapter is about the
 # comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
@@ -298,15 +300,15 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # | | depends on | good for |
 # |---|---|---|
-# | dot product | direction and length | attention: a key of large norm gets larger scores, positive or negative, and training chooses the norms, too |
+# | dot product | direction and length | attention: a key of large norm gets scores further from 0, and training chooses the norms, too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
-# Stretching the query multiplies all its scores alike; stretching one key can change which key wins. (With an arrow as
-# long as tea's, coffee would have scored 12.7 in the example, and lost to tea's 13.) When is a long key wanted? When a
-# word matters to every question: all queries that point even partly its way then find it. When is it not? Where one
-# long key wins for too many queries, or scores grow so large that the winner takes nearly all weight (chapter 3); some
-# of today's models therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For vectors of length 1, dot
-# product and cosine are equal.
+# Stretching the query multiplies all its scores alike, so their order stays; stretching one key can change which key
+# wins. (With an arrow as long as tea's, coffee would have scored 12.7 in the example, and lost to tea's 13.) When is a
+# long key wanted? When a word matters to every question: all queries that point even partly its way then find it. When
+# is it not? Where one long key wins for too many queries, or scores grow so large that the winner takes nearly all
+# weight (chapter 3); some of today's models therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For
+# vectors of length 1, dot product and cosine are equal.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -415,8 +417,9 @@ for count in (20, 200, 2000, 8000):
 # So a model can give every *feature*, such as *is a drink* or *is hot*, a direction of its own, and a word can be the
 # sum of the few that it has. There is room for many more features than dimensions (**superposition**). The price is
 # noise. Add up $k$ random vectors of length 1 and ask for one of them by its dot product with the sum: the result is 1,
-# plus $k - 1$ cosines of random vectors. Their signs are random, so products of two of them cancel on average, only the
-# squares add up, and the error is $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. So there may be many
+# plus an error that is the sum of $k - 1$ cosines of random vectors. What is the typical size of that sum? Square it.
+# The products of two different cosines are as often positive as negative and cancel on average, and the $k - 1$ squares
+# of $1/D$ remain. So the error is $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. So there may be many
 # features, but only a few of them present at a time.
 
 # %% tags=["proof"]

@@ -78,12 +78,13 @@ with np.errstate(all="ignore"):
 #
 # We could subtract the lowest score first. Then only differences count and nothing is negative. But now one bad key
 # changes how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ they share
-# nearly evenly. So demand a little more, that a third key change nothing about how two share: **the ratio of two
-# shares depends on the difference of these two scores, and on nothing else.** Let $f(d)$ be the ratio for the
-# difference $d$. If a lead of 1 doubles a share, a lead of 2 must double it twice, $f(1 + 1) = f(1) f(1)$, and in
-# general $f(x + y) = f(x) f(y)$. The only smooth positive functions that do this are the exponentials. A base above 1
-# gives a higher score the larger share. So take $e$, the base with the simplest derivative, to the power of each
-# score, and divide by the sum. (Another base would be another *temperature*, see below.) For the scores 0, 1, 2:
+# nearly evenly. So demand a little more, that a third key change nothing about how two share: **the ratio of two shares
+# depends on the difference of these two scores, and on nothing else.** Let $f(d)$ be the ratio for the difference $d$.
+# Take three keys, each 1 ahead of the next. If the first gets twice the share of the second, and the second twice that
+# of the third, the first gets four times that of the third: $f(1 + 1) = f(1) f(1)$, and in general $f(x + y) = f(x)
+# f(y)$. The only smooth positive functions that do this are the exponentials. A base above 1 gives a higher score the
+# larger share. So take $e$, the base with the simplest derivative, to the power of each score, and divide by the sum.
+# (Another base would be another *temperature*, see below.) For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -271,8 +272,9 @@ axes.set_xticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1000"])
 plt.show()
 
 # %% [markdown]
-# All go to one quarter. On the left edge, at low temperature, coffee has everything: the softmax is the hard choice
-# again. At $\tau = 1$ you find the weights from above. The order never changes, whatever the temperature.
+# All go to one quarter, because scores divided by a large $\tau$ are all near 0. The answer is then the plain average
+# of the values. On the left edge, at low temperature, coffee has everything: the softmax is the hard choice again. At
+# $\tau = 1$ you find the weights from above. The order never changes, whatever the temperature.
 
 # %% tags=["proof"]
 assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
@@ -403,9 +405,9 @@ quiz.one_choice(
 #
 # So the standard deviation of a score is $\sqrt{d_k}$, 8 for $d_k = 64$: scores grow with the width, although no query
 # agrees with any key more than before. If the entries of $q$ and $k$ have variance $v$ instead, the scores have
-# variance $v^2 d_k$: entries twice as large, $4v$, make scores four times as large. Either way scores grow with the
-# width, and dividing by $\sqrt{d_k}$ cancels that growth. (What remains is $v^2$: the divisor sees to the width, not to
-# the scale of the entries.)
+# variance $v^2 d_k$: entries twice as large have the variance $4v$, and make scores four times as large. Either way
+# scores grow with the width, and dividing by $\sqrt{d_k}$ cancels that growth. (What remains is $v^2$: the divisor sees
+# to the width, not to the scale of the entries.)
 #
 # **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight
 # does the luckiest of the ten get at width 64? At width 1024?
@@ -439,12 +441,12 @@ for width in widths:
 #
 # ### What does saturation cost?
 #
-# A query with saturated weights is stuck. Training moves queries and keys, through the matrices that make them. Take
-# the query (for a key it is the same $J$). A small change $\delta$ of the query changes the scaled scores by
-# $K \delta / \tau$, with the keys as the rows of $K$ and $\tau = \sqrt{d_k}$ or 1, and so the weights by
-# $J K \delta / \tau$ (the chain rule). How fast do the weights move as the query begins to move? Per unit of length,
-# by the largest singular value of $J K / \tau$ at most, which is the factor by which a matrix stretches the vector that
-# it stretches most. Call a query stuck where that is below 0.01.
+# A query with saturated weights hardly learns. Training moves queries and keys, through the matrices that make them.
+# Take the query (for a key it is the same $J$). A small change $\delta$ of the query changes the scaled scores by $K
+# \delta / \tau$, with the keys as the rows of $K$ and $\tau = \sqrt{d_k}$ or 1, and so the weights by $J K \delta /
+# \tau$ (the chain rule). So the weights can move by no more than the length of $\delta$ times the factor by which $J K
+# / \tau$ stretches the vector that it stretches most (its largest singular value). Call a query *stuck* where this
+# factor is below 0.01: a step of length 1, were the slope to stay, would move its weights by less than a hundredth.
 
 # %%
 stuck, moves = {}, {}
@@ -498,13 +500,9 @@ for width in (64, 1024):
 
 # %% [markdown]
 # Undivided, nearly a fifth of the queries are stuck at width 64, and nearly two thirds at 1024: a **vanishing
-# gradient**, within a single softmax. Divided, none is. That is what the division buys, and not larger slopes for all:
-# by the medians, most undivided queries of width 64 move *faster* than the divided ones.
-#
-# For dividing does two things. It keeps $J$ away from 0, and it divides by $\tau$. Take two keys at width 1024 that
-# score 40 and 20. Without the division the second weight is $e^{-20}$, and the slope $w_1 w_2$ of a weight in its
-# score some two billionths. Divided by 32 the scaled scores are 1.25 and 0.63, the slope is 0.23, and $\frac1\tau$
-# leaves 0.007 of it. Had the scores been 21 and 20, the undivided slope would be the larger one.
+# gradient**, within a single softmax. Divided, none is. That is what the division buys, and not larger slopes for all.
+# It keeps $J$ away from 0, but it also divides by $\tau$, so where a softmax is not saturated anyway the undivided
+# slope is the larger one. By the medians, most queries of width 64 move *faster* undivided.
 #
 # (A classifier's last softmax does not stall: its loss is $-\ln w$ for the right class, with the slope
 # $-\frac1w \cdot w (1 - w) = -(1 - w)$ with respect to its score, which is near $-1$ exactly where the model is
@@ -549,11 +547,12 @@ for width in (64, 1024):
 # products grow large in magnitude, pushing the softmax function into regions where it has extremely small gradients".
 #
 # What counts is the variance of the scores, $v^2 d_k$. It depends on how the matrices start. PyTorch's `nn.Linear`
-# draws each entry of its matrix with the variance $1 / (3D)$, so it makes queries and keys with $v = \tfrac13$ from
-# words of variance 1. Undivided scores at width 64 then have a variance of only 7, hardly a query is stuck, and the
-# weights of the typical one move much faster than if it were divided; at 1024 a quarter are stuck. The model of
-# [chapter 9](09_decoder.ipynb) draws its matrices so that $v = 1$, as in the experiment. The wider the keys, and the
-# larger their entries, the more the division matters; and it costs next to nothing.
+# draws each entry of its matrix with the variance $1 / (3D)$. An entry of a query sums $D$ products of such an entry
+# with one of a word, so from words of variance 1 it makes queries and keys with $v = D \cdot 1 / (3D) = \tfrac13$.
+# Undivided scores at width 64 then have a variance of only 7, hardly a query is stuck, and the weights of the typical
+# one move much faster than if it were divided; at 1024 a quarter are stuck. The model of [chapter 9](09_decoder.ipynb)
+# draws its matrices so that $v = 1$, as in the experiment. The wider the keys, and the larger their entries, the more
+# the division matters; and it costs next to nothing.
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is
 # the same function, so training can absorb any constant divisor. The division changes where training *begins*, with

@@ -14,8 +14,8 @@
 # words are then one step apart, however long the text, and all words are computed at once. The price is a weight for
 # every pair of words.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). It takes about 30 minutes to read, and 45 more for the
-# exercises. For the shortest way to a working attention function, some ten minutes, read from [three
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 more
+# for the exercises. For the shortest way to a working attention function, some ten minutes, read from [three
 # roles](#three-roles) to the [PyTorch module](#the-same-as-a-pytorch-module).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
@@ -164,8 +164,8 @@ assert weights[-1].round(2) == 0.88
 #
 # Here is a sentence small enough for paper. A word has three numbers: is it *animate*, is it an *action*, is it
 # *human*? Queries and keys have two: *alive* and *action*. A matrix has a row for each of a word's three numbers, and
-# says what it turns into. The second row of $W_Q$, $(2, 0)$, means: an action looks strongly for something alive. In
-# $W_K$ both *animate* and *human* count as alive, so *man* has the key $(2, 0)$.
+# the row says what that number turns into. The second row of $W_Q$, $(2, 0)$, means: an action looks strongly for
+# something alive. In $W_K$ both *animate* and *human* count as alive, so *man* has the key $(2, 0)$.
 
 # %% tags=["nbval-check-output"]
 small_tokens = ["dog", "bites", "man"]
@@ -379,7 +379,7 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 # as long has four times as many: both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
 # **quadratic** in the length. The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S = T$, grow
 # only with the length itself. With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$, they are most
-# of the work below $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part is 13 times as large, and the
+# of the work below $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part is 13 times theirs, and the
 # weights of one such attention take 400 megabytes (in 32 bits).
 
 # %% tags=["quiz"]
@@ -409,9 +409,9 @@ quiz.one_choice(
 # A score sums $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, so are the
 # products, and the variance of their sum is $d_k$. So scores of wide queries and keys lie further apart, and one word
 # gets nearly all the weight before anything has been learned. That is bad for learning, because the derivative of a
-# weight $w$ by its own score is $w (1 - w)$, which is next to nothing where $w$ is near 0 or 1: the choice can hardly
-# be corrected. Divided by $\sqrt{d_k}$ the scores have variance 1 at every width. (Entries of another variance change
-# the number, but not that it grows with the width.) One query and ten keys, all random, 1,000 times:
+# weight $w$ with respect to its own score is $w (1 - w)$, which is next to nothing where $w$ is near 0 or 1: the choice
+# can hardly be corrected. Divided by $\sqrt{d_k}$ the scores have variance 1 at every width. (Entries of another
+# variance change the number, but not that it grows with the width.) One query and ten keys, all random, 1,000 times:
 
 # %% tags=["hide-input"]
 rng, largest = np.random.default_rng(0), {}
@@ -477,10 +477,10 @@ after, _ = self_attention(changed, w_q, w_k, w_v, mask=causal)
 assert np.allclose(before[:2], after[:2]) and not np.allclose(before[2], after[2])
 
 # %% [markdown]
-# *Dog* comes first and has only itself. *Bites* may attend to *dog* and to itself, and the weight that went to *man* is
-# divided between them, in proportion. Only the last word sees every word. To see that a causal mask works, change a
-# later word: the outputs before it must not change, and its own must. Shapes and sums of weights prove nothing here,
-# since without a mask they are right, too.
+# *Dog* comes first and has only itself, with weight 1, so it receives its own value. *Bites* may attend to *dog* and to
+# itself, and the weight that went to *man* is divided between them, in proportion. Only the last word sees every word.
+# To see that a causal mask works, change a later word: the outputs before it must not change, and its own must. Shapes
+# and sums of weights prove nothing here, since without a mask they are right, too.
 #
 # A **padding mask** hides filler. Sentences in a batch must be equally long, so short ones are filled up with padding,
 # and no query may attend to the padding. The mask has one entry for each *key*, the same for all queries:
@@ -545,10 +545,10 @@ except ValueError as error:
     print("with one:", error)
 
 # %% [markdown]
-# **A mask that broadcasts over the wrong axis.** Chapter 6 runs several attentions side by side, and then the weights
-# have the shape (batch, heads, T, S). A mask of shape (batch, T, S) lines up with the *last* three axes, so its batch
-# is taken for heads. With 2 sentences and 4 heads you get an error. With 4 sentences and 4 heads you get none, and
-# every sentence is masked by all four masks, one in each head.
+# **A mask that broadcasts over the wrong axis.** Chapter 6 runs several attentions side by side, called *heads*, and
+# then the weights have the shape (batch, heads, T, S). A mask of shape (batch, T, S) lines up with the *last* three
+# axes, so its batch is taken for heads. With 2 sentences and 4 heads you get an error. With 4 sentences and 4 heads you
+# get none, and every sentence is masked by all four masks, one in each head.
 
 # %%
 per_sentence = np.stack([np.tril(np.ones((3, 3), dtype=bool))] * 4)
@@ -695,10 +695,10 @@ for used in (8, 16):
     assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
 
 # %% [markdown]
-# Without $W_V$ half of the two words' squared length is lost, because no linear map can tell the terms of a sum apart
-# where both may point in the same directions. A matrix, even a random one, turns what was found into other directions
-# than those the word itself uses. Then nothing is lost where there is room, as 8 and 8 numbers fit in 16; two full
-# words do not.
+# Without $W_V$ half of the two words' squared length is lost: in a sum of two independent vectors each accounts for
+# half, and no linear map can tell them apart where both may point in the same directions. A matrix, even a random one,
+# turns what was found into other directions than those the word itself uses. Then nothing is lost where there is room,
+# as 8 and 8 numbers fit in 16; two full words do not.
 #
 # The matrix also lets a word keep something back: with $V = X$ *bites* would have handed over that it is an action, and
 # its value was $(0, 0)$. Nor could keys serve as values. With $V = K$ a word would hand over the very numbers by which

@@ -320,9 +320,9 @@ plt.show()
 # Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A small base has too few slow
 # pairs: with base 100 the similarity has fallen to 0 at a distance of 46 and then swings around it, so 100 words away
 # looks no nearer than 1,000. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and
-# still 0.76 with a million, so near positions look more alike than they should.
+# still 0.76 with a million, so neighbours are harder to tell apart. Models for long texts accept that.
 #
-# Models for long texts use larger bases; Llama 3 uses 500,000 ([Grattafiori and others,
+# Llama 3 has a base of 500,000 ([Grattafiori and others,
 # 2024](https://arxiv.org/abs/2407.21783)). The paper of 2017 gives no reason for this very number.
 
 # %% tags=["hide-input"]
@@ -492,13 +492,15 @@ apart = np.abs(news - joke).max()
 print(
     f"random words, random matrices: the verb's outputs differ by up to {apart:.1f}"
 )
-assert apart > 0.1
+assert round(apart, 1) == 0.5 and 1 < np.abs(news).mean() < 1.1
 
 # %% [markdown]
-# What *bites* receives is nearest to *dog* in the one and to *man* in the other. Words and positions need not keep
-# apart so neatly, and the subject of a verb is not always the word before it. But heads that attend to the word before,
-# or after, are easy to find in trained translators ([Voita and others, 2019](https://aclanthology.org/P19-1580/), call
-# them positional heads), and chapter 6 shows one.
+# What *bites* receives is nearest to *dog* in the one and to *man* in the other. The last line goes back to the random
+# words and matrices from the beginning, where the verb's two outputs were equal: with positions added, some entry
+# differs by 0.5, and their size is about 1. Words and positions need not keep apart so neatly, and the subject of a
+# verb is not always the word before it. But heads that attend to the word before, or after, are easy to find in trained
+# translators ([Voita and others, 2019](https://aclanthology.org/P19-1580/), call them positional heads), and chapter 6
+# shows one.
 
 # %% tags=["proof"]
 assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
@@ -636,8 +638,9 @@ assert 0.6 < beyond_of["sinusoids", 64] < 0.72
 # %% [markdown]
 # At the best learning rate both are perfect where they were trained. Beyond, the learned table finds next to nothing,
 # as it must: its rows there are still the random numbers they started as, because no gradient ever reached them. A
-# learned table ends where training ended. It also costs parameters, a row of width $D$ for each position (in BERT $512
-# \cdot 768$, some 393,000), and sinusoids cost none.
+# learned table ends where training ended. (Here the rows beyond exist, untrained. Mostly they do not, and a longer text
+# ends with an `IndexError`.) It also costs parameters, a row of width $D$ for each position (in BERT $512 \cdot 768$,
+# some 393,000), and sinusoids cost none.
 #
 # Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right with a good
 # learning rate; at 64 two thirds at best; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at
@@ -737,9 +740,9 @@ assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
 
 # %% [markdown]
 # These are shares of the squared norm, at $D = 512$. Started small and multiplied, a third is position. Started small
-# and *not* multiplied, nearly everything is. With PyTorch's default start it is the other way round: leave the factor
-# out and the two are comparable; put it in, and the position is a tenth of a percent. Training can still find it there,
-# but at the start it is negligible beside the word.
+# and *not* multiplied, nearly everything is position. With PyTorch's default start it is the other way round: leave the
+# factor out and the two are comparable; put it in, and the position is a tenth of a percent. Training can still find it
+# there, but at the start it is negligible beside the word.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -781,9 +784,9 @@ quiz.several_choices(
 # distance.
 #
 # **By hand**, with one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the
-# query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product is
-# $0.093 - 0.746 = -0.654$, which is $\cos 4$. A hundred positions later they are $(0.185, 0.983)$ and
-# $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
+# query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product is $0.093
+# - 0.746$, or $-0.654$ unrounded, which is $\cos 4$. A hundred positions later they are $(0.185, 0.983)$ and $(0.623,
+# -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
 
 # %%
 rng = np.random.default_rng(8)
@@ -808,13 +811,13 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 
 # %% [markdown]
 # Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use it.
-# Beyond the trained length it fails, too, because slow pairs there turn by angles that no score has seen. So for
-# longer texts the angles are rescaled (*position interpolation*, [Chen and others,
-# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others
-# add to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$ (a **relative position bias**):
-# one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus a
-# multiple of the distance ([ALiBi, Press and others, 2022](https://arxiv.org/abs/2108.12409)), or leave positions out
-# where a causal mask tells the order (*NoPE*; [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+# Beyond the trained length it fails, too, because slow pairs there turn by angles that no score has seen. So for longer
+# texts the angles are rescaled (*position interpolation*, [Chen and others, 2023](https://arxiv.org/abs/2306.15595);
+# *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)). Others add to each score a number that depends on
+# the distance alone, $q \cdot k + b_{t-s}$ (a **relative position bias**): one learned for each range of distances
+# ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus a multiple of the distance ([ALiBi, Press
+# and others, 2022](https://arxiv.org/abs/2108.12409)). Others again leave positions out where a causal mask tells the
+# order (*NoPE*; [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
 
 # %% [markdown]
 # ## Break it: one word at a time

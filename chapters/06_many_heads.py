@@ -74,7 +74,7 @@ for seed in range(10):
     both = np.hstack([first @ narrow[0], last @ narrow[1]])
     two_heads.append(share_missed(both, wanted))
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Share of the two names that is missed, against the weight of the first name from 0 to 1. One head misses one half everywhere, with a thin band over ten seeds. Two heads miss nothing."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Share of the two names that is missed, against the weight of the first name from 0 to 1. One head misses one half everywhere, two heads miss nothing."}}
 mean, spread = np.mean(one_head, axis=0), np.std(one_head, axis=0)
 figure, axes = plt.subplots(figsize=(6, 3.2))
 axes.fill_between(
@@ -90,13 +90,15 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is. (The band is the spread over ten seeds.) A linear fit recovers of each name the share of
-# the average's variance that comes from it. With independent names of equal spread that is
+# Half, whatever $\alpha$ is, in each of ten runs. Why? From one average, the best that a matrix can return for $a$ is a
+# multiple of that average. The names are independent and of equal spread, so it recovers of $a$ the share of the
+# average's variance that comes from $a$, and likewise of $b$:
 #
-# $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} ,$$
+# $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
-# and the two sum to 1: of two names, one is lost, and favouring one helps it exactly as much as it hurts the other.
-# Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
+# The two sum to 1. At $\alpha = \tfrac12$ it is half of each name, at $\alpha = 1$ all of $a$ and nothing of $b$: in
+# sum one name's worth is lost, and favouring one helps it exactly as much as it hurts the other. Projecting to more
+# numbers does not help, because 8 numbers spread over 16 are still 8.
 #
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
 # of $\alpha$ would do: two equations for two unknowns. Each head must be as wide as a name, though. Had the names
@@ -106,8 +108,8 @@ plt.show()
 #
 # Could one head escape by other means?
 #
-# - *By its $W_V$, writing the first name into other numbers than the last?* Not in the first layer, because the matrix
-#   is the same for every word, and a position is only added.
+# - *By its $W_V$, writing the first name into other numbers than the last?* Not in the first layer. The matrix is the
+#   same for every word, and a position is only added, so all names land in the same 8 numbers.
 # - *By a later part that is not linear?* For a list of known names, wherever no two pairs have the same average. New
 #   names are lost.
 # - *By two layers of one head, one name after the other?* Yes, if the first is passed on beside the second (chapter 8).

@@ -230,9 +230,8 @@ quiz.one_choice(
 # A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is $A^\top
 # dO$. A key is asked by all queries, too, hence $dS^\top Q$. From $dQ$ the gradient goes to the matrix that made the
 # queries, $dW_Q = X^\top dQ$, and likewise for keys and values. And it goes back to the words, and so to the layer
-# below. In self-attention a word is query, key and value. A small change of the word changes all three at once, and the
-# loss by the sum of what each of them changes it. So the gradients that come back on the three paths are added: $dX =
-# dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
+# below. In self-attention a word is query, key and value at once, so the gradients that come back on the three paths
+# are added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 
 # %% tags=["export"] module="by_hand.gradients"
 import numpy as np
@@ -629,9 +628,8 @@ optimizer.step()
 
 # %% [markdown]
 # Its gradient with respect to the logits $z_i$ follows from the formula for a softmax, above. Let $y_i$ be 1 for the
-# right digit and 0 for the others. Of the probabilities only the right one is in the loss, with
-# $\partial L / \partial p_i = -1 / p_i$. So the average of these derivatives, weighted by the $p$, is
-# $p \cdot (-1 / p) = -1$, and
+# right digit and 0 for the others. Of the probabilities only the right one is in the loss, so $\partial L / \partial
+# p_i = -y_i / p_i$. So the average of these derivatives, weighted by the $p$, is $p \cdot (-1 / p) = -1$, and
 #
 # $$\frac{\partial L}{\partial z_i} = p_i \left( \frac{\partial L}{\partial p_i} - (-1) \right) = p_i - y_i :$$
 #
@@ -705,8 +703,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 # is to hand over digits at all: then the model can bet on the five digits in the note. Once the values say something,
 # looking at the right one pays. The gradients agree: from the first steps to step 80 that of $W_Q$ grows some
 # forty-fold, that of $W_V$ five- or sixfold. And one can intervene: let a model learn values first, with $W_Q$ and
-# $W_K$ frozen at their random start, and only then let these learn, too. If values, or what makes an answer of them,
-# were what was missing, the look-up should now come quickly.
+# $W_K$ frozen at their random start, and only then let these learn, too. If the values were missing (or the matrices
+# that make an answer of them), the look-up should now come quickly.
 
 
 # %% tags=["hide-input"]
@@ -739,8 +737,9 @@ for seed in range(3):
 # to answer as a whole, or most of it.
 #
 # You were also asked how large the weight would be: it ends near two thirds, while all answers are right. A weight is
-# not a probability of being right. The linear maps that come after the blend make a clear answer out of a mixture in
-# which one digit is the strongest.
+# not a probability of being right, and once the answers are right $p - y$ is nearly 0, so that hardly anything pushes
+# it further. The linear maps that come after the blend make a clear answer out of a mixture in which one digit is the
+# strongest.
 #
 # Was this run a fluke? That run, and two more from other starts, each asked about 2,000 new notes:
 
@@ -774,8 +773,8 @@ plots.score_map(found, names, names, ax=axes)
 plt.show()
 
 # %% [markdown]
-# Nobody drew that diagonal. Each name scores itself nearly 2 and every other about 0 or less, and a softmax makes two
-# thirds of it.
+# Nobody drew that diagonal. Each name scores itself nearly 2 and every other about 0 or less, and the softmax turns
+# such a lead into a weight of two thirds.
 
 # %% tags=["proof"]
 at = dict(zip(steps, frames, strict=True))
@@ -918,9 +917,10 @@ print(f"asked for what it was given: {leaking:.2f}, before any training")
 assert leaking < 1
 
 # %% [markdown]
-# So before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
-# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (Most leaks
-# do not show before training: a first loss of $\ln V$ proves nothing about them.)
+# (Here the state *is* the target's embedding, scaled up to entries of size 1.) So before you train anything, print the
+# first loss and compare it with $\ln V$. Far above: something starts too large. Below, by more than the noise from
+# batch to batch: the model was given something, or the divisor is wrong. (Most leaks do not show before training: a
+# first loss of $\ln V$ proves nothing about them.)
 #
 # ### What if matrices start at zero?
 #
@@ -952,11 +952,12 @@ assert round(np.mean(history[-100:]), 2) == 1.62
 
 # %% [markdown]
 # How large, then? `nn.Linear` draws the entries of a matrix with $D$ inputs with mean 0 and deviation $1/\sqrt{3D}$, so
-# that a sum of $D$ products has some 0.6 times the size of an input, at any width. A factor near 1 is wanted because in
-# a stack the factors of all layers are multiplied. With a factor of 2 a signal is a million times as large after twenty
-# layers, and with ½ a millionth, and gradients on their way back likewise. (A rule that uses the number of outputs,
-# too, is known as *Xavier* or *Glorot* initialisation; [chapter 8](08_encoder.ipynb) has more remedies.) And large
-# entries of $W_Q$ and $W_K$ make large scores, so saturated rows. Multiply both matrices before training:
+# that a sum of $D$ products has some 0.6 times the size of an input, at any width. A factor near 1 is wanted, because
+# in a stack the factors of all layers are multiplied. With a factor of 2 a signal is a million times as large after
+# twenty layers, and with ½ a millionth, and gradients on their way back likewise. (Even $1 / \sqrt 3$ makes $2 \cdot
+# 10^{-5}$ in twenty layers; the residual connections and norms of [chapter 8](08_encoder.ipynb) see to that. A rule
+# that uses the number of outputs, too, is known as *Xavier* or *Glorot* initialisation.) And large entries of $W_Q$ and
+# $W_K$ make large scores, so saturated rows. Multiply both matrices before training:
 
 # %% tags=["hide-input"]
 fresh = as_vectors(*draw(500, torch.Generator().manual_seed(9)))
@@ -970,6 +971,7 @@ for factor in (4, 64):
     history, *_ = train(scaled_up, 1000)
     print(f"{factor:10}{largest:19.2f}{np.mean(history[-100:]):20.2f}")
 assert largest > 0.98 and np.mean(history[-100:]) > 1
+assert round(3**-10, 5) == 2e-5  # twenty layers with 1/sqrt(3)
 
 # %% [markdown]
 # At 4 times the size it learns as before. At 64 times, the largest of a row's five weights is 0.99 before anything has
@@ -1034,8 +1036,8 @@ plt.show()
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. The cut model's
 # stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns which. For an even blend
-# of all five, 1.58 is the best that we found. From the outside it looks like a model that learns badly. One check finds
-# the reason:
+# of all five, 1.58 is the best that we found (less than $\ln 5 = 1.61$, since a digit may stand in a note twice). From
+# the outside it looks like a model that learns badly. One check finds the reason:
 
 # %% tags=["hide-input"]
 _, digits = draw(5000, torch.Generator().manual_seed(0))

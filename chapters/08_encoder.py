@@ -336,8 +336,8 @@ quiz.number(
 #
 # $$\text{post-norm:}\quad x \leftarrow \operatorname{LN}\bigl(x + f(x)\bigr), \qquad \text{pre-norm:}\quad x \leftarrow x + f\bigl(\operatorname{LN}(x)\bigr) .$$
 #
-# Only with pre-norm is the stream a plain sum, of the embedding and of all that was added, so that a gradient finds
-# the way back through the $I$ of every layer. With post-norm the way back leads through each norm, which divides.
+# Only with pre-norm is the stream a plain sum, of the embedding and of all that was added, so that a gradient finds the
+# way back through the $I$ of every layer. With post-norm there is no such direct way: it leads through every norm.
 # After the last layer the pre-norm stream is normalised once.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two drawings of one layer from left to right. Post-norm: x goes along a line; a branch passes through attention and is added; then the sum itself passes through a norm; the same again with feed-forward. Pre-norm: on each branch a norm stands before attention and before feed-forward, and the line itself passes through nothing but two additions."}}
@@ -411,9 +411,10 @@ plt.show()
 # alone, perhaps worse, and pre-norm much better. Why? Once most of a word's vector is common to all words, attention
 # adds a vector that is common, too. So compare the size of what is added with that of the stream.
 #
-# - **Post-norm** scales the sum back to size 1, own part and common part alike, so each addition is as large as the
-#   stream. It comes in a random direction, since the matrices are random. Lengths at right angles add by Pythagoras, so
-#   the common part grows by $\sqrt 2$ beside a word's own part, in every layer. (With adding alone it is the same.)
+# - **Post-norm** scales every sum back to size 1, so what is added next is as large as the stream. It comes in a random
+#   direction, since the matrices are random, and lengths at right angles add by Pythagoras: the common part becomes
+#   $\sqrt 2$ times as long, and a word's own part does not. The norm then shrinks both alike. (With adding alone the
+#   ratio is the same.)
 # - **Pre-norm** adds something of size 1 at most, while the stream grows. If the square of its size is $n$ before
 #   layer $n$, it is $n + 1$ after it, so the common part gains only a factor of $\sqrt{(n + 1) / n}$.
 #
@@ -511,9 +512,11 @@ quiz.one_choice(
 #
 # $$\operatorname{FeedForward}(x) = \sum_{i=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot k_i) \; v_i .$$
 #
-# This is a look-up, with keys and values that do not come from the sentence: they are trained, and the same for every
-# text (a **key-value memory**). Its weights are no softmax: they need not sum to 1, and any number of keys may answer.
-# [Geva and others (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a
+# (Why not leave the work to attention? Its softmax is not linear either, but it sets only the weights. Once these are
+# fixed, attention returns a sum of linear maps of its words, and can compute nothing with what it has fetched.) The sum
+# is a look-up, with keys and values that do not come from the sentence: they are trained, and the same for every text
+# (a **key-value memory**). Its weights do not come from a softmax: they need not sum to 1, and any number of keys may
+# answer. [Geva and others (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a
 # pattern in the text, with values that raise the probability of words that often follow it. Attention looks up *in the
 # sentence*; the feed-forward network looks up *what training has stored*.
 #
@@ -764,7 +767,7 @@ quiz.one_choice(
 # output matrix ([chapter 9](09_decoder.ipynb)), and then the first logits have size 1, as they should ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at)). But beside positions, of length $\sqrt{D/2}$, they would be next
 # to nothing. So they are multiplied by $\sqrt D$, and words and positions begin about equally large. Then come the
-# positions of [chapter 5](05_position.ipynb), now as a module (folded):
+# positions of [chapter 5](05_position.ipynb). (The folded module `PositionalEncoding` adds them.)
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -805,7 +808,7 @@ class PositionalEncoding(nn.Module):
 
 
 # %% [markdown]
-# Before the positions comes the look-up, with its scale:
+# Look up, scale, add the position:
 
 
 # %% tags=["export"] module="encoder"
@@ -841,12 +844,12 @@ class Embeddings(nn.Module):
 # %% [markdown]
 # ## What is each part for? Leave it out
 #
-# Now train small encoders, three layers each, and take away one part at a time (an **ablation**). There are two tasks on
-# twelve random digits. *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the
+# Now train small encoders, three layers each, and take away one part at a time (an **ablation**). There are two tasks
+# on twelve random digits. *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the
 # mirrored position, modulo 10. Both must fetch a digit; only the second has something to compute with it.
 #
 # To be fair, change nothing else but the learning rate: each variant gets the best of several, because a part may need
-# another one once its neighbour is gone. Two things a fair ablation cannot mend. Without feed-forward networks a layer
+# another one once its neighbour is gone. Two unfairnesses remain. Without feed-forward networks a layer
 # has lost two thirds of its parameters, too, and a variant that fails in 600 steps may only be slower.
 
 
@@ -1123,11 +1126,12 @@ assert min(others) > 0.17 and max(others) < 0.23
 # ## Does it need warm-up?
 #
 # The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong and
-# others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. A norm divides by the size of what
-# it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream that
-# has grown with the depth, so gradients start small. (The stacks measured above had no final norm.) With post-norm the
-# stream never grows, so the gradients of the last layers' feed-forward networks start larger, and full steps at once go
-# wrong: the loss rises, or stays where it is, and does not recover.
+# others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. A norm divides by the size of
+# what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
+# that has grown with the depth, so gradients start small. (In the table above pre-norm had the larger ones, because
+# those stacks had no final norm.) With post-norm the stream never grows, so the gradients of the last layers'
+# feed-forward networks start larger, and full steps at once go wrong: the loss rises, or stays where it is, and does
+# not recover.
 #
 # Is warm-up needed? A single learning rate would show little, so the same program trains *reverse* at nine of them,
 # three seeds each, with a warm-up of 200 of the 400 steps, or none.

@@ -106,8 +106,8 @@ plt.show()
 # ([below](#break-it-nine-ways-to-get-a-mask-wrong) we try it). `<bos>` gives the first word a position from which it
 # can be predicted. And `<eos>` is wanted, too, because otherwise the model would never learn to stop.
 #
-# One pass over such pairs trains the whole answer, because its probability is a product with one factor for each word,
-# $x$ being the question and $y$ the answer:
+# The right answer is known, so no position waits for a prediction: one pass trains the whole answer. Its probability is
+# a product with one factor for each word, $x$ being the question and $y$ the answer:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
@@ -199,8 +199,9 @@ plt.show()
 # padding` broadcasts to $(B, 1, T, T)$. (Padding at the end is hidden from the words by the causal mask alone; the
 # other matters where padding stands in front.)
 #
-# A row with nothing to attend to, like a padding token in front under a causal mask, gets weights of 0 from our module.
-# `nn.MultiheadAttention` returns NaN.
+# A row with nothing to attend to, like a padding token in front under a causal mask, has a softmax of nothing, 0/0.
+# `nn.MultiheadAttention` returns NaN; our module sets its weights to 0 ([chapter
+# 7](07_learning.ipynb#let-the-machine-do-it)).
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -831,7 +832,7 @@ assert 0.2 < rates["how"] < 0.3
 # ## All of it on one screen
 #
 # Here is the whole model once more, post-norm as in the paper and without configuration or checks, as you would write
-# it in an afternoon. (It drops nothing inside a sublayer, and a query with nothing to attend to gets NaN, so padding
+# it in an afternoon. (It has no dropout inside a sublayer, and a query with nothing to attend to gets NaN, so padding
 # must stand behind the text.) The functions that train it and let it write stand
 # [above](#a-model-that-has-learnt-to-answer).
 
@@ -1070,9 +1071,9 @@ for alone in (["you"], ["how", "are"], []):
 # %% [markdown]
 # Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
 # while any other word can be hidden. Of the nine, four are like that. In three others *I* is lost without *how*, and
-# also without *are*, and in two it survives whichever word is hidden, because the encoder may carry what is needed to
-# other positions. A map shows where a model looked. Whether that mattered, only an intervention can tell, and hiding
-# one word at a time misses what is stored twice. [Chapter
+# also without *are*, and in two it survives whichever word is hidden; presumably the encoder has carried what is needed
+# to other positions as well. A map shows where a model looked. Whether that mattered, only an intervention can tell,
+# and hiding one word at a time misses what is stored twice. [Chapter
 # 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
 
 # %% tags=["proof"]
@@ -1234,7 +1235,6 @@ class Masked(Transformer):
         return self.output(x)
 
 
-# %% tags=["hide-input"]
 class WrongAttention(MultiHeadAttention):
     """An attention that multiplies by the mask: scores, or weights."""
 
@@ -1307,7 +1307,6 @@ variants = {
 }
 
 
-# %% tags=["hide-input"]
 def trained_with(make, seed):
     """Loss, share of words right when forced, share of answers right when writing."""
     held_out, for_training = split(seed)
@@ -1357,16 +1356,17 @@ for name, make in variants.items():
 # so each loss, seen alone, looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to
 # the best. Questions are held out, not topics.
 #
-# **Five see the future.** With *no causal mask* the model sees the next word and copies it. So any score with the right
-# words given, a validation loss included, is perfect; when it writes, 1 percent is right at best. *Turned around*, as
-# if the mask were made for `nn.MultiheadAttention`, where True means *may not*, it shows only the future. *One word too
-# many*, an **off-by-one** error, shows exactly the word that is wanted. *Scaled scores times mask* leaves the future
-# some weight, since a score of 0 is $e^0 = 1$ in the softmax. *Weights times mask* leaves it none, but it still counts
-# in the denominator. If two keys score the same and the second is in the future, the mask leaves ½ of 1, which tells
-# that a hidden word fits, and the model can learn to read it. The leak test finds all five.
+# **Five see the future**, in training too. With *no causal mask* the model sees the next word and copies it. So any
+# score with the right words given, a validation loss included, is perfect; when it writes, 1 percent is right at best.
+# *Turned around*, as if the mask were made for `nn.MultiheadAttention`, where True means *may not*, it shows only the
+# future. *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Scaled scores times
+# mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. *Weights times mask* leaves it
+# none, but it still counts in the denominator. If two keys score the same and the second is in the future, the weights
+# are ½ and ½, and the mask leaves ½ and 0. That they sum to less than 1 tells that a hidden word fits, and from this
+# the model can learn to read it. The leak test finds all five.
 #
-# **One sees it out of training.** With a mask *in training only* the earlier words see, in use, what comes after them,
-# as they never did before, and writing is a lottery: one seed gets 3 percent right, another 97.
+# **One sees the future outside training.** With a mask *in training only* the earlier words see, in use, what comes
+# after them, as they never did before, and writing is a lottery: one seed gets 3 percent right, another 97.
 #
 # **Two see too little**, and no leak test can tell. *One word too few* hides each word from itself; the residual
 # connection brings it along all the same. A causal mask *on cross-attention* often does no visible harm, perhaps

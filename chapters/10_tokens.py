@@ -119,9 +119,9 @@ for step in range(1, 5):
 # The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t* in the middle. *T
 # ea* was learnt first, so the word becomes *s ea team*. Had *ea t* come first, it would be *s eat ea m*: the same
 # letters, but other tokens, and what the model has learnt of *team* is in another row. No error is raised; the answers
-# get worse. A trained translator of simple sentences (those of [chapter 13](13_alignment.ipynb)) gets all 500 of its
-# test right. Cut the longest word of each sentence into its letters, for which it has tokens, too, and it gets 9 right.
-# So new text must be cut as the training text was.
+# get worse.  How much worse? A trained translator of simple sentences (those of [chapter 13](13_alignment.ipynb)) gets
+# all 500 test sentences right. If the longest word of each is cut into its letters, for which there are tokens, too, it
+# gets 9 right. So new text must be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -528,11 +528,12 @@ for chosen in trials["models"]:
 
 # %% [markdown]
 # The largest vocabulary that we tried needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
-# count of rare tokens would have misled us. Perhaps a frequent word that is one token needs no spelling, and since the
-# embeddings serve as the output matrix, rare ones learn wherever they are *not* the answer, too. None of this has been
-# tested. Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many
-# parameters gains a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same
-# width, mostly, we think, since the output layer computes a logit for every token.
+# count of rare tokens would have misled us. Perhaps that is because a frequent word that is one token needs no
+# spelling. (Nor do rare rows stay as undertrained here, since this table is the output matrix as well, and a row of
+# that learns at every step: each softmax pushes down the tokens that are not the answer.) None of this has been tested.
+# Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many parameters gains
+# a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same width, mostly, we
+# think, since the output layer computes a logit for every token.
 #
 # What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
 # other texts, or in equal time. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) found

@@ -55,9 +55,9 @@ assert len({pair.source for pair in everything}) == len(everything) == 21_000
 # Read the last two lines aloud: every pair of tens and units crosses over. The German is cut into its parts, so that we
 # can see later where the model looks for each.
 #
-# Both sides get a tokenizer of their own ([chapter 10](10_tokens.ipynb#the-definition)). There are so few different
-# words that merging until no pair is left makes every word one token, with the space before it. Most of the tokens are
-# single bytes; the rest are words, and parts that were merged on the way.
+# Each side gets its own tokenizer ([chapter 10](10_tokens.ipynb#the-definition)). There are so few different words that
+# merging until no pair is left makes every word one token, with the space before it. The two vocabularies have 332 and
+# 334 tokens: 256 bytes, three special tokens, the words, and parts that were merged on the way.
 
 # %% tags=["hide-input", "nbval-check-output"]
 from dotformer.tokens import BPETokenizer
@@ -328,8 +328,8 @@ quiz.number(
 # vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$
 # of norm 5 becomes $(0.6, 0.8)$. The direction stays. (Clipping entry by entry would change it.) Adam divides out only
 # the size of a typical gradient. If at one step all gradients are a hundred times as large as usual, that one batch
-# throws every parameter by nearly eight learning rates in all, while it fades from $m$. In $v$ it lasts longer, so
-# afterwards the steps are too short: after 200 of them still by half.
+# throws every parameter by nearly eight learning rates in all, while it fades from $m$ (add up the steps of the
+# formula). In $v$ it lasts longer, so afterwards the steps are too short: after 200 of them still by half.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
 # asking for it. The older way is **L2 regularisation**: with $\theta$ for all parameters and $\lambda$ for the
@@ -989,8 +989,8 @@ quiz.one_choice(
 # ## When a model overfits
 #
 # With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? We tried that too
-# (`python -m benchmarks.overfitting`, ten minutes, three seeds each). Here are the losses on the training set and on
-# the validation set, with a dot where the latter is lowest.
+# (`python -m benchmarks.overfitting`, ten minutes, three seeds each). Nothing regularises it at first, not even label
+# smoothing. Here are the losses on the training set and on the validation set, with a dot where the latter is lowest.
 
 # %% tags=["hide-input"]
 few = measured("overfitting")["runs"]

@@ -371,8 +371,8 @@ assert np.allclose(
 
 # %% [markdown]
 # With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: the first ten agree in their order,
-# and all scores agree. A beam of one misses the best sentence, because it goes on with a word where that one ends. For
-# this source and this model two hypotheses are enough.
+# and all scores agree. A beam of one misses the best sentence, because it writes a third word where the best one ends.
+# For this source and this model two hypotheses are enough.
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
@@ -386,8 +386,8 @@ assert np.allclose(
 #
 # ## What has been computed before
 #
-# At step $t$ the decoder has $t$ tokens. To get the logits for the next one, the simplest way, that of the folded
-# `Recompute` above, is to send all $t$ through the model and use the last row. **By hand:** for 100 tokens that is
+# At step $t$ the decoder has $t$ tokens. To get the logits for the next one, the simplest way, that of `Recompute` (in
+# the folded cell above), is to send all $t$ through the model and use the last row. **By hand:** for 100 tokens that is
 # $1 + 2 + \dots + 100 = 5050$ rows, of which 100 are new; all others are computed again.
 #
 # **Predict first.** What of the work for the first $t - 1$ tokens could be kept?
@@ -589,11 +589,11 @@ quiz.one_choice(
 # A chat model has no source, only a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only
 # then does it write, token by token. The next question of the chat comes after $k$ kept tokens. With $m$ new ones the
 # mask is $(m, k + m)$, the last $m$ rows of the causal mask of all: each new token attends to all that is kept, to
-# itself and to the new ones before it. So the causal mask, which a single token could do without, is needed again:
-# without it the first new token would see the second, and nothing would crash. PyTorch's `is_causal=True` does not
-# help: it aligns the triangle with the top left corner of such a rectangle, so that the first new token would see a
-# single kept one. Here are two new tokens after three kept ones, with the right mask, and the largest error of each
-# token with `is_causal=True` and with no mask:
+# itself and to the new ones before it. So the causal mask, which a single token could do without, is needed again
+# (`extend` above has none, and may only be given one token): without it the first new token would see the second, and
+# nothing would crash. PyTorch's `is_causal=True` does not help: it aligns the triangle with the top left corner of such
+# a rectangle, so that the first new token would see a single kept one. Here are two new tokens after three kept ones,
+# with the right mask, and the largest error of each token with `is_causal=True` and with no mask:
 
 # %% tags=["hide-input"]
 from dotformer.decoder import causal_mask
@@ -757,13 +757,13 @@ quiz.number(
 # ### Why one sentence is slow
 #
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
-# loaded from memory, 4 bytes, for one multiplication and one addition a sentence: an **arithmetic intensity** of $2B /
-# 4$ FLOPs a byte for $B$ sentences, half a FLOP per byte for one. In 16 bits it is 1, where an H100 needs some 300 to
-# stay busy, by its data sheet. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at its 3.35
-# TB/s, so one text gets at most 240 tokens a second. So decoding one sentence is **memory-bound** ([chapter
-# 20](20_one_gpu.ipynb) draws the roofline): the memory's bandwidth sets the pace. More sentences share the
-# parameters, but each has a cache of its own, and with many or long texts reading the caches takes longest. A prefill
-# of many tokens is limited by arithmetic.
+# loaded from memory, 4 bytes, for one multiplication and one addition per sentence: an **arithmetic intensity** of $2B
+# / 4$ FLOPs a byte for $B$ sentences, half a FLOP per byte for one. With numbers of 16 bits it is 1 for one sentence,
+# where an H100 needs some 300 to stay busy, by its data sheet. The 14 GB of the 7 billion parameters above cannot be
+# read in less than 4 ms at its 3.35 TB/s, so one text gets at most 240 tokens a second. So decoding one sentence is
+# **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's bandwidth sets the pace. More
+# sentences share the parameters, but each has a cache of its own, and with many or long texts reading the caches takes
+# longest. A prefill of many tokens is limited by arithmetic.
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -806,7 +806,9 @@ assert cost[64] < cost[1] / 4
 #
 # $$\sum_x \bigl( p(x) - \min(p(x), q(x)) \bigr) = \sum_x \max(0, p(x) - q(x)) ,$$
 #
-# and of this sum $x$ gets its own share. For three tokens:
+# call it $Z$. The draw that follows takes $x$ with probability $\max(0, p(x) - q(x)) / Z$, and $Z$ times that is the
+# second term. So a poor draft model costs speed, and never changes what is written. For three tokens with $p = (0.6,
+# 0.3, 0.1)$ and $q = (0.2, 0.5, 0.3)$:
 
 # %% tags=["hide-input", "nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
