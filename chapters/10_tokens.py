@@ -529,11 +529,11 @@ for chosen in trials["models"]:
 # %% [markdown]
 # The largest vocabulary that we tried needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
 # count of rare tokens would have misled us. Perhaps that is because a frequent word that is one token needs no
-# spelling. (Nor do rare rows stay as undertrained here, since this table is the output matrix as well, and a row of
-# that learns at every step: each softmax pushes down the tokens that are not the answer.) None of this has been tested.
-# Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many parameters gains
-# a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same width, mostly, we
-# think, since the output layer computes a logit for every token.
+# spelling. (Nor do rare rows stay as undertrained here, since these embeddings are the output matrix as well, and a row
+# of that learns at every step: each softmax pushes down the tokens that are not the answer.) None of this has been
+# tested. Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many
+# parameters gains a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same
+# width, mostly, we think, since the output layer computes a logit for every token.
 #
 # What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
 # other texts, or in equal time. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) found
