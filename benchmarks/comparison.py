@@ -24,7 +24,6 @@ COLORS = {
     "dotformer, no attention": BLUE,
     "dotformer, attention": TEAL,
     "dotformer, ONNX Runtime": TEAL,
-    "dotformer, loss in chunks": TEAL,
     "dotformer, products alone": GREY,
     "torch": RED,
     "transformers": GOLD,

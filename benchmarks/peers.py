@@ -33,7 +33,6 @@ from benchmarks.results import save
 from benchmarks.timing import difference, in_turns, summary
 from dotformer.attention import MultiHeadAttention
 from dotformer.decoder import causal_mask
-from dotformer.devices import loss_in_chunks
 from dotformer.export import OnnxCache
 from dotformer.generation import KVCache, beam_search, greedy
 from dotformer.pretrained import load_minilm
@@ -42,7 +41,6 @@ from dotformer.support.decoding import Decoding
 from dotformer.training import Trainer, TrainingConfig, cross_entropy
 from dotformer.transformer import Transformer, TransformerConfig
 
-CHUNKED = "dotformer, loss in chunks"
 Measurement = dict[str, Any]
 Sizes = dict[str, list[tuple[int, ...]]]
 
@@ -104,11 +102,10 @@ def told(size: Sequence[int]) -> str:
     return f"D {d_model}, {layers}+{layers} layers, d_ff {d_ff}, V {vocab_size}, batch {batch} × {length}"
 
 
-def step_of(model: nn.Module, source: Tensor, target: Tensor, chunked: bool = False) -> Callable[[], object]:
-    """A training step of a model, on a GPU in bfloat16 where that suffices; with its logits in chunks."""
+def step_of(model: nn.Module, source: Tensor, target: Tensor) -> Callable[[], object]:
+    """A training step of a model, on a GPU in bfloat16 where that suffices."""
     learnt = [p for p in model.train().parameters() if p.requires_grad]
     trainer = Trainer(model, TrainingConfig(), str(source.device))
-    trainer.criterion = loss_in_chunks(model) if chunked else cross_entropy
     trainer.optimizer = torch.optim.Adam(learnt, betas=(0.9, 0.98), eps=1e-9)
     if source.is_cuda:
         trainer.precision = partial(torch.autocast, "cuda", torch.bfloat16)
@@ -127,16 +124,9 @@ def training(size: tuple[int, ...], device: torch.device, **budget: Any) -> Meas
         cross_entropy(found, target[:, 1:], label_smoothing=0.1)[0].backward()
         logits[name] = found.detach()[target[:, :-1] != 0]
         gradients[name] = next(p.grad for p in model.parameters() if p.shape == (vocab_size, size[0]))
-    if hasattr(nn.functional, "linear_cross_entropy"):  # since PyTorch 2.13
-        plain, models[CHUNKED] = (model_of(size, device, dropout) for dropout in (0.0, 0.1))
-        for model in (plain, models[CHUNKED]):
-            model.load_state_dict(ours.state_dict())
-        loss_in_chunks(plain)(plain(source, target[:, :-1]), target[:, 1:], 0, 0.1)[0].backward()
-        gradients[CHUNKED] = plain.output.weight.grad
     apart = max(difference(logits, 1e-4), difference(gradients, 1e-4))
     del logits, gradients
-    steps = {name: step_of(model, source, target, name == CHUNKED) for name, model in models.items()}
-    times = in_turns(steps, device, **budget)
+    times = in_turns({name: step_of(model, source, target) for name, model in models.items()}, device, **budget)
     counts = {name: parameters(model) for name, model in models.items()}
     return {"what": "training step", "size": told(size), "parameters": counts, "difference": apart, "times": times}
 

@@ -480,7 +480,6 @@ class Setup:
     feed: Literal["held", "made", "ahead"] = "held"  # see `support.benchmark.feed`
     cuda_graphs: bool = False
     checkpointing: bool = False
-    chunked_loss: bool = False  # on no rung: see "A loss in chunks"
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -558,8 +557,6 @@ def training_step(
         trainer.precision = partial(torch.autocast, kind, torch.bfloat16)
     if setup.compiled:
         trainer.criterion = torch.compile(cross_entropy)
-    if setup.chunked_loss:
-        trainer.criterion = loss_in_chunks(model)
     epochs = partial(pair_batches, workload.tokens(setup.batch), max_tokens=1 << 30)
     batches = feed(epochs, setup.feed, device, prefetch)
     rounding = "highest" if setup.precision == "float32" else "high"
@@ -1061,9 +1058,9 @@ assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 # reads its inputs from where they were when it was recorded, so a new batch is copied there. Numbers that change from
 # step to step, as the learning rate does, must be tensors. And shapes stay the same, so each shape of batch needs a
 # recording of its own. (`torch.compile(mode="reduce-overhead")` records what it compiles. Here it is the whole step,
-# the optimiser's part included; the folded cell has it, `GraphTrainer`.)
+# the optimiser's part included.)
 
-# %% tags=["export", "hide-input"] module="devices"
+# %% tags=["export"] module="devices"
 from collections import Counter
 
 
@@ -1442,87 +1439,6 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
 # for each target, as logits, as logarithms of probabilities, and as the gradients of both. So for this model it is
 # usually the batch that is too large. With billions of parameters it can be the model. And if a single pair does not
 # fit, sentences must be shorter. On a GPU `python -m dotformer train` prints such a line when memory runs out.
-#
-# ### A loss in chunks
-#
-# The logits need not be there all at once. Those of a target serve to find its loss and the gradient of that, $p - y$
-# ([chapter 7](07_learning.ipynb#learning-to-look-things-up)), and then nobody needs them. So take the targets 256 at a
-# time: multiply their states by the output matrix, add to the loss, add to the gradients of the states and of the
-# matrix, and forget the logits. PyTorch's `linear_cross_entropy` does that.
-#
-# It smooths no labels on this way. But smoothing takes no second pass over the logits. With $\varepsilon$ of the
-# target's probability spread evenly over all $V$ tokens, and $\bar z$ for the mean of the logits $z_v$, the loss of a
-# target $t$ is
-#
-# $$\ln \sum_v e^{z_v} - (1 - \varepsilon) \, z_t - \varepsilon \, \bar z ,$$
-#
-# the plain loss plus $\varepsilon (z_t - \bar z)$. A logit is the product of the state $x$ with a row of the output
-# matrix, so their mean is the product with the mean row: $z_t - \bar z = x \cdot (w_t - \bar w)$.
-
-
-# %% tags=["export"] module="devices"
-def loss_in_chunks(
-    model: nn.Module, rows: int = 256
-) -> Callable[..., tuple[Tensor, Tensor]]:
-    """`cross_entropy` for one model, with the logits of `rows` targets at a time.
-
-    While the model trains it returns what its output matrix would receive; pass
-    that where `cross_entropy` takes logits. In 16 bits the loss is rounded to 16
-    bits, its gradient is not. ValueError: the vocabulary is smaller than the width.
-    """
-    output, product = model.output, model.output.forward
-    if output.out_features < output.in_features:
-        raise ValueError("the vocabulary is smaller than the model is wide")
-    way = {"batch_chunk_size": rows, "chunking_method": None}
-    options = nn.LinearCrossEntropyOptions(acc_policy="accurate", **way)
-
-    def states(x: Tensor) -> Tensor:
-        kind = x.device.type
-        if not model.training:
-            return product(x)
-        rounded = torch.is_autocast_enabled(kind)
-        return x.to(torch.get_autocast_dtype(kind)) if rounded else x
-
-    def chunked_cross_entropy(
-        x: Tensor, targets: Tensor, pad_id: int = 0, label_smoothing: float = 0.0
-    ) -> tuple[Tensor, Tensor]:
-        x, targets = x.flatten(0, -2), targets.flatten()
-        weight, real = output.weight[: output.out_features], targets != pad_id
-        chosen = options if len(x) > rows else None  # few targets: all at once
-        reduced = {"ignore_index": pad_id, "reduction": "sum", "options": chosen}
-        loss = F.linear_cross_entropy(x, weight.to(x.dtype), targets, **reduced)
-        lead = (x * (weight[targets] - weight.mean(dim=0))).sum(dim=-1)
-        return loss + label_smoothing * (lead * real).sum(), real.sum()
-
-    output.forward = states
-    return chunked_cross_entropy
-
-
-# %% tags=["hide-input"]
-wide_batch = Workload(small, pairs=64, length=24)
-chunked = {
-    name: Setup("bfloat16", chunked_loss=on)
-    for name, on in (("all logits", False), ("in chunks", True))
-}
-rows = list(climb(partial(measure, wide_batch, device=device, steps=5), chunked))
-for row in rows:
-    print(
-        f"{row['name']:11}{1000 * row['seconds'][1]:6.0f} ms"
-        f"{row['peak_memory'] / 1e6:6.0f} MB   gradient off by {row['gradient_error']:.0e}"
-    )
-assert rows[1]["gradient_error"] < 0.02
-assert rows[1]["peak_memory"] < 0.8 * rows[0]["peak_memory"]
-if device == "cpu":
-    assert rows[1]["seconds"][1] < 0.9 * rows[0]["seconds"][1]
-
-# %% [markdown]
-# That is the small model in bfloat16, with 64 pairs, on one core. It needs less memory, and on a processor less time as
-# well: what is never written need not be read again. The gradients differ by what rounding does. (With fewer than 256
-# targets nothing changes.) `python -m dotformer train` has it as `chunked_loss = true` under `[training]`. Kernels that
-# fuse product and loss go further, and keep the logits of a chunk out of the large memory as well (*Cut Cross-Entropy*,
-# [Wijmans and others, 2024](https://arxiv.org/abs/2411.09009)).
-#
-# ### Split the batch, or compute twice
 #
 # Two ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
 # 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: activation checkpointing keeps only what goes into

@@ -153,7 +153,6 @@ class Setup:
     feed: Literal["held", "made", "ahead"] = "held"  # see `support.benchmark.feed`
     cuda_graphs: bool = False
     checkpointing: bool = False
-    chunked_loss: bool = False  # on no rung: see "A loss in chunks"
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -221,8 +220,6 @@ def training_step(
         trainer.precision = partial(torch.autocast, kind, torch.bfloat16)
     if setup.compiled:
         trainer.criterion = torch.compile(cross_entropy)
-    if setup.chunked_loss:
-        trainer.criterion = loss_in_chunks(model)
     epochs = partial(pair_batches, workload.tokens(setup.batch), max_tokens=1 << 30)
     batches = feed(epochs, setup.feed, device, prefetch)
     rounding = "highest" if setup.precision == "float32" else "high"
@@ -410,42 +407,3 @@ def level(
         return [*side, *[pad_id] * (size - len(side))]
 
     return [(padded(source, 0), padded(target, 1)) for source, target in pairs]
-
-
-def loss_in_chunks(
-    model: nn.Module, rows: int = 256
-) -> Callable[..., tuple[Tensor, Tensor]]:
-    """`cross_entropy` for one model, with the logits of `rows` targets at a time.
-
-    While the model trains it returns what its output matrix would receive; pass
-    that where `cross_entropy` takes logits. In 16 bits the loss is rounded to 16
-    bits, its gradient is not. ValueError: the vocabulary is smaller than the width.
-
-    Defined in chapter 20, "A loss in chunks".
-    """
-    output, product = model.output, model.output.forward
-    if output.out_features < output.in_features:
-        raise ValueError("the vocabulary is smaller than the model is wide")
-    way = {"batch_chunk_size": rows, "chunking_method": None}
-    options = nn.LinearCrossEntropyOptions(acc_policy="accurate", **way)
-
-    def states(x: Tensor) -> Tensor:
-        kind = x.device.type
-        if not model.training:
-            return product(x)
-        rounded = torch.is_autocast_enabled(kind)
-        return x.to(torch.get_autocast_dtype(kind)) if rounded else x
-
-    def chunked_cross_entropy(
-        x: Tensor, targets: Tensor, pad_id: int = 0, label_smoothing: float = 0.0
-    ) -> tuple[Tensor, Tensor]:
-        x, targets = x.flatten(0, -2), targets.flatten()
-        weight, real = output.weight[: output.out_features], targets != pad_id
-        chosen = options if len(x) > rows else None  # few targets: all at once
-        reduced = {"ignore_index": pad_id, "reduction": "sum", "options": chosen}
-        loss = F.linear_cross_entropy(x, weight.to(x.dtype), targets, **reduced)
-        lead = (x * (weight[targets] - weight.mean(dim=0))).sum(dim=-1)
-        return loss + label_smoothing * (lead * real).sum(), real.sum()
-
-    output.forward = states
-    return chunked_cross_entropy

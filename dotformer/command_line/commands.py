@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
 from dotformer.data.corpora import Pair
-from dotformer.devices import FastTrainer, GraphTrainer, level, loss_in_chunks, prefetch, prepare_layers
+from dotformer.devices import FastTrainer, GraphTrainer, level, prefetch, prepare_layers
 from dotformer.distributed import DistributedTrainer, evaluate_together
 from dotformer.export import page_model, write_onnx
 from dotformer.generation import filter_logits, generate
@@ -41,12 +41,6 @@ from dotformer.transformer import Transformer
 from dotformer.translation import bleu, chrf, exact_match
 
 ASKING = ("recurrent", "facts")  # kinds of models whose steps cannot be recorded
-CHUNKED = (
-    "transformer",
-    "recurrent",
-    "gpt",
-    "modern",
-)  # kinds whose logits are a product with the output matrix, and nothing else
 SHOWN = 10  # translations that --save keeps
 CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default; an error names what there is.
 
@@ -61,8 +55,7 @@ CONFIG_HELP = """CONFIG.toml has four sections. What is left out has its default
               "copying" need shared = true in [tokens], and "copying" share_embeddings = true
   [training]  max_tokens = 4096 (in a batch, padding included), precision = "float32", "tf32" or "bfloat16" (of
               products), compile = false and checkpointing = false (of layers), cuda_graphs = false (steps are recorded
-              and repeated, on a CUDA device), chunked_loss = false (logits of 256 targets at a time; not for
-              "facts" and "copying"), and the fields of TrainingConfig
+              and repeated, on a CUDA device), and the fields of TrainingConfig
 
 The folder will hold config.json, source.json and target.json (the tokenizers), model.safetensors (the parameters when
 the validation loss was lowest), log.csv, tensorboard/, and checkpoint.safetensors, from which the same command goes on,
@@ -118,13 +111,10 @@ def train_in_group(args: argparse.Namespace, device: str, patient: torch.distrib
         raise ValueError("[training] cuda_graphs needs a CUDA device, and one process")
     if run.training.cuda_graphs and run.config["model"]["kind"] in ASKING:
         raise ValueError(f"[training] cuda_graphs: kind {run.config['model']['kind']} asks the device for numbers")
-    if run.training.chunked_loss and (distributed or run.config["model"]["kind"] not in CHUNKED):
-        raise ValueError(f"[training] chunked_loss needs one process, and kind {', '.join(CHUNKED)}")
     say = (lambda _: None) if args.quiet or rank() > 0 else partial(print, flush=True)
     with torch.device("meta" if args.shard and rank() > 0 else "cpu"):  # rank 0 gives each process its shard
         translator = run.translator()
     config, model = run.training, translator.model
-    criterion = loss_in_chunks(model) if config.chunked_loss else cross_entropy
     reached = RunFolder(folder).reached()
     pairs, held_out = run.encode_part(translator, "train"), run.encode_part(translator, "validation")
     run.save(translator)
@@ -147,8 +137,7 @@ def train_in_group(args: argparse.Namespace, device: str, patient: torch.distrib
             kind = partial(DistributedTrainer, sharded=args.shard, dtype=dtype) if distributed else FastTrainer
             kind = GraphTrainer if config.cuda_graphs else kind
             trainer = kind(model, config, device)
-            trainer.criterion = criterion
-            if config.compile and not config.chunked_loss:
+            if config.compile:
                 trainer.criterion = torch.compile(cross_entropy)
             if config.precision == "bfloat16":
                 trainer.precision = partial(torch.autocast, device, torch.bfloat16)
@@ -159,7 +148,7 @@ def train_in_group(args: argparse.Namespace, device: str, patient: torch.distrib
                 raise MemoryError(str(error)) from error
             largest = max(batches(0), key=lambda batch: sum(map(Tensor.numel, batch)))
             there = torch.cuda.get_device_properties(device).total_memory if device == "cuda" else 0
-            raise MemoryError(memory_advice(model, criterion, *largest, there) if there else str(error)) from error
+            raise MemoryError(memory_advice(model, cross_entropy, *largest, there) if there else str(error)) from error
     if reached >= config.steps:
         return say(f"{folder} is finished: all {config.steps:,} steps are done")
     best = min(history, key=lambda row: row["validation_loss"])

@@ -52,7 +52,7 @@ class Training(TrainingConfig):
 
     Parameters are float32 in any case; products in float16 would need a loss scale. With `compile`, layers and loss are
     compiled; with `cuda_graphs`, steps are recorded and repeated; with `checkpointing`, activations inside layers are
-    computed twice and not kept; with `chunked_loss`, logits are made for some targets at a time.
+    computed twice and not kept.
     """
 
     max_tokens: int = 4096
@@ -60,14 +60,11 @@ class Training(TrainingConfig):
     compile: bool = False
     cuda_graphs: bool = False
     checkpointing: bool = False
-    chunked_loss: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cuda_graphs and (self.checkpointing or self.accumulation_steps > 1):
             raise ValueError("cuda_graphs goes with neither checkpointing nor accumulation_steps")
-        if self.cuda_graphs and self.chunked_loss:
-            raise ValueError("cuda_graphs and chunked_loss exclude each other")
 
 
 CORPORA = {name: getattr(corpora, name) for name in ("number_words", "grammar", "cmudict", "multi30k", "docstrings")}

@@ -35,7 +35,6 @@ def test_every_row_is_there(measured):
         ours = {"no attention", "attention"} if what.startswith("recurrent") else {""}
         ours |= {"products alone"} if what.endswith("one length") else set()
         ours |= {"ONNX Runtime"} if what.startswith("generation") else set()
-        ours |= {"loss in chunks"} if what == "training step" else set()
         ours = {f"dotformer, {name}" if name else "dotformer" for name in ours}
         ours |= {"CTranslate2"} if what.endswith("one length") else set()
         assert found["contenders"].keys() == PEERS[what] | ours

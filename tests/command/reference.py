@@ -74,7 +74,6 @@ DEFAULTS = {
         "compile": False,
         "cuda_graphs": False,
         "checkpointing": False,
-        "chunked_loss": False,
     },
 }
 DEFAULTS |= dict.fromkeys(("facts", "copying"), DEFAULTS["transformer"])

@@ -22,7 +22,6 @@ import pytest
 import sacrebleu
 import torch
 from safetensors.torch import load_file
-from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
 
 from dotformer import devices, parsing
@@ -88,9 +87,6 @@ def passes():
     handle = register_module_forward_hook(see)
     yield seen
     handle.remove()
-
-
-TECHNIQUES = ("compile", "cuda_graphs", "checkpointing", "chunked_loss")  # how a step is computed
 
 
 def assert_left(folder, config, corpus=CORPUS):
@@ -245,19 +241,6 @@ def test_recorded_steps_have_few_shapes_and_nothing_else_changes(base, train, mo
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("base", ["small", "recurrent", "gpt", "modern"])
-def test_logits_are_made_in_chunks_and_nothing_else_changes(base, train, monkeypatch):
-    whole, calls = F.linear_cross_entropy, []
-    monkeypatch.setattr(F, "linear_cross_entropy", lambda *given, **how: (calls.append(1), whole(*given, **how))[1])
-    plain, chunked = (
-        train(changed(BASES[base], "training", {"chunked_loss": on}), f"chunked_{on}") for on in (False, True)
-    )
-    assert calls
-    for one, other in zip(log(plain), log(chunked), strict=True):
-        assert other["loss"] == pytest.approx(one["loss"], rel=1e-3)
-        assert other["validation_loss"] == pytest.approx(one["validation_loss"], rel=1e-3)
-
-
 @pytest.mark.parametrize("base", ["small", "recurrent", "gpt"])
 def test_a_multiple_fills_the_rows_of_the_output_matrix_and_nothing_else_changes(base, train):
     folders = [train(changed(BASES[base], "tokens", {"multiple": n}), f"multiple_{n}") for n in (1, 64)]
@@ -275,7 +258,7 @@ def test_a_multiple_fills_the_rows_of_the_output_matrix_and_nothing_else_changes
 def test_no_key_is_forgotten_and_what_is_left_out_has_its_default(train):
     tested = {(section, key) for _, section, values in KEYS for key in values}
     tested |= {("model", "max_length"), ("tokens", "learnt")}  # in other tests
-    tested |= {("tokens", "multiple"), *(("training", key) for key in TECHNIQUES)}
+    tested |= {("tokens", "multiple"), *(("training", key) for key in ("compile", "cuda_graphs", "checkpointing"))}
     copying = changed(ONE_TABLE, "model", {"kind": "copying"})
     for config in (SMALL, RECURRENT, WRITER, MODERN, changed(SMALL, "model", {"kind": "facts"}), copying):
         folder = train(config, config["model"].get("kind", "transformer"))

@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import shutil
 import signal
 import sys
 import tomllib
@@ -172,7 +171,6 @@ def test_configs_are_valid(path, tmp_path):
             "[training]\ncuda_graphs = true\ncheckpointing = true",
             "[training] cuda_graphs goes with neither checkpointing nor accumulation_steps",
         ),
-        ("[training]\ncuda_graphs = true\nchunked_loss = true", "[training] cuda_graphs and chunked_loss exclude each"),
         ("[training]\nprecision = 16", "[training] precision must be a text in quotes, not 16"),
         (f"[training]\nseed = {2**63}", "[training] seed must be a whole number"),
         ("steps = = 3", "tiny.toml: "),
@@ -200,17 +198,6 @@ def test_a_model_that_asks_for_numbers_is_not_recorded(fails, tmp_path, monkeypa
     with before_pass(1, lambda: pytest.fail("it trains")):
         said = fails("train", tmp_path / "tiny.toml", "--output", tmp_path / "run", "--device", "cpu")
     assert "[training] cuda_graphs: kind recurrent asks the device for numbers" in said
-
-
-def test_logits_in_chunks_need_a_product_and_a_large_vocabulary(fails, tmp_path):
-    for model, said in (
-        ('kind = "facts"', "[training] chunked_loss needs one process, and kind transformer, recurrent, gpt"),
-        ("d_model = 512", "the vocabulary is smaller than the model is wide"),
-    ):
-        (tmp_path / "tiny.toml").write_text(f"{NUMBERS}[model]\n{model}\n[training]\nchunked_loss = true")
-        with before_pass(1, lambda: pytest.fail("it trains")):
-            assert said in fails("train", tmp_path / "tiny.toml", "--output", tmp_path / "run", "--device", "cpu")
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
 
 
 def test_configurations_that_cannot_be_read(fails, tmp_path):

@@ -28,7 +28,6 @@ from dotformer.devices import (
     configure,
     layers_of,
     level,
-    loss_in_chunks,
     matmul_throughput,
     matrix_parameters,
     measure,
@@ -162,74 +161,6 @@ def test_a_padded_vocabulary_computes_the_same(tie_output, multiple, rows):
         torch.testing.assert_close(mine.grad, theirs.grad[: len(mine)], rtol=1e-5, atol=1e-5)
     assert other.output.weight.shape == (rows, 8) and not other.output.weight[13:].any()
     assert (other.output.weight is other.target_embeddings.tokens.weight) == tie_output
-
-
-# a loss in chunks
-
-
-def chunked_pair(tie_output=True, padded=False):
-    """A model, its copy with the loss for it, and some pairs, one with padding."""
-    torch.manual_seed(0)
-    one = Transformer(replace(MODEL, tie_output=tie_output))
-    other = copy.deepcopy(one)
-    if padded:
-        pad_vocabulary(other, 64)
-    source, target = torch.randint(3, 40, (5, 9)), torch.randint(3, 50, (5, 8))
-    target[1, 4:] = 0
-    return one, other, loss_in_chunks(other, rows=7), source, target
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize(("tie_output", "padded"), [(True, True), (True, False), (False, True)])
-def test_a_loss_in_chunks_is_the_same(tie_output, padded, smoothing):
-    one, other, in_chunks, source, target = chunked_pair(tie_output, padded)
-    for _ in range(2):  # gradients add up
-        found = [
-            criterion(model(source, target[:, :-1]), target[:, 1:], 0, smoothing)
-            for model, criterion in ((one, cross_entropy), (other, in_chunks))
-        ]
-        (right, count), (loss, counted) = found
-        assert loss.item() == pytest.approx(right.item(), rel=1e-6) and count == counted == 31
-        right.backward()
-        loss.backward()
-    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad[: len(mine)], rtol=1e-4, atol=1e-5)
-        assert not theirs.grad[len(mine) :].any()
-
-
-def test_outside_training_the_model_gives_its_logits():
-    one, other, _, source, target = chunked_pair(padded=True)
-    torch.testing.assert_close(one.eval()(source, target), other.eval()(source, target), rtol=0, atol=0)
-    assert other.train()(source, target).shape[-1] == MODEL.d_model
-
-
-def test_logits_are_made_for_some_targets_at_a_time_and_none_are_kept(monkeypatch):
-    one, other, in_chunks, source, target = chunked_pair()
-    options, whole = [], F.linear_cross_entropy
-    monkeypatch.setattr(F, "linear_cross_entropy", lambda *given, **how: (options.append(how), whole(*given, **how))[1])
-    kept = []
-    for model, criterion in ((one, cross_entropy), (other, in_chunks)):
-        with saved_activations(model) as found:
-            criterion(model(source, target[:, :-1]), target[:, 1:], 0, 0.1)
-        kept.append(max(found.values()))
-    assert kept[0] >= 35 * 50 * 4 > kept[1]
-    assert [how["options"].batch_chunk_size for how in options] == [7]
-
-
-def test_a_loss_in_chunks_rounds_products_where_the_other_does():
-    one, other, in_chunks, source, target = chunked_pair()
-    for model, criterion in ((one, cross_entropy), (other, in_chunks)):
-        with torch.autocast("cpu", torch.bfloat16):
-            given = model(source, target[:, :-1])
-        assert given.dtype == torch.bfloat16
-        criterion(given, target[:, 1:], 0, 0.1)[0].backward()
-    mine, theirs = (torch.cat([p.grad.flatten() for p in m.parameters()]) for m in (one, other))
-    assert (mine - theirs).norm() < 0.02 * mine.norm()
-
-
-def test_a_vocabulary_smaller_than_the_model_is_wide_is_refused():
-    with pytest.raises(ValueError, match="the vocabulary is smaller than the model is wide"):
-        loss_in_chunks(Transformer(replace(MODEL, target_vocab_size=15)))
 
 
 # prefetching
@@ -416,13 +347,6 @@ def test_tokens_and_flops_a_second_are_those_of_all_pairs():
     flops = sum(training_flops(MODEL, 6, 12, 12).values())
     assert found["flops_per_second"] == pytest.approx(flops / found["seconds"][1])
     assert found["tokens_per_second"] == pytest.approx(2 * (3 * 2 * 12) / found["seconds"][1])
-
-
-def test_a_setup_may_have_its_loss_in_chunks(monkeypatch):
-    whole, calls = F.linear_cross_entropy, []
-    monkeypatch.setattr(F, "linear_cross_entropy", lambda *given, **how: (calls.append(1), whole(*given, **how))[1])
-    first, other = climb(partial(measure, WORK, steps=2), {"all": Setup(), "chunks": Setup(chunked_loss=True)})
-    assert calls and other["gradient_error"] < 1e-5 and other["loss"] == pytest.approx(first["loss"], rel=1e-6)
 
 
 def test_all_rungs_compute_the_same(monkeypatch):
