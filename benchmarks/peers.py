@@ -38,6 +38,7 @@ from dotformer.generation import KVCache, beam_search, greedy
 from dotformer.pretrained import load_minilm
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq
 from dotformer.support.decoding import Decoding
+from dotformer.support.memory import keep_freed_memory
 from dotformer.training import Trainer, TrainingConfig, cross_entropy
 from dotformer.transformer import Transformer, TransformerConfig
 
@@ -301,6 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     auto = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(auto if options.device == "auto" else options.device)
+    keep_freed_memory()  # for all contenders alike
     measurements = []
     for found in measure(device, options.quick):
         measurements.append(found)

@@ -285,6 +285,10 @@ quiz.number(
 # targets of all. (It can count these by itself, since each process reads the whole batch.) The loop stays as it is.
 # Validation is shared in the same way: `evaluate_together` gives each process its rows, and sums what they have
 # counted.
+#
+# A model that is too large for one device cannot be built on one. Rank 0 builds it in the computer's own memory; the
+# others may build it on the **meta device**, where a tensor has a shape and no memory. `shard` first divides the
+# shapes. Then rank 0 sends the values, one tensor at a time, and each process keeps its part.
 
 # %% tags=["export"] module="distributed"
 from collections.abc import Iterable, Iterator
@@ -543,20 +547,14 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # moments. In float32, FSDP pays with communication for memory.
 #
 # On the right the step is made of 4 batches, whose gradients are added up ([gradient
-# accumulation](11_training.ipynb#one-step-from-several-batches)). Sums can wait: `no_sync` lets each process add its
-# own, and only the last batch communicates, so DDP sends as much as before. FSDP scatters its sums once, too. Its
-# layers stay gathered after a backward pass, ready for the next batch, but not after a forward pass. So layers are
-# gathered five times instead of eight, the embeddings once: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory. Until
-# the last batch each process holds all gradients in full and, between two batches, all layers too.
+# accumulation](11_training.ipynb#one-step-from-several-batches)). `no_sync` lets each process add its own, and only the
+# last batch communicates. FSDP's layers stay gathered after a backward pass, ready for the next batch, but not after a
+# forward pass. So with 4 batches layers are gathered five times (before the first forward pass, and before each of four
+# backward passes), the embeddings once: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory. Until the last batch each
+# process holds all gradients in full and, between two batches, all layers too.
 #
-# In bfloat16 half as much is gathered. The gradients are still added up in float32, so the sums travel as before. That
-# makes 1.82 halves with one batch a step, fewer than DDP's 2. The rounding of 4 percent is that of the passes. (This is
-# FSDP's `MixedPrecisionPolicy`. Our command asks for it with its option `--shard`, below, and
-# `precision = "bfloat16"`.)
-#
-# A model that is too large for one device cannot be built on one. Rank 0 builds it in the computer's own memory; the
-# others may build it on the **meta device**, where a tensor has a shape and no memory. `shard` first divides the
-# shapes. Then rank 0 sends the values, one tensor at a time, and each process keeps its part.
+# In bfloat16 half as much is gathered, and the gradients are still added up in float32. (This is FSDP's
+# `MixedPrecisionPolicy`. Our command asks for it with its option `--shard`, below, and `precision = "bfloat16"`.)
 #
 # ### What lies where?
 #
@@ -604,9 +602,9 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, epoch and
 # batch, and history, and so it does here, in the same file. To save, the processes gather one parameter after the
 # other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
-# depends on how many processes have written it, and **any number of them may go on from there**: two may end what one
-# has begun. The random state in it is that of rank 0. The other ranks draw a fresh one whenever the run is saved or
-# loaded, from the seed, the step and the rank, so that no two draw the same dropout.
+# depends on how many processes have written it, and **any number of them may go on from there**, whoever began. The
+# random state in it is that of rank 0. The other ranks draw a fresh one whenever the run is saved or loaded, from the
+# seed, the step and the rank, so that no two draw the same dropout.
 #
 # Do they all train the same model? Train one that reverses sentences, for 20 steps: in one process, in two that each
 # have the full model, and in three that each have a shard. (`run` trains and returns its history, and `compare` prints
@@ -818,12 +816,12 @@ assert (
 )
 
 # %% [markdown]
-# (In brackets are the quartiles.) With 32 sentences two that communicate are faster, but not twice as fast. Without
-# communication they are a little *more* than twice as fast. Half of a batch may fit better into a core's caches, or it
-# may be chance: the quartiles of one process, 326 to 362 ms, are wider than what is to be explained. We have not
-# measured which. With 4 sentences two that communicate are *slower* than one. An all-reduce of the gradients takes as
-# long as before, for they have as many numbers as before, but there is less work between two of them. And all wait for
-# the slowest: one machine that is busy with other work holds up the rest.
+# (In brackets are the quartiles.) With 32 sentences two that communicate are faster, but not twice as fast. (Without
+# communication they are a little *more* than twice as fast, which may be chance: the quartiles of one process are wider
+# than what is to be explained.) With 4 sentences two that communicate are *slower* than one. An all-reduce takes as
+# long as before, since the gradients have as many numbers, but there is less work between two of them. Even without it
+# two reach only 1.31, because not all of a step shrinks with its sentences. And all wait for the slowest, the
+# **straggler**: one machine that is busy with other work holds up the rest.
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here. Overlap of communication and
 # computation needs free hardware, and this machine has two cores, which both compute. GPUs have hardware of their own
@@ -856,10 +854,9 @@ assert seconds[10_000] < 100 * seconds[10]
 assert seconds[256 * 1024] < 26 * seconds[10_000]  # at a greater bandwidth
 
 # %% [markdown]
-# A thousand times as many numbers as ten take a few times as long at most: most of that time is latency. The usual
-# model of a message's cost is a straight line, $t = \alpha + \text{bytes} / \beta$, with the latency $\alpha$ and the
-# bandwidth $\beta$. Take $\alpha$ from the first row and $\beta$ from the last, and see what it says of the two
-# between:
+# 10,000 numbers take hardly longer than ten: most of that time is latency. The usual model of a message's cost is a
+# straight line, $t = \alpha + \text{bytes} / \beta$, with the latency $\alpha$ and the bandwidth $\beta$. Take $\alpha$
+# from the first row and $\beta$ from the last, and see what it says of the two between:
 
 # %% tags=["hide-input"]
 latency = seconds[10]
@@ -873,18 +870,18 @@ for size in (10_000, 256 * 1024):
     assert said / 8 < taken < 8 * said
 
 # %% [markdown]
-# The line gives the order of magnitude. (At $\alpha \beta$ bytes a message costs as much for its bytes as for being one
-# at all.) So biases and gains, none of which has many more than a thousand numbers here, should not be sent one by one.
-# That is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
+# The line gives the order of magnitude. Below some $\alpha \beta$ bytes a message costs mostly its latency. So biases
+# and gains, none of which has many more than a thousand numbers here, should not be sent one by one. That is why
+# gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
 #
 # ## Share a layer
 #
 # So far each device computed whole layers. What if one layer is too large for a device, or a batch too small to be
 # dealt out? Then a *matrix* can be shared (**tensor parallelism**, [Shoeybi and others,
 # 2019](https://arxiv.org/abs/1909.08053)). Take the feed-forward network, $\operatorname{relu}(x W_1) \, W_2$. Cut
-# $W_1$ between columns: each device then computes half of the hidden numbers, and applies the ReLU to them by itself.
-# Cut $W_2$ between rows, so that each multiplies only the hidden numbers that it has. That gives two summands of the
-# output:
+# $W_1$ between columns (**column-parallel**): each device then computes half of the hidden numbers, and applies the
+# ReLU to them by itself. Cut $W_2$ between rows (**row-parallel**), so that each multiplies only the hidden numbers
+# that it has. That gives two summands of the output:
 #
 # $$\operatorname{relu}(x W_1) \, W_2 = \operatorname{relu}(x W_1^{(1)}) \, W_2^{(1)} + \operatorname{relu}(x W_1^{(2)}) \, W_2^{(2)}$$
 #
@@ -913,8 +910,9 @@ drawing.text(6.35, 0.7, "all-reduce", color=plots.GREY, at="left", size=9)
 plt.show()
 
 # %% [markdown]
-# Once in each: the summands of the output are added up on the way forward, and on the way back those of the gradient of
-# $x$, which both have used. So two operations are needed, each the other's derivative:
+# Once in each: the summands of the output are added up on the way forward. On the way back each device has only its
+# part of the gradient of $x$, since both have used $x$, and these parts are added up. So two operations are needed,
+# each the other's derivative:
 
 
 # %%
@@ -987,8 +985,9 @@ assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 # 2019](https://arxiv.org/abs/1811.06965)) each device has some of the *layers*, and only activations at the borders are
 # sent, and on the way back their gradients. To keep all busy, a batch is cut into $m$ micro-batches that follow one
 # another. At the beginning and at the end some devices still wait, a share of $(N - 1) / (m + N - 1)$ of the time, the
-# **bubble**. In **context parallelism** ([Liu and others, 2023](https://arxiv.org/abs/2310.01889)) each device has some
-# of the *positions*, and the keys and values go around a ring, while each blends what it has seen so far, as [chapter
+# **bubble**. In **context parallelism**, or *ring attention* ([Liu and others,
+# 2023](https://arxiv.org/abs/2310.01889)), each device has some of the *positions*, and the keys and values go around a
+# ring, while each blends what it has seen so far, as [chapter
 # 20](20_one_gpu.ipynb#attention-without-the-score-matrix)'s attention without the score matrix does it.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Left: pipeline parallelism, three devices as rows, time as columns. Four micro-batches, numbered 1 to 4, pass through the devices one step later each; two cells of every row are empty, the bubble. Right: context parallelism, four devices in a ring, each with a quarter of the positions; keys and values are passed on to the next."}}
@@ -1038,9 +1037,10 @@ plt.show()
 # - **Data parallel**, with $b$ tokens a device: a model of $P$ parameters takes $6 P b / F$ seconds for forward and
 #   backward pass, and its gradients of 4 bytes take $2 \frac{N - 1}{N} \, 4 P / W$ around a ring of $N$. They can hide
 #   behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / W$, whatever the (dense) model.
-# - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices: forward $24 b D^2 / (N F)$ seconds (without
-#   the scores), and two all-reduces of $b D$ numbers of 2 bytes, $\frac{N - 1}{N} \, 8 b D / W$, which nothing hides.
-#   They take longer where $D < \frac{N - 1}{3} F / W$, whatever the batch.
+# - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices: its matrices have $12 D^2$ numbers, so the
+#   forward pass takes $24 b D^2 / (N F)$ seconds (without the scores). Two all-reduces of $b D$ numbers of 2 bytes take
+#   $\frac{N - 1}{N} \, 8 b D / W$. Nothing hides them, because the next product waits for their sum. They take longer
+#   than the products where $D < \frac{N - 1}{3} F / W$, whatever the batch.
 #
 # An H100 that reaches 40 percent of 989 TFLOP/s, with 200 GB/s:
 
@@ -1062,8 +1062,10 @@ assert bounds[2] > 512 and (1 + bounds[2] / 512) / 2 > 1.1
 
 # %% [markdown]
 # The paper's batch has 25,000 targets, which are 3,125 for each of eight devices: nearly enough, and far too few for
-# each of 64. To share its layers does not pay even for two, because they are too narrow. Models of width 8,192 are
-# shared this way, among the eight devices of one machine, and their batches are dealt out among machines.
+# each of 64. Sharing its layers does not pay, not even between two, because they are too narrow. Models of width 8,192
+# are shared this way among the eight devices of one machine, which are joined by fast links (NVLink), and their batches
+# are dealt out among machines: two kinds of parallelism at once. With a pipeline besides, it is called **3D
+# parallelism**.
 #
 # ## What did the paper's run cost?
 #
@@ -1117,7 +1119,8 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # - Communication overlaps with the backward pass, two thirds of the computation, as far as it fits.
 # - The batch stays the paper's, divided among the devices.
 #
-# The first, no latency and overlap flatter many devices. The other two do not: 2 bytes would do, and the batch may
+# Three of these flatter many devices: a small batch in a recorded step wastes less than one that is not recorded, no
+# ring is without latency, and overlap is never perfect. Two do not: 2 bytes a gradient would do, and the batch may
 # grow.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate leaves it at two devices and becomes nearly flat."}}
@@ -1157,6 +1160,10 @@ assert round(float(steps * whole[0] / 60)) == 65 and not extra.any()
 assert round(1000 * float(communication[6]), 1) == 2.5
 assert [round(1000 * float(computing[k])) for k in (0, 6)] == [39, 5]
 assert 4 * communication[6] > computing[6]
+step_flops = sum(
+    training_flops(TransformerConfig(37_000, 37_000), 390, 64, 64).values()
+)
+assert round(step_flops / 64 / float(computing[6]) / 989e12, 2) == 0.03
 with torch.device("meta"):  # shapes without numbers
     base = Transformer(TransformerConfig(37_000, 37_000, share_embeddings=True))
 assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
@@ -1164,11 +1171,12 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # %% [markdown]
 # What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times
 # as fast, and 64 only 7.6 times. With this bandwidth it is not the gradients: the 2.5 milliseconds that they travel fit
-# behind the backward pass. (At 50 GB/s they would not.) It is the step, which does not shrink with its work: with 6
-# pairs in place of 390 it still takes 5 ms in place of 39. The optimiser, for one, has as many parameters to move as
-# before. Whoever uses more devices has to give them a larger batch. That is another training: steps are fewer, their
-# learning rate must be found again, and from some size on a larger batch saves no more steps ([Shallue and others,
-# 2019](https://arxiv.org/abs/1811.03600)).
+# behind the backward pass. (At 50 GB/s they would not. Above, 64 devices needed larger batches, because 40 percent of
+# the peak was assumed. So short a step reaches 3 percent, and leaves communication time to hide.) It is the step, which
+# does not shrink with its work: with 6 pairs in place of 390 it still takes 5 ms in place of 39. The optimiser, for
+# one, has as many parameters to move as before. Whoever uses more devices has to give them a larger batch. That is
+# another training: steps are fewer, their learning rate must be found again, and from some size on a larger batch saves
+# no more steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(

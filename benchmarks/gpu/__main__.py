@@ -30,6 +30,7 @@ import torch
 
 from benchmarks.gpu.run import Row, Run
 from benchmarks.results import FOLDER
+from dotformer.support.memory import keep_freed_memory
 
 SECTIONS = {"roofline": 0.14, "ladder": 0.4, "attention": 0.14, "peers": 0.24, "throughput": 0.08}  # shares of the time
 ON_A_CPU = ("roofline", "ladder", "attention")
@@ -62,6 +63,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure section by section; time that one leaves is there for the next."""
     given = options(arguments)
+    keep_freed_memory()
     if given.device == "cuda" and not torch.cuda.is_available():
         sys.exit("PyTorch finds no CUDA device here; --device cpu measures this processor")
     run = Run(torch.device(given.device), "quick" if given.quick else given.device, 60 * given.minutes, given.output)

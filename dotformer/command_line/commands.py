@@ -30,7 +30,7 @@ from dotformer.pretrained import load_minilm, search
 from dotformer.reading import babi_scores, rouge_scores
 from dotformer.support.chat import Chat
 from dotformer.support.checkpoints import RunFolder
-from dotformer.support.memory import memory_advice
+from dotformer.support.memory import keep_freed_memory, memory_advice
 from dotformer.support.modes import matmul_precision
 from dotformer.support.pages import write_page
 from dotformer.support.processes import barrier, process_group, rank, world_size
@@ -92,6 +92,7 @@ def made_ahead(batches: Callable[[int], Iterable[Batch]]) -> Callable[[int], Ite
 def train_command(args: argparse.Namespace) -> None:
     """Train, or go on where the checkpoint is."""
     device = device_named(args.device)
+    keep_freed_memory()
     with process_group(device) as patient:
         train_in_group(args, device, patient)
 

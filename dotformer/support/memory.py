@@ -1,5 +1,6 @@
-"""The memory of a training step: what it keeps for the backward pass, and what to shrink when it does not fit."""
+"""The memory of a training step: what it keeps, where it comes from, and what to shrink when it does not fit."""
 
+import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,31 @@ import torch
 from torch import Tensor, nn
 
 from dotformer.support.checkpoints import keep_random_state
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as glibc's malloc.h numbers its settings
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep the memory of freed arrays for the next ones: whether it now does.
+
+    By default glibc, the C library of most Linux systems, takes fresh memory from the system for each large array, and
+    gives it back with the array; the system fills each page with zeros when it is touched first, which is a page fault.
+    Other C libraries stay as they are. It lasts as long as the process, which may hold more memory for it.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # not glibc
+        return False
+    return bool(mallopt(M_MMAP_THRESHOLD, 1 << 30) and mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))
+
+
+def page_faults() -> int:
+    """How often this process has had to get a page of memory, so far; 0 where Windows is."""
+    if sys.platform == "win32":
+        return 0
+    import resource  # which Windows does not have
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def peak_memory(device: str) -> int:

@@ -241,6 +241,13 @@ def test_recorded_steps_have_few_shapes_and_nothing_else_changes(base, train, mo
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
+def test_training_keeps_freed_memory(train, monkeypatch):
+    calls = []
+    monkeypatch.setattr(commands, "keep_freed_memory", lambda: calls.append(1))
+    train(SMALL, "kept")
+    assert calls == [1]
+
+
 @pytest.mark.parametrize("base", ["small", "recurrent", "gpt"])
 def test_a_multiple_fills_the_rows_of_the_output_matrix_and_nothing_else_changes(base, train):
     folders = [train(changed(BASES[base], "tokens", {"multiple": n}), f"multiple_{n}") for n in (1, 64)]

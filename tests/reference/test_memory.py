@@ -1,6 +1,8 @@
 """support.memory beside arrays counted on paper, and beside what a training step keeps."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -79,3 +81,36 @@ def test_what_has_to_shrink(monkeypatch, state, batch, says):
     assert says in advice and advice.count(";") == 1
     start = f"10.00 GB of memory: the model and Adam need {state / 100:.2f}, 10 pairs of 6 tokens about"
     assert advice.startswith(f"{start} {batch / 100:.2f};")
+
+
+FAULTS = """
+import torch
+from dotformer.support.memory import keep_freed_memory, page_faults
+
+def faults():
+    before = page_faults()
+    for _ in range(5):
+        torch.ones(16_000_000)
+    return page_faults() - before
+
+plain = faults(), faults()
+kept = keep_freed_memory()
+faults()
+print(plain[1], faults(), kept)
+"""
+
+
+def test_freed_memory_is_kept_for_the_next_array():
+    plain, kept, can = subprocess.check_output([sys.executable, "-c", FAULTS], text=True).split()
+    if can == "False":
+        pytest.skip("this C library has no such setting")
+    assert int(plain) > 50 > int(kept)
+
+
+@pytest.mark.parametrize("error", [OSError, TypeError, AttributeError])
+def test_another_c_library_stays_as_it_is(monkeypatch, error):
+    def missing(_):
+        raise error
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", missing)
+    assert memory.keep_freed_memory() is False
