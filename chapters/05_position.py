@@ -784,9 +784,9 @@ quiz.several_choices(
 # distance.
 #
 # **By hand**, with one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the
-# query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product is $0.093
-# - 0.746$, or $-0.654$ unrounded, which is $\cos 4$. A hundred positions later they are $(0.185, 0.983)$ and $(0.623,
-# -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
+# query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot
+# product, $0.093 - 0.746$, is $-0.654$ (unrounded), and this is $\cos 4$. A hundred positions later they are
+# $(0.185, 0.983)$ and $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
 
 # %%
 rng = np.random.default_rng(8)
