@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 from dotformer.support.checkpoints import keep_random_state
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as glibc's malloc.h numbers its settings
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # as glibc's malloc.h numbers its settings
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep the memory of freed arrays for the next ones: whether it now does.
+    """Let the main thread keep the memory of freed arrays for the next ones: whether glibc has been told to.
 
-    By default glibc, the C library of most Linux systems, takes fresh memory from the system for each large array, and
-    gives it back with the array; the system fills each page with zeros when it is touched first, which is a page fault.
-    Other C libraries stay as they are. It lasts as long as the process, which may hold more memory for it.
+    By default glibc, the C library of most Linux systems, gives freed memory back to the system where it can, and takes
+    it from there again; the system fills each page with zeros when it is touched first, which is a page fault. Other C
+    libraries stay as they are. It lasts as long as the process, which may hold more memory for it.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # not glibc
         return False
-    return bool(mallopt(M_MMAP_THRESHOLD, 1 << 30) and mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))
+    return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, -1))
 
 
 def page_faults() -> int:
