@@ -699,12 +699,12 @@ for step in (0, 80, 100, 120, 140, 1000):
 # 140, the diagonal appears and the loss drops to almost nothing.
 #
 # Why in this order? A score is corrected by *comparing values*. At first the values are small random vectors that
-# differ little and mean nothing, so there is hardly anything to compare. But the layer can learn something else, which
-# is to hand over digits at all: then the model can bet on the five digits in the note. Once the values say something,
-# looking at the right one pays. The gradients agree: from the first steps to step 80 that of $W_Q$ grows some
-# forty-fold, that of $W_V$ five- or sixfold. And one can intervene: let a model learn values first, with $W_Q$ and
-# $W_K$ frozen at their random start, and only then let these learn, too. If the values were missing (or the matrices
-# that make an answer of them), the look-up should now come quickly.
+# differ little and mean nothing, so there is hardly anything to compare. But the layer can learn to hand over digits at
+# all: then the model can bet on the five digits in the note. Once the values say something, looking at the right one
+# pays. The gradients agree: from the first steps to step 80 that of $W_Q$ grows some forty-fold, that of $W_V$ five- or
+# sixfold. And one can intervene: let a model learn values first, with $W_Q$ and $W_K$ frozen at their random start, and
+# only then let these learn, too. If the values were missing (or the matrices that make an answer of them), the look-up
+# should now come quickly.
 
 
 # %% tags=["hide-input"]

@@ -811,11 +811,10 @@ for kind in ("yes", "why", "how"):
     print(f"new topics, {kind}: {right:.0f} of {total} = {right / total:.0%}")
 
 # %% [markdown]
-# Where questions were held out, all nine models answer every one. Where topics were, they answer nearly all that want
-# *yes*, for which the person is enough, and 93 percent of those that ask *why*: a model that has seen *you cold* and
-# *Ada tired* can mostly say *who says I am tired*. Of the *how* questions, of which there are only nine topics, they
-# answer one in four. Which of the four numbers is *the* score of the model? A test set measures what its split makes it
-# measure.
+# Where topics were held out, they answer nearly all that want *yes*, for which the person is enough, and 93 percent of
+# those that ask *why*: a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. Of the
+# *how* questions, of which there are only nine topics, they answer one in four. A test set measures what its split
+# makes it measure.
 
 # %% tags=["proof"]
 twins = {about for question, _, about in (pairs[n] for n in for_training)}
@@ -1045,11 +1044,10 @@ assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"
 # %% [markdown]
 # ### Does the map say why?
 #
-# Attention at `<bos>` goes to *you*, and the answer is *I*. It is tempting to take the first as the reason for the
-# second. Hide one position of the memory at a time from the decoder (what the encoder has written there, that is), and
-# see what becomes of the probability of *I*, in this model and in the nine that were trained with held-out questions.
-# To hide a part of the input is called **occlusion**. (*Look* is the last layer's cross-attention from `<bos>`, the
-# mean of its two heads; *hide* hides a position from both layers.)
+# Attention at `<bos>` goes to *you*, and the answer is *I*. Is the first the reason for the second? Hide one position
+# of the memory at a time from the decoder, and see what becomes of the probability of *I*, in this model and in the
+# nine that were trained with held-out questions. To hide a part of the input is called **occlusion**. (*Look* is the
+# last layer's cross-attention from `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
 
 # %% tags=["hide-input"]
 print("     " + "".join(f"{word:>7}" for word in question))
@@ -1072,9 +1070,8 @@ for alone in (["you"], ["how", "are"], []):
 # Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
 # while any other word can be hidden. Of the nine, four are like that. In three others *I* is lost without *how*, and
 # also without *are*, and in two it survives whichever word is hidden; presumably the encoder has carried what is needed
-# to other positions as well. A map shows where a model looked. Whether that mattered, only an intervention can tell,
-# and hiding one word at a time misses what is stored twice. [Chapter
-# 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
+# to other positions as well. A map shows where a model looked. Whether that mattered, only an intervention can tell.
+# [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
@@ -1208,13 +1205,9 @@ for num_layers in (1, 2):
 #
 # Forget the causal mask, turn it around, move it by one in either direction, multiply the scores by it, multiply the
 # weights by it, drop it outside training, or put it on the cross-attention too. Or forget to hide the question's
-# padding from the decoder. Train a model with each, and ask:
-#
-# - Does the loss fall?
-# - *Forced*: what share of held-out words is right when the decoder is given the right words so far?
-# - *Writing*: what share of held-out answers is right when it writes by itself?
-# - Does it leak?
-# - Do its logits move if more padding is put behind the question?
+# padding from the decoder. Train a model with each. Does its loss fall? What share of held-out words is right when the
+# decoder is given the right words so far (*forced*), and what share of answers when it writes by itself? Does it leak?
+# Do its logits move if more padding is put behind the question?
 #
 # **Predict first.** Which question finds each of the nine?
 
@@ -1352,9 +1345,8 @@ for name, make in variants.items():
     )
 
 # %% [markdown]
-# *Loss* is the highest of nine seeds, in the last batch. All ten end below 0.05, where guessing uniformly costs 3.5,
-# so each loss, seen alone, looks like success. *Forced* is the mean of the nine, and *writing* goes from the worst to
-# the best. Questions are held out, not topics.
+# *Loss* is the highest of nine seeds: all ten end below 0.05, where guessing uniformly costs 3.5, so each looks like
+# success. *Forced* is the mean of the nine, and *writing* goes from the worst to the best.
 #
 # **Five see the future**, in training too. With *no causal mask* the model sees the next word and copies it. So any
 # score with the right words given, a validation loss included, is perfect; when it writes, 1 percent is right at best.
@@ -1377,9 +1369,8 @@ for name, make in variants.items():
 # length. In a batch with a longer sentence the same question may get another answer.
 #
 # A comparison with the correct model, given the same parameters, finds all nine.
-# In *forced* only the mask that is dropped outside training shows clearly. And a leak is not exposure bias. The bias is
-# the price of teacher forcing in a *correct* model, which meets its own mistakes only in use; a model that leaks *in
-# training* can copy, and need not learn to predict.
+# A leak is not exposure bias. The bias is the price of teacher forcing in a *correct* model, which meets its own
+# mistakes only in use; a model that leaks *in training* can copy, and need not learn to predict.
 #
 # And one mistake is in no mask at all: a target that is not shifted.
 

@@ -647,8 +647,8 @@ print("difference at steps 1 to 4:", [f"{d:.3f}" for d in apart[:4].tolist()])
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
-# The first step is right, and all later ones are not. Nothing crashes, and the shapes fit. The loss is fine too,
-# because training sends whole sentences through, and there the positions are right.
+# The first step is right, and all later ones are not. Nothing crashes, and the loss is fine, because training sends
+# whole sentences through, where the positions are right.
 #
 # ### What it saves, and what it costs
 #
@@ -715,8 +715,8 @@ plt.show()
 
 # %% [markdown]
 # At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller, partly
-# because a matrix product with many rows uses a processor better than many products with one. The price of the cache
-# is memory that grows with every token. A key and a value for each layer and head, for $n$ tokens of $B$ sequences, are
+# because a matrix product with many rows uses a processor better than many products with one. The price is memory that
+# grows with every token. A key and a value for each layer and head, for $n$ tokens of $B$ sequences, are
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
@@ -905,11 +905,10 @@ assert np.allclose(shares["greedy"], forced, atol=0.005)
 assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 
 # %% [markdown]
-# Each column is one seed. Greedy decoding gets as many right as teacher forcing had predicted, because up to its first
-# mistake it has read only the right words, and after it the number is wrong anyway ([chapter
-# 11](11_training.ipynb#how-good-is-it)). Four hypotheses instead of one get a few more numbers right with every seed
-# (a point is five numbers), for four times as many rows. The gain comes from the width: the length penalty does not
-# add to it here.
+# Each column is one seed. Greedy decoding gets as many right as teacher forcing had predicted ([chapter
+# 11](11_training.ipynb#how-good-is-it)). Four hypotheses instead of one get a few more numbers right with every seed (a
+# point is five numbers), for four times as many rows. The gain comes from the width: the length penalty does not add to
+# it here.
 #
 # Read what the first model writes. Here are a number that greedy decoding gets wrong and the beam gets right, and one
 # that it gets right and the beam breaks, with the beam's best hypotheses:
