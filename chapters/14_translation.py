@@ -587,10 +587,9 @@ class Translator:
 # ## How well, then?
 #
 # Here is what `configs/multi30k-en-de.toml` produced: English to German, three layers on each side, width 256, 24,000
-# steps in bfloat16, about two hours for two cores of a CPU that multiplies in 16 bits and has nothing else to do.
-# `configs/multi30k-de-en.toml`, the other direction, has a smaller recipe: four layers of width 128 and 9,000 steps,
-# here on a GPU. Each was trained once, with one seed. Both were tested on the 1,000 captions of 2016, with beam 4 and
-# $\alpha = 0.6$.
+# steps in bfloat16, some hours on two cores of a CPU. `configs/multi30k-de-en.toml`, the other direction, has a smaller
+# recipe: four layers of width 128 and 9,000 steps, here on a GPU. Each was trained once, with one seed. Both were
+# tested on the 1,000 captions of 2016, with beam 4 and $\alpha = 0.6$.
 
 # %%
 run, backwards = measured("multi30k-en-de"), measured("multi30k-de-en")

@@ -354,7 +354,7 @@ assert least < 1.1 * seconds
 # it takes time. Much more is too small to be listed, and adds up, most of the optimiser among it. (Its own line is what
 # Python takes to go through the parameters.)
 #
-# ### Memory that is fetched anew
+# ### Page faults
 #
 # Part of what these operators take is no arithmetic and no traffic. Each writes its result into a new array. When
 # arrays are freed, the C library of Linux (glibc) gives memory back to the system, and takes it from there again for
@@ -390,7 +390,7 @@ assert not is_kept or costs["kept"][1] <= costs["as it comes"][1] + 100
 # guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html) advises another library for the purpose
 # (jemalloc or TCMalloc). On a GPU PyTorch has done the same all along, with its **caching allocator**.
 #
-# ### Stops
+# ### Waiting for a number
 #
 # A step also stops to wait. Whenever Python asks for a number, the device must have finished all before it, which is a
 # **host-device synchronisation**. `train_step` makes a GPU wait once, to see whether the norm of the gradient is
