@@ -12,7 +12,7 @@
 # of this chapter you will have a function that compares all words of a sentence with all others, in one line, and will
 # have asked the vectors of a published model which words are most like *tea*, *debts* and *python*.
 #
-# You need a little Python and the product of two matrices. It takes about 30 minutes to read, and 30 more for the
+# You need a little Python and the product of two matrices. It takes about 25 minutes to read, and 30 more for the
 # exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
@@ -81,10 +81,10 @@ assert distances["pays"] == 2 and question not in offers.values()
 # than *pays*, which has nothing of what is asked. With the *sum of products* such a word counts for more, 18 instead
 # of 6; and what is not asked for costs nothing, since whatever a word has there is multiplied by 0.
 #
-# There is a second reason. A question must be *learned*, in small steps, and so every step must tell whether it led the
-# right way. Two things that are not *equal* are hardly ever equal after a small step either, so nothing says whether
-# the step was right: equality has no slope, and cannot be learned in this way. The sum of products has a slope. Move an
-# entry of the question by a little, and the sum moves by that much times the word's entry.
+# Against equality there is a second reason. A question must be *learned*, in small steps, and so every step must tell
+# whether it led the right way. Two things that are not *equal* are hardly ever equal after a small step either, so
+# nothing says whether the step was right: equality has no slope, and cannot be learned in this way. The sum of products
+# has a slope. Move an entry of the question by a little, and the sum moves by that much times the word's entry.
 #
 # The choice of the best word has no slope either. After a small step the same word is still the best, so the answer has
 # not moved (and where another one becomes the best, it jumps). So [chapter 3](03_softmax.ipynb) makes the choice smooth
@@ -222,15 +222,16 @@ plt.show()
 # tea, and that is where the dot product turns negative.
 #
 # The **length** of an arrow, the **norm** of its vector, is Pythagoras in $D$ dimensions, and it is a dot product too:
-# $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$. For the angle $\theta$ between two arrows, look at the
-# third side of the triangle they span, $a - b$. Compute the square of its length twice. Multiplied out, as for
-# numbers, it is $(a - b) \cdot (a - b) = a \cdot a - 2\, a \cdot b + b \cdot b$. The law of cosines, Pythagoras for
-# angles other than a right one, says the same in another way. (It holds in any number of dimensions, because two
-# arrows always lie in a plane.)
+# $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
+#
+# What has the dot product to do with the angle $\theta$ between two arrows? They span a triangle, and its third side is
+# $a - b$. Compute the square of that side in two ways. Multiplied out, as for numbers, it is $(a - b) \cdot (a - b) = a
+# \cdot a - 2\, a \cdot b + b \cdot b$. And by the law of cosines, which is Pythagoras for any angle, it is the right
+# side of
 #
 # $$\|a\|^2 + \|b\|^2 - 2\, a \cdot b \;=\; \|a - b\|^2 \;=\; \|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta .$$
 #
-# The left and the right end agree only if
+# The two ends agree only if
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
@@ -303,12 +304,11 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | dot product | direction and length | attention: a key of large norm gets scores further from 0, and training chooses the norms, too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
-# Stretching the query multiplies all its scores alike, so their order stays; stretching one key can change which key
-# wins. (With an arrow as long as tea's, coffee would have scored 12.7 in the example, and lost to tea's 13.) When is a
-# long key wanted? When a word matters to every question: all queries that point even partly its way then find it. When
-# is it not? Where one long key wins for too many queries, or scores grow so large that the winner takes nearly all
-# weight (chapter 3); some of today's models therefore normalise queries and keys ([chapter 19](19_modern.ipynb)). For
-# vectors of length 1, dot product and cosine are equal.
+# Stretching the query multiplies all its scores alike, so their order stays. Stretching one key can change which key
+# wins: with an arrow as long as tea's, coffee would have scored 12.7 and lost to tea's 13. A long key is wanted where
+# a word matters to every question, because all queries that point even partly its way then find it. It is not wanted
+# where it wins too often, or where scores grow so large that the winner takes nearly all weight (chapter 3). So some of
+# today's models normalise queries and keys ([chapter 19](19_modern.ipynb)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -371,66 +371,57 @@ quiz.number(
 widths = [2, 8, 32, 128, 512, 2048]
 
 
-def typical(width, seed, pairs=500):
-    """Root mean square of the dot products of random pairs, and of their cosines."""
-    a, b = np.random.default_rng(seed).standard_normal((2, pairs, width))
-    products = (a * b).sum(axis=1), (normalize(a) * normalize(b)).sum(axis=1)
-    return np.sqrt(np.mean(np.square(products), axis=1))
+def typical_cosine(width, seed, pairs=500):
+    """Root mean square of the cosines of random pairs of vectors."""
+    a, b = normalize(np.random.default_rng(seed).standard_normal((2, pairs, width)))
+    return np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
 
 
-runs = np.array([[typical(width, seed) for seed in range(20)] for width in widths])
-dots, cosines = runs.mean(axis=1).T
-print("width   dot product   sqrt(width)   cosine            1/sqrt(width)")
-for width, product, cosine, spread in zip(
-    widths, dots, cosines, runs[:, :, 1].std(axis=1), strict=True
-):
+print("width   cosine            1/sqrt(width)")
+cosines = {}
+for width in widths:
+    runs = [typical_cosine(width, seed) for seed in range(20)]
+    cosines[width] = np.mean(runs)
     print(
-        f"{width:5}{product:14.2f}{width**0.5:14.2f}",
-        f"  {cosine:.3f} ± {spread:.3f}{width**-0.5:12.3f}",
-    )
-
-crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))
-closest = {}
-for count in (20, 200, 2000, 8000):
-    cosine = np.abs(crowd[:count] @ crowd[:count].T)  # of all pairs at once
-    np.fill_diagonal(cosine, 0)
-    closest[count] = cosine.max()
-    print(
-        f"{count:6} vectors of width 512: the closest two have {closest[count]:.2f}"
+        f"{width:5}   {np.mean(runs):.3f} ± {np.std(runs):.3f}{width**-0.5:12.3f}"
     )
 
 # %% [markdown]
 # They gather around 0. A cosine is as often positive as negative, so its mean is 0, and its typical size, the root of
-# the mean square, is $1/\sqrt{D}$: the last two columns (± is the standard deviation over 20 seeds of 500 pairs each).
-# Four times the width, half the size. Why? Scale both vectors to length 1 and turn the two together, which does not
-# change their angle, until one of them lies along the first axis. The cosine is then the first entry of the other. This
-# is still a random direction, since the normal distribution favours none. Its $D$ squared entries add up to 1, so each
-# is $1/D$ on average. (A dot product is the cosine times both lengths. These are nearly $\sqrt D$, since the squares of
-# $D$ entries average 1, so its typical size is $\sqrt D \cdot \sqrt D / \sqrt D = \sqrt D$.)
+# the mean square, is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four times the width, half the size.
 #
-# At width 512 that is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random vectors are
-# almost at right angles**, or nearly **orthogonal**. So between random vectors a cosine of 0.5 is common at width 2
-# and practically never happens at width 512. And there is room: of two thousand vectors, nearly four times as many as
-# there are axes, no two have a cosine beyond ±0.23, and of 8,000 none beyond ±0.24. How many fit grows exponentially
+# Why? Scale both vectors to length 1, and turn the two together, which does not change their angle, until one of them
+# lies along the first axis. The cosine is then the first entry of the other, whose direction is still random, since the
+# normal distribution favours none. Its $D$ squared entries add up to 1, so each is $1/D$ on average.
+#
+# At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
+# vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
+# width 2 and practically never happens at width 512.
+#
+# ### More features than dimensions
+#
+# So there is room in a wide space. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes:
+# no two of them have a cosine beyond ±0.23. How many directions fit that are nearly at right angles grows exponentially
 # with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
 #
-# So a model can give every *feature*, such as *is a drink* or *is hot*, a direction of its own, and a word can be the
-# sum of the few that it has. There is room for many more features than dimensions (**superposition**). The price is
-# noise. Add up $k$ random vectors of length 1 and ask for one of them by its dot product with the sum: the result is 1,
-# plus an error that is the sum of $k - 1$ cosines of random vectors. What is the typical size of that sum? Square it.
-# The products of two different cosines are as often positive as negative and cancel on average, and the $k - 1$ squares
-# of $1/D$ remain. So the error is $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. So there may be many
-# features, but only a few of them present at a time.
+# A model can use that. It can give every *feature*, such as *is a drink* or *is hot*, a direction of its own, and a
+# word is the sum of the few that it has (**superposition**). The price is noise. Ask a sum of $k$ random vectors of
+# length 1 for one of them, by a dot product: the result is 1, plus $k - 1$ cosines of random vectors. What is the
+# typical size of their sum? Square it: the products of two different cosines are as often positive as negative and
+# cancel on average, and the $k - 1$ squares of $1/D$ remain. So the error is about $\sqrt{(k-1)/D}$. With 20 of them at
+# width 512 that is 0.19. There may be many features, but only a few of them present at a time.
 
 # %% tags=["proof"]
-assert np.all(np.abs(cosines * np.sqrt(widths) - 1) < 0.03)
-assert np.all(np.abs(dots / np.sqrt(widths) - 1) < 0.03)
-assert closest[2000] < 0.225 and closest[8000] < 0.245
+assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)
+assert 87 < np.degrees(np.arccos(cosines[512])) < 88
+crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))
+cosine = np.abs(crowd[:2000] @ crowd[:2000].T)  # of all pairs at once
+np.fill_diagonal(cosine, 0)
+assert 0.215 < cosine.max() < 0.225
 errors = [
     vectors[0] @ vectors.sum(axis=0) - 1 for vectors in crowd.reshape(400, 20, 512)
 ]
 assert abs(np.std(errors) - (19 / 512) ** 0.5) < 0.02
-assert 87 < np.degrees(np.arccos(cosines[widths.index(512)])) < 88
 
 # %% [markdown]
 # ## Real vectors
@@ -441,14 +432,13 @@ assert 87 < np.degrees(np.arccos(cosines[widths.index(512)])) < 88
 # word from its neighbours, ends up with similar vectors for them. Presumably that is because a guess that is right
 # beside *tea*, such as *cup*, is often right beside *coffee*. So training pushes both vectors the same way.
 #
-# all-MiniLM-L6-v2 descends from such a model: a narrower one was trained to imitate it (*distilled*), every second
-# layer of that was kept, and the result was trained on a billion pairs of sentences. It is installed with this book,
-# and chapter 15 runs all of it. Here we take only its first part, the **embedding table**: 30,522 learned vectors of
-# width 384, the **embeddings**, one for each **token**, which is a word, part of a word or a character. About 21,000
-# of them are made of three or more letters. To look a word up is to pick its row. One can also write it as a product:
-# give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$, and multiply it by the matrix. By themselves
-# one-hot vectors know nothing of likeness, since any two of them have the dot product 0: *tea* would be as far from
-# *coffee* as from *train*.
+# Our vectors come from all-MiniLM-L6-v2, a small published model that was first trained to imitate such a one
+# (*distilled*), and then on a billion pairs of sentences. It is installed with this book, and chapter 15 runs all of
+# it. Here we need only its first part, the **embedding table**: 30,522 learned vectors of width 384, the
+# **embeddings**, one for each **token**, which is a word, part of a word or a character. To look a word up is to pick
+# its row. One can also write it as a product: give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$,
+# and multiply it by the embedding table. By themselves one-hot vectors know nothing of likeness, since any two of them
+# have the dot product 0: *tea* would be as far from *coffee* as from *train*.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -472,44 +462,44 @@ for word in ("tea", "monday", "debts", "python"):
         f"{word:7}", *(f"{other} {cosine:.2f} " for other, cosine in nearest(word))
     )
 
+# %% [markdown]
+# Out of some 21,000 words of three or more letters, the nearest to *tea* is *coffee*. Nobody gave the model a list of
+# drinks.
+#
+# Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go together with
+# debts without being like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say which
+# it has found. And the neighbours of *python* are animals as well as *import* and *pip*: several senses, one vector
+# (**polysemy**). These are **static** embeddings: one vector for each word, whatever the sentence. To find out which
+# python is meant, a model has to look at the other words. That is what attention is for, and with these very vectors
+# chapter 4 does it.
+#
+# Is a cosine of 0.44 high? Compare it with what chance gives:
+
+# %%
 rng = np.random.default_rng(0)
 a, b = rng.choice(rows, (2, 10_000))
 pair = np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
-some = np.arange(0, len(rows), 40)
-cosines = rows[some] @ rows.T
-cosines[np.arange(len(some)), some] = 0  # of a word with itself
-nearest_of_all = cosines.max(axis=1)
 luckiest = (normalize(rng.standard_normal((100, 384))) @ rows.T).max(axis=1)
-print(f"two words drawn at random: typically {pair:.2f}")
-print(
-    f"a word and its nearest, median of {len(some)}: {np.median(nearest_of_all):.2f}"
-)
-print(
-    f"a random direction and the nearest of {len(rows):,} words: {luckiest.mean():.2f}"
-)
+some = np.arange(0, len(rows), 40)
+of_some = rows[some] @ rows.T
+of_some[np.arange(len(some)), some] = 0  # of a word with itself
+nearest_of_all = np.median(of_some.max(axis=1))
+print(f"two words drawn at random, typically: {pair:.2f}")
+print(f"a random direction and the nearest of all words: {luckiest.mean():.2f}")
+print(f"a word and the nearest of all others, median: {nearest_of_all:.2f}")
 
 # %% [markdown]
-# Out of 21,000 words, the nearest to *tea* is *coffee*. Nobody gave the model a list of drinks. Is a cosine of 0.44
-# high? Two words drawn at random typically have 0.07, somewhat more than the 0.05 of random vectors of this width, and
-# the *nearest* of all words to a random direction has 0.20, because it is the luckiest of many. So 0.44 is hardly an
-# accident, though for a nearest word it is not much: half of the words tried have one at 0.58 or more, often another
-# form of themselves, as *debt* is of *debts*. Before you call two words alike, compare their cosine with those of other
-# words from the same model. In some models even these are far above 0. There all vectors have a part in common, which
-# adds the same positive amount to every dot product: **anisotropy** ([Ethayarajh,
-# 2019](https://aclanthology.org/D19-1006/)).
-#
-# Two rows deserve a second look. The neighbours of *debts* include *creditors* and *owed*, words that go together with
-# debts without being like them: these vectors hold both *similarity* and *relatedness*, and one cosine cannot say
-# which it has found. And the neighbours of *python* are animals as well as *import* and *pip*: several senses, one
-# vector (**polysemy**). These are **static** embeddings: one vector for each word, whatever the sentence. To find out
-# which python is meant, a model has to look at the other words. That is what attention is for, and with these very
-# vectors chapter 4 does it.
+# Two words drawn at random have 0.07, and even the luckiest of all words has only 0.20 with a random direction. So 0.44
+# is hardly an accident, though for a nearest word it is not much: half of the words tried have one at 0.58 or more,
+# often another form of themselves, as *debt* is of *debts*. Before you call two words alike, compare their cosine with
+# those of other words from the same model. In some models even words drawn at random are far above 0, because all
+# vectors have a part in common: **anisotropy** ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
 assert {"creditors", "owed"} < {word for word, _ in nearest("debts")}
 assert {"import", "pip", "snake"} < {word for word, _ in nearest("python")}
-assert round(float(np.median(nearest_of_all)), 2) == 0.58
+assert round(float(nearest_of_all), 2) == 0.58
 assert abs(pair - 0.07) < 0.005 and 20_500 < len(known) < 21_500
 assert 0.19 < luckiest.mean() < 0.23 < nearest("tea")[5][1]
 assert "debt" in dict(nearest("debts"))
@@ -535,8 +525,18 @@ for a, b, c in [
     found = (f"{known[n]} {rows[n] @ end:.2f} " for n in best)
     print(f"{a} - {b} + {c}:".ljust(24), *found)
 
-print()
-for pair in ["king queen", "hot cold", "hot warm", "good bad", "good great"]:
+# %% [markdown]
+# It is *king* itself, with 0.65; *queen* comes second. Published solutions leave out the three words of
+# the question, and then *queen* wins. How much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63,
+# second only to *kings*. The sum moves away from both, and all that it has done is to let *queen* overtake *kings*.
+# *Swimming* looks better, but it is the nearest word to *swim* anyway. *Actress* is a real success, and *rome* is still
+# behind *italian*. So before you believe an analogy, look at what is near its inputs ([Linzen,
+# 2016](https://aclanthology.org/W16-2503/)).
+#
+# Two more warnings about cosines:
+
+# %%
+for pair in ["hot warm", "hot cold", "good great", "good bad"]:
     first, second = (table[row_of[word]] for word in pair.split())
     print(f"{pair:11} {first @ second:.2f}")
 for job in ("nurse", "engineer"):
@@ -544,17 +544,10 @@ for job in ("nurse", "engineer"):
     print(f"{job:9} with he {he:5.2f}, with she {she:5.2f}")
 
 # %% [markdown]
-# It is *king* itself, with 0.65; *queen* comes second. The solutions that are published leave out the three words of
-# the question, and then *queen* wins, as *actress* does even without that, while *rome* is still behind *italian*. How
-# much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only to *kings*. The sum moves
-# away from both, and all that it has done is to let *queen* overtake *kings*. *Swimming* looks better, but it is the
-# nearest word to *swim* anyway. So before you believe an analogy, look at what is near its inputs ([Linzen,
-# 2016](https://aclanthology.org/W16-2503/)).
-#
-# The other lines warn against trusting a cosine. Opposites keep the same company: *bad* is as near to *good* as *great*
-# is, and *cold* not much further from *hot* than *warm*. And text has habits. *Nurse* is nearer to *she* than to *he*,
-# and *engineer* the other way round, though all four cosines are small (**bias**; [Bolukbasi and others,
-# 2016](https://arxiv.org/abs/1607.06520)).
+# Opposites keep the same company: *bad* is as near to *good* as *great* is, and *cold* not much further from *hot* than
+# *warm*. And text has habits: *nurse* is nearer to *she* than to *he*, and *engineer* the other way round, though all
+# four cosines are near those of words drawn at random, so that a single pair proves little (**bias**, shown for many
+# words by [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
 
 # %% tags=["proof"]
 queen = normalize(
@@ -585,9 +578,9 @@ for row, query in enumerate(x):
         similarities[row, column] = dot(query, key)
 
 # %% [markdown]
-# Two loops, 36 dot products; for 1,000 words of width 512 it would be a million calls from Python, of 512
-# multiplications each. An entry of a matrix product is a dot product too, of a row with a column. With the queries as
-# the rows of $Q$, and the keys as the rows of $K$ and so the columns of $K^\top$, all of them at once are
+# Two loops, 36 dot products; for 1,000 words it would be a million. But an entry of a matrix product is a dot product
+# too, of a row with a column. Take the queries as the rows of $Q$, and the keys as the rows of $K$ and so the columns
+# of $K^\top$. Then all of them at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
@@ -596,9 +589,10 @@ for row, query in enumerate(x):
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 1 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 3 & 0 & 0 \end{pmatrix} .$$
 #
-# The first question finds *debts*, the second *always*. The multiplications are those of the loops. But all run in
-# compiled code, which does several at once and uses each row again while it is at hand, and nothing waits for Python.
-# (A small network that compares each pair, as in the attention of 2014, would need its $\tanh$ for every pair.)
+# The first question finds *debts*, the second *always*. The multiplications are those of the loops, but all run in
+# compiled code, several at once, and nothing waits for Python. That is one reason why the transformer compares by dot
+# products. (The attention of 2014, in [chapter 1](01_why_attention.ipynb#the-network-of-2014), computes a $\tanh$ for
+# every pair.)
 #
 # Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. `*#batch` stands for any
 # further axes in front, one for the sentences of a batch, say; with the `#`, an axis of size 1 is stretched to fit, as
@@ -632,15 +626,12 @@ plt.show()
 
 # %% [markdown]
 # Read the last row, *tea*: *coffee* 0.44, *drink* 0.28, and *hot* 0.09, about as much as two unrelated words, although
-# tea is often hot. The words *they* and *or* have little to do with any of these; with each other they have 0.19. Now
-# read the last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot a$.
-# For likeness that is right. For a look-up it is not: *hot* needs the noun that it belongs to, and *tea* can do
-# without *hot*. And on the diagonal stand the squared lengths $x_i \cdot x_i$, here 1. By cosine every word finds
-# itself first. Chapter 4 gives each word a query and a key that differ.
-
-# %% tags=["proof"]
-assert np.allclose(similarity_matrix(x, x), similarity_matrix(x, x).T)
-assert similarities[5].round(2).tolist() == [-0.02, 0.28, 0.09, 0.44, 0.02, 1.0]
+# tea is often hot. The words *they* and *or* have little to do with any of these; with each other they have 0.19.
+#
+# Now read the last column: the same numbers as the last row. The matrix is **symmetric**, because $a \cdot b = b \cdot
+# a$. For likeness that is right. For a look-up it is not: *hot* should find the noun that it belongs to, and that noun
+# need not look back. And on the diagonal stand the squared lengths $x_i \cdot x_i$, here 1, so that by cosine every
+# word finds itself first. Chapter 4 gives each word a query and a key that differ.
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -8,11 +8,10 @@
 # %% [markdown]
 # # 3. How do you look something up without choosing?
 #
-# A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. This chapter
-# builds a look-up that answers with a *blend* of all values, most of it from the best match, and shows why
-# transformers divide their scores by a square root: a score sums many products, so the wider the vectors, the further
-# apart the scores, until the blend is a hard choice again, and the choice hardly learns. (How much that matters, and
-# where it does not, is measured below.)
+# A similarity matrix says that one key scores 6 and another 5. It does not say what to do about it. This chapter builds
+# a look-up that answers with a *blend* of all values, most of it from the best match. And it shows why transformers
+# divide their scores by a square root. A score sums many products, so the wider the vectors, the further apart the
+# scores, until the blend is a hard choice again, and a hard choice hardly learns.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. It takes
 # about 25 minutes to read, and 35 more for the exercises.
@@ -52,10 +51,11 @@ print("scores:", scores)
 print("the best match is", drinks[best], "with price and litres", values[best])
 
 # %% [markdown]
-# Coffee wins with 6, tea has 5, and tea's **value**, what its key would have returned, is thrown away. Worse, turn the
-# query a little, and the answer stays the same, until it jumps to another drink. A machine that learns asks "if I
-# change this number a little, does the answer get better?" Here the reply is nearly always "nothing happens", so no
-# better query can be found in small steps.
+# Coffee wins with 6, tea has 5, and tea's **value**, what its key would have returned, is thrown away.
+#
+# Worse, turn the query a little, and the answer stays the same, until it jumps to another drink. A machine that learns
+# asks "if I change this number a little, does the answer get better?" Here the reply is nearly always "nothing
+# happens", so no better query can be found in small steps.
 #
 # So give every key a *share*, and let the answer be a blend of all values: then every score counts a little.
 #
@@ -79,12 +79,14 @@ with np.errstate(all="ignore"):
 # We could subtract the lowest score first. Then only differences count and nothing is negative. But now one bad key
 # changes how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ they share
 # nearly evenly. So demand a little more, that a third key change nothing about how two share: **the ratio of two shares
-# depends on the difference of these two scores, and on nothing else.** Let $f(d)$ be the ratio for the difference $d$.
-# Take three keys, each 1 ahead of the next. If the first gets twice the share of the second, and the second twice that
-# of the third, the first gets four times that of the third: $f(1 + 1) = f(1) f(1)$, and in general $f(x + y) = f(x)
-# f(y)$. The only smooth positive functions that do this are the exponentials. A base above 1 gives a higher score the
-# larger share. So take $e$, the base with the simplest derivative, to the power of each score, and divide by the sum.
-# (Another base would be another *temperature*, see below.) For the scores 0, 1, 2:
+# depends on the difference of these two scores, and on nothing else.**
+#
+# That settles the formula. Let $f(d)$ be the ratio for the difference $d$, and take three keys, each 1 ahead of the
+# next. If the first gets twice the share of the second, and the second twice that of the third, the first gets four
+# times that of the third: $f(1 + 1) = f(1) f(1)$. In general $f(x + y) = f(x) f(y)$, and the only smooth positive
+# functions that do this are the exponentials. So take a number above 1 to the power of each score, and divide by the
+# sum. We take $e$, the base with the simplest derivative; another would be another *temperature*
+# ([below](#temperature)). For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -117,8 +119,10 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 #
 # Its results are called **weights**. In the function below, the largest score of each row, `highest`, is subtracted
 # from all. That changes no weight (**shift invariance**): with $c$ added to each score, $e^{s_i + c} = e^c e^{s_i}$,
-# and the factor $e^c$ stands above and below the line. We shall need it soon. The other way round, scores are
-# logarithms of shares: $0$, $\ln 2$ and $\ln 5$ give shares in the ratio 1 : 2 : 5, that is 0.125, 0.25 and 0.625.
+# and the factor $e^c$ stands above and below the line. "Break it", below, shows what it is for.
+#
+# The other way round, scores are logarithms of shares: $0$, $\ln 2$ and $\ln 5$ give shares in the ratio 1 : 2 : 5,
+# that is 0.125, 0.25 and 0.625.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -237,10 +241,9 @@ assert np.allclose(
 # less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: every finite score gets
 # some weight (unless it is so far below the largest that it rounds to 0).
 #
-# This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a
-# little. And because it has a slope everywhere, where that of a hard choice is 0 or undefined (it is
-# **differentiable**), its queries and keys can be learned (chapter 7). Attention is this look-up, done for every word
-# of a sentence at once.
+# This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
+# It has a slope everywhere (it is **differentiable**), where that of a hard choice is 0 or undefined. So its queries
+# and keys can be learned (chapter 7). Attention is this look-up, done for every word of a sentence at once.
 #
 # ## Temperature
 #
@@ -318,8 +321,8 @@ assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 # ## How far do weights move?
 #
 # A machine learns by small steps: it changes a score a little and asks what that does to the weights. So differentiate.
-# Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. Raise the score $s_i$ itself, and the quotient
-# rule gives
+# Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. Raise the score $s_i$, and both the numerator
+# and $Z$ have the derivative $e^{s_i}$. The quotient rule gives
 #
 # $$\frac{\partial w_i}{\partial s_i} = \frac{e^{s_i} Z - e^{s_i} e^{s_i}}{Z^2} = w_i (1 - w_i) .$$
 #
@@ -333,10 +336,10 @@ assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 #
 # $$-0.665 \cdot 0.090, \quad -0.665 \cdot 0.245, \quad 0.665 \cdot 0.335 \quad=\quad -0.060, \quad -0.163, \quad 0.223 .$$
 #
-# The three sum to 0, as they must: raise all three scores alike, and the weight stays the same. A row says how *one
-# weight* changes as each score rises. A column, which has the same numbers because $J$ is symmetric, says how *all
-# weights* change as one score rises: what its key gains, the others lose in proportion to their own weights, since the
-# sum stays 1. If one weight is nearly 1, all entries are nearly 0.
+# The three sum to 0, as they must: raise all three scores alike, and the weight stays the same. Read it as a row, and
+# it says how the last *weight* changes as each score rises. Read as a column, it says how all weights change as the
+# last *score* rises, since $J$ is symmetric: what its key gains, 0.223, the others lose. If one weight is nearly 1, all
+# entries are nearly 0.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -368,8 +371,8 @@ for j in range(3):
 
 # %% [markdown]
 # $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. **A softmax that is sure of itself has stopped
-# listening**: nudge its scores, and hardly anything moves. It is **saturated**. What stalls is the choice; the chosen
-# value still learns, because its gradient is multiplied by its weight, nearly 1.
+# listening**: nudge its scores, and hardly anything moves. It is **saturated**. (What stalls is the choice. The chosen
+# value still learns, because its gradient is multiplied by its weight, nearly 1.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -404,17 +407,18 @@ quiz.one_choice(
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
 # So the standard deviation of a score is $\sqrt{d_k}$, 8 for $d_k = 64$: scores grow with the width, although no query
-# agrees with any key more than before. If the entries of $q$ and $k$ have variance $v$ instead, the scores have
-# variance $v^2 d_k$: entries twice as large have the variance $4v$, and make scores four times as large. Either way
-# scores grow with the width, and dividing by $\sqrt{d_k}$ cancels that growth. (What remains is $v^2$: the divisor sees
-# to the width, not to the scale of the entries.)
+# agrees with any key more than before. Dividing them by $\sqrt{d_k}$ cancels that growth.
+#
+# It cancels the growth with the width, and not the scale of the entries. If these have variance $v$ in place of 1,
+# the scores have variance $v^2 d_k$ before the division and $v^2$ after it. (Entries twice as large have the variance
+# $4v$, and make scores four times as large.)
 #
 # **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight
 # does the luckiest of the ten get at width 64? At width 1024?
 
 # %%
 widths, trials = [1, 4, 16, 64, 256, 1024], 2000
-raw, scaled, luckiest = {}, {}, {}
+luckiest = {}
 print("on average over 2000 trials      luckiest key, scores divided by")
 print(" d_k   variance of a score       nothing   root of d_k   d_k")
 for width in widths:
@@ -422,10 +426,8 @@ for width in widths:
     queries = rng.standard_normal((trials, 1, width))
     ten_keys = rng.standard_normal((trials, 10, width))
     strangers = similarity_matrix(queries, ten_keys)[:, 0]  # (2000 trials, 10 keys)
-    raw[width] = softmax(strangers)
-    scaled[width] = softmax(strangers / np.sqrt(width))
 
-    found = [raw[width], scaled[width], softmax(strangers / width)]
+    found = [softmax(strangers / by) for by in (1, np.sqrt(width), width)]
     luckiest[width] = [weights.max(axis=1).mean() for weights in found]
     nothing, root, whole = luckiest[width]
     print(
@@ -433,92 +435,37 @@ for width in widths:
     )
 
 # %% [markdown]
-# Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of
-# the weight. At 1024 it takes 97. With the scores divided by $\sqrt{d_k}$ their variance is 1 at every width, and the
+# Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of the
+# weight. At 1024 it takes 97. With the scores divided by $\sqrt{d_k}$ their variance is 1 at every width, and the
 # luckiest key has about 0.3 at any width from 4 to 1024. Why not divide by $d_k$ itself? That would be too much: such
 # scores have the standard deviation $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights, and at 1024
-# all ten keys get a tenth, whatever the query.
+# each of these ten keys gets a tenth.
 #
-# ### What does saturation cost?
-#
-# A query with saturated weights hardly learns. Training moves queries and keys, through the matrices that make them.
-# Take the query (for a key it is the same $J$). A small change $\delta$ of the query changes the scaled scores by $K
-# \delta / \tau$, with the keys as the rows of $K$ and $\tau = \sqrt{d_k}$ or 1, and so the weights by $J K \delta /
-# \tau$ (the chain rule). So the weights can move by no more than the length of $\delta$ times the factor by which $J K
-# / \tau$ stretches the vector that it stretches most (its largest singular value). Call a query *stuck* where this
-# factor is below 0.01: a step of length 1, were the slope to stay, would move its weights by less than a hundredth.
-
-# %%
-stuck, moves = {}, {}
-print("how fast the weights begin to move, at most:   median  below 0.01")
-for width in (64, 1024):
-    rng = np.random.default_rng(width)
-    queries = rng.standard_normal((trials, 1, width))
-    ten_keys = rng.standard_normal((trials, 10, width))
-    for name, weights, tau in [
-        ("undivided", raw[width], 1),
-        ("divided", scaled[width], width**0.5),
-    ]:
-        moved = softmax_jacobian(weights) @ ten_keys / tau  # (2000, 10, d_k)
-        moves[name, width] = np.linalg.norm(moved, ord=2, axis=(1, 2))
-        stuck[name, width] = np.mean(moves[name, width] < 0.01)
-        median = np.median(moves[name, width])
-        print(f"d_k {width:4}, {name:33}{median:10.4f}{stuck[name, width]:12.0%}")
-
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
 assert all(0.25 < divided < 0.33 for _, divided, _ in luckiest.values())
 assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 
-
-def slope(gap):
-    weight = 1 / (1 + np.exp(-gap))
-    return weight * (1 - weight)
-
-
-assert 1.9e-9 < slope(20) < 2.2e-9 and round(slope(20 / 32), 2) == 0.23
-assert round(slope(20 / 32) / 32, 3) == 0.007 and slope(1) > slope(1 / 32) / 32
-assert stuck["divided", 64] == stuck["divided", 1024] == 0
-assert 0.16 < stuck["undivided", 64] < 0.2
-assert 0.58 < stuck["undivided", 1024] < 0.68
-medians = {which: np.median(moved) for which, moved in moves.items()}
-assert medians["undivided", 64] > 2 * medians["divided", 64]
-assert medians["undivided", 1024] < medians["divided", 1024] / 500
-for width in (64, 1024):
-    rng = np.random.default_rng(width)
-    queries = rng.standard_normal((trials, 1, width)) / np.sqrt(3)  # v = 1/3
-    ten_keys = rng.standard_normal((trials, 10, width)) / np.sqrt(3)
-    weights = softmax(similarity_matrix(queries, ten_keys)[:, 0])
-    moved = softmax_jacobian(weights) @ ten_keys
-    far = np.linalg.norm(moved, ord=2, axis=(1, 2))
-    assert (
-        np.mean(far < 0.01) < 0.01
-        if width == 64
-        else 0.2 < np.mean(far < 0.01) < 0.3
-    )
-    assert width > 64 or np.median(far) > 1
-
 # %% [markdown]
-# Undivided, nearly a fifth of the queries are stuck at width 64, and nearly two thirds at 1024: a **vanishing
-# gradient**, within a single softmax. Divided, none is. That is what the division buys, and not larger slopes for all.
-# It keeps $J$ away from 0, but it also divides by $\tau$, so where a softmax is not saturated anyway the undivided
-# slope is the larger one. By the medians, most queries of width 64 move *faster* undivided.
+# ### What does saturation cost?
 #
-# (A classifier's last softmax does not stall: its loss is $-\ln w$ for the right class, with the slope
-# $-\frac1w \cdot w (1 - w) = -(1 - w)$ with respect to its score, which is near $-1$ exactly where the model is
-# confidently wrong. Inside attention nothing says which weight was right.)
+# Training moves queries and keys, and through them the scores, so its slopes all pass through $J$. Where a softmax is
+# saturated, $J$ is nearly 0, and so are the slopes: a **vanishing gradient**, within a single softmax.
 #
-# Does it matter? Let each query *learn*. One of ten random keys is the right one, and the query follows the slope of
-# that key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning
-# rate**.
+# Does it matter? Let queries *learn*. One of ten random keys is the right one, and the query follows the slope of that
+# key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning
+# rate**. By the chain rule, with the keys as the rows of $K$, the scores $q K^\top / \tau$ and $\tau = \sqrt{d_k}$ or
+# 1,
+#
+# $$\frac{\partial w_1}{\partial q} = \frac{1}{\tau} \, J_1 K , \qquad \text{where } J_1 \text{ is the first row of } J .$$
 
 
 # %%
-def learn(width, tau, learning_rate, seed, steps=100, queries=100):
-    """The share of queries that end with 0.9 or more on the key that they want."""
+def learn(width, tau, learning_rate, seed, scale=1.0, steps=100):
+    """The share of 100 queries that end with 0.9 or more on the key they want."""
     rng = np.random.default_rng(seed)
-    query = rng.standard_normal((queries, 1, width))
-    keys = rng.standard_normal((queries, 10, width))
+    query = scale * rng.standard_normal((100, 1, width))
+    keys = scale * rng.standard_normal((100, 10, width))
     for _ in range(steps):
         weights = softmax(query @ keys.swapaxes(1, 2) / tau)
         slope = softmax_jacobian(weights)[:, :, 0] @ keys / tau  # of key 0's weight
@@ -540,24 +487,44 @@ for width in (64, 1024):
 
 # %% [markdown]
 # Without any step, at a learning rate of 0, a tenth of the undivided queries have their key by luck. At 0.1, too small
-# for a hundred steps, the undivided version is ahead, since its slopes lack the $\frac1\tau$. But at 1 nearly every
-# divided query finds its key, and from 10 on every one does. Undivided, many do not, however large the learning rate:
-# even a million leaves one in nine behind at width 64, that of the original transformer, and two thirds or more at
-# 1024. The paper of 2017 gives these vanishing slopes as a guess: "we suspect that for large values of $d_k$, the dot
-# products grow large in magnitude, pushing the softmax function into regions where it has extremely small gradients".
+# for a hundred steps, the undivided version is ahead: where its softmax is not saturated its slopes are the larger
+# ones, since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and from 10 on every one
+# does. Undivided, many do not, however large the learning rate: even a million leaves one in nine behind at width 64,
+# that of the original transformer, and two thirds or more at 1024. So the division does not make all slopes larger. It
+# keeps the softmax away from where they vanish.
 #
-# What counts is the variance of the scores, $v^2 d_k$. It depends on how the matrices start. PyTorch's `nn.Linear`
-# draws each entry of its matrix with the variance $1 / (3D)$. An entry of a query sums $D$ products of such an entry
-# with one of a word, so from words of variance 1 it makes queries and keys with $v = D \cdot 1 / (3D) = \tfrac13$.
-# Undivided scores at width 64 then have a variance of only 7, hardly a query is stuck, and the weights of the typical
-# one move much faster than if it were divided; at 1024 a quarter are stuck. The model of [chapter 9](09_decoder.ipynb)
+# The paper of 2017 gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
+# magnitude, pushing the softmax function into regions where it has extremely small gradients".
+#
+# The softmax at the end of a model, which names the next word, does not stall like this ([chapter
+# 11](11_training.ipynb)). It is told which weight was right, and trained on the loss $-\ln w$ of that weight. The slope
+# of the loss with respect to its score is $-\frac1w \cdot w (1 - w) = -(1 - w)$, near $-1$ exactly where the model is
+# confidently wrong. Inside attention nothing says which weight was right.
+#
+# ### When does it matter less?
+#
+# What counts is the variance of the scores, $v^2 d_k$. In a transformer queries and keys are made from words, by two
+# matrices that are learned, $W_Q$ and $W_K$ ([chapter 4](04_self_attention.ipynb)), so $v$ depends on how these start.
+# PyTorch's `nn.Linear` draws each entry of its matrix with the variance $1 / (3D)$. An entry of a query sums $D$
+# products of such an entry with one of a word of width $D$, so from words of variance 1 it makes queries and keys with
+# $v = D \cdot 1 / (3D) = \tfrac13$. Undivided scores at width 64 then have a variance of only 7. Let the undivided
+# queries learn again, from there:
+
+# %%
+for width in (64, 1024):
+    found = [learn(width, 1, 10, seed, scale=3**-0.5) for seed in range(3)]
+    print(f"d_k {width:4}, undivided, learning rate 10: {np.mean(found):.0%}")
+    assert round(np.mean(found), 2) == (0.98 if width == 64 else 0.43)
+
+# %% [markdown]
+# At width 64 nearly all of them find their key, and at 1024 fewer than half. The model of [chapter 9](09_decoder.ipynb)
 # draws its matrices so that $v = 1$, as in the experiment. The wider the keys, and the larger their entries, the more
 # the division matters; and it costs next to nothing.
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is
 # the same function, so training can absorb any constant divisor. The division changes where training *begins*, with
-# scores of the same size at every width, and how far one step of a query moves them. The divisor is a convention, and
-# once trained, queries and keys are no longer independent, so scores may grow as large as a head needs.
+# scores of the same size at every width, and how far one step of a query moves them. Once trained, queries and keys are
+# no longer independent, and scores may grow as large as a head needs.
 
 # %% tags=["proof"]
 assert ends["undivided", 64][1] > 0.3 > 0.02 > ends["divided", 64][1]
@@ -570,6 +537,7 @@ for width in (64, 1024):
     assert max(ends["undivided", width][2:4]) < 0.56
 assert 0.1 < 1 - ends["undivided", 64][4] < 0.12
 assert max(ends["undivided", 1024]) < 1 / 3
+assert round(64 / 9) == 7
 
 # %% [markdown]
 # ### Which d is under the root?

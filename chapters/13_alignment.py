@@ -572,8 +572,10 @@ assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e
 
 # %% [markdown]
 # The model around it reads in both directions, so that each memory knows what comes before its word and after. For the
-# step from state to state we take PyTorch's LSTM and GRU, two ways to let a state forget some of its numbers and keep
-# others. The whole model is folded below. This is the loop of its `decode`, with one layer and without dropout:
+# step from state to state we take PyTorch's LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has one
+# state; one gate decides both how much of it is kept and how much of a candidate is let in, and another how much of it
+# the candidate gets to see. The whole model is folded below. This is the loop of its `decode`, with one layer and
+# without dropout:
 #
 # ```python
 # for word in embedded_target:                        # one after the other

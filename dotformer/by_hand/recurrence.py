@@ -22,7 +22,7 @@ def rnn_cell(
 
     Equal to `torch.nn.RNNCell` with its weights transposed. After Elman (1990).
 
-    Defined in chapter 1, "Three cells".
+    Defined in chapter 1, "Two cells".
     """
     return np.tanh(x @ w_x + b_x + hidden @ w_h + b_h)
 
@@ -31,7 +31,7 @@ def rnn_cell(
 def sigmoid(z: Float[np.ndarray, "*batch H"]) -> Float[np.ndarray, "*batch H"]:
     """1 / (1 + e^-z) for every entry of z: between 0 and 1.
 
-    Defined in chapter 1, "Three cells".
+    Defined in chapter 1, "Two cells".
     """
     return np.exp(-np.logaddexp(0, -z))
 
@@ -51,32 +51,9 @@ def lstm_cell(
     Equal to `torch.nn.LSTMCell` with its weights transposed. After Hochreiter and
     Schmidhuber (1997), with the forget gate of Gers and others (2000).
 
-    Defined in chapter 1, "Three cells".
+    Defined in chapter 1, "Two cells".
     """
     gates = x @ w_x + b_x + hidden @ w_h + b_h
     i, f, g, o = np.split(gates, 4, axis=-1)
     cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(cell), cell
-
-
-@shapes
-def gru_cell(
-    x: Float[np.ndarray, "*batch D"],
-    hidden: Float[np.ndarray, "*batch H"],
-    w_x: Float[np.ndarray, "D 3*H"],
-    w_h: Float[np.ndarray, "H 3*H"],
-    b_x: Float[np.ndarray, " 3*H"],
-    b_h: Float[np.ndarray, " 3*H"],
-) -> Float[np.ndarray, "*batch H"]:
-    """One step of a GRU: a blend of the old state and a candidate.
-
-    Equal to `torch.nn.GRUCell` with its weights transposed. After Cho and others
-    (2014), who multiply by the reset gate before W_h, not after it.
-
-    Defined in chapter 1, "Three cells".
-    """
-    x_r, x_z, x_n = np.split(x @ w_x + b_x, 3, axis=-1)
-    h_r, h_z, h_n = np.split(hidden @ w_h + b_h, 3, axis=-1)
-    n = np.tanh(x_n + sigmoid(x_r + h_r) * h_n)
-    z = sigmoid(x_z + h_z)
-    return (1 - z) * n + z * hidden

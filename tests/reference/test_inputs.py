@@ -45,7 +45,6 @@ ARGUMENTS = {
     "positions.rotation_matrix": (1.5, 4),
     "positions.sinusoidal_encoding": (reals(2, 3), 4),
     "positions.sinusoidal_positions": (3, 4),
-    "recurrence.gru_cell": (reals(5, 3), reals(5, 2), *of_cell(3)),
     "recurrence.lstm_cell": (reals(5, 3), reals(5, 2), reals(5, 2), *of_cell(4)),
     "recurrence.rnn_cell": (reals(5, 3), reals(5, 2), *of_cell(1)),
     "recurrence.sigmoid": (reals(2, 3),),

@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dotformer.by_hand.recurrence import gru_cell, lstm_cell, rnn_cell, sigmoid
+from dotformer.by_hand.recurrence import lstm_cell, rnn_cell, sigmoid
 from tests.reference.strategies import assert_same, reals, seeds, sizes
 
 # each cell called as an LSTM is; the others hand `cell` on as it is
 STEPS = {
     "RNNCell": lambda x, hidden, cell, *weights: (rnn_cell(x, hidden, *weights), cell),
-    "GRUCell": lambda x, hidden, cell, *weights: (gru_cell(x, hidden, *weights), cell),
     "LSTMCell": lstm_cell,
 }
 

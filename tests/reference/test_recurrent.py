@@ -1,4 +1,4 @@
-"""recurrent beside a slow loop in NumPy, over the cells of by_hand.recurrence, in float64."""
+"""recurrent beside a slow loop in NumPy, over the LSTM of by_hand.recurrence and PyTorch's GRU cell, in float64."""
 
 import warnings
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dotformer.by_hand.recurrence import gru_cell, lstm_cell
+from dotformer.by_hand.recurrence import lstm_cell
 from dotformer.recurrent import RecurrentConfig, RecurrentSeq2Seq, RecurrentState
 from tests.reference.strategies import assert_close, drawn_anew
 
@@ -35,8 +35,11 @@ def by_hand(model, source, target):
 
     def cell(x, state, place):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        weights = tuple(values[f"{place.replace('*', name)}"].T for name in names)
-        return lstm_cell(x, *state, *weights) if config.cell == "lstm" else (gru_cell(x, *state, *weights),)
+        weights = [values[place.replace("*", name)] for name in names]
+        if config.cell == "lstm":
+            return lstm_cell(x, *state, *(w.T for w in weights))
+        x, state, *weights = (torch.from_numpy(array) for array in (x[None], state[0][None], *weights))
+        return (torch.gru_cell(x, state, *weights).numpy()[0],)
 
     empty = (np.zeros(config.d_model),) * (2 if config.cell == "lstm" else 1)
     scale = np.sqrt(config.d_model)
