@@ -33,11 +33,13 @@ transformer_map(built=4)
 # ## One look-up, with its numbers
 #
 # In a look-up, queries ask, keys are compared with them, and values are blended (chapters 2 and 3). Take the plainest
-# choice, and let a word's vector play all three parts. The vectors (**embeddings**) are those of the published model
-# from [chapter 2](02_similarity.ipynb#real-vectors), scaled to length 1. There the nearest words to *python* were
-# animals as well as *import* and *pip*. Now it asks its sentence: the query is the vector of *python*, the keys are the
-# vectors of all the words, and so are the values. The scores are cosines, at a temperature of 0.1, so that the choice
-# is clear. (A model reads **tokens**. In this chapter each is a word.)
+# choice, and let a word's vector play all three parts. *Python* asks its sentence: the query is the vector of *python*,
+# the keys are the vectors of all the words, and so are the values.
+#
+# The vectors (**embeddings**) are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors),
+# where the nearest words to *python* were animals as well as *import* and *pip*. They are scaled to length 1, so the
+# scores are cosines, and the temperature is 0.1, so that the choice is clear. (A model reads **tokens**. In this
+# chapter each is a word.)
 
 
 # %% tags=["hide-input"]
@@ -156,11 +158,12 @@ assert weights[-1].round(2) == 0.88
 #
 # $$q_i = x_i W_Q , \qquad k_i = x_i W_K , \qquad v_i = x_i W_V .$$
 #
-# Such a multiplication by a matrix is called a **projection**. It may change the width: queries and keys have $d_k$
-# numbers each, values $d_v$, so for word vectors of width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the
-# shape $(D, d_k)$ and $W_V$ has $(D, d_v)$. Together they have $D (2 d_k + d_v)$ parameters, however long a sentence
-# is. For a sentence $X$ of $T$ words, $Q = X W_Q$, $K = X W_K$ and $V = X W_V$ are three matrices with a row for each
-# word.
+# Such a multiplication by a matrix is called a **projection**. For a sentence $X$ of $T$ words, $Q = X W_Q$, $K = X
+# W_K$ and $V = X W_V$ are three matrices with a row for each word.
+#
+# A projection may change the width. Queries and keys have $d_k$ numbers each, and values $d_v$. So for word vectors of
+# width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has $(D, d_v)$. Together
+# they have $D (2 d_k + d_v)$ parameters, however long a sentence is.
 #
 # Here is a sentence small enough for paper. A word has three numbers: is it *animate*, is it an *action*, is it
 # *human*? Queries and keys have two: *alive* and *action*. A matrix has a row for each of a word's three numbers, and
@@ -225,9 +228,11 @@ plt.show()
 #
 # At the same time *dog* and *man*, whose query is $(0, 2)$, look for an action, find *bites*, and give it two thirds of
 # their weight. But its value is $(0, 0)$: a weight says how much of a value is taken, and not whether there is anything
-# in it. That can be useful, because a softmax cannot say *none*: a word that needs nothing must still distribute a
-# total weight of 1, and can give nearly all of it to a word whose value is near zero. (A token that collects much
-# weight in this way, whatever is asked, is called an **attention sink**.)
+# in it.
+#
+# That can be useful, because a softmax cannot say *none*. A word that needs nothing must still distribute a total
+# weight of 1, and can give nearly all of it to a word whose value is near zero. A token that collects much weight in
+# this way, whatever is asked, is called an **attention sink**.
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -362,11 +367,11 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 
 # %% [markdown]
 # And the question that chapter 2 left open is answered. There the matrix of similarities was symmetric: *drink* scored
-# *tea* as high as *tea* scored *drink*. (Weights were not, since each row of the softmax is divided by its own sum.)
-# Here the score of *bites* with *man* is 4, and that of *man* with *bites* is 2. What the verb needs from the man is
-# one thing, and what the man needs from the verb another. With one matrix for queries and another for keys, scores
-# need not be symmetric: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the product $W_Q W_K^\top$ in the
-# middle can be any matrix whose rank is at most $d_k$.
+# *tea* as high as *tea* scored *drink*. Here the score of *bites* with *man* is 4, and that of *man* with *bites* is 2.
+# What the verb needs from the man is one thing, and what the man needs from the verb another.
+#
+# The reason is that queries and keys have a matrix each: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
+# product $W_Q W_K^\top$ in the middle need not be symmetric. It can be any matrix whose rank is at most $d_k$.
 #
 # Only this product matters for the scores. Why not train it as one $(D, D)$ matrix? Because two narrow ones are
 # cheaper. With $D = 512$ and $d_k = 64$ they hold $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$.
@@ -376,11 +381,13 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 # ### What does it cost?
 #
 # There are $T \times S$ scores, and as many weights. For a sentence of 1,000 words that is a million, and a text twice
-# as long has four times as many: both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
-# **quadratic** in the length. The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S = T$, grow
-# only with the length itself. With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$, they are most
-# of the work below $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part is 13 times theirs, and the
-# weights of one such attention take 400 megabytes (in 32 bits).
+# as long has four times as many. So both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
+# **quadratic** in the length.
+#
+# The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S = T$, grow only with the length itself.
+# With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$, they are most of the work below $T =
+# \tfrac32 D = 768$ words. At 10,000 words the quadratic part is 13 times theirs, and the weights of one such attention
+# take 400 megabytes (in 32 bits).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -408,10 +415,12 @@ quiz.one_choice(
 #
 # A score sums $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, so are the
 # products, and the variance of their sum is $d_k$. So scores of wide queries and keys lie further apart, and one word
-# gets nearly all the weight before anything has been learned. That is bad for learning, because the derivative of a
-# weight $w$ with respect to its own score is $w (1 - w)$, which is next to nothing where $w$ is near 0 or 1: the choice
-# can hardly be corrected. Divided by $\sqrt{d_k}$ the scores have variance 1 at every width. (Entries of another
-# variance change the number, but not that it grows with the width.) One query and ten keys, all random, 1,000 times:
+# gets nearly all the weight before anything has been learned.
+#
+# That is bad for learning. The derivative of a weight $w$ with respect to its own score is $w (1 - w)$, which is next
+# to nothing where $w$ is near 0 or 1: the choice can hardly be corrected. Divided by $\sqrt{d_k}$ the scores have
+# variance 1 at every width. (Entries of another variance change the number, but not that it grows with the width.) One
+# query and ten keys, all random, 1,000 times:
 
 # %% tags=["hide-input"]
 rng, largest = np.random.default_rng(0), {}
@@ -522,18 +531,21 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 # Multiplying the scaled scores by the mask is wrong, because 0 there is not a weight of 0: the hidden word still gets
 # 0.09. Multiplying the weights is only half right, because they no longer sum to 1. Divided by their sum they agree
 # with the first line, and for a reason: dropping a term of $\sum_j e^{s_j}$ and dividing by what remains *is* the
-# softmax of the others. Minus infinity does it in one step. And it is safe where the hidden score is a thousand larger
-# than the rest. After a softmax over all of them the weights of the others would have rounded to 0, and dividing by
-# their sum would be 0/0.
+# softmax of the others.
+#
+# Minus infinity does it in one step. And it is safe where the hidden score is a thousand larger than the rest. After a
+# softmax over all of them the weights of the others would have rounded to 0, and dividing by their sum would be 0/0.
 #
 # ### Two ways to go wrong
 #
 # **A row with nothing to attend to.** If every key is hidden, every scaled score is minus infinity, the largest one
 # too, and their difference is NaN, which spreads to everything it touches. It happens where padding stands before a
-# text: under a causal mask such a token sees only itself and other padding, and that is hidden. `attention` above gives
-# NaN; the folded function, which the book uses, refuses. PyTorch's functions return NaN or zeros, depending on the
-# function and its arguments; the module [below](#the-same-as-a-pytorch-module) returns NaN. In a model you want the
-# weights of such a row to be 0, as those of chapter 7's module are.
+# text: under a causal mask such a token sees only itself and other padding, and that is hidden.
+#
+# Implementations differ here. `attention` above gives NaN; the folded function, which the book uses, refuses. PyTorch's
+# functions return NaN or zeros, depending on the function and its arguments; the module
+# [below](#the-same-as-a-pytorch-module) returns NaN. In a model you want the weights of such a row to be 0, as those of
+# chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -613,9 +625,10 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # %% [markdown]
 # It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
 # model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
-# (chapter 20). As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. In chapter 6 several
-# such results side by side have the width $D$ of a word again. And `nn.Linear` stores its matrix transposed, hence the
-# `.T`.
+# (chapter 20).
+#
+# As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. In chapter 6 several such results
+# side by side have the width $D$ of a word again. (`nn.Linear` stores its matrix transposed, hence the `.T`.)
 
 # %% [markdown]
 # ## What do the three matrices buy?
@@ -662,16 +675,20 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # With one shared matrix nearly every word still attends most to itself at the start, because its query *is* its own
 # key. The scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with itself can be
 # below 0. With two random matrices a word's query has no more to do with its own key than with any other, so at the
-# start no word is favoured. An attention that picks its own word fetches nothing new. A mask can cure this: [Kitaev and
-# others (2020)](https://arxiv.org/abs/2001.04451) share the matrix, let words attend to themselves only where there is
-# nobody else, scale the keys to length 1, and lose nothing in their tasks.
+# start no word is favoured.
+#
+# An attention that picks its own word fetches nothing new. A mask can cure this: [Kitaev and others
+# (2020)](https://arxiv.org/abs/2001.04451) share the matrix, let words attend to themselves only where there is nobody
+# else, scale the keys to length 1, and lose nothing in their tasks.
 #
 # ### What is the third matrix for?
 #
 # Suppose that word $i$ needs word $j$, and finds it. What it receives is then added to its own vector (chapter 8 says
 # why). With values that are the words themselves the sum is $x_i + x_j$. Can a later matrix still tell what the word
-# was from what it found? Test it with random words of width 16: a fit by least squares has to recover both words from
-# the sum. Words may use all of their 16 numbers, or only the first 8, so that there is room for another word.
+# was from what it found?
+#
+# Test it with random words of width 16: a fit by least squares has to recover both words from the sum. Words may use
+# all of their 16 numbers, or only the first 8, so that there is room for another word.
 
 
 # %% tags=["hide-input"]
@@ -788,10 +805,11 @@ quiz.several_choices(
 # ## Which vectors are used?
 #
 # A transformer is a stack of **layers**. The first computes its queries, keys and values from the vectors of the words
-# plus their positions, the second from the outputs of the first, with matrices of its own, and so on upwards. Higher
-# layers therefore compare words that have already been mixed with others, *contextual* vectors. So a weight on *man* in
-# a higher layer is a weight on the blend that stands in its place, and by themselves weights do not say which words the
-# model has used.
+# plus their positions, the second from the outputs of the first, with matrices of its own, and so on upwards.
+#
+# Higher layers therefore compare words that have already been mixed with others, *contextual* vectors. So a weight on
+# *man* in a higher layer is a weight on the blend that stands in its place, and by themselves weights do not say which
+# words the model has used.
 #
 # The model of 2017, built to translate, has two stacks: an **encoder** reads, and a **decoder** writes. Beside
 # self-attention each decoder layer has a second attention, whose queries come from the decoder, and whose keys and
@@ -846,11 +864,12 @@ for name, version in versions.items():
 
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too, and
-# here the scale, which is computed from the number of queries (from the number of keys, it would pass). No division at
-# all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It takes known
-# numbers or an independent reference to detect it, which is why the tests of this book compare every function with an
-# independent implementation. And test with a $d_k$ that differs from the number of words, because where both are 9 the
-# two roots are equal, and even the loop finds nothing.
+# here the scale, which is computed from the number of queries (from the number of keys, it would pass).
+#
+# No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It
+# takes known numbers or an independent reference to detect it, which is why the tests of this book compare every
+# function with an independent implementation. And test with a $d_k$ that differs from the number of words, because
+# where both are 9 the two roots are equal, and even the loop finds nothing.
 
 # %% [markdown]
 # ## Exercises

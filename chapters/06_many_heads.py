@@ -44,11 +44,12 @@ transformer_map(built=6)
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with many names: two thousand pairs, each name a random vector that fills 8 of the $D = 16$ numbers of a word.
-# One head of width 16 hands over its average, projected to 16 numbers. Two heads of width 8 hand over 8 each: one reads
-# only the first name, the other only the last. On the first thousand pairs, find the matrix that recovers the names
-# with the least squared error (**least squares**); on the others, measure what share of the names' squared length it
-# misses.
+# Try it with two thousand pairs of names, each a random vector that fills 8 of the $D = 16$ numbers of a word. One head
+# of width 16 hands over its average, projected to 16 numbers. Two heads of width 8 hand over 8 each: one reads only the
+# first name, the other only the last.
+#
+# On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).
+# On the others, measure what share of the names' squared length it misses.
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -101,10 +102,11 @@ plt.show()
 # numbers does not help, because 8 numbers spread over 16 are still 8.
 #
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
-# of $\alpha$ would do: two equations for two unknowns. Each head must be as wide as a name, though. Had the names
-# filled all 16 numbers, two heads of 8 would have lost half of each, too. So narrow heads are worth having where few of
-# a word's numbers are wanted from it. In the original transformer a word has 512 numbers, and a head hands over 64
-# combinations of them, those that its $W_V$ picks.
+# of $\alpha$ would do: two equations for two unknowns.
+#
+# Each head must be as wide as a name, though. Had the names filled all 16 numbers, two heads of 8 would have lost half
+# of each, too. So narrow heads are worth having where few of a word's numbers are wanted from it. In the original
+# transformer a word has 512 numbers, and a head hands over 64 combinations of them, those that its $W_V$ picks.
 #
 # Could one head escape by other means?
 #
@@ -195,10 +197,7 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # ## The definition
 #
 # There are $H$ heads. Each has its own three matrices of shape $(D, d_k)$, where $d_k = D / H$ is the **head
-# dimension**, so $D$ must be divisible by $H$. This choice keeps the cost the same for any number of heads. It is a
-# convention: with $W_O$ of shape $(H d_k, D)$ any $d_k$ would do. Nor need the values be as wide as queries and keys.
-# The width of queries and keys limits how finely a head can choose ([below](#what-if-a-head-is-too-narrow)), and the
-# width of the values limits how much it can hand over.
+# dimension**, so $D$ must be divisible by $H$.
 #
 # $$\text{head}_h = \operatorname{Attention}(X W_Q^{(h)},\; X W_K^{(h)},\; X W_V^{(h)}),$$
 #
@@ -206,9 +205,16 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # The brackets set the heads' outputs side by side (the paper writes *Concat*), which makes $(T, D)$ again. The last
 # matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each
-# other. The paper says that they attend to different *representation subspaces*, but nothing forces them to be
-# different. Heads become different because they start with different random matrices: two that started equal, with
-# equal rows of $W_O$, would stay equal (chapter 7 shows how matrices learn).
+# other.
+#
+# Why $d_k = D / H$? It keeps the cost the same for any number of heads. It is a convention: with $W_O$ of shape $(H
+# d_k, D)$ any $d_k$ would do, and values need not be as wide as queries and keys. The width of queries and keys limits
+# how finely a head can choose ([below](#what-if-a-head-is-too-narrow)), and the width of the values how much it can
+# hand over.
+#
+# Why do heads become different? The paper says that they attend to different *representation subspaces*, but nothing
+# forces them to. They differ because they start with different random matrices: two that started equal, with equal rows
+# of $W_O$, would stay equal (chapter 7 shows how matrices learn).
 #
 # ### Heads are a sum
 #
@@ -244,11 +250,12 @@ plt.show()
 # %% [markdown]
 # ### What $W_O$ joins
 #
-# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers, and only the matrices of a
-# later layer could join what two heads have found. $W_O$ decides where each head writes, and whether two heads write
-# into the same numbers, which lets them work together. Take the dog and the man again, and look at one column of
-# $W_O$. Let it compute the number *dog bites* minus *dog is bitten*: the first entry of head 1 minus the first of head
-# 2.
+# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers, and only the matrices of a later
+# layer could join what two heads have found. $W_O$ decides where each head writes, and whether two heads write into the
+# same numbers, which lets them work together.
+#
+# Take the dog and the man again, and look at one column of $W_O$. Let it compute the number *dog bites* minus *dog is
+# bitten*: the first entry of head 1 minus the first of head 2.
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998."}}
@@ -321,10 +328,12 @@ w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 
 # %% [markdown]
 # Two steps are easy to get wrong, `split` and `merged`. A `reshape` cuts every row into $H$ slices of $d_k$; that moves
-# nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word. (A
-# `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. But then head 1 gets *all*
-# the numbers of the first few words, and never sees the others.) Merging reverses the steps: first swap, then reshape.
-# Step by step, for two sentences of six words, width 8, and two heads:
+# nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word. Merging
+# reverses the steps: first swap, then reshape.
+#
+# A `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. But then head 1 gets *all*
+# the numbers of the first few words, and never sees the others. Step by step, for two sentences of six words, width 8,
+# and two heads:
 
 # %% tags=["nbval-check-output", "hide-input"]
 batch = np.random.default_rng(2).standard_normal((2, 6, 8))
@@ -547,10 +556,12 @@ for num_heads in (1, 8, 64):
 # The same number of parameters, and the same number of multiplications. The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$
 # have $4 D^2$ numbers together, here 1,048,576, however they are cut (biases would add $4 D$). More heads are narrower
 # heads, and $H \cdot d_k$ stays 512. What grows is the number of $(T, T)$ matrices of attention weights, and with it
-# the time for their softmaxes and, where they are stored, the memory. So the choice of $H$ is a trade: more queries at
-# once, each with fewer numbers. The paper chose eight heads, which makes $d_k = 64$. In row A of its table 3 a single
-# head is 0.9 BLEU worse than eight, 16 heads of width 32 are as good as eight of 64, and 32 heads of width 16 are 0.4
-# worse. (BLEU scores translations from 0 to 100, [chapter 14](14_translation.ipynb); some tenths may be chance.)
+# the time for their softmaxes and, where they are stored, the memory.
+#
+# So the choice of $H$ is a trade: more queries at once, each with fewer numbers. The paper chose eight heads, which
+# makes $d_k = 64$. In row A of its table 3 a single head is 0.9 BLEU worse than eight, 16 heads of width 32 are as good
+# as eight of 64, and 32 heads of width 16 are 0.4 worse. (BLEU scores translations from 0 to 100, [chapter
+# 14](14_translation.ipynb); some tenths may be chance.)
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
@@ -579,11 +590,12 @@ assert (change > 0.01).all()
 # A head's scores are $X W_Q W_K^\top X^\top$ (without biases, and before the division), so only the product $W_Q
 # W_K^\top$ counts, one matrix of shape $(D, D)$. As a product of two narrow ones it has **rank** at most $d_k$, so a
 # head can compare words in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and others,
-# 2020](https://arxiv.org/abs/2002.07028)). The $(T, T)$ scores of a sentence have that rank at most, too, so where a
-# sentence has many more words than a head has numbers, not every pattern of weights is possible. With $d_k = 1$ a query
-# can ask for the largest or for the smallest of one number, but never for a value in between. With $d_k = 2$ the keys
-# can lie on a circle, where a query can point at any of them. What a head hands over is bounded in the same way, by the
-# width of its values.
+# 2020](https://arxiv.org/abs/2002.07028)).
+#
+# With $d_k = 1$ a query can ask for the largest or for the smallest of one number, but never for a value in between.
+# With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them. And the $(T, T)$ scores of a
+# sentence have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every pattern of
+# weights is possible. What a head hands over is bounded in the same way, by the width of its values.
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -678,22 +690,26 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # %% [markdown]
 # In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no
 # other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation (here
-# positions are learned, and nothing rotates), and training found it. Look through the others. Seven of the twelve give
-# more than a quarter of their weight to the special token `[CLS]` at the start, where equal weights would be a tenth.
-# [Clark and others (2019)](https://aclanthology.org/W19-4828/) found the same in BERT, an encoder of the same kind, and
-# suspect that a head looks at a special token when it finds nothing relevant (an attention sink). They
-# also found heads of higher layers that follow *syntax*: from a verb to its object, from a noun to its article, from a
-# pronoun to what it stands for. In language models some heads attend to what followed an earlier copy of the same token
-# (*induction heads*, [chapter 18](18_gpt.ipynb)).
+# positions are learned, and nothing rotates), and training found it.
+#
+# Look through the others. Seven of the twelve give more than a quarter of their weight to the special token `[CLS]` at
+# the start, where equal weights would be a tenth. [Clark and others (2019)](https://aclanthology.org/W19-4828/) found
+# the same in BERT, an encoder of the same kind, and suspect that a head looks at a special token when it finds nothing
+# relevant (an attention sink).
+#
+# They also found heads of higher layers that follow *syntax*: from a verb to its object, from a noun to its article,
+# from a pronoun to what it stands for. In language models some heads attend to what followed an earlier copy of the
+# same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
 #
 # Can heads be removed? Many can. Michel and others took single heads from a trained translator: of the 96 in its
 # encoder only 8 changed the BLEU score measurably. Voita and others pruned 38 of the 48 heads in a translator's
 # encoder, while its training went on, and lost 0.15 BLEU. Yet models that had the small number of heads from the start
 # were worse than those pruned to it ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)),
-# perhaps because pruning can choose among many random starts. And a map of weights does not explain what the model
-# answered. It shows neither what a head hands over, nor whether another hands over the same, nor whether any later
-# layer uses it. To see whether a head is needed, switch it off, as [chapter 9](09_decoder.ipynb#does-the-map-say-why)
-# and [chapter 15](15_pretrained.ipynb) do.
+# perhaps because pruning can choose among many random starts.
+#
+# A map of weights does not explain what the model answered. It shows neither what a head hands over, nor whether
+# another hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off, as
+# [chapter 9](09_decoder.ipynb#does-the-map-say-why) and [chapter 15](15_pretrained.ipynb) do.
 
 # %% [markdown]
 # ## Break it: merged without the swap
@@ -731,13 +747,14 @@ for name, merge in [
     print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shuffling catches it. Before $W_O$, row 0 of the wrong result is filled with the first head's output for *four
-# different words*, so a word's output now depends on who stands where. That test needs no reference: without
-# positions, shuffled words must give shuffled outputs. It does not catch everything: a merge that takes the first
-# column of every head, then the second of every head, passes, and only the comparison with the loop finds it. (Trained
-# from scratch such a merge is harmless, another order for the rows of $W_O$; with loaded weights it is not.) Under a
-# causal mask the wrong merge would do worse: it hands the first word numbers that were computed from later words. The
-# shape and the sums of the weights detect nothing.
+# Shuffling catches it, and needs no reference. Before $W_O$, row 0 of the wrong result is filled with the first head's
+# output for *four different words*, so a word's output now depends on who stands where. Under a causal mask it would do
+# worse: the first word gets numbers that were computed from later words. The shape and the sums of the weights detect
+# nothing.
+#
+# Shuffling does not catch everything. A merge that takes the first column of every head, then the second of every head,
+# passes, and only the comparison with the loop finds it. (Trained from scratch such a merge is harmless, another order
+# for the rows of $W_O$; with loaded weights it is not.)
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))

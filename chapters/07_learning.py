@@ -229,9 +229,10 @@ quiz.one_choice(
 #
 # A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is $A^\top
 # dO$. A key is asked by all queries, too, hence $dS^\top Q$. From $dQ$ the gradient goes to the matrix that made the
-# queries, $dW_Q = X^\top dQ$, and likewise for keys and values. And it goes back to the words, and so to the layer
-# below. In self-attention a word is query, key and value at once, so the gradients that come back on the three paths
-# are added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
+# queries, $dW_Q = X^\top dQ$, and likewise for keys and values.
+#
+# It also goes back to the words, and so to the layer below. In self-attention a word is query, key and value at once,
+# so the gradients that come back on the three paths are added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
 
 # %% tags=["export"] module="by_hand.gradients"
 import numpy as np
@@ -312,11 +313,10 @@ rounding = [np.finfo(kind).eps for kind in (np.float32, np.float64)]
 assert round(rounding[0] / rounding[1], -7) == 540_000_000  # half a billion
 
 # %% [markdown]
-# With a large step one measures a chord, and its error falls with the square of the step; a *one-sided* difference,
-# $(L(x + h) - L(x)) / h$, would have an error that falls only with the step itself. With a tiny one the two losses
-# differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$ lies
-# between the two. In 32-bit floats, in which the rest of this book trains, no step comes near: check gradients in 64
-# bits.
+# With a large step one measures a chord, and its error falls with the square of the step. (That of a *one-sided*
+# difference, $(L(x + h) - L(x)) / h$, falls only with the step itself.) With a tiny one the two losses differ only in
+# their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$ lies between the two. In
+# 32-bit floats, in which the rest of this book trains, no step comes near: check gradients in 64 bits.
 #
 # ### Keep going
 #
@@ -386,11 +386,14 @@ assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 #
 # For a whole transformer such formulas would fill pages. PyTorch keeps a record of every operation on its arrays, which
 # it calls **tensors**, and walks this **computation graph** backwards on request (**automatic differentiation**).
-# Backwards, because there is one loss and there are many parameters: one sweep from the loss gives the derivatives with
-# respect to all of them, for about twice the work of computing the loss. Finite differences need two losses for *each*
-# parameter, for a million parameters two million. The price is memory: what was computed on the
-# way is kept until the sweep has come back to it. For a tensor made with `requires_grad=True`, `backward()` *adds* the
-# gradient to its `.grad`, which must be cleared before the next step.
+#
+# Why backwards? Because there is one loss and there are many parameters: one sweep from the loss gives the derivatives
+# with respect to all of them, for about twice the work of computing the loss. Finite differences need two losses for
+# *each* parameter, for a million parameters two million. The price is memory: what was computed on the way is kept
+# until the sweep has come back to it.
+#
+# For a tensor made with `requires_grad=True`, `backward()` *adds* the gradient to its `.grad`, which must be cleared
+# before the next step.
 
 # %%
 import torch
@@ -416,11 +419,11 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # | a matrix that can learn | | `nn.Linear(D, d_k)`, which stores the matrix transposed and adds a vector, the **bias** |
 # | a function with parameters | | a class, an `nn.Module`, with its function in `forward` |
 #
-# Here is attention again, with two additions. A query with nothing to attend to receives zeros instead of an error (as
-# in recent versions of PyTorch): inside a large batch that must be possible, and it must not turn into NaN, which
-# would spread backwards into every matrix. So a masked score becomes the lowest number that the dtype has, instead of
-# minus infinity, and its weight is still 0. Where a whole row is masked, the softmax is even, and the second
-# `masked_fill` sets it to 0. And *dropout* can be switched on; chapter 8 says what it is for.
+# Here is attention again, with two additions. The first: a query with nothing to attend to receives zeros instead of an
+# error (as in recent versions of PyTorch). Inside a large batch that must be possible, and it must not turn into NaN,
+# which would spread backwards into every matrix. So a masked score becomes the lowest number that the dtype has,
+# instead of minus infinity, and its weight is still 0. Where a whole row is masked, the softmax is even, and the second
+# `masked_fill` sets it to 0. The second addition is *dropout*; chapter 8 says what it is for.
 
 # %% tags=["export"] module="attention"
 import math
@@ -608,11 +611,16 @@ class NoteModel(nn.Module):
 
 
 # %% [markdown]
-# Training repeats four steps: take a **batch** of sixteen notes and ask each for all of its five names, measure the
-# loss, pass its gradient back, and subtract from every parameter its gradient times the learning rate. The last is what
-# the optimizer `SGD` (stochastic gradient descent) does; chapter 11 has better ones. The learning rate is 1. The loss
-# is the **cross-entropy**: minus the logarithm of the probability that the model gave to the right digit. It is 0 for a
-# model that was certain and right, and grows without bound as that probability goes to 0. One step:
+# Training repeats four steps:
+#
+# 1. take a **batch** of sixteen notes, and ask each for all of its five names;
+# 2. measure the loss;
+# 3. pass its gradient back;
+# 4. subtract from every parameter its gradient times the learning rate, here 1. That is what the optimizer `SGD`
+#    (stochastic gradient descent) does; chapter 11 has better ones.
+#
+# The loss is the **cross-entropy**: minus the logarithm of the probability that the model gave to the right digit. It
+# is 0 for a model that was certain and right, and grows without bound as that probability goes to 0. One step:
 
 # %%
 torch.manual_seed(0)
@@ -702,8 +710,10 @@ for step in (0, 80, 100, 120, 140, 1000):
 # differ little and mean nothing, so there is hardly anything to compare. But the layer can learn to hand over digits at
 # all: then the model can bet on the five digits in the note. Once the values say something, looking at the right one
 # pays. The gradients agree: from the first steps to step 80 that of $W_Q$ grows some forty-fold, that of $W_V$ five- or
-# sixfold. And one can intervene: let a model learn values first, with $W_Q$ and $W_K$ frozen at their random start, and
-# only then let these learn, too. If the values were missing (or the matrices that make an answer of them), the look-up
+# sixfold.
+#
+# And one can intervene. Let a model learn values first, with $W_Q$ and $W_K$ frozen at their random start, and only
+# then let these learn, too. If the values were missing (or the matrices that make an answer of them), the look-up
 # should now come quickly.
 
 
@@ -901,11 +911,13 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 # on taking that back. With deviation $1/8$ the logits have size 1, and the loss is half a unit above $\ln 1000$, since
 # the average of $e^s$ is then $e^{1/2}$.
 #
-# And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given. The output's
-# bias may have been set to the logarithms of the tokens' frequencies, which is a fair start. The sum may have been
-# divided by too many targets, with the padding counted among them. Or the model sees what it should predict: a language
-# model is asked for the *next* token, so its targets are the text shifted by one. Forget the shift, and a model with
-# tied embeddings is asked for the very token that it was given.
+# And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given:
+#
+# - The output's bias may have been set to the logarithms of the tokens' frequencies, which is a fair start.
+# - The sum may have been divided by too many targets, with the padding counted among them.
+# - Or the model sees what it should predict. A language model is asked for the *next* token, so its targets are the
+#   text shifted by one. Forget the shift, and a model with tied embeddings is asked for the very token that it was
+#   given.
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -930,8 +942,9 @@ assert leaking < 1
 #
 # Zeros can do worse, as the formulas say: $dQ = dS \, K$ and $dK = dS^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$
 # is not, so $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so are both gradients, since
-# each has the other as a factor, and they stay zero for ever: all scores are 0, and every weight is exactly $1/n$. The
-# folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, near $\ln 5 = 1.61$, the loss of
+# each has the other as a factor, and they stay zero for ever: all scores are 0, and every weight is exactly $1/n$.
+#
+# The folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, near $\ln 5 = 1.61$, the loss of
 # guessing one of five digits in the note.
 
 # %% tags=["hide-input"]
@@ -951,13 +964,14 @@ for zeroed in (["w_q"], ["w_q", "w_k"]):
 assert round(np.mean(history[-100:]), 2) == 1.62
 
 # %% [markdown]
-# How large, then? `nn.Linear` draws the entries of a matrix with $D$ inputs with mean 0 and deviation $1/\sqrt{3D}$, so
-# that a sum of $D$ products has some 0.6 times the size of an input, at any width. A factor near 1 is wanted, because
-# in a stack the factors of all layers are multiplied. With a factor of 2 a signal is a million times as large after
-# twenty layers, and with ½ a millionth, and gradients on their way back likewise. (Even $1 / \sqrt 3$ makes $2 \cdot
-# 10^{-5}$ in twenty layers; the residual connections and norms of [chapter 8](08_encoder.ipynb) see to that. A rule
-# that uses the number of outputs, too, is known as *Xavier* or *Glorot* initialisation.) And large entries of $W_Q$ and
-# $W_K$ make large scores, so saturated rows. Multiply both matrices before training:
+# How large, then? A stack multiplies the factors of all its layers, so each should be near 1. With a factor of 2 a
+# signal is a million times as large after twenty layers, and with ½ a millionth, and gradients on their way back
+# likewise. `nn.Linear` draws the entries of a matrix with $D$ inputs with mean 0 and deviation $1/\sqrt{3D}$, so that a
+# sum of $D$ products has some 0.6 times the size of an input, at any width. Even that makes $2 \cdot 10^{-5}$ in twenty
+# layers; the residual connections and norms of [chapter 8](08_encoder.ipynb) see to that. (A rule that uses the number
+# of outputs, too, is known as *Xavier* or *Glorot* initialisation.)
+#
+# And large entries of $W_Q$ and $W_K$ make large scores, so saturated rows. Multiply both matrices before training:
 
 # %% tags=["hide-input"]
 fresh = as_vectors(*draw(500, torch.Generator().manual_seed(9)))
@@ -1034,10 +1048,12 @@ axes.set(xlabel="step", ylabel="loss", ylim=(0, 2.6))
 plt.show()
 
 # %% [markdown]
-# Before training, both models give the same answers. Then both losses fall, and no error is raised. The cut model's
-# stays near 1.6, below $\ln 10$: it bets on the digits that are in the note, and never learns which. For an even blend
-# of all five, 1.58 is the best that we found (less than $\ln 5 = 1.61$, since a digit may stand in a note twice). From
-# the outside it looks like a model that learns badly. One check finds the reason:
+# Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
+# the cut model looks like one that learns badly. Its loss stays near 1.6, below $\ln 10$: it bets on the digits that
+# are in the note, and never learns which. (For an even blend of all five, 1.58 is the best that we found; it is less
+# than $\ln 5 = 1.61$, since a digit may stand in a note twice.)
+#
+# One check finds the reason:
 
 # %% tags=["hide-input"]
 _, digits = draw(5000, torch.Generator().manual_seed(0))

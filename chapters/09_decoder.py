@@ -85,13 +85,14 @@ drawing.text(5.2, 5.4, "I am fine <eos>")
 plt.show()
 
 # %% [markdown]
-# The left half is chapter 8. The right half is a stack of the same kind with two differences: its self-attention is
-# masked, so that no word sees a later one, and between self-attention and feed-forward network stands a second
-# attention, to what the encoder has read. Around each attention and each feed-forward network lie a residual connection
-# and a norm, which the drawing leaves out. At the top, one linear map gives every token of the vocabulary a score, its
-# **logit**. At each position the logit of the *next* word should be the highest. `<bos>` (beginning of sequence) and
-# `<eos>` (end of sequence) are **special tokens**: the decoder starts from the first, and writes the second when it is
-# done.
+# The left half is chapter 8. The right half is a stack of the same kind with two differences. Its self-attention is
+# masked, so that no word sees a later one. And between self-attention and feed-forward network stands a second
+# attention, to what the encoder has read. (Around each attention and each feed-forward network lie a residual
+# connection and a norm, which the drawing leaves out.)
+#
+# At the top, one linear map gives every token of the vocabulary a score, its **logit**. At each position the logit of
+# the *next* word should be the highest. `<bos>` (beginning of sequence) and `<eos>` (end of sequence) are **special
+# tokens**: the decoder starts from the first, and writes the second when it is done.
 #
 # ## Who may see whom
 #
@@ -238,13 +239,14 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: asking the question
 #
-# The second thing a decoder needs is the question. [Exercise 1 of chapter
-# 4](04_self_attention.ipynb#exercise-1-ask-somebody-else) did it: queries from one sequence, keys and values from
-# another. It is the decoder that needs something, so it asks, and the encoder that has something to be found and handed
-# over. The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column
-# for each word of the question, $S$. With a batch of $B$ and $H$ heads the scores are $(B, H, T, S)$: 2 pairs, 8 heads,
-# 5 target words and 7 source words make $(2, 8, 5, 7)$. This is **cross-attention**, in the paper *encoder-decoder
-# attention*.
+# The second thing a decoder needs is the question. It is the decoder that needs something, so it asks, and the encoder
+# that has something to be found and handed over. So queries come from the decoder, and keys and values from the output
+# of the encoder, as in [exercise 1 of chapter 4](04_self_attention.ipynb#exercise-1-ask-somebody-else). This is
+# **cross-attention**, in the paper *encoder-decoder attention*.
+#
+# The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
+# word of the question, $S$. With a batch of $B$ and $H$ heads the scores are $(B, H, T, S)$: 2 pairs, 8 heads, 5 target
+# words and 7 source words make $(2, 8, 5, 7)$.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Drawing of cross-attention as a matrix of 3 rows and 6 columns. Above the columns stands the memory, a vector for each of Hi , how are you ?, and an arrow W_K leads down to their keys. Left of the rows stands the decoder, a vector for each of begin, I, am, and an arrow W_Q leads to their queries. To the right an arrow leads to three results, each a blend of the values, which are memory times W_V."}}
 question = ["Hi", ",", "how", "are", "you", "?"]
@@ -645,10 +647,13 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # %% [markdown]
 # In training the decoder receives `<bos> I am fine` and must predict `I am fine <eos>`. In code, the targets are
 # `answers[:, 1:]`, and the decoder receives `answers[:, :-1]`, the targets *shifted right*. The loss skips padding
-# (`ignore_index=0`). This is **next-token prediction**. Training with the right words as input is called **teacher
-# forcing**, because the model goes on from them whatever it would have said. It has a price: in use it goes on from its
-# *own* words, and in training no beginning ever had a mistake in it (**exposure bias**), so one mistake may bring the
-# next. Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop.
+# (`ignore_index=0`). This is **next-token prediction**.
+#
+# Training with the right words as input is called **teacher forcing**, because the model goes on from them whatever it
+# would have said. It has a price: in use it goes on from its *own* words, and in training no beginning ever had a
+# mistake in it (**exposure bias**), so one mistake may bring the next.
+#
+# Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop.
 
 
 # %% tags=["hide-input"]
@@ -745,10 +750,12 @@ assert words(generate(model, hello)[0]) == "I am fine"
 
 # %% [markdown]
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
-# greeting: test data that also appear, exactly or nearly, in the training data are called **contaminated**. So hold out
-# whole *topics* instead. A topic is a person with a mood, such as *you* with *tired*, or a person with *how*, under
-# every greeting, with *why* and without. If *you* and *tired* never stood in one question, what does the model say to
-# *why are you tired*? To combine what was seen in different examples is called **compositional generalisation**.
+# greeting: test data that also appear, exactly or nearly, in the training data are called **contaminated**.
+#
+# So hold out whole *topics* instead. A topic is a person with a mood, such as *you* with *tired*, or a person with
+# *how*, under every greeting, with *why* and without. If *you* and *tired* never stood in one question, what does the
+# model say to *why are you tired*? To combine what was seen in different examples is called **compositional
+# generalisation**.
 #
 # **Predict first.** What share of such answers is right? We have trained nine models on each of the two kinds of
 # split, every one with a seed and a split of its own (`python -m benchmarks.answers`; the folded cell holds what it
@@ -1070,8 +1077,10 @@ for alone in (["you"], ["how", "are"], []):
 # Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
 # while any other word can be hidden. Of the nine, four are like that. In three others *I* is lost without *how*, and
 # also without *are*, and in two it survives whichever word is hidden; presumably the encoder has carried what is needed
-# to other positions as well. A map shows where a model looked. Whether that mattered, only an intervention can tell.
-# [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
+# to other positions as well.
+#
+# So a map shows where a model looked. Whether that mattered, only an intervention can tell. [Chapter
+# 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
@@ -1109,10 +1118,11 @@ with torch.no_grad():
 # thousand steps for either.
 #
 # It rests on one property: *no position sees its future*. Masking each layer is enough, because row $t$ of a masked
-# attention uses rows 0 to $t$ of its input, and everything else works on each row alone. The property is worth a test
-# of its own, a **leak test** (`leaks` in the folded cell). Change the fourth word of the answer that the decoder
-# receives, and compare the logits: those of the three positions before it must stay the same up to rounding, in
-# training mode and out of it. An untrained model will do, with dropout 0.
+# attention uses rows 0 to $t$ of its input, and everything else works on each row alone.
+#
+# The property is worth a test of its own, a **leak test** (`leaks` in the folded cell). Change the fourth word of the
+# answer that the decoder receives, and compare the logits: those of the three positions before it must stay the same up
+# to rounding, in training mode and out of it. An untrained model will do, with dropout 0.
 #
 # A leak test finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a
 # wrong mask on the cross-attention, or a target that was not shifted. Padding is tested in the same way: append some to
@@ -1203,11 +1213,13 @@ for num_layers in (1, 2):
 #
 # ## Break it: nine ways to get a mask wrong
 #
-# Forget the causal mask, turn it around, move it by one in either direction, multiply the scores by it, multiply the
-# weights by it, drop it outside training, or put it on the cross-attention too. Or forget to hide the question's
-# padding from the decoder. Train a model with each. Does its loss fall? What share of held-out words is right when the
-# decoder is given the right words so far (*forced*), and what share of answers when it writes by itself? Does it leak?
-# Do its logits move if more padding is put behind the question?
+# Nine mistakes: forget the causal mask, turn it around, move it by one in either direction, multiply the scores by it,
+# multiply the weights by it, drop it outside training, put it on the cross-attention too, or forget to hide the
+# question's padding from the decoder.
+#
+# Train a model with each. Does its loss fall? What share of held-out words is right when the decoder is given the right
+# words so far (*forced*), and what share of answers when it writes by itself? Does it leak? Do its logits move if more
+# padding is put behind the question?
 #
 # **Predict first.** Which question finds each of the nine?
 
@@ -1348,14 +1360,17 @@ for name, make in variants.items():
 # *Loss* is the highest of nine seeds: all ten end below 0.05, where guessing uniformly costs 3.5, so each looks like
 # success. *Forced* is the mean of the nine, and *writing* goes from the worst to the best.
 #
-# **Five see the future**, in training too. With *no causal mask* the model sees the next word and copies it. So any
-# score with the right words given, a validation loss included, is perfect; when it writes, 1 percent is right at best.
-# *Turned around*, as if the mask were made for `nn.MultiheadAttention`, where True means *may not*, it shows only the
-# future. *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Scaled scores times
-# mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. *Weights times mask* leaves it
-# none, but it still counts in the denominator. If two keys score the same and the second is in the future, the weights
-# are ½ and ½, and the mask leaves ½ and 0. That they sum to less than 1 tells that a hidden word fits, and from this
-# the model can learn to read it. The leak test finds all five.
+# **Five see the future**, in training too. So any score with the right words given, a validation loss included, is
+# perfect; when they write, 1 percent is right at best. The leak test finds all five.
+#
+# - With *no causal mask* the model sees the next word and copies it.
+# - *Turned around*, as if the mask were made for `nn.MultiheadAttention`, where True means *may not*, it shows only the
+#   future.
+# - *One word too many*, an **off-by-one** error, shows exactly the word that is wanted.
+# - *Scaled scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax.
+# - *Weights times mask* leaves it none, but it still counts in the denominator. If two keys score the same and the
+#   second is in the future, the weights are ½ and ½, and the mask leaves ½ and 0. That they sum to less than 1 tells
+#   that a hidden word fits, and from this the model can learn to read it.
 #
 # **One sees the future outside training.** With a mask *in training only* the earlier words see, in use, what comes
 # after them, as they never did before, and writing is a lottery: one seed gets 3 percent right, another 97.

@@ -111,17 +111,20 @@ for step in range(1, 5):
 # The method knows what is frequent, and nothing else.
 #
 # To encode a *new* word, apply the merges in the order in which they were learnt. *Seat* begins as *s e a t*; *e a*
-# merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*. A word that was not in the text, in two
-# subwords that were. That is the advantage over whole words: a new word consists of subwords whose embeddings have been
-# learnt, so the model knows something of it. *Siebenundzwanzig* needs no row of its own where *sieben*, *und* and
-# *zwanzig* have theirs.
+# merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*.
+#
+# A word that was not in the text, in two subwords that were. That is the advantage over whole words: a new word
+# consists of subwords whose embeddings have been learnt, so the model knows something of it. *Siebenundzwanzig* needs
+# no row of its own where *sieben*, *und* and *zwanzig* have theirs.
 #
 # The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t* in the middle. *T
 # ea* was learnt first, so the word becomes *s ea team*. Had *ea t* come first, it would be *s eat ea m*: the same
 # letters, but other tokens, and what the model has learnt of *team* is in another row. No error is raised; the answers
-# get worse.  How much worse? A trained translator of simple sentences (those of [chapter 13](13_alignment.ipynb)) gets
-# all 500 test sentences right. If the longest word of each is cut into its letters, for which there are tokens, too, it
-# gets 9 right. So new text must be cut as the training text was.
+# get worse.
+#
+# How much worse? A trained translator of simple sentences (those of [chapter 13](13_alignment.ipynb)) gets all 500 test
+# sentences right. If the longest word of each is cut into its letters, for which there are tokens, too, it gets 9
+# right. So new text must be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -135,18 +138,21 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
 # first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and any valid text survives the round trip from
-# text to tokens and back. The reverse does not hold: a model may write *t* and *ea*, and `encode` makes *tea* of their
-# text. And a single token may be part of a character, so a program that prints tokens as they are generated must wait
-# until a character is complete (exercise 1). (Other tokenizers begin with the characters of the training text, and
-# take bytes for those that are missing: **byte fallback**.)
+# text to tokens and back. (Other tokenizers begin with the characters of the training text, and take bytes for those
+# that are missing: **byte fallback**.)
 #
-# Usually merges do not cross from one word into the next, because otherwise *dog.*, *dog,* and *dog!* would each
-# become a token ([Radford and others,
+# The reverse does not hold: a model may write *t* and *ea*, and `encode` makes *tea* of their text. And a single token
+# may be part of a character, so a program that prints tokens as they are generated must wait until a character is
+# complete (exercise 1).
+#
+# Usually merges do not cross from one word into the next, because otherwise *dog.*, *dog,* and *dog!* would each become
+# a token ([Radford and others,
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)), and
-# frequent phrases such as *of the* as well. So the text is first cut into words, each with the space before it, so
-# that nothing is lost. This is called **pre-tokenization**. In the pattern, `\p{L}` is any letter and `\p{N}` any
-# numeral of any script, and `\s+(?!\S)` takes a run of white space except its last character, if something follows:
-# *a*, two spaces and *b* become *a*, *␣*, *␣b*.
+# frequent phrases such as *of the* as well. So the text is first cut into words, each with the space before it, so that
+# nothing is lost. This is called **pre-tokenization**.
+#
+# In the pattern, `\p{L}` is any letter and `\p{N}` any numeral of any script, and `\s+(?!\S)` takes a run of white
+# space except its last character, if something follows: *a*, two spaces and *b* become *a*, *␣*, *␣b*.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -182,11 +188,12 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# Before any merge each byte is a token. So a Greek text begins with nearly twice as many tokens as it has characters,
-# a Hindi or Chinese one with 2.7 or three times as many, and its first merges only put characters together. In Hindi
-# there is a second price, which no merge can make up for. Its vowels are mostly *combining characters*, `\p{M}`, and
-# not letters, so that this pattern, whose letters are GPT-2's, cuts within words. (That of GPT-4o counts them among
-# the letters.) And where a script has no spaces, as in Chinese, a whole clause is one "word".
+# Before any merge each byte is a token. So a Greek text begins with nearly twice as many tokens as it has characters, a
+# Hindi or Chinese one with 2.7 or three times as many, and its first merges only put characters together.
+#
+# In Hindi there is a second price, which no merge can make up for. Its vowels are mostly *combining characters*,
+# `\p{M}`, and not letters, so that this pattern, whose letters are GPT-2's, cuts within words. (That of GPT-4o counts
+# them among the letters.) And where a script has no spaces, as in Chinese, a whole clause is one "word".
 #
 # A consequence of the space: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different
 # embeddings. (So do not end a prompt with a space: the next word would usually bring its own.) Another trap lies
@@ -237,8 +244,7 @@ assert learn_slowly(lines, count=4) == as_by_hand
 # that the book uses, `learn_merges`. After a merge it counts again only the words that contained the pair, and a queue
 # keeps the most frequent pair in front. Entries of the queue may be out of date, but an old count is too high, never
 # too low, since a merge raises only the counts of pairs that contain the new symbol. So a pair that comes to the front
-# with its true count is the most frequent of all; one whose true count is lower goes back, and one that is gone is
-# dropped.
+# with its true count is the most frequent of all; one whose true count is lower goes back.
 
 # %% tags=["export", "hide-input"] module="tokens"
 import heapq
@@ -295,9 +301,10 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # Both learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes:
 # `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These stand for no text:
 # only the program can write them, by their numbers, between the texts that it encodes. A chat program writes one for
-# *user*, then the encoded message, then one for its end; whoever types the message cannot. (*Symbols* are counted from
-# the bytes, *tokens* from the special tokens, so symbol 256 is token 259.) A tokenizer is saved as JSON, which the
-# imported `tokenizer_files` reads and checks.
+# *user*, then the encoded message, then one for its end; whoever types the message cannot.
+#
+# (*Symbols* are counted from the bytes, *tokens* from the special tokens, so symbol 256 is token 259. A tokenizer is
+# saved as JSON, which the imported `tokenizer_files` reads and checks.)
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -456,10 +463,12 @@ plt.show()
 #
 # Each merge makes texts shorter, and with them the work: attention's grows with the *square* of the length. And it
 # makes the embedding table longer by one row, which must be learnt. An embedding table of 50,000 tokens by 768 numbers
-# has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65. Count a token as *rare*
-# if the training text uses it fewer than 100 times. A merge that was frequent when it was made may end as a rare token,
-# since later merges swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left. What an
-# embedding should mean is learnt where its token is read, so a token that is hardly ever read stays **undertrained**.
+# has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65.
+#
+# A row is learnt where its token is read. Count a token as *rare* if the training text uses it fewer than 100 times. A
+# merge that was frequent when it was made may end as a rare token, since later merges swallow it: *tea* was made 9
+# times above, and once *tea m* is merged, only 4 are left. A token that is hardly ever read stays **undertrained**.
+#
 # In large models these are the *glitch tokens*. GPT-2's tokenizer has one for *SolidGoldMagikarp*, the name of a user
 # of a forum. It was presumably frequent in the text from which the merges were learnt, and rare in that from which the
 # model was; asked to repeat it, models with this tokenizer answered something else ([Rumbelow and Watkins,
@@ -496,18 +505,21 @@ for row in captions["sizes"]:
 # $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
 #
 # The sum is minus the logarithm of the probability that the model gives to the text, and can be compared between
-# tokenizers. (To be exact, to the text *as it was cut*: other cuts of the same text have some probability as well, so
-# the true number of bits is a little smaller.) Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm,
-# into bits. A loss *per token* cannot be compared, nor its exponential, the **perplexity**. Say that the losses of a
-# text add up to 60 nats. Cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. If it has 60
-# bytes, it has $60 / 0.693 / 60 = 1.44$ bits per byte in either case.
+# tokenizers. Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits. (To be exact, it is the
+# probability of the text *as it was cut*: other cuts of the same text have some probability as well, so the true number
+# of bits is a little smaller.)
+#
+# A loss *per token* cannot be compared, nor its exponential, the **perplexity**. Say that the losses of a text add up
+# to 60 nats. Cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. If it has 60 bytes, it
+# has $60 / 0.693 / 60 = 1.44$ bits per byte in either case.
 #
 # We have trained small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128) on
-# whole captions of both languages. All read each caption once, 64 of them a step. Each model has a learning rate of
-# its own, the best on the validation captions, and three seeds (`python -m benchmarks.vocabulary`). The bits are those
-# of 2,000 captions that no model has read, their end tokens included. Each token has a row in the embedding table,
-# which here serves as the output matrix, too, so a larger vocabulary also has more parameters; one more model has a
-# small vocabulary, and wider layers instead.
+# whole captions of both languages. All read each caption once, 64 of them a step. Each has a learning rate of its own,
+# the best on the validation captions, and three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000
+# captions that no model has read, their end tokens included.
+#
+# Each token has a row in the embedding table, which here serves as the output matrix, too, so a larger vocabulary also
+# has more parameters. One more model has a small vocabulary, and wider layers instead.
 #
 # **Predict first.** At which size is the loss lowest?
 
@@ -529,11 +541,12 @@ for chosen in trials["models"]:
 # %% [markdown]
 # The largest vocabulary that we tried needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
 # count of rare tokens would have misled us. Perhaps that is because a frequent word that is one token needs no
-# spelling. (Nor do rare rows stay as undertrained here, since these embeddings are the output matrix as well, and a row
-# of that learns at every step: each softmax pushes down the tokens that are not the answer.) None of this has been
-# tested. Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many
-# parameters gains a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same
-# width, mostly, we think, since the output layer computes a logit for every token.
+# spelling. (Nor do rare rows stay as undertrained here: they are rows of the output matrix as well, and those learn at
+# every step, because each softmax pushes down the tokens that are not the answer.) None of this has been tested.
+#
+# Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many parameters gains
+# a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same width, mostly, we
+# think, since the output layer computes a logit for every token.
 #
 # What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
 # other texts, or in equal time. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) found
@@ -635,14 +648,17 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # or into groups of three. *Case and spaces*: *␣tea*, *tea* and *␣TEA* share no token, and their similarity must be
 # learnt.
 #
-# Two relatives of BPE are in wide use. **WordPiece**, BERT's, merges, as it is usually described, the pair whose count
-# is highest *when divided by the counts of its two parts*, and cuts a new word by taking the longest known subword
-# first. With our own 8,000 tokens, 36 percent of the 1,741 words of the test text that are cut at all come out
-# differently that way: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau
-# fahrzeug* with the longest first. **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it
-# starts with far too many subwords and drops those whose removal lowers the likelihood of the training text least; a
-# new word gets its most probable segmentation. It can also draw one of several at random while a model is trained
-# (**subword regularisation**); *BPE-dropout* does that with merges.
+# Two relatives of BPE are in wide use.
+#
+# **WordPiece**, BERT's, merges, as it is usually described, the pair whose count is highest *when divided by the counts
+# of its two parts*, and cuts a new word by taking the longest known subword first. With our own 8,000 tokens, 36
+# percent of the 1,741 words of the test text that are cut at all come out differently that way: *Baufahrzeug*, a
+# construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug* with the longest first.
+#
+# **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
+# and drops those whose removal lowers the likelihood of the training text least; a new word gets its most probable
+# segmentation. It can also draw one of several at random while a model is trained (**subword regularisation**);
+# *BPE-dropout* does that with merges.
 #
 # ## Is it the same as the library's?
 #
@@ -740,14 +756,16 @@ quiz.one_choice(
 # ## Batches with little padding
 #
 # A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Padding means nothing: the padding
-# mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of
-# chapter 11 leaves it out, or else it would be the easiest token of all, and the mean loss would fall with every bit
-# of padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as
-# `<pad>`. But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
+# mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of chapter
+# 11 leaves it out. Otherwise it would be the easiest token of all, and the mean loss would fall with every bit of
+# padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
+#
+# But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
 #
 # So sort sentences by length first, source and target together by the longer of the two, which is called **bucketing**,
 # and start a new batch when the next sentence would push the tokens, padding included, over a limit. Then nearly all
 # steps have about the same number of tokens. The price is that a batch is no longer a random sample of all lengths.
+#
 # Language models avoid padding in another way: they **pack** texts one behind the other into rows of equal length, with
 # an end token between. A *document mask* keeps a text from attending to the one before it, which a causal mask alone
 # would allow; it costs little where the kernel skips what is hidden (FlexAttention, [chapter 20](20_one_gpu.ipynb)).

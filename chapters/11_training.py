@@ -8,12 +8,12 @@
 # %% [markdown]
 # # 11. How do you train it, and stop halfway?
 #
-# So far every model of this book was trained by a loop of ten lines, and every loop left something out. [Near the
-# end](#break-it-the-parameters-are-enough) you will see what that can cost: a run that is stopped and goes on with its
-# parameters alone loses, in one step, a good part of what it could do. At the end of this chapter there is a trainer
-# that can be killed at any moment and goes on from its last checkpoint as if nothing had happened. With it you train,
-# in well under a minute, a transformer that turns English numbers into German ones. You also see what each part of the
-# usual recipe does, and a model that overfits.
+# So far every model of this book was trained by a loop of ten lines, and every loop left something out. At the end of
+# this chapter there is a trainer that can be killed at any moment and goes on from its last checkpoint as if nothing
+# had happened. ([Near the end](#break-it-the-parameters-are-enough) you will see what less can cost: a run that goes on
+# with its parameters alone loses, in one step, a good part of what it could do.) With the trainer you train, in well
+# under a minute, a transformer that turns English numbers into German ones. You also see what each part of the usual
+# recipe does, and a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
 # 30 minutes to read, and 25 more for the exercises.
@@ -99,11 +99,15 @@ print(train_pairs[0])
 # | padding | 0.4 | 0.2 | 0.2 | 0.2 | does not count |
 #
 # The **cross-entropy** is the mean over the real targets, $(0.357 + 1.386) / 2 = 0.871$, in *nats* since the logarithm
-# is the natural one. The second row is a model that knows nothing: among $V$ tokens that costs $\ln V$, here $\ln 4$.
-# So the first loss of a fresh model should be near $\ln V$, or a little above. If it is much higher, something is
-# wrong before anything has been learnt. $e^{0.871} = 2.39$ is the **perplexity**: the model is as unsure as if it
-# guessed among 2.39 tokens. Why not maximise the share that is right? A small change of a parameter hardly ever
-# changes an answer, so that share has a gradient of zero nearly everywhere, and it does not ask how sure the model is.
+# is the natural one. $e^{0.871} = 2.39$ is the **perplexity**: the model is as unsure as if it guessed among 2.39
+# tokens.
+#
+# The second row is a model that knows nothing: among $V$ tokens that costs $\ln V$, here $\ln 4$. So the first loss of
+# a fresh model should be near $\ln V$, or a little above. If it is much higher, something is wrong before anything has
+# been learnt.
+#
+# Why not maximise the share that is right? A small change of a parameter hardly ever changes an answer, so that share
+# has a gradient of zero nearly everywhere, and it does not ask how sure the model is.
 #
 # The mean is over *tokens*, and the divisor is the number of real ones. But several batches may form one step, so the
 # function below returns the sum and the count, and leaves the division to the caller, who knows the divisor.
@@ -203,9 +207,11 @@ quiz.number(
 #
 # Chapter 7 subtracted from every parameter its gradient times a **learning rate**. But gradients differ in size, from
 # one parameter to the next and from one model to the next, often by orders of magnitude, and a learning rate that suits
-# one is too large or too small for another. **Adam** divides the size out. For each parameter it keeps two running
-# means (*exponential moving averages*), $m$ of the gradient $g$ and $v$ of its square, its first and second **moment**,
-# and steps by the first over the root of the second:
+# one is too large or too small for another.
+#
+# **Adam** divides the size out. For each parameter it keeps two running means (*exponential moving averages*), $m$ of
+# the gradient $g$ and $v$ of its square, its first and second **moment**, and steps by the first over the root of the
+# second:
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2, \qquad \text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon}$$
 #
@@ -228,9 +234,11 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # %% [markdown]
 # Equally far, by the whole learning rate. On paper: $m = 0.1\, g$ and $v = 0.02\, g^2$, the divisors are 0.1 and 0.02,
 # and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one gradient, and steps by its sign alone,
-# whether it is signal or noise. Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree the
-# steps are short. And for a few dozen steps $v$ is an average over few gradients: where these happen to be small, a
-# step can even be several learning rates long.
+# whether it is signal or noise.
+#
+# Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree the steps are short. And for a few
+# dozen steps $v$ is an average over few gradients: where these happen to be small, a step can even be several learning
+# rates long.
 #
 # So at an equal learning rate the first steps know the least, and are the longest. Hence **warm-up**: the learning rate
 # begins near 0 and grows. A post-norm stack, whose gradients near the output start large, needs it most: [chapter
@@ -326,19 +334,24 @@ quiz.number(
 # %% [markdown]
 # Warm-up guards the beginning. **Gradient clipping** guards the rest. Take all gradients of the model as one long
 # vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$
-# of norm 5 becomes $(0.6, 0.8)$. The direction stays. (Clipping entry by entry would change it.) Adam divides out only
-# the size of a typical gradient. If at one step all gradients are a hundred times as large as usual, that one batch
-# throws every parameter by nearly eight learning rates in all, while it fades from $m$ (add up the steps of the
-# formula). In $v$ it lasts longer, so afterwards the steps are too short: after 200 of them still by half.
+# of norm 5 becomes $(0.6, 0.8)$. The direction stays. (Clipping entry by entry would change it.)
+#
+# Does Adam not divide the size out? Only that of a typical gradient. If at one step all gradients are a hundred times
+# as large as usual, that one batch throws every parameter by nearly eight learning rates in all, while it fades from
+# $m$ (add up the steps of the formula). In $v$ it lasts longer, so afterwards the steps are too short: after 200 of
+# them still by half.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
 # asking for it. The older way is **L2 regularisation**: with $\theta$ for all parameters and $\lambda$ for the
-# strength, add $\frac{\lambda}{2} \lVert \theta \rVert^2$ to the loss, and so $\lambda \theta$ to the gradient. For
-# plain gradient descent the two are the same. In Adam they are not, because Adam would divide $\lambda \theta$ by
+# strength, add $\frac{\lambda}{2} \lVert \theta \rVert^2$ to the loss, and so $\lambda \theta$ to the gradient.
+#
+# For plain gradient descent the two are the same. In Adam they are not, because Adam would divide $\lambda \theta$ by
 # $\sqrt v$ as well, and parameters with large gradients would hardly decay. **AdamW** therefore takes the decay out of
-# the gradient, and does it separately from Adam's step, $\theta \leftarrow \theta - \eta \lambda \theta$ with the
-# learning rate $\eta$, which is called *decoupled*. Most of today's models are trained with AdamW, usually without
-# decay of biases and norms. The paper mentions none, and our trainer has none.
+# the gradient, and does it separately from Adam's step (*decoupled*): $\theta \leftarrow \theta - \eta \lambda \theta$,
+# with the learning rate $\eta$.
+#
+# Most of today's models are trained with AdamW, usually without decay of biases and norms. The paper mentions none, and
+# our trainer has none.
 #
 # ## One step from several batches
 #
@@ -812,11 +825,12 @@ plt.show()
 # ## What was needed?
 #
 # Which parts of this recipe matter? We have trained this chapter's model with other recipes, three seeds each, and
-# validated every 25 steps (`python -m benchmarks.recipes`). The chapter's recipe is a linear schedule with 100 steps
-# of warm-up and a peak of 0.003, smoothing of 0.1 and a limit of 1 for the gradient's norm. Each row changes only what
-# its name says; *the paper's* changes peak, warm-up and the shape of the schedule. **SGD** is gradient descent with a
-# momentum of 0.9: it steps along a decaying sum of the gradients, without Adam's division, and its learning rate is
-# the best of five on the validation numbers.
+# validated every 25 steps (`python -m benchmarks.recipes`). The chapter's recipe is a linear schedule with 100 steps of
+# warm-up and a peak of 0.003, smoothing of 0.1 and a limit of 1 for the gradient's norm.
+#
+# Each row changes only what its name says; *the paper's* changes peak, warm-up and the shape of the schedule. **SGD**
+# is gradient descent with a momentum of 0.9: it steps along a decaying sum of the gradients, without Adam's division,
+# and its learning rate is the best of five on the validation numbers.
 #
 # The columns are: for each of three seeds, the step at which 99 percent of the validation numbers were first right (a
 # dash: never); the share of test numbers that are right at the end; the same for the mean of the parameters at the
@@ -894,10 +908,11 @@ plt.show()
 # **The schedule.** A linear and a cosine schedule end equally well. The inverse square root gets to 99 percent as
 # early, but does not settle: its last learning rate is still four tenths of the peak. The paper's formula, for this
 # model's width of 64, would have its peak of 0.002 at step 4,000, and at step 600 has come to 0.0003. That is too low a
-# learning rate rather than a bad shape: with a peak of 0.0003 the chapter's own schedule does little better. Averaging
-# the last checkpoints does what small last steps do: it brings the inverse square root to 100 percent. Each checkpoint
-# lies a little beside the minimum, in a direction that depends on its last few batches, and averaging cancels much of
-# that. (In a run that is still improving the mean is worse than the end.)
+# learning rate rather than a bad shape: with a peak of 0.0003 the chapter's own schedule does little better.
+#
+# **Averaging** the last checkpoints does what small last steps do: it brings the inverse square root to 100 percent.
+# Each checkpoint lies a little beside the minimum, in a direction that depends on its last few batches, and averaging
+# cancels much of that. (In a run that is still improving the mean is worse than the end.)
 #
 # **Label smoothing.** A model that fits the smoothed target exactly gives the right token the probability
 # $0.9 + 0.1 / 334 = 0.9003$, and then its perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the
@@ -1199,11 +1214,12 @@ assert all(torch.equal(one, other) for one, other in both)
 # GPU some sums are taken in an order that varies, and their last bits with it.)
 #
 # The five things, and the configuration, are in one file, the **checkpoint**. (With another configuration the run
-# refuses to go on.) `RunFolder` replaces it only once the new file is complete (it is written beside the old one and
-# then renamed), and writes a checksum into it, so that a file damaged by a faulty disk is refused before anything has
-# changed. Its format is [safetensors](https://huggingface.co/docs/safetensors), which holds named tensors and a text,
-# and cannot hold a program. (`torch.save` writes a pickle, which can: hence `weights_only=True`.) The model with the
-# lowest validation loss is kept beside it, in `model.safetensors`.
+# refuses to go on.) `RunFolder` replaces it only once the new file is complete: it is written beside the old one and
+# then renamed. It also writes a checksum into it, so that a file damaged by a faulty disk is refused before anything
+# has changed. The model with the lowest validation loss is kept beside it, in `model.safetensors`.
+#
+# The format is [safetensors](https://huggingface.co/docs/safetensors), which holds named tensors and a text, and cannot
+# hold a program. (`torch.save` writes a pickle, which can: hence `weights_only=True`.)
 #
 # ### Break it: the parameters are enough
 #
@@ -1244,10 +1260,11 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 # One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
 # parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
 # parameters move by far less, in directions averaged over many batches. Nine steps later more than half of the damage
-# is repaired, but it is not *as if it had never stopped*. Other losses need not show in the curve at all. Without the
-# random states dropout draws other numbers; without the position in the data the epoch begins again, so what was read
-# already is read once more, and what was due at the end of the run is never reached. Only the comparison with a run
-# that never stopped finds that.
+# is repaired, but it is not *as if it had never stopped*.
+#
+# Other losses need not show in the curve at all. Without the random states dropout draws other numbers. Without the
+# position in the data the epoch begins again, so what was read already is read once more, and what was due at the end
+# of the run is never reached. Only the comparison with a run that never stopped finds that.
 #
 # ## Exercises
 #

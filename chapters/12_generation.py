@@ -75,9 +75,11 @@ assert text_of(written) == "a cup"
 #
 # A model that writes each token after reading its own earlier ones is called **autoregressive**. For a batch of
 # sentences the loop is the same, and it asks little of a model: a **step**, which reads one token of each sentence and
-# returns logits, and a way to **select** some of the sentences, since one that has ended leaves the batch. `Decoding`
-# is the type of anything that has these two, a length (how many sentences there are), and the numbers of three special
-# tokens. The same loop then serves a transformer, the recurrent networks of chapter 13, and the toy model above.
+# returns logits, and a way to **select** some of the sentences, since one that has ended leaves the batch.
+#
+# `Decoding` is the type of anything that has these two, a length (how many sentences there are), and the numbers of
+# three special tokens. The same loop then serves a transformer, the recurrent networks of chapter 13, and the toy model
+# above.
 
 # %% tags=["export"] module="generation"
 import math
@@ -171,9 +173,10 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 #
 # This is **length normalisation**. A negative sum that is divided by more comes nearer to 0, so in spite of its name
 # the penalty favours *long* hypotheses: with $\alpha = 0$ nothing is divided, and the larger $\alpha$ is, the longer
-# the hypotheses that win. The form and its constants are theirs, and the original transformer takes $\alpha = 0.6$. By
-# hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided, the short one wins. But
-# $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are $-1.010$ and
+# the hypotheses that win. The form and its constants are theirs, and the original transformer takes $\alpha = 0.6$.
+#
+# By hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided, the short one wins.
+# But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are $-1.010$ and
 # $-0.973$, and the long one wins.
 #
 # The function below keeps the `beam` likeliest hypotheses of each sentence; to a model these are rows like any others,
@@ -376,11 +379,12 @@ assert np.allclose(
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
-# more than half of the sources it was, by plain sums, the *empty* sentence: the model has a **length bias**, because
-# the empty sentence costs a single factor, that of ending at once, and one of twenty words costs twenty-one. Missing
-# the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**. In such a
-# translator the first hides the second. A narrow beam drops a short ending while its probability is low. A wide one
-# keeps it, and while the others go on paying for each word, it ends as the best. So a better search can make worse
+# more than half of the sources it was, by plain sums, the *empty* sentence. The model has a **length bias**: the empty
+# sentence costs a single factor, that of ending at once, and one of twenty words costs twenty-one.
+#
+# Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**. In
+# such a translator the first hides the second. A narrow beam drops a short ending while its probability is low. A wide
+# one keeps it, and while the others go on paying for each word, it ends as the best. So a better search can make worse
 # translations, which is known as the *beam search curse* (an early report: [Koehn and Knowles,
 # 2017](https://arxiv.org/abs/1706.03872)).
 #
@@ -589,11 +593,15 @@ quiz.one_choice(
 # A chat model has no source, only a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only
 # then does it write, token by token. The next question of the chat comes after $k$ kept tokens. With $m$ new ones the
 # mask is $(m, k + m)$, the last $m$ rows of the causal mask of all: each new token attends to all that is kept, to
-# itself and to the new ones before it. So the causal mask, which a single token could do without, is needed again
-# (`extend` above has none, and may only be given one token): without it the first new token would see the second, and
-# nothing would crash. PyTorch's `is_causal=True` does not help: it aligns the triangle with the top left corner of such
-# a rectangle, so that the first new token would see a single kept one. Here are two new tokens after three kept ones,
-# with the right mask, and the largest error of each token with `is_causal=True` and with no mask:
+# itself and to the new ones before it.
+#
+# So the causal mask, which a single token could do without, is needed again. Without it the first new token would see
+# the second, and nothing would crash. (`extend` above has none, and may only be given one token.) PyTorch's
+# `is_causal=True` does not help: it aligns the triangle with the top left corner of such a rectangle, so that the first
+# new token would see a single kept one.
+#
+# Here are two new tokens after three kept ones, with the right mask, and the largest error of each token with
+# `is_causal=True` and with no mask:
 
 # %% tags=["hide-input"]
 from dotformer.decoder import causal_mask
@@ -759,11 +767,12 @@ quiz.number(
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
 # loaded from memory, 4 bytes, for one multiplication and one addition per sentence: an **arithmetic intensity** of $2B
 # / 4$ FLOPs a byte for $B$ sentences, half a FLOP per byte for one. With numbers of 16 bits it is 1 for one sentence,
-# where an H100 needs some 300 to stay busy, by its data sheet. The 14 GB of the 7 billion parameters above cannot be
-# read in less than 4 ms at its 3.35 TB/s, so one text gets at most 240 tokens a second. So decoding one sentence is
-# **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's bandwidth sets the pace. More
-# sentences share the parameters, but each has a cache of its own, and with many or long texts reading the caches takes
-# longest. A prefill of many tokens is limited by arithmetic.
+# where an H100 needs some 300 to stay busy, by its data sheet.
+#
+# So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's
+# bandwidth sets the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at its 3.35
+# TB/s, so one text gets at most 240 tokens a second. More sentences share the parameters, but each has a cache of its
+# own, and with many or long texts reading the caches takes longest. A prefill of many tokens is limited by arithmetic.
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -824,10 +833,12 @@ for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
 # %% [markdown]
 # How many tokens does a pass give? Let each of the draft model's be accepted with probability $a$, independently of the
 # others. Then of $k$ that were drawn $a + a^2 + \dots + a^k$ are kept on average, and one more is the large model's
-# own. For $a = 0.8$ and $k = 4$ that makes 3.4. If the draft model takes $c$ of the time of a pass for each of its
-# tokens, the cost is $1 + k c$ passes. With $c = 0.05$ these are 1.2, and $3.4 / 1.2 = 2.8$ is the gain. With $c =
-# 0.25$ and $a = 0.3$ they are 2 for 1.4 tokens, a loss. And where many sentences keep the device busy, a pass that
-# checks more tokens takes longer, so that nothing is gained either.
+# own. For $a = 0.8$ and $k = 4$ that makes 3.4.
+#
+# And what does it cost? If the draft model takes $c$ of the time of a pass for each of its tokens, $1 + k c$ passes.
+# With $c = 0.05$ these are 1.2, and $3.4 / 1.2 = 2.8$ is the gain. With $c = 0.25$ and $a = 0.3$ they are 2 for 1.4
+# tokens, a loss. And where many sentences keep the device busy, a pass that checks more tokens takes longer, so that
+# nothing is gained either.
 #
 # ## A model that has learnt a little
 #
@@ -948,10 +959,14 @@ print(
 # In a translation, likely words are what you want. In a story they are not: [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
 # over and over, where people vary theirs, with less likely words. Then draw each word at random with the model's
-# probabilities, which is called **sampling**. Three options say how freely. The **temperature** divides the logits
-# before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it becomes greedy decoding, above 1 the
-# probabilities are flatter than the model's. **Top-k** keeps the $k$ likeliest words. **Top-p**, or nucleus sampling,
-# keeps the fewest whose probabilities sum to at least $p$: one word where the model is sure, and many where it is not.
+# probabilities, which is called **sampling**. Three options say how freely:
+#
+# - The **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it
+#   becomes greedy decoding, above 1 the probabilities are flatter than the model's.
+# - **Top-k** keeps the $k$ likeliest words.
+# - **Top-p**, or nucleus sampling, keeps the fewest whose probabilities sum to at least $p$: one word where the model
+#   is sure, and many where it is not.
+#
 # The probabilities that are left are divided by their sum, so that they add up to 1 again. The order here is
 # temperature, then $k$, then $p$; libraries differ.
 #
