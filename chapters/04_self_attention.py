@@ -11,11 +11,11 @@
 # *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other
 # words. At the end of this chapter you have a function of eight lines that lets every word of a sentence look at all of
 # them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer. Any two
-# words are then one step apart, however long the text, and all words are computed at once. The price is a weight for
-# every pair of words.
+# words are then one step apart, where a recurrent network takes as many steps as lie between them, and nothing has to
+# wait for the word before. The price is a weight for every pair of words.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 more
-# for the exercises. For the shortest way to a working attention function, some ten minutes, read from [three
+# for the exercises. For the shortest way to a working attention function, some fifteen minutes, read from [three
 # roles](#three-roles) to the [PyTorch module](#the-same-as-a-pytorch-module).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
@@ -382,7 +382,8 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 #
 # There are $T \times S$ scores, and as many weights. For a sentence of 1,000 words that is a million, and a text twice
 # as long has four times as many. So both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
-# **quadratic** in the length.
+# **quadratic** in the length. (A fused kernel, [chapter 20](20_one_gpu.ipynb), never stores the weights, so that only
+# the time is.)
 #
 # The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S = T$, grow only with the length itself.
 # With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$, they are most of the work below $T =
@@ -419,8 +420,8 @@ quiz.one_choice(
 #
 # That is bad for learning. The derivative of a weight $w$ with respect to its own score is $w (1 - w)$, which is next
 # to nothing where $w$ is near 0 or 1: the choice can hardly be corrected. Divided by $\sqrt{d_k}$ the scores have
-# variance 1 at every width. (Entries of another variance change the number, but not that it grows with the width.) One
-# query and ten keys, all random, 1,000 times:
+# variance 1 at every width. (Another variance changes the number, but as long as it is the same at every width, the
+# scores grow with the width.) One query and ten keys, all random, 1,000 times:
 
 # %% tags=["hide-input"]
 rng, largest = np.random.default_rng(0), {}
@@ -635,9 +636,9 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 #
 # ### Would one shared matrix do?
 #
-# A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences of nine random vectors,
-# each with projections of its own, random and untrained, and count how often a word attends most to itself. Chance is
-# 1/9, about 11 percent; with no matrix at all it is nearly always.
+# A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences of nine random vectors
+# of width 16, each with projections of its own, $16 \times 16$, random and untrained, and count how often a word
+# attends most to itself. Chance is 1/9, about 11 percent; with no matrix at all it is nearly always.
 #
 # **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or half-way?
 
@@ -679,7 +680,8 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 #
 # An attention that picks its own word fetches nothing new. A mask can cure this: [Kitaev and others
 # (2020)](https://arxiv.org/abs/2001.04451) share the matrix, let words attend to themselves only where there is nobody
-# else, scale the keys to length 1, and lose nothing in their tasks.
+# else, scale the keys to length 1, and lose nothing in their tasks. So one matrix can be made to do, and two are free
+# of the problem.
 #
 # ### What is the third matrix for?
 #
@@ -729,8 +731,8 @@ for used in (8, 16):
 # %% [markdown]
 # ## Are the weights based on position?
 #
-# Take nine **tokens** (words or punctuation marks, for now) with random vectors, compute their attention, shuffle the
-# sentence, and compute it again.
+# Take nine **tokens** (words or punctuation marks, for now) with random vectors of width 16, compute their attention,
+# shuffle the sentence, and compute it again.
 #
 # **Predict first.** The fourth token, *Language*, becomes the seventh. Its output vector
 #
@@ -863,8 +865,9 @@ for name, version in versions.items():
     print("{:26}{:>6}{:>15}{:>9}{:>15}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too, and
-# here the scale, which is computed from the number of queries (from the number of keys, it would pass).
+# Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too. It
+# also catches the root of the number of queries, because that number changes. (The root of the number of *keys* would
+# pass.)
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It
 # takes known numbers or an independent reference to detect it, which is why the tests of this book compare every

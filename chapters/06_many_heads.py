@@ -44,9 +44,9 @@ transformer_map(built=6)
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with two thousand pairs of names, each a random vector that fills 8 of the $D = 16$ numbers of a word. One head
-# of width 16 hands over its average, projected to 16 numbers. Two heads of width 8 hand over 8 each: one reads only the
-# first name, the other only the last.
+# Try it with two thousand pairs of names, each a random vector that fills 8 of the $D = 16$ numbers of a word, the same
+# 8 for all names. One head of width 16 hands over its average, projected to 16 numbers. Two heads of width 8 hand over
+# 8 each: one reads only the first name, the other only the last.
 #
 # On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).
 # On the others, measure what share of the names' squared length it misses.
@@ -92,8 +92,8 @@ plt.show()
 
 # %% [markdown]
 # Half, whatever $\alpha$ is, in each of ten runs. Why? From one average, the best that a matrix can return for $a$ is a
-# multiple of that average. The names are independent and of equal spread, so it recovers of $a$ the share of the
-# average's variance that comes from $a$, and likewise of $b$:
+# multiple of that average. The names are independent and of equal spread, so the best multiple is $c = \alpha /
+# (\alpha^2 + (1 - \alpha)^2)$, and it recovers the share $c \alpha$ of $a$. Likewise for $b$:
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
@@ -104,8 +104,8 @@ plt.show()
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
 # of $\alpha$ would do: two equations for two unknowns.
 #
-# Each head must be as wide as a name, though. Had the names filled all 16 numbers, two heads of 8 would have lost half
-# of each, too. So narrow heads are worth having where few of a word's numbers are wanted from it. In the original
+# Each head must be as wide as a name, though. Had the names filled all 16 numbers, two heads of 8 would have kept only
+# half of each. So narrow heads are worth having where few of a word's numbers are wanted from it. In the original
 # transformer a word has 512 numbers, and a head hands over 64 combinations of them, those that its $W_V$ picks.
 #
 # Could one head escape by other means?
@@ -133,7 +133,9 @@ assert abs(share_missed(both, np.hstack([first, last])) - 0.5) < 0.03
 # ## Two heads by hand
 #
 # Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
-# is it a *verb*, and its *position*, 1 for first and −1 for last.
+# is it a *verb*, and its *position*, 1 for first and −1 for last. (*Dog* and *man* have a number each, so that one head
+# with unequal weights could tell them apart, too; names that share numbers, as above, it could not. The example shows
+# how two heads are wired.)
 
 # %%
 words = ["dog", "bites", "man"]
@@ -185,8 +187,7 @@ print(
 
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs.
-# (Each name has a number of its own here, so one head with unequal weights could tell them apart, too. It could not
-# tell apart names that share numbers, as above.) *Dog* and *man* have queries of zeros here, attend equally to all
+# *Dog* and *man* have queries of zeros here, attend equally to all
 # three words, and receive plain averages.
 
 # %% tags=["proof"]
@@ -207,10 +208,10 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each
 # other.
 #
-# Why $d_k = D / H$? It keeps the cost the same for any number of heads. It is a convention: with $W_O$ of shape $(H
-# d_k, D)$ any $d_k$ would do, and values need not be as wide as queries and keys. The width of queries and keys limits
-# how finely a head can choose ([below](#what-if-a-head-is-too-narrow)), and the width of the values how much it can
-# hand over.
+# Why $d_k = D / H$? The reason is cost ([below](#what-do-eight-heads-cost)). It is a convention: with $W_O$ of shape
+# $(H d_k, D)$ any $d_k$ would do, and values need not be as wide as queries and keys. The width of queries and keys
+# limits how finely a head can choose ([below](#what-if-a-head-is-too-narrow)), and the width of the values how much it
+# can hand over.
 #
 # Why do heads become different? The paper says that they attend to different *representation subspaces*, but nothing
 # forces them to. They differ because they start with different random matrices: two that started equal, with equal rows
@@ -332,8 +333,8 @@ w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 # reverses the steps: first swap, then reshape.
 #
 # A `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. But then head 1 gets *all*
-# the numbers of the first few words, and never sees the others. Step by step, for two sentences of six words, width 8,
-# and two heads:
+# the numbers of the first few words, and never sees the others. The right way, step by step, for two sentences of six
+# words, width 8, and two heads:
 
 # %% tags=["nbval-check-output", "hide-input"]
 batch = np.random.default_rng(2).standard_normal((2, 6, 8))
@@ -483,10 +484,10 @@ quiz.number(
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# The three projections of chapter 4's module and a fourth, $W_O$ (with biases, as in PyTorch's), a split, PyTorch's
-# own attention, a merge. Queries may come from other words than keys and values, so the layer serves as self-attention
-# and as cross-attention. A mask for each sentence must have the shape (B, 1, T, S), for the reason that [chapter
-# 4](04_self_attention.ipynb#two-ways-to-go-wrong) gives.
+# The module has the three projections of chapter 4's and a fourth, $W_O$ (with biases, as in PyTorch's). Its `forward`
+# is a split, PyTorch's own attention, and a merge. Queries may come from other words than keys and values, so the layer
+# serves as self-attention and as cross-attention. A mask for each sentence must have the shape (B, 1, T, S), for the
+# reason that [chapter 4](04_self_attention.ipynb#two-ways-to-go-wrong) gives.
 
 # %%
 import torch
@@ -589,13 +590,13 @@ assert (change > 0.01).all()
 #
 # A head's scores are $X W_Q W_K^\top X^\top$ (without biases, and before the division), so only the product $W_Q
 # W_K^\top$ counts, one matrix of shape $(D, D)$. As a product of two narrow ones it has **rank** at most $d_k$, so a
-# head can compare words in only $d_k$ respects: the **low-rank bottleneck** ([Bhojanapalli and others,
-# 2020](https://arxiv.org/abs/2002.07028)).
+# head can compare words in only $d_k$ respects.
 #
 # With $d_k = 1$ a query can ask for the largest or for the smallest of one number, but never for a value in between.
 # With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them. And the $(T, T)$ scores of a
 # sentence have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every pattern of
-# weights is possible. What a head hands over is bounded in the same way, by the width of its values.
+# weights is possible: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
+# What a head hands over is bounded in the same way, by the width of its values.
 
 # %% tags=["proof"]
 narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
@@ -688,24 +689,24 @@ assert before.argmax() == 2 and least > 0.97 and np.median(before) < 0.15
 movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
-# In these sentences head 3 gives nearly all its weight to the word before, at every word from the second on, and no
-# other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a rotation (here
-# positions are learned, and nothing rotates), and training found it.
+# In these sentences head 3 (counted from 1) gives nearly all its weight to the word before, at every word from the
+# second on, and no other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a
+# rotation (here positions are learned, and nothing rotates), and training found it.
 #
 # Look through the others. Seven of the twelve give more than a quarter of their weight to the special token `[CLS]` at
 # the start, where equal weights would be a tenth. [Clark and others (2019)](https://aclanthology.org/W19-4828/) found
 # the same in BERT, an encoder of the same kind, and suspect that a head looks at a special token when it finds nothing
 # relevant (an attention sink).
 #
-# They also found heads of higher layers that follow *syntax*: from a verb to its object, from a noun to its article,
+# They also found heads of higher layers that follow *syntax*: from an object to its verb, from an article to its noun,
 # from a pronoun to what it stands for. In language models some heads attend to what followed an earlier copy of the
 # same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
 #
-# Can heads be removed? Many can. Michel and others took single heads from a trained translator: of the 96 in its
-# encoder only 8 changed the BLEU score measurably. Voita and others pruned 38 of the 48 heads in a translator's
-# encoder, while its training went on, and lost 0.15 BLEU. Yet models that had the small number of heads from the start
-# were worse than those pruned to it ([Behnke and Heafield, 2020](https://aclanthology.org/2020.emnlp-main.211/)),
-# perhaps because pruning can choose among many random starts.
+# Can heads be removed? Michel and others took single heads from a trained translator: of the 96 in its encoder only 8
+# changed the BLEU score measurably, and half of these for the better. Many can even go together: Voita and others
+# pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU. Yet models that
+# had the small number of heads from the start were worse than those pruned to it ([Behnke and Heafield,
+# 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning can choose among many random starts.
 #
 # A map of weights does not explain what the model answered. It shows neither what a head hands over, nor whether
 # another hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off, as

@@ -217,9 +217,9 @@ quiz.one_choice(
 # ## The definition
 #
 # Here are the same steps for a whole matrix of queries. Write $dX$ for the gradient of the loss with respect to $X$; it
-# has the shape of $X$. $A$ are the attention weights ($w$ above), $S = Q K^\top$ the scores before the division (the
-# $s$ above were scaled), $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds up each row and gives a
-# column; each of its entries is subtracted from the whole row. From $dO$ of shape $(T, d_v)$:
+# has the shape of $X$. $A$ are the attention weights ($w$ above), $S = Q K^\top$ the scores *before* the division (the
+# $s$ above were scaled, hence the factor below), and $\circ$ multiplies entry by entry. $\operatorname{rowsum}$ adds up
+# each row and gives a column, and each of its entries is subtracted from the whole row. From $dO$ of shape $(T, d_v)$:
 #
 # $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
 #
@@ -681,7 +681,9 @@ losses, frames, sizes = train(model, 1000, watch=steps)
 
 # %% [markdown]
 # **Predict first.** The layer is told which digits are right. Nobody tells it where to look. Which comes first: looking
-# at the right name, or a falling loss? And when all answers are right, how large is the weight on the right name?
+# at the right name, or a falling loss? And when all answers are right, how large is the weight on the right name? Move
+# through the steps below: each frame shows the attention weights for one note, a row for each question and a column for
+# each token, in the same order, so that the right name is on the diagonal.
 
 # %% tags=["plot"]
 movable.frames(
@@ -701,8 +703,7 @@ for step in (0, 80, 100, 120, 140, 1000):
     print(f"step {step:4}: loss {loss:.2f}, weight on the right name {weight:.2f}")
 
 # %% [markdown]
-# The frames show the attention weights for one note: a row for each question and a column for each token, in the same
-# order, so that the right name is on the diagonal. At the start every weight is about 0.2, and the picture an even
+# At the start every weight is about 0.2, and the picture an even
 # grey. By step 80 the loss has come down by 0.4, and the grey is nearly as even as before. Then, between steps 80 and
 # 140, the diagonal appears and the loss drops to almost nothing.
 #
@@ -884,9 +885,10 @@ quiz.one_choice(
 # A language model chooses among more. Take $V = 1000$ tokens, vectors of width 64, and score each token by the dot
 # product with its embedding, as many models do (the output is **tied** to the embeddings).
 #
-# **Predict first.** $\ln 1000$ is 6.9. Let random vectors, with entries of size 1, stand for what an untrained model
-# hands to its output. What is the loss, if the embeddings are what `nn.Embedding` starts with: random numbers of mean 0
-# and standard deviation 1? And if they are divided by $\sqrt{64}$?
+# **Predict first.** $\ln 1000$ is 6.9. Let random vectors (`states`), with entries of size 1, stand for what an
+# untrained model hands to its output; the logits are `states @ embeddings.T`. What is the loss, if the embeddings are
+# what `nn.Embedding` starts with: random numbers of mean 0 and standard deviation 1? And if they are divided by
+# $\sqrt{64}$?
 
 
 # %% tags=["hide-input"]
@@ -937,8 +939,8 @@ assert leaking < 1
 # ### What if matrices start at zero?
 #
 # Zeros, or any other constant, look like an even start. But units of a layer that start equal stay equal, because they
-# read the same input, what they hand on is read with the same weights, and so they get the same gradient. Two such
-# heads are one head for the price of two. A random start (**initialisation**) is there to **break the symmetry**.
+# read the same input, what they hand on is multiplied by the same parameters, and so they get the same gradient. Two
+# such heads are one head for the price of two. A random start (**initialisation**) is there to **break the symmetry**.
 #
 # Zeros can do worse, as the formulas say: $dQ = dS \, K$ and $dK = dS^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$
 # is not, so $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so are both gradients, since
@@ -1011,9 +1013,10 @@ quiz.number(
 # %% [markdown]
 # ## Break it: a cut in the record
 #
-# Somebody wants to plot the weights, gets an error about gradients, and follows its advice to write `.detach()`, but on
-# the weights that the model goes on to use. The numbers are the same. But PyTorch's record ends there. Values and
-# output still learn; no gradient reaches the scores.
+# Somebody wants to plot the weights. `weights.numpy()` raises an error that advises `.detach()`. In the plot,
+# `weights.detach().numpy()`, that is harmless. But suppose that it is written where the weights are computed, so that
+# the model goes on with detached ones. The numbers are the same. But PyTorch's record ends there. Values and output
+# still learn; no gradient reaches the scores.
 
 
 # %%

@@ -112,7 +112,7 @@ plt.show()
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
-# The loss, the sum of the $-\ln$ of these factors, is smallest where the right answers are most probable (**maximum
+# The loss, the mean of the $-\ln$ of these factors, is smallest where the right answers are most probable (**maximum
 # likelihood**). But position $t$ gives such a factor only if it sees nothing but $x$ and the words before $y_t$.
 #
 # So a position must not see what is given further right, where the very word stands that is wanted from it. [Chapter
@@ -705,9 +705,9 @@ def fit(model, rows, steps=250, seed=0):
 
 # %% [markdown]
 # To use it, the encoder runs once, and the decoder once for each word: each new word is appended and goes in with the
-# rest, until every sentence has its `<eos>`. Writing like this, each word after all before it, is called
-# **autoregressive**, and always taking the best next word is **greedy** decoding. Chapter 12 has better and faster
-# ways.
+# rest, until every sentence has its `<eos>`; what one writes after that is cut off. Writing like this, each word after
+# all before it, is called **autoregressive**, and always taking the best next word is **greedy** decoding. Chapter 12
+# has better and faster ways.
 
 
 # %%
@@ -932,8 +932,9 @@ class OneScreen(nn.Module):
 
 # %% [markdown]
 # Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns from scratch.
-# The lines in `__init__` that draw its embeddings matter: with PyTorch's default, rows whose entries have deviation 1,
-# the logits are dot products of size $\sqrt D$ and more, and the first loss, for 1,000 tokens, is ten times as large.
+# The lines in `__init__` that draw its embeddings matter: with PyTorch's default, rows whose entries have a standard
+# deviation of 1, the logits are dot products of size $\sqrt D$ and more, the largest of 1,000 is several times that,
+# and the first loss is ten times as large.
 
 # %% tags=["hide-input"]
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()
@@ -1120,9 +1121,9 @@ with torch.no_grad():
 # It rests on one property: *no position sees its future*. Masking each layer is enough, because row $t$ of a masked
 # attention uses rows 0 to $t$ of its input, and everything else works on each row alone.
 #
-# The property is worth a test of its own, a **leak test** (`leaks` in the folded cell). Change the fourth word of the
-# answer that the decoder receives, and compare the logits: those of the three positions before it must stay the same up
-# to rounding, in training mode and out of it. An untrained model will do, with dropout 0.
+# The property is worth a test of its own, a **leak test** (`leaks` in the folded cell). Change all words of the answer
+# from the fourth on (`<bos>` counts), and compare the logits: those of the three positions before it must stay the same
+# up to rounding, in training mode and out of it. An untrained model will do, with dropout 0.
 #
 # A leak test finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a
 # wrong mask on the cross-attention, or a target that was not shifted. Padding is tested in the same way: append some to
@@ -1361,24 +1362,26 @@ for name, make in variants.items():
 # success. *Forced* is the mean of the nine, and *writing* goes from the worst to the best.
 #
 # **Five see the future**, in training too. So any score with the right words given, a validation loss included, is
-# perfect; when they write, 1 percent is right at best. The leak test finds all five.
+# perfect or nearly so, and what they write is mostly wrong. The leak test finds all five.
 #
-# - With *no causal mask* the model sees the next word and copies it.
+# - With *no causal mask* the model sees the next word and copies it. When it writes, 1 percent is right at best.
 # - *Turned around*, as if the mask were made for `nn.MultiheadAttention`, where True means *may not*, it shows only the
 #   future.
 # - *One word too many*, an **off-by-one** error, shows exactly the word that is wanted.
-# - *Scaled scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax.
-# - *Weights times mask* leaves it none, but it still counts in the denominator. If two keys score the same and the
-#   second is in the future, the weights are ½ and ½, and the mask leaves ½ and 0. That they sum to less than 1 tells
-#   that a hidden word fits, and from this the model can learn to read it.
+# - *Scaled scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. How much
+#   depends on the other scores, and so does the harm.
+# - *Weights times mask* leaves it none, but it still counts in the denominator. If a query scores two keys the same and
+#   the second is in the future, the weights are ½ and ½, and the mask leaves ½ and 0; had the hidden word not fitted,
+#   the first would have nearly 1. So the size of what arrives says whether the hidden word fits what was asked, and a
+#   head that asks *is it Ada?* can read it from there.
 #
 # **One sees the future outside training.** With a mask *in training only* the earlier words see, in use, what comes
 # after them, as they never did before, and writing is a lottery: one seed gets 3 percent right, another 97.
 #
 # **Two see too little**, and no leak test can tell. *One word too few* hides each word from itself; the residual
-# connection brings it along all the same. A causal mask *on cross-attention* often does no visible harm, perhaps
-# because the encoder has carried what is needed to the first positions: seven of nine seeds answer everything, the
-# worst 78 percent.
+# connection brings it along all the same. A causal mask *on cross-attention*, where row $t$ may attend to the
+# question's words up to the $t$th, often does no visible harm, perhaps because the encoder has carried what is needed
+# to the first positions: seven of nine seeds answer everything, the worst 78 percent.
 #
 # **One sees padding.** *Padding not hidden* gets everything right, because here every question was padded to the same
 # length. In a batch with a longer sentence the same question may get another answer.
@@ -1470,7 +1473,7 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
 # | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
 #
-# Most chat models are decoder-only, because one stack learns from any text as it stands, with every token as a target,
+# Most chat models are decoder-only: one stack learns from any text as it stands, with every token as a target,
 # and takes any task as a text to be continued. Where input and output are different sequences, as in translation or
 # speech recognition, two stacks remain in use, and the encoder may look in both directions (it is *bidirectional*).
 

@@ -122,9 +122,9 @@ for step in range(1, 5):
 # letters, but other tokens, and what the model has learnt of *team* is in another row. No error is raised; the answers
 # get worse.
 #
-# How much worse? A trained translator of simple sentences (those of [chapter 13](13_alignment.ipynb)) gets all 500 test
-# sentences right. If the longest word of each is cut into its letters, for which there are tokens, too, it gets 9
-# right. So new text must be cut as the training text was.
+# How much worse can it get? As an extreme, a trained translator of simple sentences (those of [chapter
+# 13](13_alignment.ipynb)) gets all 500 test sentences right. If the longest word of each is cut into single letters,
+# which are tokens, too, 9 are left. So new text must be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -151,8 +151,8 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # frequent phrases such as *of the* as well. So the text is first cut into words, each with the space before it, so that
 # nothing is lost. This is called **pre-tokenization**.
 #
-# In the pattern, `\p{L}` is any letter and `\p{N}` any numeral of any script, and `\s+(?!\S)` takes a run of white
-# space except its last character, if something follows: *a*, two spaces and *b* become *a*, *␣*, *␣b*.
+# In the pattern below, `\p{L}` is any letter and `\p{N}` any numeral of any script, and `\s+(?!\S)` takes a run of
+# white space except its last character, if something follows: *a*, two spaces and *b* become *a*, *␣*, *␣b*.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -298,10 +298,10 @@ assert learn_merges(lines, count=4) == as_by_hand
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# Both learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens** before the bytes:
-# `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These stand for no text:
-# only the program can write them, by their numbers, between the texts that it encodes. A chat program writes one for
-# *user*, then the encoded message, then one for its end; whoever types the message cannot.
+# From 300 captions both learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens**
+# before the bytes: `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These
+# stand for no text: only the program can write them, by their numbers, between the texts that it encodes. A chat
+# program writes one for *user*, then the encoded message, then one for its end; whoever types the message cannot.
 #
 # (*Symbols* are counted from the bytes, *tokens* from the special tokens, so symbol 256 is token 259. A tokenizer is
 # saved as JSON, which the imported `tokenizer_files` reads and checks.)
@@ -521,7 +521,7 @@ for row in captions["sizes"]:
 # Each token has a row in the embedding table, which here serves as the output matrix, too, so a larger vocabulary also
 # has more parameters. One more model has a small vocabulary, and wider layers instead.
 #
-# **Predict first.** At which size is the loss lowest?
+# **Predict first.** At which size are the bits per byte fewest?
 
 # %% tags=["hide-input"]
 trials = measured("vocabulary")
@@ -541,8 +541,7 @@ for chosen in trials["models"]:
 # %% [markdown]
 # The largest vocabulary that we tried needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
 # count of rare tokens would have misled us. Perhaps that is because a frequent word that is one token needs no
-# spelling. (Nor do rare rows stay as undertrained here: they are rows of the output matrix as well, and those learn at
-# every step, because each softmax pushes down the tokens that are not the answer.) None of this has been tested.
+# spelling. That has not been tested.
 #
 # Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many parameters gains
 # a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same width, mostly, we
@@ -651,8 +650,8 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # Two relatives of BPE are in wide use.
 #
 # **WordPiece**, BERT's, merges, as it is usually described, the pair whose count is highest *when divided by the counts
-# of its two parts*, and cuts a new word by taking the longest known subword first. With our own 8,000 tokens, 36
-# percent of the 1,741 words of the test text that are cut at all come out differently that way: *Baufahrzeug*, a
+# of its two parts*, and cuts a new word by taking the longest known subword first. With our own 8,000 tokens, 1,741
+# words of the test text are cut into several, and 36 percent of these come out differently that way: *Baufahrzeug*, a
 # construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug* with the longest first.
 #
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords

@@ -164,8 +164,8 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 #
 # Both have ended. The better one is *the tea*: found, although its first word was only the second best.
 #
-# Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. A probability is below 1 and
-# its logarithm below 0. So each further token makes product and sum smaller, and hypotheses that end early are
+# Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. A probability is at most 1
+# and its logarithm at most 0. So each further token makes product and sum smaller, and hypotheses that end early are
 # favoured. [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with $n$
 # the number of tokens, including the end token:
 #
@@ -379,8 +379,9 @@ assert np.allclose(
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
-# more than half of the sources it was, by plain sums, the *empty* sentence. The model has a **length bias**: the empty
-# sentence costs a single factor, that of ending at once, and one of twenty words costs twenty-one.
+# more than half of the sources it was, by plain sums, the *empty* sentence. Every further word makes a sentence less
+# probable, which is as it should be, if the empty one is less probable still. But the model gives it too much, and a
+# translation of twenty words, even a good one, is a product of twenty-one factors. This is its **length bias**.
 #
 # Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**. In
 # such a translator the first hides the second. A narrow beam drops a short ending while its probability is low. A wide
@@ -390,11 +391,11 @@ assert np.allclose(
 #
 # ## What has been computed before
 #
-# At step $t$ the decoder has $t$ tokens. To get the logits for the next one, the simplest way, that of `Recompute` (in
-# the folded cell above), is to send all $t$ through the model and use the last row. **By hand:** for 100 tokens that is
-# $1 + 2 + \dots + 100 = 5050$ rows, of which 100 are new; all others are computed again.
+# At step $t$ the decoder has $t$ tokens. To get the logits for the next one, the simplest way is to send all $t$
+# through the model and use the last row (`Recompute`, in a folded cell above, does that). **By hand:** for 100 tokens
+# that is $1 + 2 + \dots + 100 = 5050$ rows, of which 100 are new; all others are computed again.
 #
-# **Predict first.** What of the work for the first $t - 1$ tokens could be kept?
+# **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
 # The causal mask answers. An earlier token never sees a later one, so nothing about it changes when more are written.
 # Of the earlier tokens, the new one needs only their keys and values, in each layer. So keep those. The keys and values
@@ -596,7 +597,7 @@ quiz.one_choice(
 # itself and to the new ones before it.
 #
 # So the causal mask, which a single token could do without, is needed again. Without it the first new token would see
-# the second, and nothing would crash. (`extend` above has none, and may only be given one token.) PyTorch's
+# the second, and nothing would crash. (`extend` above has none, so it is right for a single token only.) PyTorch's
 # `is_causal=True` does not help: it aligns the triangle with the top left corner of such a rectangle, so that the first
 # new token would see a single kept one.
 #
@@ -816,8 +817,8 @@ assert cost[64] < cost[1] / 4
 # $$\sum_x \bigl( p(x) - \min(p(x), q(x)) \bigr) = \sum_x \max(0, p(x) - q(x)) ,$$
 #
 # call it $Z$. The draw that follows takes $x$ with probability $\max(0, p(x) - q(x)) / Z$, and $Z$ times that is the
-# second term. So a poor draft model costs speed, and never changes what is written. For three tokens with $p = (0.6,
-# 0.3, 0.1)$ and $q = (0.2, 0.5, 0.3)$:
+# second term. So a poor draft model costs speed, and never changes with which probability a text is written. For three
+# tokens with $p = (0.6, 0.3, 0.1)$ and $q = (0.2, 0.5, 0.3)$:
 
 # %% tags=["hide-input", "nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
@@ -832,8 +833,9 @@ for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
 
 # %% [markdown]
 # How many tokens does a pass give? Let each of the draft model's be accepted with probability $a$, independently of the
-# others. Then of $k$ that were drawn $a + a^2 + \dots + a^k$ are kept on average, and one more is the large model's
-# own. For $a = 0.8$ and $k = 4$ that makes 3.4.
+# others. If the draft model draws $k$, then $a + a^2 + \dots + a^k$ of them are kept on average. One more token is the
+# large model's own: what replaces the first refused, or, if none was, a draw from its last row. For $a = 0.8$ and $k =
+# 4$ that makes 3.4.
 #
 # And what does it cost? If the draft model takes $c$ of the time of a pass for each of its tokens, $1 + k c$ passes.
 # With $c = 0.05$ these are 1.2, and $3.4 / 1.2 = 2.8$ is the gain. With $c = 0.25$ and $a = 0.3$ they are 2 for 1.4
@@ -916,10 +918,10 @@ assert np.allclose(shares["greedy"], forced, atol=0.005)
 assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 
 # %% [markdown]
-# Each column is one seed. Greedy decoding gets as many right as teacher forcing had predicted ([chapter
-# 11](11_training.ipynb#how-good-is-it)). Four hypotheses instead of one get a few more numbers right with every seed (a
-# point is five numbers), for four times as many rows. The gain comes from the width: the length penalty does not add to
-# it here.
+# Each column is one seed. Greedy decoding gets as many right as teacher forcing does ([chapter
+# 11](11_training.ipynb#how-good-is-it)), as it must: a sentence that is right to the last word has never left the right
+# words. Four hypotheses instead of one get a few more numbers right with every seed (a point is five numbers), for four
+# times as many rows. The gain comes from the width: the length penalty does not add to it here.
 #
 # Read what the first model writes. Here are a number that greedy decoding gets wrong and the beam gets right, and one
 # that it gets right and the beam breaks, with the beam's best hypotheses:
