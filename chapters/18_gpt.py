@@ -391,9 +391,10 @@ assert abs(without[120] - 3.92) < 0.03
 # before are still a bag of words, but each token has a bag of its own, the first of one token, the tenth of ten, and a
 # second layer can compare what they hold. [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) found that large
 # language models without positions (later called *NoPE*) do nearly as well as others, and that positions can be read
-# from their vectors. Our 512 vectors for positions start as noise, and 120 steps are few to learn them. So do not
-# conclude that positions are useless: further down, where a model has to copy, they make the difference between a loss
-# of 0.2 and one of 1.1.
+# from their vectors.
+#
+# Our 512 vectors for positions start as noise, and 120 steps are few to learn them. So do not conclude that positions
+# are useless: further down, where a model has to copy, they make the difference between a loss of 0.2 and one of 1.1.
 #
 # ### A million parameters
 #
@@ -498,12 +499,15 @@ assert -0.07 < line[0] < -0.055
 # On logarithmic scales the first three lie on a line: four times the parameters, 8 percent less loss. Such power laws,
 # in parameters, in data and in computing, are the **scaling laws** that [Kaplan and others
 # (2020)](https://arxiv.org/abs/2001.08361) found, some over seven orders of magnitude. They are why people dared to
-# build much larger models: the loss of a large one could be read off small ones. But our fourth point lies above the
-# line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in size holds while data and training
-# suffice. All four models have read the same 1.5 million tokens in 750 steps, and the largest was not done: in the run
-# above, of twice as many, it came to 3.13. (That may not be the whole reason. A law with three points has little to
-# stand on.) Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out
-# how: with more computing both should grow by the same factor, to about 20 tokens for each parameter.
+# build much larger models: the loss of a large one could be read off small ones.
+#
+# But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in size
+# holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps, and the
+# largest was not done: in the run above, of twice as many, it came to 3.13. (That may not be the whole reason. A law
+# with three points has little to stand on.)
+#
+# Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out how: with
+# more computing both should grow by the same factor, to about 20 tokens for each parameter.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -524,9 +528,11 @@ quiz.number(
 # The trained model's parameters no longer change, and yet in a sense it goes on learning: the same token is easier for
 # it if it has seen more of the text. This is **in-context learning** in the wide sense. ([Brown and others
 # 2020](https://arxiv.org/abs/2005.14165), whose word it is, mean a task that is learnt from examples in the prompt, and
-# [chapter 19](19_modern.ipynb#learning-from-examples-in-the-prompt) measures that.) Here it is measured on the tokens
-# 144 to 159 of all texts of the test set that are so long. The name is always there; of the text before these sixteen,
-# the last $n$ tokens are the text's own, and those farther back are taken from another text.
+# [chapter 19](19_modern.ipynb#learning-from-examples-in-the-prompt) measures that.)
+#
+# Here it is measured on the tokens 144 to 159 of all texts of the test set that are so long. The name is always there;
+# of the text before these sixteen, the last $n$ tokens are the text's own, and those farther back are taken from
+# another text.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that are the text's own, for three seeds. 4.4 with none, 3.5 with 16, 3.0 with all 144; every doubling helps."}}
 figure, axes = plt.subplots(figsize=(5.8, 3))
@@ -568,11 +574,13 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # %% [markdown]
 # It finds the right one for six texts of seven, where guessing would find one of four. Comparing words does a little
 # better on this task, so nothing here takes understanding. But the model was never trained to compare or to choose. It
-# was trained to predict a text after its name, and for that it helps to know what belongs to such a name. That is the
-# bet behind GPT-2 and GPT-3: whoever predicts enough text must learn much of what it is about, and can then be asked by
-# a prompt alone (**zero-shot**), or by a prompt with some examples in it (**few-shot**). The result of such
+# was trained to predict a text after its name, and for that it helps to know what belongs to such a name.
+#
+# That is the bet behind GPT-2 and GPT-3: whoever predicts enough text must learn much of what it is about, and can then
+# be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it (**few-shot**). The result of such
 # **pre-training**, a **base model**, continues text; it does not answer. So it is **fine-tuned** on prompts with good
 # answers, with the loss of this chapter, which counts the answer's tokens alone. That is called **instruction tuning**.
+#
 # Often a second stage follows: people say which of two answers they prefer, and the model is trained towards these
 # (reinforcement learning from human feedback, **RLHF**, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)).
 
@@ -689,10 +697,11 @@ quiz.one_choice(
 #
 # Does training find this? Train two layers of two heads on texts in which there is little else to learn. Each text has
 # four words of its own, of four to seven letters, drawn from an alphabet of 32. It repeats them in random order, with a
-# random letter after each. When a word appears for the first time, its letters can hardly be predicted (a guess among
-# 32 costs $\ln 32 = 3.47$). Later, its first letter tells the rest, to a reader who looks back. For comparison there
-# are models of one layer, and of two layers without positions (`python -m benchmarks.copying`, ten minutes; three seeds
-# each).
+# random letter after each.
+#
+# When a word appears for the first time, its letters can hardly be predicted (a guess among 32 costs $\ln 32 = 3.47$).
+# Later, its first letter tells the rest, to a reader who looks back. For comparison there are models of one layer, and
+# of two layers without positions (`python -m benchmarks.copying`, ten minutes; three seeds each).
 #
 # **Predict first.** Will the loss on letters that can be known fall evenly?
 
@@ -756,11 +765,14 @@ for run in runs:
 #
 # The printed columns are, for each head at the end, its mean weight on the letter *before*, its weight on all that came
 # *after* the same letter earlier, and the loss with this head removed. Both heads of layer 2 have become induction
-# heads, with 0.84 to 0.95 of their weight on what came after. The heads of layer 1 are not as tidy as ours: the weight
-# on the letter before is 0.08 to 0.13, and the rest lies on the letters before that, fading. How a letter's vector
-# comes to tell of the one before it, these figures do not say. But these heads are needed: without one of them the loss
-# is 0.6 to 2.3 instead of 0.16 to 0.18. And the controls: one layer has not learnt to copy at the end (3.1). Two layers
-# without positions learn it slowly, and not well in 2,000 steps (1.1 to 1.2).
+# heads, with 0.84 to 0.95 of their weight on what came after.
+#
+# The heads of layer 1 are not as tidy as ours: the weight on the letter before is 0.08 to 0.13, and the rest lies on
+# the letters before that, fading. How a letter's vector comes to tell of the one before it, these figures do not say.
+# But these heads are needed: without one of them the loss is 0.6 to 2.3 instead of 0.16 to 0.18.
+#
+# And the controls: one layer has not learnt to copy at the end (3.1). Two layers without positions learn it slowly, and
+# not well in 2,000 steps (1.1 to 1.2).
 #
 # Here are a head of each layer in the first of these models, on one text, queries as rows.
 
@@ -781,10 +793,11 @@ plt.show()
 #
 # And the model that writes documentation? On random tokens that come twice, where such heads are usually looked for,
 # none shows. It pays no less the second time than the first, over 12 nats a token and more than a guess, since it
-# expects documentation; and none of its sixteen heads puts more than 0.035 of its weight on what came after. Texts that
-# are little but copies teach copying in 450 steps; in documentation, it pays less often. In the models of Olsson and
-# others, which read general text, the turn came after 2.5 to 5 billion tokens. Ours has read three million, and uses
-# its context in other ways.
+# expects documentation; and none of its sixteen heads puts more than 0.035 of its weight on what came after.
+#
+# Texts that are little but copies teach copying in 450 steps; in documentation, it pays less often. In the models of
+# Olsson and others, which read general text, the turn came after 2.5 to 5 billion tokens. Ours has read three million,
+# and uses its context in other ways.
 
 # %% [markdown]
 # ## It writes
@@ -941,8 +954,9 @@ assert not any(
 # nothing can be seen: either text is in the style of this model. In the library `transformers` the loop that generates
 # had this gap for GPT-2 until [2020](https://github.com/huggingface/transformers/pull/7552), and a plain forward pass
 # still leaves positions to the caller. *nnsight*, which is built upon it, left them out [until
-# 2026](https://github.com/ndif-team/nnsight/issues/672). The check that finds it is the one above: each prompt alone,
-# and all in a batch, must give the same.
+# 2026](https://github.com/ndif-team/nnsight/issues/672).
+#
+# The check that finds it is the one above: each prompt alone, and all in a batch, must give the same.
 
 # %% tags=["quiz"]
 quiz.one_choice(

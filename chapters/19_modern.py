@@ -262,8 +262,10 @@ assert round(float(q @ k), 2) == -0.42
 # The same, $-0.42$. The angles of the pairs are those of chapter 5, $10000^{-2i/d_k}$ a step for pair $i$ (in the code,
 # `i` counts entries, so it is twice that): the first pairs turn fast and tell neighbours apart, the last hardly turn at
 # all and compare what the words *are*. Chapter 5's matrices give the same. (They stand on the right of a row vector,
-# where the same matrix turns the other way, hence the $-t$.) A larger base turns the slow pairs even more slowly, which
-# leaves room for longer texts; many models of today have 100,000 and more.
+# where the same matrix turns the other way, hence the $-t$.)
+#
+# A larger base turns the slow pairs even more slowly, which leaves room for longer texts; many models of today have
+# 100,000 and more.
 #
 # Three things follow. Values are not turned, and no position is added to the residual stream. There is no embedding
 # table of positions to run out of, although that alone does not make a model read longer texts well (below). And keys
@@ -595,10 +597,11 @@ assert torch.allclose(last, expected[:, -1], atol=1e-5)
 #
 # The same small run for all: a decoder-only model of four layers, of width 64, the documentation of [chapter
 # 18](18_gpt.ipynb#text-that-nobody-had-to-label), its texts cut after 64 tokens, 300 steps. Start with the parts of
-# 2017 and make one change after the other. Each model has a learning rate of its own, the best of a grid that was
-# widened until its best value lay inside, and three seeds (`python -m benchmarks.modern`, an hour and a half of one
-# core). Beside loss and learning rate we print the milliseconds of a training step, the parameters, and how many
-# numbers the cache keeps for each token.
+# 2017 and make one change after the other.
+#
+# Each model has a learning rate of its own, the best of a grid that was widened until its best value lay inside, and
+# three seeds (`python -m benchmarks.modern`, an hour and a half of one core). Beside loss and learning rate we print
+# the milliseconds of a training step, the parameters, and how many numbers the cache keeps for each token.
 #
 # **Predict first.** Which of these changes does most?
 
@@ -676,8 +679,9 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 # Pre-norm (0.34 nats), an output matrix of its own (0.28, for 40 percent more parameters) and RoPE (0.26) are worth
 # most. Pre-norm allows larger steps: the post-norm model of 2017 does best at a learning rate of 0.003, and the others
 # at 0.012. (At 0.006 one of its three seeds comes to 4.19, and the other two stay above 4.7. All have a warm-up of 15
-# steps; [post-norm needs a longer one](08_encoder.ipynb#does-it-need-warm-up) and might do better with it.) SwiGLU is
-# worth 0.11, at the same size. In each of these four steps all three seeds are better than the three before.
+# steps; [post-norm needs a longer one](08_encoder.ipynb#does-it-need-warm-up) and might do better with it.)
+#
+# SwiGLU is worth 0.11, at the same size. In each of these four steps all three seeds are better than the three before.
 #
 # RMSNorm and no biases change nothing that three seeds could tell: the same loss, for a little less to compute, too
 # little to show in these times. Shared heads cost 0.08 (the seeds overlap), and halve what the cache keeps. (They are
@@ -757,12 +761,15 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # %% [markdown]
 # Of the four that learnt from 64 tokens, RoPE is best at the end (4.19), then no positions (4.30), sinusoids (4.56) and
 # learned ones (4.63). (The function's name stands before its text, so positions a little beyond 64 have been trained.)
+#
 # Later parts of these texts are harder for all, so compare with a RoPE model that was trained on texts of 160 tokens:
 # at the end it pays 3.9, and the one trained on 64 pays 4.2. So the formula goes on, and what was learnt goes on with
-# it only in part. A likely reason: at distances that it has not met, a head's pairs stand at angles to one another that
-# it has not met either. Models that are to read long texts are therefore trained on some, in the end, after their
-# rotations have been slowed (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595);
-# **YaRN**, [Peng and others 2023](https://arxiv.org/abs/2309.00071)).
+# it only in part.
+#
+# A likely reason: at distances that it has not met, a head's pairs stand at angles to one another that it has not met
+# either. Models that are to read long texts are therefore trained on some, in the end, after their rotations have been
+# slowed (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and
+# others 2023](https://arxiv.org/abs/2309.00071)).
 
 # %% [markdown]
 # ## Experts: more parameters at the same price
@@ -770,9 +777,10 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # A feed-forward network has two thirds or more of a layer's parameters, and every token goes through all of them. A
 # **mixture of experts** (MoE) has several such networks, and a **router**, a linear map with a softmax, that sends each
 # token to those that score highest for it: to a few ([Shazeer and others 2017](https://arxiv.org/abs/1701.06538)), or,
-# as here, to one ([Fedus and others 2021](https://arxiv.org/abs/2101.03961)). Four experts have four times the
-# parameters, of which a quarter is *active* for a token, so that it costs as much as before. What an expert returns is
-# multiplied by its share, so that the router has a gradient.
+# as here, to one ([Fedus and others 2021](https://arxiv.org/abs/2101.03961)).
+#
+# Four experts have four times the parameters, of which a quarter is *active* for a token, so that it costs as much as
+# before. What an expert returns is multiplied by its share, so that the router has a gradient.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A token goes to a router and to one of four experts, the second, which is filled; the other three are pale. What it returns is multiplied by its share 0.6 and goes on."}}
 drawing = Diagram(8.2, 2.1)
@@ -820,12 +828,13 @@ class Experts(nn.Module):
 
 # %% [markdown]
 # Nothing tells the router to use all of them. An expert that is a little better early on gets more tokens, learns more,
-# and gets more still. So a **load-balancing loss** is added (Fedus and others, equation 4): of $E$ experts,
-# $E \sum_e f_e P_e$, where $f_e$ is the share of tokens that go to expert $e$ and $P_e$ its mean share in the router's
-# softmax. It is 1 when both are even, and larger when the experts with many tokens also have large shares, as they do,
-# since the shares decide. A count has no gradient, so what it moves is $P$: away from the experts that have many
-# tokens. Here are the shares of tokens on the test set, with and without that loss (times 0.01), for three seeds and
-# four layers each:
+# and gets more still.
+#
+# So a **load-balancing loss** is added (Fedus and others, equation 4): of $E$ experts, $E \sum_e f_e P_e$, where $f_e$
+# is the share of tokens that go to expert $e$ and $P_e$ its mean share in the router's softmax. It is 1 when both are
+# even, and larger when the experts with many tokens also have large shares, as they do, since the shares decide. A
+# count has no gradient, so what it moves is $P$: away from the experts that have many tokens. Here are the shares of
+# tokens on the test set, with and without that loss (times 0.01), for three seeds and four layers each:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the second loss: all shares between 11 and 34 percent."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
@@ -918,11 +927,12 @@ plt.show()
 # as frequent ones. Embeddings and output keep Adam. PyTorch has it as `torch.optim.Muon`.
 #
 # For writing fast: in **speculative decoding** ([chapter 12](12_generation.ipynb)) a small model proposes some tokens,
-# and the large one reads them in one pass and keeps those that it agrees with. A **paged cache** (PagedAttention, [Kwon
-# and others 2023](https://arxiv.org/abs/2309.06180)) keeps keys and values in blocks of equal size, as an operating
-# system keeps memory, so that texts of all lengths share it with little waste. **FlexAttention** ([Dong and others
-# 2024](https://arxiv.org/abs/2412.05496)) compiles a mask that you write as a function into a fused kernel, and skips
-# the blocks that it hides; windows and sinks need no kernel of their own.
+# and the large one reads them in one pass and keeps those that it agrees with.
+#
+# A **paged cache** (PagedAttention, [Kwon and others 2023](https://arxiv.org/abs/2309.06180)) keeps keys and values in
+# blocks of equal size, as an operating system keeps memory, so that texts of all lengths share it with little waste.
+# **FlexAttention** ([Dong and others 2024](https://arxiv.org/abs/2412.05496)) compiles a mask that you write as a
+# function into a fused kernel, and skips the blocks that it hides; windows and sinks need no kernel of their own.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Six small drawings. QK-norm: query and key each go through a norm before their dot product. FlexAttention: of six by six blocks of scores, those that a window leaves are filled and the others skipped. MLA: a token makes one narrow vector, which is kept, and from it come the keys and values of three heads. Speculative decoding: a small model proposes five tokens, the large one reads all of them at once, accepts three and replaces the fourth. Paged cache: the blocks of two texts lie mixed in memory, one block is free. Muon: singular values of a gradient, falling, and after, all about equal."}}
 drawing = Diagram(8.6, 5.9)
@@ -1102,12 +1112,16 @@ assert len(published["story"]) == 464
 #
 # [SmolLM2-135M-Instruct](https://arxiv.org/abs/2502.02737) (Ben Allal and others 2025) is a chat model that fits a
 # laptop: 30 layers of width 576, nine heads that share three, SwiGLU, RMSNorm, RoPE with a base of 100,000, a tied
-# embedding table of 49,152 tokens. It comes with this book's installation as one file in the format *GGUF*, in which
-# almost all matrices are **quantised**: every block of 32 numbers shares a scale $s$ and a minimum $m$, and each number
-# is one of the sixteen values $m + s \cdot q$, with $q$ in four bits. With $s$ and $m$ that is five bits a number
-# instead of 16. (The embedding table has eight and a half.) So the file has 98 megabytes, where 16 bits would need 269,
-# and what you load is a coarser copy of the model that was trained. The library `gguf` turns the numbers back; the
-# configuration stands in the file; and its queries and keys are stored for pairs of neighbours, as ours are.
+# embedding table of 49,152 tokens.
+#
+# It comes with this book's installation as one file in the format *GGUF*, in which almost all matrices are
+# **quantised**: every block of 32 numbers shares a scale $s$ and a minimum $m$, and each number is one of the sixteen
+# values $m + s \cdot q$, with $q$ in four bits. With $s$ and $m$ that is five bits a number instead of 16. (The
+# embedding table has eight and a half.) So the file has 98 megabytes, where 16 bits would need 269, and what you load
+# is a coarser copy of the model that was trained.
+#
+# The library `gguf` turns the numbers back; the configuration stands in the file; and its queries and keys are stored
+# for pairs of neighbours, as ours are.
 
 # %% tags=["export"] module="modern"
 from pathlib import Path

@@ -34,8 +34,9 @@ transformer_map(built=20)
 # Nearly all of its arithmetic is matrix products, and those can be counted on paper. A matrix of 2 rows and 3 columns,
 # times one of 3 rows and 4 columns, has 2 · 4 entries. Each is a dot product of two vectors of 3 numbers: 3
 # multiplications and 3 additions, if the first is added to 0. That makes $2 \cdot 2 \cdot 3 \cdot 4 = 48$ **FLOPs**,
-# floating-point operations, of which a multiplication and an addition are two. A GFLOP is a billion of them, and a
-# TFLOP a thousand GFLOPs. (FLOP/s is a speed: FLOPs per second.)
+# floating-point operations, of which a multiplication and an addition are two.
+#
+# A GFLOP is a billion of them, and a TFLOP a thousand GFLOPs. (FLOP/s is a speed: FLOPs per second.)
 #
 # PyTorch can count too: it watches products while they run.
 
@@ -49,8 +50,9 @@ assert counter.get_total_flops() == 2 * 2 * 3 * 4 == 48
 
 # %% [markdown]
 # So a projection of $T$ tokens from width $D$ to width $D$ takes $2 T D^2$ FLOPs. The scores of $T$ queries and $S$
-# keys take $2 T S D$ (all heads together), and the weighted sums of the values take as many again. And the backward
-# pass? A product has two factors, and the gradient of each is a product of the same size ([chapter
+# keys take $2 T S D$ (all heads together), and the weighted sums of the values take as many again.
+#
+# And the backward pass? A product has two factors, and the gradient of each is a product of the same size ([chapter
 # 7](07_learning.ipynb#one-answer-one-gradient)). So the backward pass takes twice the work of the forward pass, and a
 # step takes three times the forward pass. The function counts multiplications first, and at the end multiplies by 3,
 # for the step, and by 2, for the additions. (Of a decoder layer's eight projections six are of its own tokens, and two
@@ -126,10 +128,12 @@ assert abs(total / rule - 1) < 0.1
 
 # %% [markdown]
 # Ten TFLOPs, for one step. The last line is a rule of thumb: six FLOPs for each parameter and each token, because each
-# parameter is multiplied and added once in the forward pass and twice in the backward pass. The tokens are 25,600, and
-# not twice as many, because a parameter of the encoder meets the source's tokens, and one of the decoder mostly the
-# target's. An embedding that is only looked up should not be counted, but this one is also the output matrix. The rule
-# is right to a few percent here, and says nothing of the scores, which are a small part at this length.
+# parameter is multiplied and added once in the forward pass and twice in the backward pass.
+#
+# The tokens are 25,600, and not twice as many, because a parameter of the encoder meets the source's tokens, and one of
+# the decoder mostly the target's. An embedding that is only looked up should not be counted, but this one is also the
+# output matrix. The rule is right to a few percent here, and says nothing of the scores, which are a small part at this
+# length.
 
 # %% tags=["quiz"]
 half = training_flops(base, 400, 64, 64)["scores and sums"] / total
@@ -198,11 +202,14 @@ print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 # %% [markdown]
 # The last number, the **ridge point**, is the one to remember. The FLOPs that some work does for each byte it moves are
 # its **arithmetic intensity**. Work below the ridge point is **memory-bound**: memory sets its time, and no faster
-# arithmetic will help it. Work above it is **compute-bound**. Adding two matrices reads 8 bytes and writes 4 for a
-# single FLOP: a twelfth of a FLOP per byte, far below. A product of two matrices of $n$ rows and $n$ columns reads and
-# writes $12 n^2$ bytes for $2 n^3$ FLOPs: $n / 6$ per byte. So small products are memory-bound, and large ones
-# compute-bound. On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16
-# bits, and 3.35 TB/s: 295 FLOPs per byte.
+# arithmetic will help it. Work above it is **compute-bound**.
+#
+# Adding two matrices reads 8 bytes and writes 4 for a single FLOP: a twelfth of a FLOP per byte, far below. A product
+# of two matrices of $n$ rows and $n$ columns reads and writes $12 n^2$ bytes for $2 n^3$ FLOPs: $n / 6$ per byte. So
+# small products are memory-bound, and large ones compute-bound.
+#
+# On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits, and 3.35
+# TB/s: 295 FLOPs per byte.
 #
 # **Predict first.** Draw FLOP/s over arithmetic intensity. Which two lines bound all work whose data comes from memory?
 
@@ -259,9 +266,11 @@ plt.show()
 # beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do a few FLOPs for each
 # number; to generate one token multiplies a matrix by a *vector*, half a FLOP per byte; and the projection of 1,536
 # tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for. (Adam's can lie above the
-# line: a copy is not the fastest way to move bytes.) The smallest lie far below even this line: to start any work at
-# all takes a microsecond or more, its **launch overhead**, and in that time a matrix of 8 rows is long finished. So
-# there are three ways to be slow: to compute much, to move much, or to do very little very often.
+# line: a copy is not the fastest way to move bytes.)
+#
+# The smallest lie far below even this line: to start any work at all takes a microsecond or more, its **launch
+# overhead**, and in that time a matrix of 8 rows is long finished. So there are three ways to be slow: to compute much,
+# to move much, or to do very little very often.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -286,9 +295,11 @@ quiz.one_choice(
 # Put a layer of the paper's base model under an H100's roofline, in 16 bits. A projection by a matrix of 512 rows and
 # columns does $2 \cdot 512^2$ FLOPs for a token, and moves at least its 512 numbers in and 512 numbers out, 2,048
 # bytes. That is 256 FLOPs per byte, left of the ridge point of 295, however many tokens there are. (The two products of
-# the feed-forward network do 410.) Between the products attention moves 8 bytes for each token and unit of width, the
-# activation 16, and the two sums with their norms 12, and they compute next to nothing. For each part take the longer
-# of its two times, by arithmetic and by memory, and add up:
+# the feed-forward network do 410.)
+#
+# Between the products attention moves 8 bytes for each token and unit of width, the activation 16, and the two sums
+# with their norms 12, and they compute next to nothing. For each part take the longer of its two times, by arithmetic
+# and by memory, and add up:
 
 # %% tags=["hide-input"]
 peak, memory_speed = 989e12, 3.35e12  # an H100 (SXM), as its maker gives them
@@ -347,12 +358,15 @@ assert least < 1.1 * seconds
 
 # %% [markdown]
 # At full speed the products would take only a part of the step. The share of the peak that the products of a model
-# reach is its **model FLOPs utilisation** (MFU): here the second time divided by the first. In the list the products
-# are `mm` and `addmm`, without and with a bias: they are smaller than the one that was measured, and may reach less of
-# the speed, as in the figure. Attention's products are inside its own fused operator. The others move many bytes for
-# little arithmetic: the softmax over 6,001 logits and its gradient, for example. We have counted none of that, and yet
-# it takes time. Much more is too small to be listed, and adds up, most of the optimiser among it. (Its own line is what
-# Python takes to go through the parameters.)
+# reach is its **model FLOPs utilisation** (MFU): here the second time divided by the first.
+#
+# In the list the products are `mm` and `addmm`, without and with a bias: they are smaller than the one that was
+# measured, and may reach less of the speed, as in the figure. Attention's products are inside its own fused operator.
+# The others move many bytes for little arithmetic: the softmax over 6,001 logits and its gradient, for example. We have
+# counted none of that, and yet it takes time.
+#
+# Much more is too small to be listed, and adds up, most of the optimiser among it. (Its own line is what Python takes
+# to go through the parameters.)
 #
 # ### Page faults
 #
@@ -422,11 +436,12 @@ assert not is_kept or costs["kept"][1] <= costs["as it comes"][1] + 100
 # different entries. The learning rate is 0, so that every step finds the same model.
 #
 # Most rungs are a call or an argument of PyTorch's. Three need a few lines. **Activation checkpointing** wraps a
-# layer's forward pass: only its input is kept, and the backward pass computes the rest once more. A padded vocabulary
-# is a matter of the output matrix, which gets rows of zeros when the model is set up; so do the embeddings that share
-# it. The logits of those rows are cut off before the softmax. And a loader of PyTorch's prefetches: another process
-# makes up to eight batches while the device computes. For a GPU they are put into *pinned* memory, from which it can
-# copy by itself.
+# layer's forward pass: only its input is kept, and the backward pass computes the rest once more.
+#
+# A padded vocabulary is a matter of the output matrix, which gets rows of zeros when the model is set up; so do the
+# embeddings that share it. The logits of those rows are cut off before the softmax. And a loader of PyTorch's
+# prefetches: another process makes up to eight batches while the device computes. For a GPU they are put into *pinned*
+# memory, from which it can copy by itself.
 
 # %% tags=["export"] module="devices"
 import os
@@ -684,9 +699,10 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 #
 # Then the speeds. They belong to one core of one CPU; yours will differ. From one run to the next a rung may change by
 # a few percent, more than its quartiles say, so such differences may be chance; tf32 belongs to certain GPUs, and its
-# line can be nothing else. bf16 makes the step twice as fast. Fused attention then loses a third of that, and
-# compiling, which costs seconds before its first step, a seventh more. So bf16, with attention written out, is the
-# fastest rung on this CPU. In practice one leaves out a rung that loses.
+# line can be nothing else. bf16 makes the step twice as fast.
+#
+# Fused attention then loses a third of that, and compiling, which costs seconds before its first step, a seventh more.
+# So bf16, with attention written out, is the fastest rung on this CPU. In practice one leaves out a rung that loses.
 #
 # A larger batch gains 7 percent per token, and the other rungs change by 3 percent or less. Checkpointing is slower
 # than the larger batch and needs half of its memory, as promised. (Where freed memory is not kept, compiling seemed to
@@ -729,14 +745,17 @@ there, gains = show_ladder(on_gpu)
 
 # %% [markdown]
 # (The last column is the step's MFU, the share of the peak in the same precision, so tf32's is of a higher peak than
-# float32's.) tf32 gains 59 percent. Then steps of 100 pairs take 35 to 59 ms, and four times as many pairs take 50. If
-# four times the work costs hardly more time, the GPU was waiting. For what? If for the host, which launches one small
-# kernel after the other, then recording the step must end it. It does: a recorded step of 64 pairs takes 11 ms, and one
-# of 400 takes 40 ms in place of 51, with quartiles that differ by a tenth of a millisecond. (It also leaves out the one
-# wait a step that is described [below](#a-trainer-that-does-not-wait).) When one waits for the host, the work is called
-# **overhead-bound**. That compiling and fused AdamW, which launch fewer kernels, come out *slower* with 100 pairs, this
-# does not explain; only a timeline of a step could, and we have none yet. Making batches between the steps had cost a
-# quarter of the speed, and prefetching brought that back.
+# float32's.) tf32 gains 59 percent.
+#
+# Then steps of 100 pairs take 35 to 59 ms, and four times as many pairs take 50. If four times the work costs hardly
+# more time, the GPU was waiting. For what? If for the host, which launches one small kernel after the other, then
+# recording the step must end it. It does: a recorded step of 64 pairs takes 11 ms, and one of 400 takes 40 ms in place
+# of 51, with quartiles that differ by a tenth of a millisecond. (It also leaves out the one wait a step that is
+# described [below](#a-trainer-that-does-not-wait).) When one waits for the host, the work is called **overhead-bound**.
+#
+# That compiling and fused AdamW, which launch fewer kernels, come out *slower* with 100 pairs, this does not explain;
+# only a timeline of a step could, and we have none yet. Making batches between the steps had cost a quarter of the
+# speed, and prefetching brought that back.
 
 # %% tags=["proof"]
 assert 1 < changes["bf16"] < 1.2 and -0.15 < changes["compile"] < -0.13
@@ -834,9 +853,12 @@ print(
 
 # %% [markdown]
 # A recorded step of one pair takes 4 ms, where no rung of the ladder took less than 35. With 400 pairs its MFU is 32
-# percent, with 1,600 pairs 36 percent, at 1.4 million tokens a second. Is the model too narrow for more? By the
-# reckoning above an encoder layer of width 512 could reach 66 percent of *this* peak, if every part lay on the
-# roofline. None does: the projection alone reaches 71 percent of the peak, and layer norm a quarter of the bandwidth.
+# percent, with 1,600 pairs 36 percent, at 1.4 million tokens a second.
+#
+# Is the model too narrow for more? By the reckoning above an encoder layer of width 512 could reach 66 percent of
+# *this* peak, if every part lay on the roofline. None does: the projection alone reaches 71 percent of the peak, and
+# layer norm a quarter of the bandwidth.
+#
 # Of the 40 ms with 400 pairs the twelve longest kernels take 25, and about half of these are products. The loss, with
 # 37,000 scores for each target, takes 5, attention 4, and copies 2. The rest are smaller kernels, products among them.
 
@@ -910,9 +932,11 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # float16 has lost the smallest gradient: it is 0, and what depended on it learns nothing. Hence the **loss scale**.
 # Multiply the loss by $2^{16}$ before the backward pass, and all gradients are 65,536 times as large. Divide them
 # again, in float32, before the step. With too large a scale some are infinite, as in the last row: then skip the step,
-# and halve the scale. PyTorch's `GradScaler` does all this. (It rescues gradients. Against scores that overflow it does
-# nothing.) bfloat16 needs none of it, because it reaches as far as float32. That is why one trains with it, although it
-# has a shorter mantissa.
+# and halve the scale.
+#
+# PyTorch's `GradScaler` does all this. (It rescues gradients. Against scores that overflow it does nothing.) bfloat16
+# needs none of it, because it reaches as far as float32. That is why one trains with it, although it has a shorter
+# mantissa.
 #
 # What about the mantissa? It matters where something small is added to something large, and training does that with
 # every step.
@@ -984,10 +1008,11 @@ quiz.one_choice(
 # ## A trainer that does not wait
 #
 # What the ladder has taught goes into the trainer that `python -m dotformer train` uses. Its optimiser is fused. By
-# itself that was no gain on either machine, but it lets a step ask the device for nothing. What about a
-# gradient that is not finite? A fused optimiser can be told on the device: where its `found_inf` is 1 it changes
-# nothing. (So `GradScaler` skips steps, too.) The loss of such a step becomes NaN, and when the next row of the history
-# is due, the training ends with an error. So an error comes later than before, and still nothing is spoiled.
+# itself that was no gain on either machine, but it lets a step ask the device for nothing.
+#
+# What about a gradient that is not finite? A fused optimiser can be told on the device: where its `found_inf` is 1 it
+# changes nothing. (So `GradScaler` skips steps, too.) The loss of such a step becomes NaN, and when the next row of the
+# history is due, the training ends with an error. So an error comes later than before, and still nothing is spoiled.
 
 # %% tags=["hide-input", "export"] module="devices"
 from contextlib import nullcontext
@@ -1085,12 +1110,13 @@ assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 # ### Record a step, and repeat it
 #
 # And a GPU waits for Python, to launch its next kernel. **CUDA graphs** end that. PyTorch records all launches of a
-# step, and from then on one call repeats them. Four conditions come with it. Nothing in a step may ask the device for a
-# number, since Python is no longer there to see it. What is repeated reads its inputs from where they were when it was
-# recorded, so a new batch is copied there. Numbers that change from step to step, as the learning rate does, must be
-# tensors. And shapes stay the same, so each shape of batch needs a recording of its own.
-# (`torch.compile(mode="reduce-overhead")` records what it compiles. Here it is the whole step, the optimiser's part
-# included; the folded cell has it, `GraphTrainer`.)
+# step, and from then on one call repeats them.
+#
+# Four conditions come with it. Nothing in a step may ask the device for a number, since Python is no longer there to
+# see it. What is repeated reads its inputs from where they were when it was recorded, so a new batch is copied there.
+# Numbers that change from step to step, as the learning rate does, must be tensors. And shapes stay the same, so each
+# shape of batch needs a recording of its own. (`torch.compile(mode="reduce-overhead")` records what it compiles. Here
+# it is the whole step, the optimiser's part included; the folded cell has it, `GraphTrainer`.)
 
 # %% tags=["export", "hide-input"] module="devices"
 from collections import Counter
@@ -1218,9 +1244,10 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 # The log of a run has tokens a second, the MFU, and the most memory that was in use. For the MFU a target costs 6 FLOPs
 # for each parameter of a matrix, 2 forward and 4 back, as if source and target were equally long and scores cost
 # nothing. The peak is that of one large product, measured as above, in the same precision; many papers take the maker's
-# figure, which is higher. The configuration has more switches: `compile`, `cuda_graphs` and `checkpointing` under
-# `[training]`, and `multiple = 64` under `[tokens]`, which pads the vocabulary. On a GPU batches are prefetched, by one
-# process for the whole run.
+# figure, which is higher.
+#
+# The configuration has more switches: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and `multiple =
+# 64` under `[tokens]`, which pads the vocabulary. On a GPU batches are prefetched, by one process for the whole run.
 
 # %% [markdown]
 # ## Attention without the score matrix
@@ -1316,10 +1343,12 @@ for block in (1, 7, 128, 300):
 # computed again, from the queries, the keys, and one number kept for each query, $b + \ln z$.
 #
 # The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
-# *memory-efficient* one and cuDNN's. On CUDA, FlashAttention refuses a mask, and our model always passes one, so there
-# one of the others runs. Only where none of them can does PyTorch write the scores out (its *math* way). For a mask of
-# one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/): one says in a Python function which key a
-# query may see, or how its score changes, and `torch.compile` makes a fused kernel of it.
+# *memory-efficient* one and cuDNN's.
+#
+# On CUDA, FlashAttention refuses a mask, and our model always passes one, so there one of the others runs. Only where
+# none of them can does PyTorch write the scores out (its *math* way). For a mask of one's own there is
+# [FlexAttention](https://pytorch.org/blog/flexattention/): one says in a Python function which key a query may see, or
+# how its score changes, and `torch.compile` makes a fused kernel of it.
 #
 # ### Is fused attention an approximation?
 #
@@ -1383,9 +1412,11 @@ assert round(growth["written out"]) == 45 and round(growth["fused"]) == 8
 # %% [markdown]
 # Every query meets every key either way, so the time grows, in the end, with the square. The memory need not. Written
 # out, part of it grows with the square (the weights before and after masking, and their masks) and part in proportion:
-# 45 times, between 8 and 64. Fused, all of it grows in proportion. On a CPU the two curves of time stay close at these
-# lengths: its ridge point is low, and a matrix costs little to move beside what it costs to compute. On the H200 they
-# part, here for one sentence and eight heads, in 16 bits:
+# 45 times, between 8 and 64.
+#
+# Fused, all of it grows in proportion. On a CPU the two curves of time stay close at these lengths: its ridge point is
+# low, and a matrix costs little to move beside what it costs to compute. On the H200 they part, here for one sentence
+# and eight heads, in 16 bits:
 
 # %% tags=["plot", "hide-input"] mystnb={"image": {"alt": "Seconds and bytes over length on an H200, from 1,024 to 16,384 tokens, all axes logarithmic. Written out is slowest and its bytes grow with the square. From 4,096 tokens on memory-efficient, FlashAttention and cuDNN follow in this order, with bytes that grow in proportion."}}
 ways = measured("attention-cuda")["measurements"]

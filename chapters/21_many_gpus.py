@@ -86,10 +86,12 @@ def shard_batch(
 # ## What do they communicate?
 #
 # One operation is enough. **All-reduce** takes a tensor from each process, adds them up entry by entry, and gives the
-# sum to all. Here are three processes. `launch`, one of the book's helpers, starts a function several times at once.
-# The processes find each other and form a **process group**, in which each has a number, its **rank**, from 0 on; how
-# many they are is the group's **world size**. On several machines a process also has a **local rank**, its number on
-# its own machine, which says which GPU to take.
+# sum to all. Here are three processes.
+#
+# `launch`, one of the book's helpers, starts a function several times at once. The processes find each other and form a
+# **process group**, in which each has a number, its **rank**, from 0 on; how many they are is the group's **world
+# size**. On several machines a process also has a **local rank**, its number on its own machine, which says which GPU
+# to take.
 
 # %%
 import torch.distributed as dist
@@ -272,8 +274,10 @@ quiz.number(
 # PyTorch has two engines for this. **Distributed data parallel** (DDP) leaves the whole model with every process, and
 # begins to send the gradients of the last layers while the backward pass still computes those of the first. **Fully
 # sharded data parallel** (FSDP) leaves each process only a shard of the parameters, the gradients and Adam's two
-# moments. Before a layer is used the processes gather its full parameters, and after it each frees what is not its own
-# (it *reshards*). To send while one computes is **overlap of communication and computation**. Of the 16 bytes for each
+# moments.
+#
+# Before a layer is used the processes gather its full parameters, and after it each frees what is not its own (it
+# *reshards*). To send while one computes is **overlap of communication and computation**. Of the 16 bytes for each
 # parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about $16 / N$.
 #
 # Both *average* gradients, as if all processes had equally many targets. We need the sum. So each process divides its
@@ -536,22 +540,29 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 
 # %% [markdown]
 # All rows but the last are multiples of the parameters' bytes in float32. The last says how far the gradient is from
-# that of one process with the whole batch: in float32, rounding. First the columns with one batch a step. The first
-# engine sums every gradient once. The second never does: it gathers the layers before the forward pass and again before
-# the backward pass, and scatters the sums of their gradients. (The embeddings, 35 percent of this model, belong to no
-# layer. They stay whole between the passes and are gathered once: $2 \cdot 0.65 + 0.35 = 1.65$.) What does a process
-# send? An all-reduce has both phases of the ring, an all-gather and a reduce-scatter one each, and in each phase a
-# process sends half of the tensor. That makes 2 halves of the model with DDP, and $1.65 + 1 = 2.65$ halves with FSDP,
-# 1.3 times as much. With small embeddings it would be 3 halves, 1.5 times as much. For that a process keeps, from one
-# step to the next, half of the parameters (the row *kept*), and with them half of their gradients and of Adam's
-# moments. In float32, FSDP pays with communication for memory.
+# that of one process with the whole batch: in float32, rounding.
+#
+# First the columns with one batch a step. The first engine sums every gradient once. The second never does: it gathers
+# the layers before the forward pass and again before the backward pass, and scatters the sums of their gradients. (The
+# embeddings, 35 percent of this model, belong to no layer. They stay whole between the passes and are gathered once: $2
+# \cdot 0.65 + 0.35 = 1.65$.)
+#
+# What does a process send? An all-reduce has both phases of the ring, an all-gather and a reduce-scatter one each, and
+# in each phase a process sends half of the tensor. That makes 2 halves of the model with DDP, and $1.65 + 1 = 2.65$
+# halves with FSDP, 1.3 times as much.
+#
+# With small embeddings it would be 3 halves, 1.5 times as much. For that a process keeps, from one step to the next,
+# half of the parameters (the row *kept*), and with them half of their gradients and of Adam's moments. In float32, FSDP
+# pays with communication for memory.
 #
 # On the right the step is made of 4 batches, whose gradients are added up ([gradient
 # accumulation](11_training.ipynb#one-step-from-several-batches)). `no_sync` lets each process add its own, and only the
 # last batch communicates. FSDP's layers stay gathered after a backward pass, ready for the next batch, but not after a
 # forward pass. So with 4 batches layers are gathered five times (before the first forward pass, and before each of four
-# backward passes), the embeddings once: $5 \cdot 0.645 + 0.355 = 3.58$. The price is memory. Until the last batch each
-# process holds all gradients in full and, between two batches, all layers too.
+# backward passes), the embeddings once: $5 \cdot 0.645 + 0.355 = 3.58$.
+#
+# The price is memory. Until the last batch each process holds all gradients in full and, between two batches, all
+# layers too.
 #
 # In bfloat16 half as much is gathered, and the gradients are still added up in float32. (This is FSDP's
 # `MixedPrecisionPolicy`. Our command asks for it with its option `--shard`, below, and `precision = "bfloat16"`.)
@@ -602,9 +613,10 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # The loop of [chapter 11](11_training.ipynb#stop-halfway) keeps parameters, optimiser state, random state, epoch and
 # batch, and history, and so it does here, in the same file. To save, the processes gather one parameter after the
 # other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
-# depends on how many processes have written it, and **any number of them may go on from there**, whoever began. The
-# random state in it is that of rank 0. The other ranks draw a fresh one whenever the run is saved or loaded, from the
-# seed, the step and the rank, so that no two draw the same dropout.
+# depends on how many processes have written it, and **any number of them may go on from there**, whoever began.
+#
+# The random state in it is that of rank 0. The other ranks draw a fresh one whenever the run is saved or loaded, from
+# the seed, the step and the rank, so that no two draw the same dropout.
 #
 # Do they all train the same model? Train one that reverses sentences, for 20 steps: in one process, in two that each
 # have the full model, and in three that each have a shard. (`run` trains and returns its history, and `compare` prints
@@ -759,9 +771,10 @@ quiz.one_choice(
 #
 # Here each process gets one core, and computes the gradient of a model of 4 million parameters: one process from a
 # whole batch, then two from a half each. So the total batch is fixed, which is called **strong scaling**. In practice
-# one more often keeps the batch per process, so that the total grows with the world size: **weak scaling**. The two do
-# it in three ways: without communication; with an all-reduce when the backward pass is done; and in **buckets**, where
-# the gradients of the last layers are sent as soon as there are 5 megabytes of them.
+# one more often keeps the batch per process, so that the total grows with the world size: **weak scaling**.
+#
+# The two do it in three ways: without communication; with an all-reduce when the backward pass is done; and in
+# **buckets**, where the gradients of the last layers are sent as soon as there are 5 megabytes of them.
 #
 # **Predict first.** How much faster are two, with a batch of 32 sentences? With one of 4?
 
@@ -818,10 +831,12 @@ assert (
 # %% [markdown]
 # (In brackets are the quartiles.) With 32 sentences two that communicate are faster, but not twice as fast. (Without
 # communication they are a little *more* than twice as fast, which may be chance: the quartiles of one process are wider
-# than what is to be explained.) With 4 sentences two that communicate are *slower* than one. An all-reduce takes as
-# long as before, since the gradients have as many numbers, but there is less work between two of them. Even without it
-# two reach only 1.31, because not all of a step shrinks with its sentences. And all wait for the slowest, the
-# **straggler**: one machine that is busy with other work holds up the rest.
+# than what is to be explained.)
+#
+# With 4 sentences two that communicate are *slower* than one. An all-reduce takes as long as before, since the
+# gradients have as many numbers, but there is less work between two of them. Even without it two reach only 1.31,
+# because not all of a step shrinks with its sentences. And all wait for the slowest, the **straggler**: one machine
+# that is busy with other work holds up the rest.
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here. Overlap of communication and
 # computation needs free hardware, and this machine has two cores, which both compute. GPUs have hardware of their own
@@ -878,10 +893,12 @@ for size in (10_000, 256 * 1024):
 #
 # So far each device computed whole layers. What if one layer is too large for a device, or a batch too small to be
 # dealt out? Then a *matrix* can be shared (**tensor parallelism**, [Shoeybi and others,
-# 2019](https://arxiv.org/abs/1909.08053)). Take the feed-forward network, $\operatorname{relu}(x W_1) \, W_2$. Cut
-# $W_1$ between columns (**column-parallel**): each device then computes half of the hidden numbers, and applies the
-# ReLU to them by itself. Cut $W_2$ between rows (**row-parallel**), so that each multiplies only the hidden numbers
-# that it has. That gives two summands of the output:
+# 2019](https://arxiv.org/abs/1909.08053)).
+#
+# Take the feed-forward network, $\operatorname{relu}(x W_1) \, W_2$. Cut $W_1$ between columns (**column-parallel**):
+# each device then computes half of the hidden numbers, and applies the ReLU to them by itself. Cut $W_2$ between rows
+# (**row-parallel**), so that each multiplies only the hidden numbers that it has. That gives two summands of the
+# output:
 #
 # $$\operatorname{relu}(x W_1) \, W_2 = \operatorname{relu}(x W_1^{(1)}) \, W_2^{(1)} + \operatorname{relu}(x W_1^{(2)}) \, W_2^{(2)}$$
 #
@@ -985,10 +1002,12 @@ assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 # 2019](https://arxiv.org/abs/1811.06965)) each device has some of the *layers*, and only activations at the borders are
 # sent, and on the way back their gradients. To keep all busy, a batch is cut into $m$ micro-batches that follow one
 # another. At the beginning and at the end some devices still wait, a share of $(N - 1) / (m + N - 1)$ of the time, the
-# **bubble**. In **context parallelism**, or *ring attention* ([Liu and others,
-# 2023](https://arxiv.org/abs/2310.01889)), each device has some of the *positions*, and the keys and values go around a
-# ring, while each blends what it has seen so far, as [chapter
-# 20](20_one_gpu.ipynb#attention-without-the-score-matrix)'s attention without the score matrix does it.
+# **bubble**.
+#
+# In **context parallelism**, or *ring attention* ([Liu and others, 2023](https://arxiv.org/abs/2310.01889)), each
+# device has some of the *positions*, and the keys and values go around a ring, while each blends what it has seen so
+# far, as [chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)'s attention without the score matrix does
+# it.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Left: pipeline parallelism, three devices as rows, time as columns. Four micro-batches, numbered 1 to 4, pass through the devices one step later each; two cells of every row are empty, the bubble. Right: context parallelism, four devices in a ring, each with a quarter of the positions; keys and values are passed on to the next."}}
 figure, (pipe, ring_axes) = plt.subplots(
@@ -1103,9 +1122,11 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # Counted, the work is less than half of the estimate. What do 29 and 42 percent say? Both are of the same hours, so
 # their quotient is the **model FLOPs utilisation** (MFU): of what the eight could do, that much went into the products
 # of the model. (We have not counted products with padding, which are work too. And the 9.5 is itself an estimate, the
-# paper's, of what a P100 sustains with 32 bits.) Where the rest went nobody has measured. [Chapter
-# 20](20_one_gpu.ipynb#where-does-it-go) found sums, norms and other memory-bound work, and here it is communication,
-# too. The larger model does better, as one would expect of larger products.
+# paper's, of what a P100 sustains with 32 bits.)
+#
+# Where the rest went nobody has measured. [Chapter 20](20_one_gpu.ipynb#where-does-it-go) found sums, norms and other
+# memory-bound work, and here it is communication, too. The larger model does better, as one would expect of larger
+# products.
 #
 # ### What would it cost today?
 #
@@ -1172,11 +1193,14 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times
 # as fast, and 64 only 7.6 times. With this bandwidth it is not the gradients: the 2.5 milliseconds that they travel fit
 # behind the backward pass. (At 50 GB/s they would not. Above, 64 devices needed larger batches, because 40 percent of
-# the peak was assumed. So short a step reaches 3 percent, and leaves communication time to hide.) It is the step, which
-# does not shrink with its work: with 6 pairs in place of 390 it still takes 5 ms in place of 39. The optimiser, for
-# one, has as many parameters to move as before. Whoever uses more devices has to give them a larger batch. That is
-# another training: steps are fewer, their learning rate must be found again, and from some size on a larger batch saves
-# no more steps ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
+# the peak was assumed. So short a step reaches 3 percent, and leaves communication time to hide.)
+#
+# It is the step, which does not shrink with its work: with 6 pairs in place of 390 it still takes 5 ms in place of 39.
+# The optimiser, for one, has as many parameters to move as before.
+#
+# Whoever uses more devices has to give them a larger batch. That is another training: steps are fewer, their learning
+# rate must be found again, and from some size on a larger batch saves no more steps ([Shallue and others,
+# 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
