@@ -82,8 +82,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Why not multiply by 1? Then nothing fades, but no room is made for new words either: after a thousand words the state
 # is the sum of all thousand, and no single one can be read off. With more than 1 the oldest word would drown the
-# newest, and the derivative would grow without end: the **exploding gradient**. So a memory of fixed size has to let
-# go of something: it is a *bottleneck*. The questions are how fast it lets go, and of what.
+# newest, and the derivative would grow without end: the **exploding gradient**. Whatever the factor, something is lost:
+# a memory of fixed size is a *bottleneck*. The questions are how fast it lets go, and of what.
 #
 # ## Two cells
 #
@@ -291,14 +291,15 @@ assert abs(a_step - 0.52) < 0.01
 # of the old state comes back by way of the candidate.
 #
 # Much of the blame, then, lies with the start, and the last two rows show a better one. An orthogonal $W_h$ has the
-# factor 1 where the other had 0.58. Only the slope of $\tanh$ is left, some 0.8 a step, and at 20 back the influence is
-# thousands of times what it was. But no slope is above 1, so each step can only shrink the influence, and even this
-# cell fades. The open gate holds on. By itself it keeps 0.95 a step, some 0.14 after 40 steps. Measured, a third is
-# left, because a word has a second path, from $c$ to $h$, and from there through the candidate $g$ into the next $c$.
+# factor 1 where the other had 0.58. Only the slope of $\tanh$ is left, some 0.8 a step (its entries are larger, so that
+# $\tanh$ is flatter), and at 20 back the influence is thousands of times what it was. But no slope is above 1, so each
+# step can only shrink the influence, and even this cell fades. The open gate holds on. By itself it keeps 0.95 a step,
+# some 0.14 after 40 steps. Measured, a third is left, because a word has a second path, from $c$ to $h$, and from there
+# through the candidate $g$ into the next $c$.
 #
 # Influence decides what can be learned. During training the same product carries the error back to the words, so a
 # network does not learn from words that have no influence: the **vanishing gradient**. Training could open a gate, but
-# a word without influence sends no signal to open it. A $W_h$ that stretches has the opposite trouble, the exploding
+# a word so far back sends next to no signal to open it. A $W_h$ that stretches has the opposite trouble, the exploding
 # gradient: at 1.1 a step, 50 steps give 117. (*Gradient clipping*, in [chapter 11](11_training.ipynb), was introduced
 # for this.) The vanishing gradient made plain networks hard to train, and the LSTM was invented to overcome it.
 
@@ -313,8 +314,8 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # A gradient that arrives is not yet a memory: the last state *depends* on the word 40 back, but can you tell from it
 # what the word was? Read 4,000 random texts, whose words are 8 independent numbers each, and try to recall, from the
 # last state, the word $k$ steps back: fit one matrix by least squares. The score is $R^2$, the share of a number's
-# variance that the fit explains: 1 is perfect recall, 0 is none. Add up the $R^2$ of every number of every word, and
-# you have how many numbers the state recalls.
+# variance that the fit explains, less what it would explain by chance: 1 is perfect recall, 0 is none. Add up the $R^2$
+# of every number of every word, and you have how many numbers the state recalls.
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can it recall, at most?
 
@@ -529,9 +530,10 @@ quiz.one_choice(
 # worse with the length of the sentence ([Cho and others, 2014](https://arxiv.org/abs/1409.1259)).
 #
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
-# question. Before each word that it writes, a small network compares $s$ with every $h_j$: its score is
-# $a(s, h_j) = v \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$ (**additive attention**). Softmax turns the
-# scores into weights $\alpha_j$. The weighted sum of the states, the **context vector** $c$, says what to look at now:
+# question. Before each word that it writes, a small network compares $s$ with every $h_j$: its score is $a(s, h_j) = v
+# \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$ (**additive attention**). Softmax turns the scores into
+# weights $\alpha_j$. The weighted sum of the states, the **context vector** $c$ (not the cell state), says what to look
+# at now:
 #
 # $$u_j = a(s, h_j), \qquad \alpha_j = \frac{e^{u_j}}{\sum_k e^{u_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 

@@ -74,7 +74,8 @@ with np.errstate(all="ignore"):
 
 # %% [markdown]
 # The second line has the same differences as the first, ten points higher, and the winner's share fell from 0.67 to
-# 0.36. In the third the sum is 0, and in the last, our drinks, ice gets a negative share.
+# 0.36. It should not: what all scores have in common says nothing about which key is better. In the third the sum is 0,
+# and in the last, our drinks, ice gets a negative share.
 #
 # We could subtract the lowest score first. Then only differences count and nothing is negative. But now one bad key
 # changes how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ they share
@@ -83,10 +84,10 @@ with np.errstate(all="ignore"):
 #
 # That settles the formula. Let $f(d)$ be the ratio for the difference $d$, and take three keys, each 1 ahead of the
 # next. If the first gets twice the share of the second, and the second twice that of the third, the first gets four
-# times that of the third: $f(1 + 1) = f(1) f(1)$. In general $f(x + y) = f(x) f(y)$, and the only smooth positive
-# functions that do this are the exponentials. So take a number above 1 to the power of each score, and divide by the
-# sum. We take $e$, the base with the simplest derivative; another would be another *temperature*
-# ([below](#temperature)). For the scores 0, 1, 2:
+# times that of the third: $f(1 + 1) = f(1) f(1)$. In general $f(x + y) = f(x) f(y)$. Differentiate by $y$ at 0: $f'(x)
+# = f'(0) f(x)$. The functions that grow in proportion to themselves are the exponentials. So take a number above 1 to
+# the power of each score, and divide by the sum. We take $e$, the base with the simplest derivative; another would be
+# another *temperature* ([below](#temperature)). For the scores 0, 1, 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -121,8 +122,8 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 # from all. That changes no weight (**shift invariance**): with $c$ added to each score, $e^{s_i + c} = e^c e^{s_i}$,
 # and the factor $e^c$ stands above and below the line. "Break it", below, shows what it is for.
 #
-# The other way round, scores are logarithms of shares: $0$, $\ln 2$ and $\ln 5$ give shares in the ratio 1 : 2 : 5,
-# that is 0.125, 0.25 and 0.625.
+# The other way round, scores are logarithms of shares, up to a constant: $0$, $\ln 2$ and $\ln 5$ give shares in the
+# ratio 1 : 2 : 5, that is 0.125, 0.25 and 0.625.
 
 
 # %% tags=["export"] module="by_hand.softmax"
@@ -406,12 +407,8 @@ quiz.one_choice(
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
-# So the standard deviation of a score is $\sqrt{d_k}$, 8 for $d_k = 64$: scores grow with the width, although no query
-# agrees with any key more than before. Dividing them by $\sqrt{d_k}$ cancels that growth.
-#
-# It cancels the growth with the width, and not the scale of the entries. If these have variance $v$ in place of 1,
-# the scores have variance $v^2 d_k$ before the division and $v^2$ after it. (Entries twice as large have the variance
-# $4v$, and make scores four times as large.)
+# So the standard deviation of a score is $\sqrt{d_k}$, 8 for $d_k = 64$: scores grow with the width, although the
+# vectors are as random as before. Dividing them by $\sqrt{d_k}$ cancels that growth.
 #
 # **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight
 # does the luckiest of the ten get at width 64? At width 1024?
@@ -449,13 +446,13 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # %% [markdown]
 # ### What does saturation cost?
 #
-# Training moves queries and keys, and through them the scores, so its slopes all pass through $J$. Where a softmax is
-# saturated, $J$ is nearly 0, and so are the slopes: a **vanishing gradient**, within a single softmax.
+# Training moves queries and keys, and through them the scores, so the slopes for both pass through $J$. Where a softmax
+# is saturated, $J$ is nearly 0, and so are the slopes: a **vanishing gradient**, within a single softmax.
 #
 # Does it matter? Let queries *learn*. One of ten random keys is the right one, and the query follows the slope of that
-# key's weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning
-# rate**. By the chain rule, with the keys as the rows of $K$, the scores $q K^\top / \tau$ and $\tau = \sqrt{d_k}$ or
-# 1,
+# key's weight uphill (the weight itself, since what a blend hands on is in proportion to it) for 100 steps (**gradient
+# ascent**). How far a step goes for a given slope is the **learning rate**. By the chain rule, with the keys as the
+# rows of $K$, the scores $q K^\top / \tau$ and $\tau = \sqrt{d_k}$ or 1,
 #
 # $$\frac{\partial w_1}{\partial q} = \frac{1}{\tau} \, J_1 K , \qquad \text{where } J_1 \text{ is the first row of } J .$$
 
@@ -489,9 +486,10 @@ for width in (64, 1024):
 # Without any step, at a learning rate of 0, a tenth of the undivided queries have their key by luck. At 0.1, too small
 # for a hundred steps, the undivided version is ahead: where its softmax is not saturated its slopes are the larger
 # ones, since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and from 10 on every one
-# does. Undivided, many do not, however large the learning rate: even a million leaves one in nine behind at width 64,
-# that of the original transformer, and two thirds or more at 1024. So the division does not make all slopes larger. It
-# keeps the softmax away from where they vanish.
+# does. Undivided, even a learning rate of a million leaves one in nine behind at width 64, that of the original
+# transformer, and 70 percent at 1024. (A far larger one would find these, too, since their slopes are tiny and not 0.
+# But in a model one learning rate serves all, and one that moves the stuck throws the others.) So what the division
+# buys is not larger slopes for all, but a softmax that stays away from where they vanish.
 #
 # The paper of 2017 gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
 # magnitude, pushing the softmax function into regions where it has extremely small gradients".
@@ -503,12 +501,13 @@ for width in (64, 1024):
 #
 # ### When does it matter less?
 #
-# What counts is the variance of the scores, $v^2 d_k$. In a transformer queries and keys are made from words, by two
-# matrices that are learned, $W_Q$ and $W_K$ ([chapter 4](04_self_attention.ipynb)), so $v$ depends on how these start.
-# PyTorch's `nn.Linear` draws each entry of its matrix with the variance $1 / (3D)$. An entry of a query sums $D$
-# products of such an entry with one of a word of width $D$, so from words of variance 1 it makes queries and keys with
-# $v = D \cdot 1 / (3D) = \tfrac13$. Undivided scores at width 64 then have a variance of only 7. Let the undivided
-# queries learn again, from there:
+# The division cancels the growth with the width, and not the scale of the entries. If these have variance $v$ in place
+# of 1, the scores have variance $v^2 d_k$ before the division and $v^2$ after it: entries twice as large make scores
+# four times as large. In a transformer queries and keys are made from words, by two matrices that are learned, $W_Q$
+# and $W_K$ ([chapter 4](04_self_attention.ipynb)), so $v$ depends on how these start. PyTorch's `nn.Linear` draws each
+# entry of its matrix with the variance $1 / (3D)$. An entry of a query is $q_i = \sum_j W_{ij} x_j$, a sum of $D$
+# products, so from words of variance 1 it makes queries and keys with $v = D \cdot 1 / (3D) = \tfrac13$. Undivided
+# scores at width 64 then have a variance of only 7. Let the undivided queries learn again, from there:
 
 # %%
 for width in (64, 1024):

@@ -238,7 +238,8 @@ for n, depth in enumerate(DEPTHS):
 # is not 0. After two layers it is 3 percent, after four nothing: all sixteen words have become one vector. The reason
 # is that each layer replaces words by weighted averages of all words, and such averages are more alike than the words
 # were. Dong and others (2021) call this **rank collapse**, and prove that in a stack of nothing but attention it is
-# faster than exponential. Feed-forward networks, which these stacks lack, slow it down.
+# faster than exponential: the more alike the words are, the more even are their weights, and even weights give all the
+# same average. Feed-forward networks, which these stacks lack, slow it down.
 #
 # The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word
 # itself on, and a layer only contributes something:
@@ -417,15 +418,16 @@ plt.show()
 # alone, perhaps worse, and pre-norm much better. Why? Once most of a word's vector is common to all words, attention
 # adds a vector that is common, too. So compare the size of what is added with that of the stream.
 #
-# - **Post-norm** scales every sum back to size 1, so what is added next is as large as the stream, at every layer. It
-#   comes in a random direction, since the matrices are random, and lengths at right angles add by Pythagoras: the
-#   common part becomes $\sqrt 2$ times as long, and a word's own part does not. The norm then shrinks both alike.
+# - **Post-norm** scales every sum back to size 1, so what is added next is as large as the stream, at every layer.
+#   Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$, about as long as
+#   $c$, and in a random direction, since the matrices are random. Lengths at right angles add by Pythagoras, so $c + a$
+#   is $\sqrt 2$ times as long as $c$, and $w$ is as before. The norm then shrinks both alike.
 # - **Pre-norm** adds something of size 1 at most, while the stream grows. If the square of its size is $n$ before layer
 #   $n$, it is $n + 1$ after it, so the common part gains only a factor of $\sqrt{(n + 1) / n}$.
 #
 # From layer 8 to layer 24 that makes a factor of $\sqrt{25/9} = 1.7$ with pre-norm, and of $\sqrt 2^{16} = 256$ with
-# post-norm. Measured, a word's own share falls by a factor of 2 and of nearly 200. (With adding alone it is some 65:
-# there, too, what is added is as large as the stream.)
+# post-norm. Measured, a word's own share falls by a factor of 2 and of nearly 200. (With adding alone the factor is
+# some 65: there, too, what is added is as large as the stream.)
 #
 # And the backward pass? The third panel has what reaches the *words*, and there even attention alone looks harmless.
 # But it is the *layers* that must learn. How large is the gradient of their $W_Q$, when a gradient of norm 1 is sent
@@ -776,12 +778,12 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**. The rows are drawn small, of length about 1: the same embeddings may later serve as the
-# output matrix ([chapter 9](09_decoder.ipynb)), and then the first logits, products of such a row with a normed vector
-# of length $\sqrt D$, have size 1, as they should ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). But
-# beside positions, of length $\sqrt{D/2}$, they would be next to nothing. So they are multiplied by $\sqrt D$, and
-# words and positions begin about equally large. Then come the positions of [chapter 5](05_position.ipynb). (The folded
-# module `PositionalEncoding` adds them.)
+# vectors, the **embeddings**. The rows are drawn small, of length about 1. The reason is at the other end: the same
+# embeddings may later serve as the output matrix ([chapter 9](09_decoder.ipynb)), and then the first logits, products
+# of such a row with a normed vector of length $\sqrt D$, have size 1, as they should ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). But beside positions, of length $\sqrt{D/2}$, they would be next
+# to nothing. So they are multiplied by $\sqrt D$, and words and positions begin about equally large. Then come the
+# positions of [chapter 5](05_position.ipynb). (The folded module `PositionalEncoding` adds them.)
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -969,8 +971,8 @@ for without in (None, *PARTS):
 #
 # - Without **attention** both stay at chance, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* gets stuck at a quarter
-#   to a third. The one around the feed-forward network can be spared here, perhaps because this network sees one word
-#   alone, and can pass it on itself.
+#   to a third (a bet on the commonest of the twelve digits gives a quarter). The one around the feed-forward network
+#   can be spared here, perhaps because this network sees nothing but the one word, and can learn to hand it on.
 # - The **norms** can be spared, in three layers.
 # - Without the **feed-forward** networks even *add* is learned, presumably because attention multiplies, and softmax
 #   and norms are not linear either. It is slower, though: at a learning rate of 0.0025, 600 steps bring it to 35 to 38
@@ -1333,9 +1335,9 @@ verdict
 #
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
 # network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
-# few layers. Norms keep the stream from exploding. Where they stand matters for how much of a word is left in a deep
-# stack, and for how high a learning rate it tolerates: of stacks of twelve layers, only that with pre-norm learned our
-# task in 600 steps.
+# few layers, and with it more slowly. Norms keep the stream from exploding. Where they stand matters for how much of a
+# word is left in a deep stack, and for how high a learning rate it tolerates: of stacks of twelve layers, only that
+# with pre-norm learned our task in 600 steps.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton
