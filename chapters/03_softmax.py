@@ -452,9 +452,9 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # Does it matter? Let queries *learn*. One of ten random keys is the right one, and the query follows the slope of that
 # key's weight uphill (the weight itself, since what a blend hands on is in proportion to it) for 100 steps (**gradient
 # ascent**). How far a step goes for a given slope is the **learning rate**. By the chain rule, with the keys as the
-# rows of $K$, the scores $q K^\top / \tau$ and $\tau = \sqrt{d_k}$ or 1,
+# rows of $K$, the scores $q K^\top / \tau$ where $\tau$ is $\sqrt{d_k}$ or 1, and $J_1$ the first row of $J$,
 #
-# $$\frac{\partial w_1}{\partial q} = \frac{1}{\tau} \, J_1 K , \qquad \text{where } J_1 \text{ is the first row of } J .$$
+# $$\frac{\partial w_1}{\partial q} = \frac{1}{\tau} \, J_1 K .$$
 
 
 # %%

@@ -366,7 +366,56 @@ assert least < 1.1 * seconds
 # counted none of that, and yet it takes time.
 #
 # Much more is too small to be listed, and adds up, most of the optimiser among it. (Its own line is what Python takes
-# to go through the parameters.)
+# to go through the parameters.) A **timeline** shows the same step from left to right:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "A training step as a band from left to right, coloured by what the operators do. The forward pass, mostly products and a softmax at its end; the backward pass, which is longer, again mostly products; a short time to clip the gradients; and Adam, all of it other work."}}
+from dotformer.support.benchmark import timeline
+
+kinds = {
+    "products": (plots.BLUE, ("::mm", "::addmm", "::bmm", "::baddbmm")),
+    "attention": (plots.TEAL, ("attention",)),
+    "softmax, loss": (plots.GOLD, ("softmax", "nll_loss")),
+    "norms": (plots.RED, ("layer_norm",)),
+}
+line = timeline(step)
+figure, axes = plt.subplots(figsize=(7.6, 1.9))
+for name, _, start, end in line:  # what an operator calls is drawn over it
+    if not name.startswith("aten::"):
+        continue
+    color = next(
+        (color for color, parts in kinds.values() if any(p in name for p in parts)),
+        plots.GREY,
+    )
+    axes.barh(0, 1000 * (end - start), 0.8, 1000 * start, color=color)
+backward = [row for row in line if row[1].startswith("autograd")]
+adam = next(row for row in line if row[0].startswith("Optimizer.step"))
+borders = [0, backward[0][2], max(row[3] for row in backward), adam[2], adam[3]]
+names = ["forward", "backward", "clip", "Adam"]
+for n, (name, left, right) in enumerate(
+    zip(names, borders, borders[1:], strict=False)
+):
+    axes.axvline(1000 * right, color=plots.INK, lw=0.8)
+    axes.text(500 * (left + right), 0.75 if n != 2 else 1.15, name, ha="center")
+labels = [(kind, color) for kind, (color, _) in kinds.items()]
+for x, (kind, color) in zip(
+    (0.02, 0.2, 0.38, 0.62, 0.78), [*labels, ("all else", plots.GREY)], strict=True
+):
+    axes.text(x, -0.75, kind, color=color, transform=axes.transAxes)
+axes.set(yticks=[], ylim=(-0.5, 1.5), xlabel="milliseconds")
+axes.spines["left"].set_visible(False)
+plt.show()
+
+# %% tags=["proof"]
+assert borders == sorted(borders) and borders[2] - borders[1] > borders[1]
+
+# %% [markdown]
+# The backward pass is longer than the forward pass, because each product has two there. The softmax stands where one
+# ends and the other begins. There are 6,001 numbers for each target there, and even to fill such an array with zeros,
+# or to add two of them, can be seen (the grey at the beginning of the backward pass). Adam is made of many short
+# operators. White is the time between operators, in which Python decides what is next.
+#
+# This is a CPU, which does one thing at a time. On a GPU there would be a second band below, for the kernels, and where
+# that is white the GPU waits.
 #
 # ### Page faults
 #
@@ -754,8 +803,8 @@ there, gains = show_ladder(on_gpu)
 # described [below](#a-trainer-that-does-not-wait).) When one waits for the host, the work is called **overhead-bound**.
 #
 # That compiling and fused AdamW, which launch fewer kernels, come out *slower* with 100 pairs, this does not explain;
-# only a timeline of a step could, and we have none yet. Making batches between the steps had cost a quarter of the
-# speed, and prefetching brought that back.
+# only a timeline of a step on that GPU could, and we have none yet. Making batches between the steps had cost a quarter
+# of the speed, and prefetching brought that back.
 
 # %% tags=["proof"]
 assert 1 < changes["bf16"] < 1.2 and -0.15 < changes["compile"] < -0.13

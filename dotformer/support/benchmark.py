@@ -83,6 +83,26 @@ def profile_operators(
     return [(operator.key, getattr(operator, own) / 1e6) for operator in operators[:shown]]
 
 
+def timeline(work: Callable[[], object]) -> list[tuple[str, str, float, float]]:
+    """The operators of some work in the order in which the host begins them; the work is done once before.
+
+    Of each its name, that of the outermost one that has called it, and the seconds at which it starts and ends. An
+    operator comes before those that it calls.
+    """
+    work()
+    with quietly(), profile(activities=[ProfilerActivity.CPU]) as record:
+        work()
+    events = sorted(record.events(), key=lambda event: (event.time_range.start, -event.time_range.end))
+    begin, found = events[0].time_range.start, []
+    for event in events:
+        outermost = event
+        while outermost.cpu_parent is not None:
+            outermost = outermost.cpu_parent
+        start, end = ((moment - begin) / 1e6 for moment in (event.time_range.start, event.time_range.end))
+        found.append((event.name, outermost.name, start, end))
+    return found
+
+
 # training steps
 
 

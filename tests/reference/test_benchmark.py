@@ -23,6 +23,7 @@ from dotformer.support.benchmark import (
     measure_steps,
     profile_operators,
     synchronize,
+    timeline,
 )
 from dotformer.support.memory import saved_activations
 from dotformer.support.modes import matmul_precision
@@ -75,6 +76,16 @@ def test_the_costliest_operators_come_first_and_on_a_gpu_its_kernels(monkeypatch
     monkeypatch.setattr(support, "profile", watching)
     assert profile_operators(lambda: events.append("work"), "cuda") == [("slow", 3.0), ("fast", 2.0)]
     assert events == ["work"] * 3 + ["wait", ["CPU", "CUDA"], "work", "wait", "end"]
+
+
+def test_a_timeline_has_operators_in_order_and_who_called_them():
+    matrix = torch.ones(9, 9, requires_grad=True)
+    found = timeline(lambda: (matrix @ matrix).sum().backward())
+    products = [outermost for name, outermost, *_ in found if name == "aten::mm"]
+    assert products[0] == "aten::matmul" and len(products) == 3
+    assert all(outermost.startswith("autograd") for outermost in products[1:])
+    starts = [start for *_, start, _ in found]
+    assert starts == sorted(starts) and starts[0] == 0 and all(start <= end for *_, start, end in found)
 
 
 def test_the_precision_of_products_is_put_back():
