@@ -386,7 +386,8 @@ for name, _, start, end in line:  # what an operator calls is drawn over it
         (color for color, parts in kinds.values() if any(p in name for p in parts)),
         plots.GREY,
     )
-    axes.barh(0, 1000 * (end - start), 0.8, 1000 * start, color=color)
+    width = 1000 * (end - start)
+    axes.barh(0, width, 0.8, 1000 * start, color=color, rasterized=True)
 backward = [row for row in line if row[1].startswith("autograd")]
 adam = next(row for row in line if row[0].startswith("Optimizer.step"))
 borders = [0, backward[0][2], max(row[3] for row in backward), adam[2], adam[3]]
