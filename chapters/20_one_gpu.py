@@ -264,7 +264,7 @@ plt.show()
 # The picture is called a **roofline**. The grey line is the limit: on the left as many FLOPs as the bandwidth allows,
 # on the right as many as the arithmetic can do. The red dot is the sum, the blue ones are products, with their size
 # beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do a few FLOPs for each
-# number; to generate one token multiplies a matrix by a *vector*, half a FLOP per byte; and the projection of 1,536
+# number; generating one token multiplies a matrix by a *vector*, half a FLOP per byte; and the projection of 1,536
 # tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for. (Adam's can lie above the
 # line: a copy is not the fastest way to move bytes.)
 #
@@ -357,16 +357,56 @@ for name, cost in profile_operators(step, device):
 assert least < 1.1 * seconds
 
 # %% [markdown]
-# At full speed the products would take only a part of the step. The share of the peak that the products of a model
-# reach is its **model FLOPs utilisation** (MFU): here the second time divided by the first.
+# At full speed the products would take only a part of the step. The share of the peak that a whole step reaches,
+# counting the products of the model alone, is its **model FLOPs utilisation** (MFU): here the second time divided by
+# the first.
 #
 # In the list the products are `mm` and `addmm`, without and with a bias: they are smaller than the one that was
 # measured, and may reach less of the speed, as in the figure. Attention's products are inside its own fused operator.
 # The others move many bytes for little arithmetic: the softmax over 6,001 logits and its gradient, for example. We have
 # counted none of that, and yet it takes time.
 #
-# Much more is too small to be listed, and adds up, most of the optimiser among it. (Its own line is what Python takes
-# to go through the parameters.) A **timeline** shows the same step from left to right:
+# Much more is too small to be listed, and adds up, most of the optimiser among it.
+#
+# ### Page faults
+#
+# Part of what these operators take is no arithmetic and no traffic. Each writes its result into a new array. When
+# arrays are freed, the C library of Linux (glibc) gives memory back to the system, and takes it from there again for
+# the next ones. The system hands it out in pages, mostly of 4 KiB, and fills each with zeros when it is first touched,
+# a **page fault**. So count the page faults of a step. Then tell the C library to keep what is freed
+# (`keep_freed_memory`, two of its settings), and count again.
+#
+# **Predict first.** How much time do the page faults take?
+
+# %% tags=["hide-input"]
+from dotformer.support.memory import keep_freed_memory, page_faults
+
+
+def faults():
+    """Page faults of a step, the median of five."""
+    counts = [page_faults()]
+    for _ in range(5):
+        step()
+        counts.append(page_faults())
+    return median(np.diff(counts))
+
+
+costs = {"as it comes": (median(benchmark(step, device, 10)), faults())}
+is_kept = keep_freed_memory()
+costs["kept"] = median(benchmark(step, device, 10)), faults()
+for name, (taken, count) in costs.items():
+    print(f"{name:12}{1000 * taken:6.0f} ms {count:8,.0f} page faults a step")
+assert not is_kept or costs["kept"][1] <= costs["as it comes"][1] + 100
+
+# %% [markdown]
+# The same arithmetic in less time. From here on this notebook keeps what it frees, and so does `python -m dotformer
+# train`. It costs some memory, because what is kept is rarely of the right size. PyTorch's [tuning
+# guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html) advises another library for the purpose
+# (jemalloc or TCMalloc). On a GPU PyTorch has done the same all along, with its **caching allocator**.
+#
+# ### A step, from left to right
+#
+# The list says how long, and not when. A **timeline** of the same step does:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A training step as a band from left to right, coloured by what the operators do. The forward pass, mostly products and a softmax at its end; the backward pass, which is longer, again mostly products; a short time to clip the gradients; and Adam, all of it other work."}}
 from dotformer.support.benchmark import timeline
@@ -417,42 +457,6 @@ assert borders == sorted(borders) and borders[2] - borders[1] > borders[1]
 #
 # This is a CPU, which does one thing at a time. On a GPU there would be a second band below, for the kernels, and where
 # that is white the GPU waits.
-#
-# ### Page faults
-#
-# Part of what these operators take is no arithmetic and no traffic. Each writes its result into a new array. When
-# arrays are freed, the C library of Linux (glibc) gives memory back to the system, and takes it from there again for
-# the next ones. The system hands it out in pages, mostly of 4 KiB, and fills each with zeros when it is first touched,
-# a **page fault**. So count the page faults of a step. Then tell the C library to keep what is freed
-# (`keep_freed_memory`, two of its settings), and count again.
-#
-# **Predict first.** How much time do the page faults take?
-
-# %% tags=["hide-input"]
-from dotformer.support.memory import keep_freed_memory, page_faults
-
-
-def faults():
-    """Page faults of a step, the median of five."""
-    counts = [page_faults()]
-    for _ in range(5):
-        step()
-        counts.append(page_faults())
-    return median(np.diff(counts))
-
-
-costs = {"as it comes": (median(benchmark(step, device, 10)), faults())}
-is_kept = keep_freed_memory()
-costs["kept"] = median(benchmark(step, device, 10)), faults()
-for name, (taken, count) in costs.items():
-    print(f"{name:12}{1000 * taken:6.0f} ms {count:8,.0f} page faults a step")
-assert not is_kept or costs["kept"][1] <= costs["as it comes"][1] + 100
-
-# %% [markdown]
-# The same arithmetic in less time. From here on this notebook keeps what it frees, and so does `python -m dotformer
-# train`. It costs some memory, because what is kept is rarely of the right size. PyTorch's [tuning
-# guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html) advises another library for the purpose
-# (jemalloc or TCMalloc). On a GPU PyTorch has done the same all along, with its **caching allocator**.
 #
 # ### Waiting for a number
 #
@@ -1159,8 +1163,8 @@ assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 #
 # ### Record a step, and repeat it
 #
-# And a GPU waits for Python, to launch its next kernel. **CUDA graphs** end that. PyTorch records all launches of a
-# step, and from then on one call repeats them.
+# A GPU waits for Python in another way, too: for the launch of its next kernel. **CUDA graphs** end that. PyTorch
+# records all launches of a step, and from then on one call repeats them.
 #
 # Four conditions come with it. Nothing in a step may ask the device for a number, since Python is no longer there to
 # see it. What is repeated reads its inputs from where they were when it was recorded, so a new batch is copied there.
