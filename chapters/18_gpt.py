@@ -388,10 +388,11 @@ assert abs(without[120] - 3.92) < 0.03
 
 # %% [markdown]
 # Better: 3.92 instead of 4.20 (one seed each). In a causal model the mask tells the order. In one layer the tokens
-# before are still a bag of words, but each token has a bag of its own, the first of one token, the tenth of ten, and a
-# second layer can compare what they hold. [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) found that large
-# language models without positions (later called *NoPE*) do nearly as well as others, and that positions can be read
-# from their vectors.
+# before are still a bag of words, but each token has a bag of its own, the first of one token, the tenth of ten. A head
+# that spreads its weight evenly gives the first token of the text 1 in the first place, ½ in the second, a tenth in the
+# tenth: a position, which a second layer can read. [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) found
+# that large language models without positions (later called *NoPE*) do nearly as well as others, and that positions can
+# be read from their vectors.
 #
 # Our 512 vectors for positions start as noise, and 120 steps are few to learn them. So do not conclude that positions
 # are useless: further down, where a model has to copy, they make the difference between a loss of 0.2 and one of 1.1.
@@ -460,8 +461,8 @@ for run in runs:
 # ### Larger models
 #
 # Would a larger one be better? The same program trains models of four widths, 16 to 128, each with four times the
-# parameters of the one before it, for 750 steps. A small model likes larger steps, so each has a learning rate of its
-# own: the best of a grid that goes on until the loss rises again.
+# parameters of the one before it (those of the layers; embeddings are left aside), for 750 steps. A small model likes
+# larger steps, so each has a learning rate of its own: the best of a grid that goes on until the loss rises again.
 #
 # **Predict first.** From width 16 to 32 the loss falls from 4.47 to 4.11, and to 3.77 at 64. Where will it be at 128?
 
@@ -502,9 +503,9 @@ assert -0.07 < line[0] < -0.055
 # build much larger models: the loss of a large one could be read off small ones.
 #
 # But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in size
-# holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps, and the
-# largest was not done: in the run above, of twice as many, it came to 3.13. (That may not be the whole reason. A law
-# with three points has little to stand on.)
+# holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps (some of the
+# 1.2 million of the training texts twice), and the largest was not done: in the run above, of twice as many, it came to
+# 3.13. (That may not be the whole reason. A law with three points has little to stand on.)
 #
 # Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out how: with
 # more computing both should grow by the same factor, to about 20 tokens for each parameter.
@@ -757,11 +758,11 @@ for run in runs:
     assert 12 < run["copying"]["first"] < run["copying"]["second"] < 12.7
 
 # %% [markdown]
-# It does not fall evenly. For 250 steps little happens, then within 200 steps the loss falls from 3.25 to about a half,
-# in all three models, and at the same steps the heads of layer 2 turn to what came after: from a weight of 0.04 to 0.6
-# and more. Such a sudden turn is called a **phase change**. [Olsson and others
-# (2022)](https://arxiv.org/abs/2209.11895) found one in language models of two and more layers, at which induction
-# heads form and in-context learning improves abruptly.
+# It does not fall evenly. For 250 steps little happens, then within 200 steps the loss falls from 3.25 to about 0.5, in
+# all three models, and at the same steps the heads of layer 2 turn to what came after: from a weight of 0.04 to 0.6 and
+# more. Such a sudden turn is called a **phase change**. [Olsson and others (2022)](https://arxiv.org/abs/2209.11895)
+# found one in language models of two and more layers, at which induction heads form and in-context learning improves
+# abruptly.
 #
 # The printed columns are, for each head at the end, its mean weight on the letter *before*, its weight on all that came
 # *after* the same letter earlier, and the loss with this head removed. Both heads of layer 2 have become induction
@@ -900,7 +901,8 @@ assert best.tolist() == alone[0] and together == alone
 # python -m dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm --temperature 0.3 --top-p 0.9
 # ```
 #
-# What does temperature do to this model? Here is one prompt at 0.1, with $p = 0.95$, and at 1.5, with all tokens:
+# What does temperature do to this model? What you read further up was written at 0.8, with $p = 0.95$. Here is one
+# prompt at 0.1, with the same $p$, and at 1.5, with all tokens:
 
 # %% tags=["hide-input"]
 for name in ("colder", "hotter"):
@@ -909,8 +911,7 @@ for name in ("colder", "hotter"):
     print(f"{name}:\n" + "\n".join(line[:78] for line in lines), "\n")
 
 # %% [markdown]
-# At 0.1 it repeats itself. At 1.5, unlikely tokens are drawn, and what follows them is unlike anything in training. At
-# 0.8 and with $p = 0.95$ it wrote what you read further up.
+# At 0.1 it repeats itself. At 1.5, unlikely tokens are drawn, and what follows them is unlike anything in training.
 #
 # ## Break it: the position of padding
 #
@@ -951,9 +952,9 @@ assert not any(
 
 # %% [markdown]
 # Fifteen, all of them with padding. After the other padded prompts the wrong positions changed no choice. From outside
-# nothing can be seen: either text is in the style of this model. In the library `transformers` the loop that generates
-# had this gap for GPT-2 until [2020](https://github.com/huggingface/transformers/pull/7552), and a plain forward pass
-# still leaves positions to the caller. *nnsight*, which is built upon it, left them out [until
+# little can be seen: both are texts that this model might have written. In the library `transformers` the loop that
+# generates had this gap for GPT-2 until [2020](https://github.com/huggingface/transformers/pull/7552), and a plain
+# forward pass still leaves positions to the caller. *nnsight*, which is built upon it, left them out [until
 # 2026](https://github.com/ndif-team/nnsight/issues/672).
 #
 # The check that finds it is the one above: each prompt alone, and all in a batch, must give the same.
@@ -1137,8 +1138,8 @@ verdict
 # ## In one breath
 #
 # A GPT is a stack of encoder layers under a causal mask; question and answer stand in one sequence, and the next token
-# is all that it learns to predict. To predict text well it must learn its form and much of what it is about. To copy
-# what it has read takes two layers: one that tells each token which token stood before it, and one that looks for
+# is all that it learns to predict. To predict text well it must learn its form and much of what it is about. It can
+# copy what it has read by two layers: one that tells each token which token stood before it, and one that looks for
 # tokens whose predecessor was the present one, and takes them as its guess.
 #
 # **Sources.** GPT-2: [Radford and others

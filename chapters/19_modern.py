@@ -100,12 +100,14 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 
 # %% [markdown]
 # Why may the mean go? A norm is there to keep vectors from growing too long for the next sublayer, and the division
-# alone does that. The authors' models were as good without the mean, and took 7 to 64 percent less time.
+# alone does that. The authors' models were as good without the mean, and took 7 to 64 percent less time. (On different
+# models; ours, [below](#what-is-each-change-worth), gains nothing.)
 #
 # ## SwiGLU: one map opens the gate for another
 #
 # The feed-forward network of chapter 8 is $\max(0, x W_1) W_2$ (biases aside): a unit passes its own sum, if that is
-# above 0. A **gated linear unit** has two maps instead. One makes the values, the other says how much of each may pass:
+# above 0. A **gated linear unit** has two maps instead. One makes the values, the other says how much of each passes
+# (here not a share: it may be above 1):
 #
 # $$\text{SwiGLU}(x) = \big(\text{SiLU}(x W_\text{gate}) \odot x W_\text{up}\big) W_\text{down}$$
 #
@@ -1187,8 +1189,8 @@ assert same["same_next_token"] == same["prompts"] == 100 and share < 1e-5
 # %% [markdown]
 # After each of a hundred prompts it goes on with the same token as the library's Llama, which has read the file by
 # itself (only turning four bits into numbers is the same code in both), and all logits agree to a hundred-thousandth of
-# the largest. It writes as many tokens a second as the library, since both spend their time reading the same 538
-# megabytes from memory, once for each token.
+# the largest. It writes as many tokens a second as the library. Both compute in float32, so for each token both have to
+# read the same 538 megabytes from memory, which presumably takes most of the time.
 #
 # ### It chats
 #
@@ -1609,7 +1611,7 @@ verdict
 #
 # A model of today is the GPT of chapter 18 with its parts exchanged: norms that only divide, a feed-forward network
 # with a gate, positions that turn queries and keys, heads that share what is kept. Each change is a few lines, and of
-# the seven since 2017 four can be told from chance in a small run: pre-norm, which chapter 18 had already, SwiGLU,
+# the seven measured here four can be told from chance in a small run: pre-norm, which chapter 18 had already, SwiGLU,
 # RoPE, and an output matrix of its own. And whether published weights have been loaded right, you learn from their
 # logits, not from what they say.
 #

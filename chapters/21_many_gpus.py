@@ -80,8 +80,7 @@ def shard_batch(
 
 # %% [markdown]
 # A process's rows are its **shard** of the batch. Each sentence goes to exactly one process. The batches are formed
-# first and divided afterwards, so two processes see the same batches as one. (The rows of a shard are neighbours, so
-# that they lie together in memory and can be copied to a GPU as they are. Every second row could not.)
+# first and divided afterwards, so two processes see the same batches as one.
 #
 # ## What do they communicate?
 #
@@ -603,10 +602,11 @@ plt.show()
 assert list(bytes_kept.values()) == [16, 10, 7, 4]
 
 # %% [markdown]
-# The first two stages cost no communication. The gradients are reduce-scattered, so that each device has the complete
-# sum of its quarter; it updates that quarter, and the new parameters are all-gathered. These are the two phases of the
-# all-reduce that DDP makes anyway. Only ZeRO-3 pays, because it gathers the parameters once more. (That is so for one
-# batch a step. When gradients of several add up, ZeRO-2 must scatter each of them, or keep them whole.)
+# The first two stages cost no communication beyond that of DDP. The gradients are reduce-scattered, so that each device
+# has the complete sum of its quarter; it updates that quarter, and the new parameters are all-gathered. These are the
+# two phases of the all-reduce that DDP makes anyway. Only ZeRO-3 pays, because it gathers the parameters once more.
+# (That is so for one batch a step. When gradients of several add up, ZeRO-2 must scatter each of them, or keep them
+# whole.)
 #
 # ## What must be kept?
 #
@@ -615,8 +615,9 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
 # depends on how many processes have written it, and **any number of them may go on from there**, whoever began.
 #
-# The random state in it is that of rank 0. The other ranks draw a fresh one whenever the run is saved or loaded, from
-# the seed, the step and the rank, so that no two draw the same dropout.
+# The random state in it is that of rank 0. The other ranks draw a fresh one from the seed, the step and the rank, so
+# that no two draw the same dropout. They do so whenever the run is saved as well as when it is loaded: a run that is
+# stopped there and one that is not then draw the same.
 #
 # Do they all train the same model? Train one that reverses sentences, for 20 steps: in one process, in two that each
 # have the full model, and in three that each have a shard. (`run` trains and returns its history, and `compare` prints
@@ -1061,7 +1062,8 @@ plt.show()
 #   $\frac{N - 1}{N} \, 8 b D / W$. Nothing hides them, because the next product waits for their sum. They take longer
 #   than the products where $D < \frac{N - 1}{3} F / W$, whatever the batch.
 #
-# An H100 that reaches 40 percent of 989 TFLOP/s, with 200 GB/s:
+# Take an H100 that reaches 40 percent of 989 TFLOP/s. Its connections have 450 GB/s within a machine and often 50
+# between machines, by data sheets; we assume 200:
 
 # %% tags=["hide-input", "nbval-check-output"]
 ratio = 0.4 * 989e12 / 200e9  # F / W
@@ -1078,13 +1080,15 @@ for n, width in bounds.items():
     )
     print(f"   a layer of width 512 takes {slower:.2f} times as long as on one")
 assert bounds[2] > 512 and (1 + bounds[2] / 512) / 2 > 1.1
+assert round((1 + bounds[2] * 200 / 450 / 512) / 2, 2) == 0.79
 
 # %% [markdown]
 # The paper's batch has 25,000 targets, which are 3,125 for each of eight devices: nearly enough, and far too few for
-# each of 64. Sharing its layers does not pay, not even between two, because they are too narrow. Models of width 8,192
-# are shared this way among the eight devices of one machine, which are joined by fast links (NVLink), and their batches
-# are dealt out among machines: two kinds of parallelism at once. With a pipeline besides, it is called **3D
-# parallelism**.
+# each of 64. Sharing its layers does not pay at this bandwidth, not even between two, because they are too narrow.
+# (NVLink has 450 GB/s in one direction, by its data sheet; with all of that two would take 0.79 of the time.) Models of
+# width 8,192 are shared this way among the eight devices of one machine, which are joined by fast links (NVLink), and
+# their batches are dealt out among machines: two kinds of parallelism at once. With a pipeline besides, it is called
+# **3D parallelism**.
 #
 # ## What did the paper's run cost?
 #
@@ -1124,7 +1128,7 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # of the model. (We have not counted products with padding, which are work too. And the 9.5 is itself an estimate, the
 # paper's, of what a P100 sustains with 32 bits.)
 #
-# Where the rest went nobody has measured. [Chapter 20](20_one_gpu.ipynb#where-does-it-go) found sums, norms and other
+# Where the rest went we cannot say. [Chapter 20](20_one_gpu.ipynb#where-does-it-go) found sums, norms and other
 # memory-bound work, and here it is communication, too. The larger model does better, as one would expect of larger
 # products.
 #
@@ -1132,9 +1136,9 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 #
 # An estimate needs assumptions, so here they are.
 #
-# - A device computes as fast as the H200 of [chapter 20](20_one_gpu.ipynb#a-ladder), whose recorded steps were measured
-#   with batches of 1 to 1,600 pairs, without dropout, padding or waiting for data. Between two of these the times lie
-#   on a line. (Our trainer records steps of one process only.)
+# - A device computes as fast as the H200 of [chapter 20](20_one_gpu.ipynb#a-ladder), whose steps, recorded as CUDA
+#   graphs, were measured with batches of 1 to 1,600 pairs, without dropout, padding or waiting for data. Between two of
+#   these the times lie on a line. (Our trainer records steps of one process only.)
 # - Gradients have 4 bytes a parameter.
 # - A ring of 8 devices and one of 64 have a bandwidth of 200 GB/s, and no latency.
 # - Communication overlaps with the backward pass, two thirds of the computation, as far as it fits.
@@ -1192,8 +1196,10 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # %% [markdown]
 # What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times
 # as fast, and 64 only 7.6 times. With this bandwidth it is not the gradients: the 2.5 milliseconds that they travel fit
-# behind the backward pass. (At 50 GB/s they would not. Above, 64 devices needed larger batches, because 40 percent of
-# the peak was assumed. So short a step reaches 3 percent, and leaves communication time to hide.)
+# behind the backward pass. (At 50 GB/s they would not.)
+#
+# Did 64 devices not need larger batches, by the bounds above? Those assumed 40 percent of the peak. A step of 6 pairs
+# reaches 3 percent, so it takes longer than its arithmetic, and communication has time to hide.
 #
 # It is the step, which does not shrink with its work: with 6 pairs in place of 390 it still takes 5 ms in place of 39.
 # The optimiser, for one, has as many parameters to move as before.
