@@ -389,10 +389,10 @@ assert abs(without[120] - 3.92) < 0.03
 # %% [markdown]
 # Better: 3.92 instead of 4.20 (one seed each). In a causal model the mask tells the order. In one layer the tokens
 # before are still a bag of words, but each token has a bag of its own, the first of one token, the tenth of ten. A head
-# that spreads its weight evenly gives the first token of the text 1 in the first place, ½ in the second, a tenth in the
-# tenth: a position, which a second layer can read. [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) found
-# that large language models without positions (later called *NoPE*) do nearly as well as others, and that positions can
-# be read from their vectors.
+# that spreads its weight evenly gives the first token of the text a weight of 1 where that is all there is, ½ one token
+# later, and a tenth at the tenth token: that tells the position, and a second layer can read it. [Haviv and others
+# (2022)](https://arxiv.org/abs/2203.16634) found that large language models without positions (later called *NoPE*) do
+# nearly as well as others, and that positions can be read from their vectors.
 #
 # Our 512 vectors for positions start as noise, and 120 steps are few to learn them. So do not conclude that positions
 # are useless: further down, where a model has to copy, they make the difference between a loss of 0.2 and one of 1.1.
