@@ -121,6 +121,12 @@ class GPTConfig(LayerConfig):
         check_vocabularies(self.vocab_size, self.vocab_size, self.pad_id or 0, True)
 
 
+# %% [markdown]
+# The model itself. It is given prompt and text apart, because only the text is scored: row $t$ of the result says what
+# may follow the prompt and the text up to its token $t$.
+
+
+# %% tags=["export"] module="gpt"
 class GPT(nn.Module):
     """A decoder-only model: encoder layers under a causal mask, learned positions.
 

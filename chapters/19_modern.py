@@ -352,6 +352,11 @@ class ModernConfig:
         check_heads(self.d_model, self.num_heads, self.num_kv_heads)
 
 
+# %% [markdown]
+# The attention is chapter 6's, with the two additions of this chapter: queries and keys are turned, and heads share.
+
+
+# %% tags=["export"] module="modern"
 class GroupedAttention(nn.Module):
     """Self-attention whose heads share keys and values, in groups.
 
@@ -482,6 +487,12 @@ class ModernLayer(nn.Module):
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
+# %% [markdown]
+# The model is a stack of such layers. What padding and the causal mask hide, and the angles by which queries and keys
+# are turned, are the same for all layers, so `run` computes them once.
+
+
+# %% tags=["export"] module="modern"
 class ModernGPT(GPT):
     """A decoder-only model of today: chapter 18's, with other parts."""
 
@@ -526,6 +537,11 @@ class ModernGPT(GPT):
         return self.output(x[:, prompt.shape[1] :])
 
 
+# %% [markdown]
+# To write, it reads some tokens at a time, after those whose keys and values are kept:
+
+
+# %% tags=["export"] module="modern"
 class ModernCache(GPTCache):
     """Texts that it writes after prompts (B, S), with keys and values so far."""
 

@@ -283,15 +283,12 @@ quiz.number(
 # loss not by the targets of all, but by an $N$-th of them: the mean of $N$ gradients, each $N$ times too large, is
 # their sum.
 #
-# That is all that the trainer of [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait) has to learn.
-# `DistributedTrainer` puts the model into an engine, takes its rows of each batch, and divides by an $N$-th of the
-# targets of all. (It can count these by itself, since each process reads the whole batch.) The loop stays as it is.
-# Validation is shared in the same way: `evaluate_together` gives each process its rows, and sums what they have
-# counted.
+# In code `replicate` is one call. `shard` is longer, because a model that is too large for one device cannot be built
+# on one. Rank 0 builds it in the computer's own memory; the others may build it on the **meta device**, where a tensor
+# has a shape and no memory.
 #
-# A model that is too large for one device cannot be built on one. Rank 0 builds it in the computer's own memory; the
-# others may build it on the **meta device**, where a tensor has a shape and no memory. `shard` first divides the
-# shapes. Then rank 0 sends the values, one tensor at a time, and each process keeps its part.
+# So `shard` has three parts. It puts the values aside, with tensors of the meta device in their place. It divides these
+# shapes, layer by layer. Then rank 0 sends the values, one tensor at a time, and each process keeps its part.
 
 # %% tags=["export"] module="distributed"
 from collections.abc import Iterable, Iterator
@@ -366,6 +363,13 @@ def in_kind(tensor: Tensor, other: Tensor) -> Tensor:
     return nn.Parameter(other) if isinstance(tensor, nn.Parameter) else other
 
 
+# %% [markdown]
+# Two things are done together. When the gradients of several batches add up, they need not be sent before the last
+# (`no_sync`). And numbers such as a loss are summed over all processes, in training as in validation, where each
+# process evaluates its own rows.
+
+
+# %% tags=["export"] module="distributed"
 @contextmanager
 def no_sync(model: nn.Module) -> Iterator[None]:
     """Let a model's gradients add up in each process, and send none.
@@ -403,6 +407,13 @@ def evaluate_together(
     return evaluate(model, mine, pad_id, all_reduce)
 
 
+# %% [markdown]
+# That is all that the trainer of [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait) has to learn.
+# `DistributedTrainer` puts the model into an engine, takes its rows of each batch, and divides by an $N$-th of the
+# targets of all. (It can count these by itself, since each process reads the whole batch.) The loop stays as it is.
+
+
+# %% tags=["export"] module="distributed"
 class DistributedTrainer(FastTrainer):
     """Several processes train one model, each on its rows of each batch.
 
