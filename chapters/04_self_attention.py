@@ -11,8 +11,8 @@
 # *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other
 # words. At the end of this chapter you have a function of eight lines that lets every word of a sentence look at all of
 # them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer. Any two
-# words are then one step apart, where a recurrent network takes as many steps as lie between them, and nothing has to
-# wait for the word before. The price is a weight for every pair of words.
+# words are then one step apart, where a recurrent network takes as many steps as lie between them, and in a text that
+# is there none has to wait for the word before. The price is a weight for every pair of words.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 more
 # for the exercises. For the shortest way to a working attention function, some fifteen minutes, read from [three
@@ -168,7 +168,8 @@ assert weights[-1].round(2) == 0.88
 # Here is a sentence small enough for paper. A word has three numbers: is it *animate*, is it an *action*, is it
 # *human*? Queries and keys have two: *alive* and *action*. A matrix has a row for each of a word's three numbers, and
 # the row says what that number turns into. The second row of $W_Q$, $(2, 0)$, means: an action looks strongly for
-# something alive. In $W_K$ both *animate* and *human* count as alive, so *man* has the key $(2, 0)$.
+# something alive. In $W_K$ both *animate* and *human* count as alive, so *man* has the key $(2, 0)$, and is found more
+# easily than *dog*.
 
 # %% tags=["nbval-check-output"]
 small_tokens = ["dog", "bites", "man"]
@@ -419,9 +420,10 @@ quiz.one_choice(
 # gets nearly all the weight before anything has been learned.
 #
 # That is bad for learning. The derivative of a weight $w$ with respect to its own score is $w (1 - w)$, which is next
-# to nothing where $w$ is near 0 or 1: the choice can hardly be corrected. Divided by $\sqrt{d_k}$ the scores have
-# variance 1 at every width. (Another variance changes the number, but as long as it is the same at every width, the
-# scores grow with the width.) One query and ten keys, all random, 1,000 times:
+# to nothing where $w$ is near 0 or 1: the choice can hardly be corrected. To divide by $c$ divides the variance by
+# $c^2$, so with $c = \sqrt{d_k}$ the scores have variance 1 at every width. (Another variance changes the number, but
+# as long as it is the same at every width, the scores grow with the width.) One query and ten keys, all random, 1,000
+# times:
 
 # %% tags=["hide-input"]
 rng, largest = np.random.default_rng(0), {}
@@ -680,8 +682,8 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 #
 # An attention that picks its own word fetches nothing new. A mask can cure this: [Kitaev and others
 # (2020)](https://arxiv.org/abs/2001.04451) share the matrix, let words attend to themselves only where there is nobody
-# else, scale the keys to length 1, and lose nothing in their tasks. So one matrix can be made to do, and two are free
-# of the problem.
+# else, scale the keys to length 1, and lose nothing in their tasks. So one matrix can be made to do. With two the
+# problem does not arise at the start.
 #
 # ### What is the third matrix for?
 #
@@ -717,7 +719,8 @@ for used in (8, 16):
 # Without $W_V$ half of the two words' squared length is lost: in a sum of two independent vectors each accounts for
 # half, and no linear map can tell them apart where both may point in the same directions. A matrix, even a random one,
 # turns what was found into other directions than those the word itself uses. Then nothing is lost where there is room,
-# as 8 and 8 numbers fit in 16; two full words do not.
+# as 8 and 8 numbers fit in 16; two full words do not. (Any matrix between value and sum would serve; [chapter
+# 6](06_many_heads.ipynb) adds another.)
 #
 # The matrix also lets a word keep something back: with $V = X$ *bites* would have handed over that it is an action, and
 # its value was $(0, 0)$. Nor could keys serve as values. With $V = K$ a word would hand over the very numbers by which

@@ -92,8 +92,10 @@ plt.show()
 
 # %% [markdown]
 # Half, whatever $\alpha$ is, in each of ten runs. Why? From one average, the best that a matrix can return for $a$ is a
-# multiple of that average. The names are independent and of equal spread, so the best multiple is $c = \alpha /
-# (\alpha^2 + (1 - \alpha)^2)$, and it recovers the share $c \alpha$ of $a$. Likewise for $b$:
+# multiple of that average. Say that it returns $c$ times the average. The names are independent and equally long on
+# average, so the squared length of $a$ that it misses is in proportion to $(1 - c \alpha)^2 + c^2 (1 - \alpha)^2$. That
+# is smallest for $c = \alpha / (\alpha^2 + (1 - \alpha)^2)$, where it is $1 - c \alpha$, so the share $c \alpha$ of $a$
+# is recovered. Likewise for $b$:
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
@@ -112,8 +114,8 @@ plt.show()
 #
 # - *By its $W_V$, writing the first name into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so all names land in the same 8 numbers.
-# - *By a later part that is not linear?* For a list of known names, wherever no two pairs have the same average. New
-#   names are lost.
+# - *By a later part that is not linear?* For a list of known names, wherever no two pairs have the same average. For
+#   new names of any kind, no.
 # - *By two layers of one head, one name after the other?* Yes, if the first is passed on beside the second (chapter 8).
 #   Two heads do it in one layer.
 
@@ -133,9 +135,9 @@ assert abs(share_missed(both, np.hstack([first, last])) - 0.5) < 0.03
 # ## Two heads by hand
 #
 # Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
-# is it a *verb*, and its *position*, 1 for first and −1 for last. (*Dog* and *man* have a number each, so that one head
-# with unequal weights could tell them apart, too; names that share numbers, as above, it could not. The example shows
-# how two heads are wired.)
+# is it a *verb*, and its *position*, 1 for first and −1 for last. The example shows how two heads are wired. (That they
+# are needed, it does not show: *dog* and *man* have a number each here, so that one head with unequal weights would
+# do.)
 
 # %%
 words = ["dog", "bites", "man"]
@@ -208,10 +210,10 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each
 # other.
 #
-# Why $d_k = D / H$? The reason is cost ([below](#what-do-eight-heads-cost)). It is a convention: with $W_O$ of shape
-# $(H d_k, D)$ any $d_k$ would do, and values need not be as wide as queries and keys. The width of queries and keys
-# limits how finely a head can choose ([below](#what-if-a-head-is-too-narrow)), and the width of the values how much it
-# can hand over.
+# Why $d_k = D / H$? Any $d_k$ would do, with $W_O$ of shape $(H d_k, D)$, and values need not be as wide as queries and
+# keys. The width of queries and keys limits how finely a head can choose ([below](#what-if-a-head-is-too-narrow)), and
+# the width of the values how much it can hand over. With $D / H$ the cost is the same for any $H$
+# ([below](#what-do-eight-heads-cost)).
 #
 # Why do heads become different? The paper says that they attend to different *representation subspaces*, but nothing
 # forces them to. They differ because they start with different random matrices: two that started equal, with equal rows
@@ -748,10 +750,10 @@ for name, merge in [
     print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))
 
 # %% [markdown]
-# Shuffling catches it, and needs no reference. Before $W_O$, row 0 of the wrong result is filled with the first head's
-# output for *four different words*, so a word's output now depends on who stands where. Under a causal mask it would do
-# worse: the first word gets numbers that were computed from later words. The shape and the sums of the weights detect
-# nothing.
+# Shuffling catches it, and needs no reference: without positions, shuffled words must give shuffled outputs. Before
+# $W_O$, row 0 of the wrong result is filled with the first head's output for *four different words*, so a word's output
+# now depends on who stands where. Under a causal mask it would do worse: the first word gets numbers that were computed
+# from later words. The shape and the sums of the weights detect nothing.
 #
 # Shuffling does not catch everything. A merge that takes the first column of every head, then the second of every head,
 # passes, and only the comparison with the loop finds it. (Trained from scratch such a merge is harmless, another order

@@ -217,19 +217,19 @@ quiz.one_choice(
 # ## The definition
 #
 # Here are the same steps for a whole matrix of queries. Write $dX$ for the gradient of the loss with respect to $X$; it
-# has the shape of $X$. $A$ are the attention weights ($w$ above), $S = Q K^\top$ the scores *before* the division (the
-# $s$ above were scaled, hence the factor below), and $\circ$ multiplies entry by entry. $\operatorname{rowsum}$ adds up
-# each row and gives a column, and each of its entries is subtracted from the whole row. From $dO$ of shape $(T, d_v)$:
+# has the shape of $X$. $A$ are the attention weights ($w$ above), $S = Q K^\top / \sqrt{d_k}$ the scaled scores ($s$
+# above), and $\circ$ multiplies entry by entry. $\operatorname{rowsum}$ adds up each row and gives a column, and each
+# of its entries is subtracted from the whole row. From $dO$ of shape $(T, d_v)$:
 #
 # $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
 #
-# $$dS = \frac{1}{\sqrt{d_k}} \, A \circ \bigl( dA - \operatorname{rowsum}(A \circ dA) \bigr) ,$$
+# $$dS = A \circ \bigl( dA - \operatorname{rowsum}(A \circ dA) \bigr) ,$$
 #
-# $$dQ = dS \, K , \qquad dK = dS^\top Q .$$
+# $$dQ = \frac{1}{\sqrt{d_k}} \, dS \, K , \qquad dK = \frac{1}{\sqrt{d_k}} \, dS^\top Q .$$
 #
 # A value reaches the outputs of all queries, so its gradient is a sum over them, each weighted by $A$: that is $A^\top
-# dO$. A key is asked by all queries, too, hence $dS^\top Q$. From $dQ$ the gradient goes to the matrix that made the
-# queries, $dW_Q = X^\top dQ$, and likewise for keys and values.
+# dO$. A key is asked by all queries, too, hence $dS^\top Q$, with the root by which scores are divided. From $dQ$ the
+# gradient goes to the matrix that made the queries, $dW_Q = X^\top dQ$, and likewise for keys and values.
 #
 # It also goes back to the words, and so to the layer below. In self-attention a word is query, key and value at once,
 # so the gradients that come back on the three paths are added: $dX = dQ \, W_Q^\top + dK \, W_K^\top + dV \, W_V^\top$.
@@ -519,10 +519,10 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# Without weights, the layer calls PyTorch's own attention, which without dropout, on most devices, never writes them
-# to memory ([chapter 20](20_one_gpu.ipynb)). With weights or without, in 64-bit floats, the layer agrees with chapter
-# 6's function and with `nn.MultiheadAttention` to twelve digits. But in `nn.MultiheadAttention`, and in all padding
-# masks of PyTorch's layers, true means *may not attend*; in `F.scaled_dot_product_attention` and in this book, *may*.
+# With `need_weights=False`, the layer calls PyTorch's own attention, which need not write the weights to memory
+# ([chapter 20](20_one_gpu.ipynb)). With weights or without, in 64-bit floats, the layer agrees with chapter 6's
+# function and with `nn.MultiheadAttention` to twelve digits. But in `nn.MultiheadAttention`, and in all padding masks
+# of PyTorch's layers, true means *may not attend*; in `F.scaled_dot_product_attention` and in this book, *may*.
 
 # %% tags=["proof"]
 from dotformer.by_hand.multihead import multi_head_attention
@@ -637,7 +637,8 @@ optimizer.step()
 # %% [markdown]
 # Its gradient with respect to the logits $z_i$ follows from the formula for a softmax, above. Let $y_i$ be 1 for the
 # right digit and 0 for the others. Of the probabilities only the right one is in the loss, so $\partial L / \partial
-# p_i = -y_i / p_i$. So the average of these derivatives, weighted by the $p$, is $p \cdot (-1 / p) = -1$, and
+# p_i = -y_i / p_i$. The average of these derivatives, weighted by the $p_i$, has a single term, that of the right digit
+# $r$: $p_r \cdot (-1 / p_r) = -1$. So
 #
 # $$\frac{\partial L}{\partial z_i} = p_i \left( \frac{\partial L}{\partial p_i} - (-1) \right) = p_i - y_i :$$
 #
@@ -931,10 +932,10 @@ print(f"asked for what it was given: {leaking:.2f}, before any training")
 assert leaking < 1
 
 # %% [markdown]
-# (Here the state *is* the target's embedding, scaled up to entries of size 1.) So before you train anything, print the
-# first loss and compare it with $\ln V$. Far above: something starts too large. Below, by more than the noise from
-# batch to batch: the model was given something, or the divisor is wrong. (Most leaks do not show before training: a
-# first loss of $\ln V$ proves nothing about them.)
+# (Here embeddings have deviation 1/8, and the state *is* the target's embedding, scaled up to entries of size 1.) So
+# before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
+# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (Most leaks
+# do not show before training: a first loss of $\ln V$ proves nothing about them.)
 #
 # ### What if matrices start at zero?
 #
@@ -942,9 +943,10 @@ assert leaking < 1
 # read the same input, what they hand on is multiplied by the same parameters, and so they get the same gradient. Two
 # such heads are one head for the price of two. A random start (**initialisation**) is there to **break the symmetry**.
 #
-# Zeros can do worse, as the formulas say: $dQ = dS \, K$ and $dK = dS^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$
-# is not, so $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so are both gradients, since
-# each has the other as a factor, and they stay zero for ever: all scores are 0, and every weight is exactly $1/n$.
+# Zeros can do worse, as the formulas say: but for the root, $dQ$ is $dS \, K$, and $dK$ is $dS^\top Q$. If only $W_Q$
+# is zero, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so
+# are both gradients, since each has the other as a factor, and they stay zero for ever: all scores are 0, and every
+# weight is exactly $1/n$.
 #
 # The folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, near $\ln 5 = 1.61$, the loss of
 # guessing one of five digits in the note.

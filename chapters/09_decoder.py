@@ -192,7 +192,8 @@ plt.show()
 
 # %% [markdown]
 # Each *yes* is a key that the query may attend to. The word *am*, in the third row, sees `<bos>`, *I* and itself. The
-# last row belongs to the padding token, to which no word may attend.
+# last column is empty, because no word may attend to the padding. (The last row is the padding's own, and nobody uses
+# it.)
 #
 # ### Which mask goes where?
 #
@@ -1373,7 +1374,7 @@ for name, make in variants.items():
 # - *Weights times mask* leaves it none, but it still counts in the denominator. If a query scores two keys the same and
 #   the second is in the future, the weights are ½ and ½, and the mask leaves ½ and 0; had the hidden word not fitted,
 #   the first would have nearly 1. So the size of what arrives says whether the hidden word fits what was asked, and a
-#   head that asks *is it Ada?* can read it from there.
+#   head that asks whether *I* comes next can read the answer from there.
 #
 # **One sees the future outside training.** With a mask *in training only* the earlier words see, in use, what comes
 # after them, as they never did before, and writing is a lottery: one seed gets 3 percent right, another 97.

@@ -124,7 +124,7 @@ for step in range(1, 5):
 #
 # How much worse can it get? As an extreme, a trained translator of simple sentences (those of [chapter
 # 13](13_alignment.ipynb)) gets all 500 test sentences right. If the longest word of each is cut into single letters,
-# which are tokens, too, 9 are left. So new text must be cut as the training text was.
+# which are tokens, too, 9 of the 500 are left. So new text must be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -465,9 +465,10 @@ plt.show()
 # makes the embedding table longer by one row, which must be learnt. An embedding table of 50,000 tokens by 768 numbers
 # has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65.
 #
-# A row is learnt where its token is read. Count a token as *rare* if the training text uses it fewer than 100 times. A
-# merge that was frequent when it was made may end as a rare token, since later merges swallow it: *tea* was made 9
-# times above, and once *tea m* is merged, only 4 are left. A token that is hardly ever read stays **undertrained**.
+# A row is learnt mostly where its token is read. (Where the embeddings are the output matrix as well, every step moves
+# it a little.) Count a token as *rare* if the training text uses it fewer than 100 times. A merge that was frequent
+# when it was made may end as a rare token, since later merges swallow it: *tea* was made 9 times above, and once *tea
+# m* is merged, only 4 are left. A token that is hardly ever read stays **undertrained**.
 #
 # In large models these are the *glitch tokens*. GPT-2's tokenizer has one for *SolidGoldMagikarp*, the name of a user
 # of a forum. It was presumably frequent in the text from which the merges were learnt, and rare in that from which the

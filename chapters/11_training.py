@@ -1241,7 +1241,7 @@ assert all(torch.equal(one, other) for one, other in both)
 # ### Break it: the parameters are enough
 #
 # Some scripts keep the parameters and nothing else. Suppose that schedule and data are set to the right step by hand,
-# so that only Adam's two means are lost. What does that cost?
+# so that only Adam's state is lost, its two means and its count of steps. What does that cost?
 #
 # **Predict first.** A run has come to step 190 and is right on nearly all validation numbers. What will one step with a
 # new Adam change?

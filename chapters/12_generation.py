@@ -165,7 +165,7 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # Both have ended. The better one is *the tea*: found, although its first word was only the second best.
 #
 # Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. A probability is at most 1
-# and its logarithm at most 0. So each further token makes product and sum smaller, and hypotheses that end early are
+# and its logarithm at most 0. So no further token can make product or sum larger, and hypotheses that end early are
 # favoured. [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with $n$
 # the number of tokens, including the end token:
 #
@@ -379,9 +379,9 @@ assert np.allclose(
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
-# more than half of the sources it was, by plain sums, the *empty* sentence. Every further word makes a sentence less
-# probable, which is as it should be, if the empty one is less probable still. But the model gives it too much, and a
-# translation of twenty words, even a good one, is a product of twenty-one factors. This is its **length bias**.
+# more than half of the sources it was, by plain sums, the *empty* sentence. A good translation of twenty words is a
+# product of twenty-one factors. If these are 0.7 on average it has the probability 0.0006, so a model that gives the
+# empty sentence one of 0.001 prefers that. This is its **length bias**.
 #
 # Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**. In
 # such a translator the first hides the second. A narrow beam drops a short ending while its probability is low. A wide
@@ -830,12 +830,13 @@ assert np.allclose(accepted + replaced, large)
 for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
     found = sum(a**n for n in range(5))
     assert round(found, 1) == tokens and round(found / (1 + 4 * c), 1) == gain
+assert round(0.7**21, 4) == 0.0006
 
 # %% [markdown]
 # How many tokens does a pass give? Let each of the draft model's be accepted with probability $a$, independently of the
-# others. If the draft model draws $k$, then $a + a^2 + \dots + a^k$ of them are kept on average. One more token is the
-# large model's own: what replaces the first refused, or, if none was, a draw from its last row. For $a = 0.8$ and $k =
-# 4$ that makes 3.4.
+# others. If the draft model draws $k$, then $a + a^2 + \dots + a^k$ of them are kept on average, because the $i$th is
+# kept only if the $i - 1$ before it were. One more token is the large model's own: what replaces the first refused, or,
+# if none was, a draw from its last row. For $a = 0.8$ and $k = 4$ that makes 3.4.
 #
 # And what does it cost? If the draft model takes $c$ of the time of a pass for each of its tokens, $1 + k c$ passes.
 # With $c = 0.05$ these are 1.2, and $3.4 / 1.2 = 2.8$ is the gain. With $c = 0.25$ and $a = 0.3$ they are 2 for 1.4
@@ -976,7 +977,8 @@ print(
 # reach $p$. **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at least
 # a given share of the likeliest one's probability. Whether its texts are better is disputed ([Schaeffer and others,
 # 2025](https://arxiv.org/abs/2506.13681)); `sample` leaves it out. How many words are left of a thousand, when the
-# $n$th likeliest has a probability proportional to $n^{-s}$, for $s$ of 3, 1 and 0.2?
+# $n$th likeliest has a probability proportional to $n^{-s}$, for $s$ of 3, 1 and 0.2? (A temperature of $T$ makes $s /
+# T$ of $s$.)
 
 # %% tags=["hide-input", "nbval-check-output"]
 print("likeliest   top-k 40   top-p 0.9   min-p 0.1")

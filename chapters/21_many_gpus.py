@@ -287,8 +287,8 @@ quiz.number(
 # on one. Rank 0 builds it in the computer's own memory; the others may build it on the **meta device**, where a tensor
 # has a shape and no memory.
 #
-# So `shard` has three parts. It puts the values aside, with tensors of the meta device in their place. It divides these
-# shapes, layer by layer. Then rank 0 sends the values, one tensor at a time, and each process keeps its part.
+# So `shard` has three parts. It puts the values aside, and leaves tensors of the meta device. It divides these shapes,
+# layer by layer. Then rank 0 sends the values, one tensor at a time, and each process keeps its part.
 
 # %% tags=["export"] module="distributed"
 from collections.abc import Iterable, Iterator
