@@ -172,6 +172,8 @@ assert weights[-1].round(2) == 0.88
 # easily than *dog*.
 
 # %% tags=["nbval-check-output"]
+import numpy as np
+
 small_tokens = ["dog", "bites", "man"]
 small = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]])  # animate, action, human
 
@@ -420,10 +422,10 @@ quiz.one_choice(
 # gets nearly all the weight before anything has been learned.
 #
 # That is bad for learning. The derivative of a weight $w$ with respect to its own score is $w (1 - w)$, which is next
-# to nothing where $w$ is near 0 or 1: the choice can hardly be corrected. To divide by $c$ divides the variance by
-# $c^2$, so with $c = \sqrt{d_k}$ the scores have variance 1 at every width. (Another variance changes the number, but
-# as long as it is the same at every width, the scores grow with the width.) One query and ten keys, all random, 1,000
-# times:
+# to nothing where $w$ is near 0 or 1: whatever the loss asks for, the choice hardly moves. To divide by $c$ divides the
+# variance by $c^2$, so with $c = \sqrt{d_k}$ the scores have variance 1 at every width. (Another variance changes the
+# number, but as long as it is the same at every width, the scores grow with the width.) One query and ten keys, all
+# random, 1,000 times:
 
 # %% tags=["hide-input"]
 rng, largest = np.random.default_rng(0), {}
@@ -538,17 +540,68 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 #
 # Minus infinity does it in one step. And it is safe where the hidden score is a thousand larger than the rest. After a
 # softmax over all of them the weights of the others would have rounded to 0, and dividing by their sum would be 0/0.
+
+# %% tags=["proof"]
+assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
+assert np.allclose(padded_weights[0], small_weights)
+assert softmax(scaled * may)[2].round(2) == 0.09
+
+# %% [markdown]
+# ## The same as a PyTorch module
 #
-# ### Two ways to go wrong
+# In a model that trains, attention is written in PyTorch. `nn.Linear` without bias is a matrix that training can
+# change, and `.mT` swaps the last two axes.
+
+# %%
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, d_model, d_k):
+        super().__init__()
+        self.w_q = nn.Linear(d_model, d_k, bias=False)
+        self.w_k = nn.Linear(d_model, d_k, bias=False)
+        self.w_v = nn.Linear(d_model, d_k, bias=False)
+
+    def forward(self, x, mask=None):  # mask: True may attend, (T, T) or (B, T, T)
+        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (B, T, d_k)
+        scaled = query @ key.mT / key.shape[-1] ** 0.5  # (B, T, T)
+        if mask is not None:
+            scaled = scaled.masked_fill(~mask, float("-inf"))
+        return scaled.softmax(dim=-1) @ value  # (B, T, d_k)
+
+
+torch.manual_seed(0)
+layer, sentences = SelfAttention(d_model=16, d_k=8), torch.randn(2, 5, 16)
+triangle = torch.ones(5, 5, dtype=torch.bool).tril()
+query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
+pytorchs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+assert torch.allclose(layer(sentences, triangle), pytorchs, atol=1e-6)
+
+matrices = [w.weight.T.detach().numpy() for w in (layer.w_q, layer.w_k, layer.w_v)]
+ours, _ = self_attention(sentences.numpy(), *matrices, mask=triangle.numpy())
+assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
+
+# %% [markdown]
+# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
+# model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
+# (chapter 20).
+#
+# As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. In chapter 6 several such results
+# side by side have the width $D$ of a word again. (`nn.Linear` stores its matrix transposed, hence the `.T`.)
+
+# %% [markdown]
+# ## Two ways to go wrong
 #
 # **A row with nothing to attend to.** If every key is hidden, every scaled score is minus infinity, the largest one
 # too, and their difference is NaN, which spreads to everything it touches. It happens where padding stands before a
 # text: under a causal mask such a token sees only itself and other padding, and that is hidden.
 #
-# Implementations differ here. `attention` above gives NaN; the folded function, which the book uses, refuses. PyTorch's
-# functions return NaN or zeros, depending on the function and its arguments; the module
-# [below](#the-same-as-a-pytorch-module) returns NaN. In a model you want the weights of such a row to be 0, as those of
-# chapter 7's module are.
+# Implementations differ here. `attention` and the module above give NaN; the folded function, which the book uses,
+# refuses. PyTorch's functions return NaN or zeros, depending on the function and its arguments. In a model you want the
+# weights of such a row to be 0, as those of chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -581,57 +634,6 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 # %% [markdown]
 # Write `mask[:, None]`, which makes it (batch, 1, T, S); a padding mask of shape (batch, S) needs two new axes, (batch,
 # 1, 1, S). And test with at least two sentences, and with fewer or more sentences than heads.
-
-# %% tags=["proof"]
-assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
-assert np.allclose(padded_weights[0], small_weights)
-assert softmax(scaled * may)[2].round(2) == 0.09
-
-# %% [markdown]
-# ## The same as a PyTorch module
-#
-# In a model that trains, attention is written in PyTorch. `nn.Linear` without bias is a matrix that training can
-# change, and `.mT` swaps the last two axes.
-
-# %%
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-
-class SelfAttention(nn.Module):
-    def __init__(self, d_model, d_k):
-        super().__init__()
-        self.w_q = nn.Linear(d_model, d_k, bias=False)
-        self.w_k = nn.Linear(d_model, d_k, bias=False)
-        self.w_v = nn.Linear(d_model, d_k, bias=False)
-
-    def forward(self, x, mask=None):
-        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (B, T, d_k)
-        scaled = query @ key.mT / key.shape[-1] ** 0.5  # (B, T, T)
-        if mask is not None:
-            scaled = scaled.masked_fill(~mask, float("-inf"))
-        return scaled.softmax(dim=-1) @ value  # (B, T, d_k)
-
-
-torch.manual_seed(0)
-layer, sentences = SelfAttention(d_model=16, d_k=8), torch.randn(2, 5, 16)
-triangle = torch.ones(5, 5, dtype=torch.bool).tril()
-query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
-pytorchs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-assert torch.allclose(layer(sentences, triangle), pytorchs, atol=1e-6)
-
-matrices = [w.weight.T.detach().numpy() for w in (layer.w_q, layer.w_k, layer.w_v)]
-ours, _ = self_attention(sentences.numpy(), *matrices, mask=triangle.numpy())
-assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
-
-# %% [markdown]
-# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
-# model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
-# (chapter 20).
-#
-# As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. In chapter 6 several such results
-# side by side have the width $D$ of a word again. (`nn.Linear` stores its matrix transposed, hence the `.T`.)
 
 # %% [markdown]
 # ## What do the three matrices buy?
@@ -724,7 +726,8 @@ for used in (8, 16):
 #
 # The matrix also lets a word keep something back: with $V = X$ *bites* would have handed over that it is an action, and
 # its value was $(0, 0)$. Nor could keys serve as values. With $V = K$ a word would hand over the very numbers by which
-# it is found, so it could not be easy to find and hand over nothing, as an attention sink does.
+# it is found, so it could not be easy to find and hand over nothing, as an attention sink does, unless a later matrix
+# took it away.
 #
 # ### Are Q, K and V the word vectors?
 #

@@ -140,6 +140,8 @@ assert abs(share_missed(both, np.hstack([first, last])) - 0.5) < 0.03
 # do.)
 
 # %%
+import numpy as np
+
 words = ["dog", "bites", "man"]
 # dog, man, verb, position
 news = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, -1]])
@@ -335,7 +337,7 @@ w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 # reverses the steps: first swap, then reshape.
 #
 # A `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. But then head 1 gets *all*
-# the numbers of the first few words, and never sees the others. The right way, step by step, for two sentences of six
+# the numbers of the first few words, and none of the others. The right way, step by step, for two sentences of six
 # words, width 8, and two heads:
 
 # %% tags=["nbval-check-output", "hide-input"]
@@ -509,6 +511,7 @@ class MultiHeadAttention(nn.Module):
         return y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def forward(self, query, key, value, mask=None):  # (B, T, D), twice (B, S, D)
+        # mask: True may attend, (T, S) or (B, 1, T, S)
         q = self.split(self.w_q(query))  # (B, H, T, d_k)
         k, v = self.split(self.w_k(key)), self.split(self.w_v(value))
         heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)

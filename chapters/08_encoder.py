@@ -11,9 +11,11 @@
 # One layer of attention mixes words once. The transformer of 2017 has six layers on each side, later ones many more,
 # and each attention is surrounded by other parts: a residual connection, a norm, and a small network that works on one
 # word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and know what each of its parts is
-# for, because you have left it out and seen what fails.
+# for, because you have left it out and seen what changes.
 #
-# You need [chapter 7](07_learning.ipynb). It takes about 30 minutes to read, and 40 more for the exercises.
+# You need [chapter 7](07_learning.ipynb). It takes about 30 minutes to read, and 40 more for the exercises. To write a
+# transformer this afternoon, begin with [all of it on one screen](09_decoder.ipynb#all-of-it-on-one-screen), in chapter
+# 9, and come back for the reasons.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
 from functools import partial
@@ -521,8 +523,8 @@ quiz.one_choice(
 # passes through an activation function: **SwiGLU** ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)).
 #
 # Why not leave this to attention? Its softmax is not linear either, but it sets only the weights. Once these are fixed,
-# attention returns a sum of linear maps of its words: it adds up what it has fetched, and computes nothing else with
-# it.
+# attention returns a sum of linear maps of its words: it adds up what it has fetched, and in the same layer computes
+# nothing else with it.
 #
 # Written entry by entry, it looks familiar. Let $k_i$ be the columns of $W_1$ and $v_i$ the rows of $W_2$. Without the
 # biases,

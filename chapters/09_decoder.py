@@ -472,7 +472,7 @@ class TransformerConfig(LayerConfig):
 #
 # The model has two methods, because the two halves run at different times when it writes: `encode` once, `decode` again
 # for every word. Each makes the masks that it needs from the tokens. Its code is folded here;
-# [below](#all-of-it-on-one-screen) the same model stands in full, without its checks.
+# [below](#all-of-it-on-one-screen) the same model stands in full, without its checks and options.
 
 
 # %% tags=["hide-input", "export"] module="transformer"
@@ -706,9 +706,9 @@ def fit(model, rows, steps=250, seed=0):
 
 # %% [markdown]
 # To use it, the encoder runs once, and the decoder once for each word: each new word is appended and goes in with the
-# rest, until every sentence has its `<eos>`; what one writes after that is cut off. Writing like this, each word after
-# all before it, is called **autoregressive**, and always taking the best next word is **greedy** decoding. Chapter 12
-# has better and faster ways.
+# rest, until every sentence has its `<eos>`; what one goes on to write after that is left out when it is printed or
+# compared. Writing like this, each word after all before it, is called **autoregressive**, and always taking the best
+# next word is **greedy** decoding. Chapter 12 has better and faster ways.
 
 
 # %%
