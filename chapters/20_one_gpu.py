@@ -465,7 +465,135 @@ assert borders == sorted(borders) and borders[2] - borders[1] > borders[1]
 # finite. (The targets are counted before they go to the device, and the loss stays there until it is logged.) On a CPU
 # there is nothing to wait for. A GPU has nothing to do from then until it is told what is next.
 # [Below](#a-trainer-that-does-not-wait) is a trainer that need not ask.
+
+# %% [markdown]
+# ## Fewer bits
 #
+# A float32 has 1 bit for the sign, 8 for the **exponent** (a power of two) and 23 for the **mantissa**, its digits. The
+# shorter **dtypes** have fewer: bfloat16 gives up mantissa only, float16 some of both.
+
+# %% tags=["hide-input", "nbval-check-output"]
+bits = {"float32": (8, 23), "bfloat16": (8, 7), "float16": (5, 10)}
+print("        exponent  mantissa   largest  smallest   next after 1")
+for name, (exponent, mantissa) in bits.items():
+    dtype = torch.finfo(getattr(torch, name))
+    print(
+        f"{name:10}{exponent:6}{mantissa:10}{dtype.max:10.1e}"
+        f"{dtype.tiny * dtype.eps:10.1e}   1 + {dtype.eps:.0e}"
+    )
+    assert 1 + exponent + mantissa == dtype.bits and dtype.eps == 2.0**-mantissa
+
+# %% [markdown]
+# tf32 is a way to multiply, not to keep: numbers stay float32, and the tensor core reads 8 bits of exponent and 10 of
+# mantissa. *bfloat16* reaches about as far as float32, with two or three decimal digits. *float16* has three or four,
+# and reaches from 0.00000006 to 65,504. Which one would you train with?
+#
+# **Predict first.** Two vectors of 64 numbers, all of them 40. What is their dot product in each kind?
+
+# %% tags=["nbval-check-output"]
+forty = torch.full((64,), 40.0)
+for name in bits:
+    x = forty.to(getattr(torch, name))
+    print(f"{name:10}{(x @ x).item():10.0f}")
+assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
+
+# %% [markdown]
+# Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, and from
+# there it spreads to everything. (`torch.autocast` computes in float32 what is likely to overflow, such as the softmax
+# and the loss. It does not do so for a product like this one.) And at the other end:
+
+# %% tags=["nbval-check-output"]
+gradient = torch.tensor([1e-4, 1e-6, 1e-8])
+print("bfloat16             ", [f"{g:.2g}" for g in gradient.bfloat16().tolist()])
+for scale in (1.0, 2.0**16, 2.0**40):
+    kept = (gradient * scale).half().float() / scale
+    print(
+        f"float16, times 2^{np.log2(scale):<4.0f}",
+        [f"{g:.2g}" for g in kept.tolist()],
+    )
+assert gradient.half()[2] == 0 and (gradient * 2**16).half()[2] > 0
+assert torch.isinf((gradient * 2**40).half())[0]
+
+# %% [markdown]
+# float16 has lost the smallest gradient: it is 0, and what depended on it learns nothing. Hence the **loss scale**.
+# Multiply the loss by $2^{16}$ before the backward pass, and all gradients are 65,536 times as large. Divide them
+# again, in float32, before the step. With too large a scale some are infinite, as in the last row: then skip the step,
+# and halve the scale.
+#
+# PyTorch's `GradScaler` does all this. (It rescues gradients. Against scores that overflow it does nothing.) bfloat16
+# needs none of it, because it reaches as far as float32. That is why one trains with it, although it has a shorter
+# mantissa.
+#
+# What about the mantissa? It matters where something small is added to something large, and training does that with
+# every step.
+
+# %% [markdown]
+# ### Break it: parameters of 16 bits
+#
+# *If products may be rounded, round the parameters as well, and save half their memory.* Here are two copies of a model
+# that learns a straight line. One has its parameters in bfloat16. The other has them in float32, and `torch.autocast`
+# rounds its products to bfloat16.
+
+
+# %% tags=["hide-input"]
+from itertools import pairwise
+
+
+def line(dtype):
+    """Learn y = 2 x with parameters of a kind, products in bfloat16: the errors."""
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1, bias=False).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.linspace(-1, 1, 64)[:, None]
+    errors = []
+    for _ in range(600):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = (model(x).float() - 2 * x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        errors.append(abs(model.weight.item() - 2))
+    return errors
+
+
+errors = {dtype: line(dtype) for dtype in (torch.float32, torch.bfloat16)}
+for dtype, values in errors.items():
+    moved = sum(a != b for a, b in pairwise(values))
+    print(
+        f"{dtype}: off by {values[-1]:.3f} at the end, moved in {moved} of 599 steps"
+    )
+assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
+
+# %% [markdown]
+# The bfloat16 parameter stops on its way. Near 1.5 two neighbouring bfloat16 numbers are 1/128 apart, and a step
+# shorter than half of that rounds to no step at all. From outside nothing is wrong: the loss falls, and then it is
+# flat, as if the model had learnt all it can. So parameters stay in float32, and the optimiser's moments with them, and
+# only products are rounded. That is called **mixed precision**, and it is what `torch.autocast` does.
+# `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`.
+#
+# GPUs go further. **FP8** has 4 bits of exponent and 3 of mantissa, or 5 and 2 where reach matters more ([Micikevicius
+# and others, 2022](https://arxiv.org/abs/2209.05433)). That is so little that each block of numbers needs a scale of
+# its own. DeepSeek-V3 was trained with the first kind ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)). With 4
+# bits, blocks of 32 numbers share a scale ([Rouhani and others, 2023](https://arxiv.org/abs/2310.10537)).
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Your bf16 training reaches a loss of 2.9 and stays there, the float32 run reached 2.4. `model.parameters()` are bfloat16. What do you try first?",
+    quiz.right(
+        "Keep the parameters in float32 and wrap the forward pass in autocast",
+        "Steps that are smaller than half the distance to the next bfloat16 number are lost. With float32 parameters they add up.",
+    ),
+    quiz.wrong(
+        "A loss scale of 65,536",
+        "That rescues gradients too small for float16. bfloat16 reaches almost as far down as float32, so no gradient was lost.",
+    ),
+    quiz.wrong(
+        "A lower learning rate",
+        "That makes each step smaller, and more of them round to nothing.",
+    ),
+)
+
+# %% [markdown]
 # ## A ladder
 #
 # Each rung changes one thing about *how* a step is computed, on top of the rungs before. *What* is computed must stay
@@ -566,6 +694,7 @@ def prefetch(
 
 # %% [markdown]
 # Now the rungs themselves. A `Setup` says how a step is computed, and each rung what it changes in the setup before.
+# (`autocast`, for bf16, is that of the section above.)
 
 # %% tags=["hide-input", "export"] module="devices"
 from dataclasses import dataclass
@@ -615,12 +744,9 @@ def rungs() -> dict[str, dict[str, Any]]:
 
 
 # %% [markdown]
-# (The last rung goes back to batches that are held on the device and to steps that are not recorded, so compare it with
-# *larger batch*.) Changes to the model are made once: an attention that is not fused is asked for its weights at every
-# call ([chapter 7](07_learning.ipynb#let-the-machine-do-it)), and layers are compiled one by one, so that those of one
-# kind share a program. The rest belongs to the step. It is `train_step` of [chapter 11](11_training.ipynb), whose
-# optimiser, precision and loss are replaced where the setup says so. `autocast` rounds the factors of products to
-# bfloat16, and leaves the parameters in float32; the next section explains why.
+# The last rung goes back to batches that are held on the device and to steps that are not recorded, so compare it with
+# *larger batch*. A step is `train_step` of [chapter 11](11_training.ipynb), whose optimiser, precision and loss are
+# replaced where the setup says so.
 
 # %% tags=["hide-input", "export"] module="devices"
 from functools import partial
@@ -686,11 +812,9 @@ def measure(
 
 
 # %% [markdown]
-# The rest is helpers of the book. `Workload` is what is computed: a model, and so many pairs of random tokens. `feed`
-# gives batches of them, one after another without end. `measure_steps` makes some steps, and returns the quartiles of
-# their seconds, tokens and FLOPs a second, the gradients, and the memory: on a GPU the most that was allocated,
-# elsewhere parameters, gradients, the optimiser's state and the activations. `climb` measures one rung after another,
-# and compares the gradients.
+# `Workload` is what is computed: a model, and so many pairs of random tokens. `measure` makes some steps of it, and
+# `climb` measures one rung after another, and compares the gradients. The memory is what was allocated at most; on a
+# CPU parameters, gradients, the optimiser's state and the activations.
 
 # %%
 from dotformer.support.benchmark import climb
@@ -703,14 +827,12 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
     assert row["loss_error"] < 1e-3 and row["gradient_error"] < 0.05
 
 # %% [markdown]
-# All of them take a minute, and need an otherwise idle machine. So a program has climbed them, with twice as many pairs
-# (`python -m benchmarks.gpu --device cpu --sections ladder`).
+# All of them need an otherwise idle machine. So a program has climbed them, with twice as many pairs (`python -m
+# benchmarks.gpu --device cpu --sections ladder`).
 #
 # **Predict first.** Which rungs are slower than the one before, on a CPU?
 
 # %% tags=["hide-input"]
-from itertools import pairwise
-
 from classroom.measured import measured
 
 
@@ -743,24 +865,22 @@ assert all(row["loss_error"] < 1e-3 for row in whole.values())
 assert all(row["gradient_error"] < 0.035 for row in whole.values())
 
 # %% [markdown]
-# The times are medians, with quartiles in brackets. Tokens are those of both sides. Memory is what the model and the
-# optimiser keep, and the activations.
+# The times are medians, with quartiles in brackets. Tokens are those of both sides.
 #
 # Read the last column first: the distance of a rung's gradient from that of the first, as a share of its norm. tf32
 # changes nothing on this machine. With numbers of 16 bits the column shows 3 percent, on every rung from there on. It
 # does not show whether an error of 3 percent harms a training. It shows that no later rung adds an error of that size,
 # as a mistake would.
 #
-# Then the speeds. They belong to one core of one CPU; yours will differ. From one run to the next a rung may change by
-# a few percent, more than its quartiles say, so such differences may be chance; tf32 belongs to certain GPUs, and its
-# line can be nothing else. bf16 makes the step twice as fast.
+# Then the speeds, those of one core of one CPU. From one run to the next a rung may change by a few percent, more than
+# its quartiles say, so such differences may be chance. tf32 belongs to certain GPUs, and its line can be nothing else.
+# bf16 makes the step twice as fast.
 #
 # Fused attention then loses a third of that, and compiling, which costs seconds before its first step, a seventh more.
 # So bf16, with attention written out, is the fastest rung on this CPU. In practice one leaves out a rung that loses.
 #
 # A larger batch gains 7 percent per token, and the other rungs change by 3 percent or less. Checkpointing is slower
-# than the larger batch and needs half of its memory, as promised. (Where freed memory is not kept, compiling seemed to
-# gain in our runs, presumably because it makes fewer arrays.)
+# than the larger batch and needs half of its memory, as promised.
 
 # %% [markdown]
 # Why does fused attention go *down*? Time one attention alone, forward and back. A step has six of them: one in each of
@@ -789,6 +909,8 @@ print(f"6 attentions, twice the pairs: {1000 * 6 * 2 * difference:+.0f} ms a ste
 # step of the ladder has six attentions and twice as many pairs, so the difference counts twelve times: the last line,
 # against the 26 ms that the rung has lost. Such things change from one version to the next, so measure before you
 # believe a list of what is fast, this one too.
+#
+# ### The same ladder on a GPU
 #
 # On an H200, and with the paper's base model, it goes like this:
 
@@ -914,7 +1036,7 @@ print(
 # layer norm a quarter of the bandwidth.
 #
 # Of the 40 ms with 400 pairs the twelve longest kernels take 25, and about half of these are products. The loss, with
-# 37,000 scores for each target, takes 5, attention 4, and copies 2. The rest are smaller kernels, products among them.
+# 37,000 scores for each target, takes 5, attention 4, and copies 2.
 
 # %% tags=["proof"]
 assert round(1000 * batches[0]["seconds"]) == 4
@@ -933,130 +1055,6 @@ assert round(alone_512["flops_per_second"] / gpu_peak, 2) == 0.71
 assert round(norm["bandwidth"] / gpu_bandwidth, 2) == 0.26
 assert round(1000 * sum(kernels.values())) == 25
 assert [round(kinds[part]) for part in kinds] == [12, 5, 4, 2]
-
-# %% [markdown]
-# ## Fewer bits
-#
-# A float32 has 1 bit for the sign, 8 for the **exponent** (a power of two) and 23 for the **mantissa**, its digits. The
-# shorter **dtypes** have fewer: bfloat16 gives up mantissa only, float16 some of both.
-
-# %% tags=["hide-input", "nbval-check-output"]
-bits = {"float32": (8, 23), "bfloat16": (8, 7), "float16": (5, 10)}
-print("        exponent  mantissa   largest  smallest   next after 1")
-for name, (exponent, mantissa) in bits.items():
-    dtype = torch.finfo(getattr(torch, name))
-    print(
-        f"{name:10}{exponent:6}{mantissa:10}{dtype.max:10.1e}"
-        f"{dtype.tiny * dtype.eps:10.1e}   1 + {dtype.eps:.0e}"
-    )
-    assert 1 + exponent + mantissa == dtype.bits and dtype.eps == 2.0**-mantissa
-
-# %% [markdown]
-# tf32 is a way to multiply, not to keep: numbers stay float32, and the tensor core reads 8 bits of exponent and 10 of
-# mantissa. *bfloat16* reaches about as far as float32, with two or three decimal digits. *float16* has three or four,
-# and reaches from 0.00000006 to 65,504. Which one would you train with?
-#
-# **Predict first.** Two vectors of 64 numbers, all of them 40. What is their dot product in each kind?
-
-# %% tags=["nbval-check-output"]
-forty = torch.full((64,), 40.0)
-for name in bits:
-    x = forty.to(getattr(torch, name))
-    print(f"{name:10}{(x @ x).item():10.0f}")
-assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
-
-# %% [markdown]
-# Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, and from
-# there it spreads to everything. (`torch.autocast` computes in float32 what is likely to overflow, such as the softmax
-# and the loss. It does not do so for a product like this one.) And at the other end:
-
-# %% tags=["nbval-check-output"]
-gradient = torch.tensor([1e-4, 1e-6, 1e-8])
-print("bfloat16             ", [f"{g:.2g}" for g in gradient.bfloat16().tolist()])
-for scale in (1.0, 2.0**16, 2.0**40):
-    kept = (gradient * scale).half().float() / scale
-    print(
-        f"float16, times 2^{np.log2(scale):<4.0f}",
-        [f"{g:.2g}" for g in kept.tolist()],
-    )
-assert gradient.half()[2] == 0 and (gradient * 2**16).half()[2] > 0
-assert torch.isinf((gradient * 2**40).half())[0]
-
-# %% [markdown]
-# float16 has lost the smallest gradient: it is 0, and what depended on it learns nothing. Hence the **loss scale**.
-# Multiply the loss by $2^{16}$ before the backward pass, and all gradients are 65,536 times as large. Divide them
-# again, in float32, before the step. With too large a scale some are infinite, as in the last row: then skip the step,
-# and halve the scale.
-#
-# PyTorch's `GradScaler` does all this. (It rescues gradients. Against scores that overflow it does nothing.) bfloat16
-# needs none of it, because it reaches as far as float32. That is why one trains with it, although it has a shorter
-# mantissa.
-#
-# What about the mantissa? It matters where something small is added to something large, and training does that with
-# every step.
-
-# %% [markdown]
-# ### Break it: parameters of 16 bits
-#
-# *If products may be rounded, round the parameters as well, and save half their memory.* Here are two copies of a model
-# that learns a straight line. One has its parameters in bfloat16. The other has them in float32, and `torch.autocast`
-# rounds its products to bfloat16.
-
-
-# %% tags=["hide-input"]
-def line(dtype):
-    """Learn y = 2 x with parameters of a kind, products in bfloat16: the errors."""
-    torch.manual_seed(0)
-    model = nn.Linear(1, 1, bias=False).to(dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x = torch.linspace(-1, 1, 64)[:, None]
-    errors = []
-    for _ in range(600):
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = (model(x).float() - 2 * x).pow(2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        errors.append(abs(model.weight.item() - 2))
-    return errors
-
-
-errors = {dtype: line(dtype) for dtype in (torch.float32, torch.bfloat16)}
-for dtype, values in errors.items():
-    moved = sum(a != b for a, b in pairwise(values))
-    print(
-        f"{dtype}: off by {values[-1]:.3f} at the end, moved in {moved} of 599 steps"
-    )
-assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
-
-# %% [markdown]
-# The bfloat16 parameter stops on its way. Near 1.5 two neighbouring bfloat16 numbers are 1/128 apart, and a step
-# shorter than half of that rounds to no step at all. From outside nothing is wrong: the loss falls, and then it is
-# flat, as if the model had learnt all it can. So parameters stay in float32, and the optimiser's moments with them, and
-# only products are rounded. That is called **mixed precision**, and it is what `torch.autocast` does.
-# `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`.
-#
-# GPUs go further. **FP8** has 4 bits of exponent and 3 of mantissa, or 5 and 2 where reach matters more ([Micikevicius
-# and others, 2022](https://arxiv.org/abs/2209.05433)). That is so little that each block of numbers needs a scale of
-# its own. DeepSeek-V3 was trained with the first kind ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)). With 4
-# bits, blocks of 32 numbers share a scale ([Rouhani and others, 2023](https://arxiv.org/abs/2310.10537)).
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "Your bf16 training reaches a loss of 2.9 and stays there, the float32 run reached 2.4. `model.parameters()` are bfloat16. What do you try first?",
-    quiz.right(
-        "Keep the parameters in float32 and wrap the forward pass in autocast",
-        "Steps that are smaller than half the distance to the next bfloat16 number are lost. With float32 parameters they add up.",
-    ),
-    quiz.wrong(
-        "A loss scale of 65,536",
-        "That rescues gradients too small for float16. bfloat16 reaches almost as far down as float32, so no gradient was lost.",
-    ),
-    quiz.wrong(
-        "A lower learning rate",
-        "That makes each step smaller, and more of them round to nothing.",
-    ),
-)
 
 # %% [markdown]
 # ## A trainer that does not wait
@@ -1598,7 +1596,7 @@ quiz.several_choices(
 #
 # | what you see | the step is | try |
 # |---|---|---|
-# | a batch four times as large takes hardly longer | overhead-bound | larger batches; on a GPU `compile`, CUDA graphs |
+# | a batch four times as large takes hardly longer | overhead-bound | larger batches; on a GPU CUDA graphs |
 # | the device is idle between steps | waiting for data | prefetching |
 # | products take a small part of the time | memory-bound | 16 bits; on a GPU fused kernels, on a CPU memory that is kept |
 # | products take most of it, near their speed | compute-bound | 16 bits on tensor cores; then more devices |
