@@ -865,7 +865,8 @@ assert max(small) < min(scaled)
 # as high, both models with attention are nearly free of mistakes. Step 2 tells why they needed it: at the old 0.003,
 # scaled embeddings alone lift the GRU from 78 to 99 percent of the validation set and the LSTM from 34 to 98 (one
 # seed). And the LSTM without attention, at the same 0.006 in both columns, goes from nearly all wrong to 187 to 258. So
-# small embeddings held these three back, and for the two with attention a higher learning rate makes up for it.
+# small embeddings held these three back, and for the two with attention a higher learning rate makes up for it. (The
+# fourth, the GRU without attention, gains nothing.)
 #
 # And what remained is attention. All three models that have it end with at most two mistakes in three times 500
 # sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. Without
@@ -913,7 +914,8 @@ assert max(took["transformer"]) < min(
 # were better, each such sentence would be a fair coin. For 5 against 0 the chance of so uneven a split, in either
 # direction, is $2 / 2^5 = 6$ percent; for 9 against 0 it is 0.4 percent. This is the **sign test**. It asks whether
 # these two *trained models* differ. Whether the two *kinds* do is a question about seeds. Suppose that all three seeds
-# of one side beat all three of the other: chance alone does that in 2 of the $\binom{6}{3} = 20$ orders.
+# of one side beat all three of the other: chance alone does that in 2 of the $\binom{6}{3} = 20$ ways to divide six
+# results between two sides.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -956,15 +958,15 @@ assert points["gru, attention"][0] < points["transformer"][-1]
 
 # %% [markdown]
 # All three attend to a right word for more than four words in five, far above the diagonal. Every LSTM looks right less
-# often than every transformer, which of three seeds each chance alone does in 2 of 20 orders. But to look right is not
-# the same as to write right: the LSTM makes as few mistakes as the others. The encoder has passed every word in both
-# directions, and the states of its neighbours may hold it too.
+# often than every transformer, which of three seeds each chance alone does in 2 of 20 divisions of the six. But to look
+# right is not the same as to write right: the LSTM makes as few mistakes as the others. The encoder has passed every
+# word in both directions, and the states of its neighbours may hold it too.
 #
 # ### Longer than anything it has learnt
 #
 # The numbers of chapter 11 are made of few different words, and can be many words long. The program has trained the
-# five models on those of up to nine words in German, the median length, with scaled embeddings and a learning rate of
-# their own, and tested them on all.
+# five models on those of up to nine words in German, the median length (many have just nine), with scaled embeddings
+# and a learning rate of their own, and tested them on all.
 #
 # **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings
 # of positions that it has never met. Which does better on numbers longer than any it was trained on?

@@ -46,7 +46,7 @@ transformer_map(built=14)
 #
 # **BLEU** takes the geometric mean of the four, $(4/5 \cdot 3/4 \cdot 2/3 \cdot 1/2)^{1/4} = 0.2^{1/4} = 0.669$,
 # because longer n-grams are found less often. In an ordinary mean the large precisions of the short ones would
-# dominate; in a geometric one, whichever of the four falls by a tenth, the score falls by the same share. **Clipping**
+# dominate; in a geometric one, whichever of the four falls by a tenth, the score falls by 2.6 percent. **Clipping**
 # means that an n-gram counts at most as often as it is in the reference; otherwise every single word of *die die die*
 # would be found.
 #
@@ -373,10 +373,10 @@ assert 1.4 < apart.std() / paired.std() < 1.7
 # 0 lies outside either way. Had the difference been 2.5 points, the unpaired range would include 0, and the paired one
 # would not.
 #
-# The other test asks what chance can do. If the two were equally good (the **null hypothesis**), it would not matter
-# which of them wrote a sentence. So toss a coin for each sentence, exchange the two translations if it shows heads, and
-# see how far apart the scores are now. Do that many times. How often is the gap at least as large as the real one? This
-# share is the **p-value**, and the test is called **approximate randomization** ([Riezler and Maxwell
+# The other test asks what chance can do. Its **null hypothesis** is that it makes no difference which of the two wrote
+# a sentence. So toss a coin for each sentence, exchange the two translations if it shows heads, and see how far apart
+# the scores are now. Do that many times. How often is the gap at least as large as the real one? This share is the
+# **p-value**, and the test is called **approximate randomization** ([Riezler and Maxwell
 # 2005](https://aclanthology.org/W05-0908/)). sacreBLEU has both tests.
 
 # %%
@@ -403,8 +403,9 @@ assert 0.05 < results["BLEU"][1].p_value < 0.15
 # So for seeds 0 and 2 chance alone makes such a gap in two or three of a thousand exchanges (the two programs draw
 # different ones). For seeds 0 and 1, 1.6 points apart, it does so in 9 of 100. By custom one speaks of a
 # **significant** difference below 5 of 100; above it, nothing has been shown, not even that they are equal. Of twenty
-# comparisons between equal systems, one falls below 0.05 on average. So whoever makes many, or picks the largest gap,
-# needs a smaller limit.
+# comparisons between equal systems, one falls below 0.05 on average. So whoever makes many, or picks the largest gap of
+# three, as we did, needs a smaller limit. (By hand, the real outcome counts as one of the exchanges: hence the two
+# ones.)
 #
 # And what has been shown? One *trained model* is worse than the other, on sentences like these. But they are of one
 # kind, with the same settings. Only the seed differs! Such a test knows nothing of seeds. If two *kinds* of model are

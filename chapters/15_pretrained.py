@@ -312,7 +312,7 @@ assert loss < 0.001
 
 # %% [markdown]
 # These are easy, because the other two pairs are about other things. A large batch is more likely to hold a second text
-# that is nearly right, and such **hard negatives** teach most, since their loss is larger.
+# that is nearly right, and such **hard negatives** teach most, since their gradient is larger.
 
 # %% tags=["proof"]
 within = similarity[[0, 2, 4], [1, 3, 5]]
@@ -726,9 +726,10 @@ assert 0.65 < np.mean(correlations) < 0.85
 #
 # There is a second reason to read maps with care. A weight of layer 5 points at a *vector*, to which four layers have
 # added something, twice each. Does it still hold the word that once stood there, and its position? Ask a **probe**: a
-# linear map from the vector to the answer, fitted on some sentences and tested on others. If it succeeds, the answer is
-# in the vector and easy to read. (If it fails, the answer may be there in another form. And that it is there does not
-# mean that the model uses it.)
+# linear map from the vector to the answer, fitted on some sentences and tested on others. For the position it has 16
+# outputs, one for each. For the word it aims at the word's embedding, and the nearest of all 30,522 is taken, so that
+# it can name a word on which it was not fitted. If it succeeds, the answer is in the vector and easy to read. (If it
+# fails, the answer may be there in another form. And that it is there does not mean that the model uses it.)
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
@@ -881,12 +882,11 @@ for name, plant in mistakes.items():
     print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:22.0e}")
 
 # %% [markdown]
-# Nearly every mistake passes. A model with the wrong activation in every layer, one with its heads cut wrongly, one
+# Seven of the nine mistakes pass. A model with the wrong activation in every layer, one with its heads cut wrongly, one
 # that cannot tell the order of words: each still pairs all six sentences, and a demonstration would go well. The
 # segment vector, the same for every token, looks harmless, and leaving it out does more harm than leaving out all
-# positions, perhaps because without it every input differs from those in training. Yet one vector of the ReLU model has
-# a cosine of only 0.43 with the right one. Six sentences on three subjects are a weak test, and a result that looks
-# sensible is a weak result.
+# positions. Yet one vector of the ReLU model has a cosine of only 0.43 with the right one. Six sentences on three
+# subjects are a weak test, and a result that looks sensible is a weak result.
 #
 # The last column is the strong test. Between our code and the library's, the difference is a few ten-millionths. The
 # smallest of the mistakes stands hundreds of times above that.

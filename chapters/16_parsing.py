@@ -32,8 +32,8 @@ transformer_map(built=16)
 # %% [markdown]
 # ## A sentence is a tree
 #
-# Which words belong together? Try to replace several by one. In *his sister sees the cat*, *his sister* can become
-# *she*, and *the cat* can become *it*. *sister sees* cannot become anything. Words that behave as one are a
+# Which words belong together? Try to replace several words by one. In *his sister sees the cat*, *his sister* can
+# become *she*, and *the cat* can become *it*. *sister sees* cannot become anything. Words that behave as one are a
 # **constituent**. Finding them all is **constituency parsing**. Each has a label:
 #
 # | label | constituent | for example |

@@ -650,7 +650,8 @@ assert 10.5 < longer["seconds"] / once < 11.5
 # there.
 #
 # With a vector for each token, lines or not, no model has more than 51 percent, even with one hop, and one of them even
-# after four times the steps. (Larger models were not tried.) That is how much it helped to gather words into facts.
+# after four times the steps. (Larger models were not tried.) So for these models nearly everything depended on
+# gathering words into facts.
 #
 # ## Twenty tasks
 #
@@ -826,7 +827,7 @@ assert 0.73 < sentences["right"]["minilm"] < 0.75
 # The difference between counting words and 22 million parameters could be chance (p = 0.21 in McNemar's test, which
 # takes the questions as independent), and counting rare words more does better than MiniLM (p = 0.00002). Whoever wrote
 # these questions had the paragraph before them, and half of a question's words are in the answer's sentence. Where the
-# two use different words, as in chapter 15, counting finds nothing.
+# two use different words, as in chapter 15, counting has little to go by.
 #
 # ### A published model, zero-shot
 #

@@ -8,10 +8,10 @@
 # %% [markdown]
 # # 22. How does it get into a page?
 #
-# A trained model is numbers and a few dozen operations. Neither needs Python. At the end of this chapter the
-# translator of [chapter 13](13_alignment.ipynb) runs in this page: you type a sentence, and see every word appear,
-# with the attention that chose it. What computes it is some 290 lines of JavaScript, without any library, and its
-# logits equal PyTorch's to six digits. Then the same model becomes a file for servers.
+# A trained model is numbers and a few dozen operations. Neither needs Python. At the end of this chapter the translator
+# of [chapter 13](13_alignment.ipynb) runs in this page: you type a sentence, and see every word appear, with the
+# attention that chose it. What computes it is some 290 lines of JavaScript, without any library, and its logits equal
+# those of PyTorch, with the same rounded parameters, to six digits. Then the same model becomes a file for servers.
 #
 # You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 30
 # minutes to read, and 25 more for the exercises.
