@@ -388,7 +388,7 @@ for width in widths:
     )
 
 # %% [markdown]
-# They gather around 0. A cosine is as often positive as negative, so its mean is 0, and its typical size, the root of
+# They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and its typical size, the root of
 # the mean square, is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four times the width, half the size.
 #
 # Why? Scale both vectors to length 1, and turn the two together, which does not change their angle, until one of them
@@ -402,8 +402,9 @@ for width in widths:
 # ### More features than dimensions
 #
 # So there is room in a wide space. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes:
-# no two of them have a cosine beyond ±0.23. How many directions fit that are nearly at right angles grows exponentially
-# with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
+# the largest of all their cosines is 0.21 to 0.24, in ten draws. How many directions fit that are nearly at right
+# angles grows exponentially with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf),
+# lecture 2).
 #
 # A model can use that. It can give every *feature*, such as *is a drink* or *is hot*, a direction of its own, and a
 # word is the sum of the few that it has (**superposition**). The price is noise. Ask a sum of $k$ random vectors of
@@ -416,9 +417,13 @@ for width in widths:
 assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)
 assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))
-cosine = np.abs(crowd[:2000] @ crowd[:2000].T)  # of all pairs at once
-np.fill_diagonal(cosine, 0)
-assert 0.215 < cosine.max() < 0.225
+largest = []
+for seed in range(10):
+    some = normalize(np.random.default_rng(seed).standard_normal((2000, 512)))
+    cosine = np.abs(some @ some.T)  # of all pairs at once
+    np.fill_diagonal(cosine, 0)
+    largest.append(cosine.max())
+assert min(largest) > 0.205 and max(largest) < 0.245
 errors = [
     vectors[0] @ vectors.sum(axis=0) - 1 for vectors in crowd.reshape(400, 20, 512)
 ]

@@ -488,16 +488,16 @@ for width in (64, 1024):
 # ones, since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and from 10 on every one
 # does. Undivided, even a learning rate of a million leaves one in nine behind at width 64, that of the original
 # transformer, and 70 percent at 1024. (A far larger one would find these, too, since their slopes are tiny and not 0.
-# But in a model one learning rate serves all, and one that moves the stuck throws the others.) So what the division
-# buys is not larger slopes for all, but a softmax that stays away from where they vanish.
+# But in a model one learning rate serves all.) So what the division buys is not larger slopes for all, but a softmax
+# that *starts* away from where they vanish.
 #
 # The paper of 2017 gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
 # magnitude, pushing the softmax function into regions where it has extremely small gradients".
 #
 # The softmax at the end of a model, which names the next word, does not stall like this ([chapter
 # 11](11_training.ipynb)). It is told which weight was right, and trained on the loss $-\ln w$ of that weight. The slope
-# of the loss with respect to its score is $-\frac1w \cdot w (1 - w) = -(1 - w)$, near $-1$ exactly where the model is
-# confidently wrong. Inside attention nothing says which weight was right.
+# of the loss with respect to its score is $-\frac1w \cdot w (1 - w) = -(1 - w)$, near $-1$ wherever $w$ is small, and
+# so where the model is confidently wrong. Inside attention nothing says which weight was right.
 #
 # ### When does it matter less?
 #
@@ -517,8 +517,8 @@ for width in (64, 1024):
 
 # %% [markdown]
 # At width 64 nearly all of them find their key, and at 1024 fewer than half. The model of [chapter 9](09_decoder.ipynb)
-# draws its matrices so that $v = 1$, as in the experiment. The wider the keys, and the larger their entries, the more
-# the division matters; and it costs next to nothing.
+# draws its matrices so that words of variance 1 get $v = 1$, as in the experiment. The wider the keys, the more the
+# division matters; and it costs next to nothing. (With entries several times as large even divided scores saturate.)
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is
 # the same function, so training can absorb any constant divisor. The division changes where training *begins*, with
@@ -789,9 +789,9 @@ verdict
 #
 # The softmax turns scores into weights that are not negative and sum to 1 and depend only on differences between
 # scores; a weighted average of the values with these weights is a look-up that never has to choose. A temperature sets
-# how sharp it is, and a softmax that is too sharp hardly learns by small steps. Dot products of vectors with
-# independent entries of mean 0 and variance 1 have size $\sqrt{d_k}$, so they are divided by that, and the start is
-# the same at every width.
+# how sharp it is, and a softmax that is too sharp hardly learns by steps in proportion to its slopes. Dot products of
+# vectors with independent entries of mean 0 and variance 1 have size $\sqrt{d_k}$, so they are divided by that, and the
+# start is the same at every width.
 #
 # **Sources.** The softmax in a learning machine, and its name: [Bridle
 # (1990)](https://doi.org/10.1007/978-3-642-76153-9_28). A temperature to soften it: [Hinton, Vinyals and Dean
