@@ -1,6 +1,7 @@
 """Chapter 8's small encoders, whole, with a part left out, with and without warm-up: `python -m benchmarks.encoders`.
 
-And stacks of twelve layers, in either order of norm and sum, and without one of the two. The code is the chapter's own.
+And stacks of twelve layers, in either order of norm and sum, with a small start, and without one of the two. The code
+is the chapter's own.
 Takes an hour and a half of one core and writes book/measurements/encoders.json.
 """
 
@@ -17,7 +18,14 @@ PARTS = (None, "residual", "residual, attention", "residual, feed-forward", "nor
 RATES_PARTS = (0.0003125, 0.000625, 0.00125, 0.0025, 0.005, 0.01, 0.02)
 RATES_WARM_UP = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.045, 0.06)
 RATES_DEEP = tuple(0.0025 / 2**n for n in range(-1, 7))
-DEEP = ({"norm_first": True}, {"norm_first": False}, {"without": "norm"}, {"without": "residual"})
+DEEP = (
+    {"norm_first": True},
+    {"norm_first": False},
+    {"norm_first": False, "small_start": True},
+    {"without": "norm"},
+    {"without": "norm", "small_start": True},
+    {"without": "residual"},
+)
 LAST = 20  # steps at the end whose mean is a result
 
 

@@ -92,8 +92,8 @@ plt.show()
 
 # %% [markdown]
 # Half, whatever $\alpha$ is, in each of ten runs. Why? From one average, the best that a matrix can return for $a$ is a
-# multiple of that average. Say that it returns $c$ times the average. The names are independent and equally long on
-# average, so the squared length of $a$ that it misses is in proportion to $(1 - c \alpha)^2 + c^2 (1 - \alpha)^2$. That
+# multiple of that average. Say that it returns $c$ times the average. The names are independent, centred on 0 and drawn
+# alike, so the squared length of $a$ that it misses is in proportion to $(1 - c \alpha)^2 + c^2 (1 - \alpha)^2$. That
 # is smallest for $c = \alpha / (\alpha^2 + (1 - \alpha)^2)$, where it is $1 - c \alpha$, so the share $c \alpha$ of $a$
 # is recovered. Likewise for $b$:
 #
@@ -115,7 +115,7 @@ plt.show()
 # - *By its $W_V$, writing the first name into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so all names land in the same 8 numbers.
 # - *By a later part that is not linear?* For a list of known names, wherever no two pairs have the same average. For
-#   new names of any kind, no.
+#   arbitrary new names, no.
 # - *By two layers of one head, one name after the other?* Yes, if the first is passed on beside the second (chapter 8).
 #   Two heads do it in one layer.
 
@@ -976,10 +976,10 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# One head gives each word one average, and from an average of two unrelated things that fill the same space a matrix
-# gets only half back. So attention runs several times side by side, in narrow heads with matrices of their own, with
-# the parameters and the multiplications of a single wide one. Each head writes through its own rows of $W_O$, and what
-# they write is added up.
+# One head gives each word one average, and from an average of two unrelated things that are drawn alike and fill the
+# same space a matrix gets only half back. So attention runs several times side by side, in narrow heads with matrices
+# of their own, with the parameters and the multiplications of a single wide one. Each head writes through its own rows
+# of $W_O$, and what they write is added up.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),

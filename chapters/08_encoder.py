@@ -241,7 +241,7 @@ for n, depth in enumerate(DEPTHS):
 # is that each layer replaces words by weighted averages of all words, and such averages are more alike than the words
 # were. Dong and others (2021) call this **rank collapse**, and prove that in a stack of nothing but attention it is
 # faster than exponential: the more alike the words are, the more even are their weights, and even weights give all the
-# same average. Feed-forward networks, which these stacks lack, slow it down.
+# same average. Feed-forward networks, which these stacks lack, can slow it down, if their matrices are large.
 #
 # The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word
 # itself on, and a layer only contributes something:
@@ -424,12 +424,12 @@ plt.show()
 #   Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$, about as long as
 #   $c$, and in a random direction, since the matrices are random. Lengths at right angles add by Pythagoras, so $c + a$
 #   is $\sqrt 2$ times as long as $c$, and $w$ is as before. The norm then shrinks both alike.
-# - **Pre-norm** adds something of size 1 at most, while the stream grows. If the square of its size is $n$ before layer
-#   $n$, it is $n + 1$ after it, so the common part gains only a factor of $\sqrt{(n + 1) / n}$.
+# - **Pre-norm** adds something of size 1 at most, while the stream grows. The square of its size has grown to 4 after
+#   layer 8, and to 18 after layer 24, by less than 1 a layer.
 #
-# From layer 8 to layer 24 that makes a factor of $\sqrt{25/9} = 1.7$ with pre-norm, and of $\sqrt 2^{16} = 256$ with
-# post-norm. Measured, a word's own share falls by a factor of 2 and of nearly 200. (With adding alone the factor is
-# some 65: there, too, what is added is as large as the stream.)
+# So from layer 8 to layer 24 the common part should gain a factor of about $\sqrt{18/4} = 2.1$ with pre-norm, and of
+# $\sqrt 2^{16} = 256$ with post-norm. Measured, a word's own share falls by a factor of 2.1 and of nearly 200. (With
+# adding alone the factor is some 65: there, too, what is added is as large as the stream.)
 #
 # And the backward pass? The third panel has what reaches the *words*, and there even attention alone looks harmless.
 # But it is the *layers* that must learn. How large is the gradient of their $W_Q$, when a gradient of norm 1 is sent
@@ -461,11 +461,12 @@ for name in ("attention alone", "post-norm", "pre-norm"):
 # there is nothing to choose between, so that another choice would change nothing. With post-norm it gets next to
 # nothing near the top of a deep stack. With pre-norm every layer can learn where to look.
 #
-# All this favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will twelve layers that learn, below.
-# Most of today's deep models are pre-norm. There is a price: the larger the stream, the less a late layer changes it,
-# and where a post-norm model does train, it is often the better one ([Liu and others,
+# All this favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will twelve layers that learn, below, as
+# long as they start like this. Most of today's deep models are pre-norm. There is a price: the larger the stream, the
+# less a late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and others,
 # 2020](https://arxiv.org/abs/2004.08249)). In either order it helps to begin with sublayers that add little: GPT-2
-# starts the matrices that write into the stream smaller, by the root of the number of sublayers.
+# starts the matrices that write into the stream smaller, by the root of the number of sublayers. With that start 92
+# percent of each vector is a word's own after 24 layers, pre-norm or post-norm.
 
 
 # %% tags=["proof"]
@@ -478,8 +479,10 @@ sizes = {name: np.mean(run, axis=0)[-1, 1] for name, run in runs.items()}
 assert own["post-norm"][-1] < own["added"][-1] < own["pre-norm"][-1]
 assert round(own["pre-norm"][-1], 2) == 0.26 and round(sizes["pre-norm"], 1) == 4.2
 falls = {name: share[DEPTHS.index(8)] / share[-1] for name, share in own.items()}
-assert round(falls["pre-norm"]) == 2 and 180 < falls["post-norm"] < 200
+assert round(falls["pre-norm"], 1) == 2.1 and 180 < falls["post-norm"] < 200
 assert 60 < falls["added"] < 70
+grown = np.mean(runs["pre-norm"], axis=0)[[DEPTHS.index(8), -1], 1] ** 2
+assert np.round(grown).tolist() == [4, 18]
 scaled = {
     "pre-norm": lambda x, attend: x + attend(norm(x)) / np.sqrt(24),
     "post-norm": lambda x, attend: norm(x + attend(x) / np.sqrt(24)),
@@ -898,6 +901,7 @@ def learn(
     steps=400,
     seed=0,
     num_layers=3,
+    small_start=False,
 ):
     """Train a few layers: the model, its losses, and the shares right."""
     torch.manual_seed(seed)
@@ -906,6 +910,9 @@ def learn(
     for matrix in stack.parameters():
         if matrix.ndim == 2:
             nn.init.xavier_uniform_(matrix)
+    for layer in stack.layers if small_start else ():  # as GPT-2 starts
+        for writes in (layer.attention.w_o, layer.feed_forward.down):
+            nn.init.xavier_uniform_(writes.weight, gain=(2 * num_layers) ** -0.5)
     leave_out(stack, without)
     bottom, top = Embeddings(10, 32, max_length=12), nn.Linear(32, 10)
     model = nn.Sequential(bottom, stack, top)
@@ -1006,9 +1013,12 @@ assert min(slow["feed-forward"]) == 0.35 and max(slow["feed-forward"]) == 0.38
 assert min(slow[None]) == 1
 
 # %% [markdown]
-# So what are the norms for, if three layers can do without? Stack **twelve**, and train *reverse* again (post-norm,
-# pre-norm, post-norm without residual connections, and no norms; eight learning rates, from 0.00004 to 0.005, three
-# seeds each). **Predict first**: which of the four still learn?
+# So what are the norms for, if three layers can do without? Stack **twelve**, and train *reverse* again, at eight
+# learning rates from 0.00004 to 0.005, three seeds each: pre-norm, post-norm, without norms, and post-norm without
+# residual connections. Above, a small start kept words apart in a deep stack. So post-norm and the stack without norms
+# are also started small, with $W_O$ and $W_2$ divided by $\sqrt{24}$.
+#
+# **Predict first**: which of the six still learn?
 
 # %% tags=["hide-input"]
 print("twelve layers, reverse: share right at the best learning rate, three seeds")
@@ -1018,30 +1028,37 @@ for row in measurement["deep"]:
         name = f"no {row['without']}"
     else:
         name = "pre-norm" if row["norm_first"] else "post-norm"
+    name += ", small start" if row.get("small_start") else ""
     deep.setdefault(name, []).append(row)
 for name, rows in deep.items():
     best = max(rows, key=lambda row: np.mean(row["right"]))
     shares = "  ".join(f"{share:6.1%}" for share in best["right"])
-    print(f"{name:12} {shares}   at {best['learning_rate']:.1g}")
+    print(f"{name:23} {shares}   at {best['learning_rate']:.1g}")
 
 # %% [markdown]
-# Only pre-norm does, with nearly every digit right at four of the eight learning rates. Without norms next to nothing
-# is learned, and at the higher learning rates the loss overflows. Without the residual connections a fifth is right at
-# best. Post-norm is stuck at 26 percent, in these 600 steps, of which the first 50 raise the learning rate slowly (a
-# *warm-up*, see below). Why 26? Whoever bets, at every position, on the commonest of the sequence's twelve digits is
-# right 26 percent of the time. So these models may have found which digits there are, and not where, as one would
-# expect of a stack in which all words are alike. (A guess: an equal score does not prove an equal reason.)
+# With the usual start only pre-norm does, with nearly every digit right at four of the eight learning rates. Without
+# norms next to nothing is learned, and at the higher learning rates the loss overflows. Without the residual
+# connections a fifth is right at best. Post-norm is stuck at 26 percent, in these 600 steps, of which the first 50
+# raise the learning rate slowly (a *warm-up*, see below). Whoever bets, at every position, on the commonest of the
+# sequence's twelve digits is right 26 percent of the time, so these models may have found which digits there are, and
+# not where. (An equal score does not prove an equal reason. Pre-norm stays there, too, at low learning rates.)
 #
-# A small model, then, is no test of what a deep one needs: three layers could spare the norms, and twelve, on this task
-# and in 600 steps, could not. (With enough data and warm-up post-norm does train at that depth: BERT has twelve such
-# layers.)
+# Is it the norm, then, and where it stands? Not alone. Started small, post-norm learns at five of the eight learning
+# rates, and so does the stack without any norm (with more than 98 percent). With the usual start the sublayers of a
+# deep stack drown the words, or make the stream explode, before anything has been learned. A small start prevents it,
+# and so does a norm in front of each sublayer. ([Zhang and others (2019)](https://arxiv.org/abs/1901.09321) train much
+# deeper stacks for images without any norm, from such a start.)
+#
+# A small model, then, is no test of what a deep one needs: three layers learn with any of these, twelve do not. (With
+# enough data and warm-up post-norm does train at that depth: BERT has twelve such layers.)
 
 # %% tags=["proof"]
+learns = {"pre-norm": 4, "post-norm, small start": 5, "no norm, small start": 5}
 for name, rows in deep.items():
     shares = np.array([row["right"] for row in rows])
     assert shares.shape == (8, 3)
-    if name == "pre-norm":
-        assert (shares.min(axis=1) > 0.99).sum() == 4
+    if name in learns:
+        assert (shares.min(axis=1) > 0.98).sum() == learns[name]
     else:
         most = {"post-norm": 0.28, "no norm": 0.13, "no residual": 0.22}
         assert shares.max() < most[name]
@@ -1088,13 +1105,13 @@ for depth, stream in enumerate(streams):
 
 # %% [markdown]
 # At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. The 30
-# percent after the first layer mean little, because as a control we have read the digits of *other* positions from
-# there, too, and got some 20 percent. After the second layer both digits can be read, from one vector of 32 numbers.
+# percent after the first layer are a beginning: as a control we have read the digits of *other* positions from there,
+# too, and got some 20 percent. After the second layer both digits can be read, from one vector of 32 numbers.
 #
 # It is the second layer's attention that fetches the mirrored digit: some head gives that position 0.97 of its weight,
 # and in the first layer none gives it more than a fifth. Throw away what the second layer's attention finds, and 57
-# percent are still right, thanks to a *backup*: the third layer looks at the same position. Without both, the answers
-# are no better than chance.
+# percent are still right, in this run thanks to a *backup*: the third layer looks at the same position. Without both,
+# the answers are no better than chance.
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1338,8 +1355,9 @@ verdict
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
 # network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
 # few layers, and with it more slowly. Norms keep the stream from exploding. Where they stand matters for how much of a
-# word is left in a deep stack, and for how high a learning rate it tolerates: of stacks of twelve layers, only that
-# with pre-norm learned our task in 600 steps.
+# word is left in a deep stack, and for how high a learning rate it tolerates. So does how the sublayers start: of our
+# stacks of twelve layers, with the usual start only that with pre-norm learned its task in 600 steps, and with a small
+# start that with post-norm, too.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton
