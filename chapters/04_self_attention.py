@@ -633,7 +633,7 @@ assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 
 # %% [markdown]
 # Write `mask[:, None]`, which makes it (batch, 1, T, S); a padding mask of shape (batch, S) needs two new axes, (batch,
-# 1, 1, S). And test with at least two sentences, and with fewer or more sentences than heads.
+# 1, 1, S). And test with at least two heads and two sentences, and with fewer or more sentences than heads.
 
 # %% [markdown]
 # ## What do the three matrices buy?
@@ -677,10 +677,10 @@ assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# With one shared matrix nearly every word still attends most to itself at the start, because its query *is* its own
-# key. The scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with itself can be
-# below 0. With two random matrices a word's query has no more to do with its own key than with any other, so at the
-# start no word is favoured.
+# With one shared matrix of this width nearly every word still attends most to itself at the start, because its query
+# *is* its own key. The scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with
+# itself can be below 0. With two random matrices a word's query has no more to do with its own key than with any other,
+# so at the start, on average, no word is favoured.
 #
 # An attention that picks its own word fetches nothing new. A mask can cure this: [Kitaev and others
 # (2020)](https://arxiv.org/abs/2001.04451) share the matrix, let words attend to themselves only where there is nobody

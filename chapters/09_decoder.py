@@ -336,8 +336,8 @@ assert np.allclose(
 # decoder layer asks, each through its own $W_K$ and $W_V$.
 #
 # So a decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8, and, with $d_\text{ff} = 4D$,
-# $16 D^2$ parameters in its matrices where an encoder layer has $12 D^2$. Self-attention comes first, because the query
-# that goes to the memory should know how far the answer has come.
+# $16 D^2$ parameters in its matrices where an encoder layer has $12 D^2$. The paper puts self-attention first, so that
+# the query that goes to the memory knows how far the answer has come.
 
 # %% tags=["export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -1365,7 +1365,7 @@ for name, make in variants.items():
 # **Five see the future**, in training too. So any score with the right words given, a validation loss included, is
 # perfect or nearly so, and what they write is mostly wrong. The leak test finds all five.
 #
-# - With *no causal mask* the model sees the next word and copies it. When it writes, 1 percent is right at best.
+# - With *no causal mask* the model reads the answer that it is given. When it writes, 1 percent is right at best.
 # - *Turned around*, as if the mask were made for `nn.MultiheadAttention`, where True means *may not*, it shows only the
 #   future.
 # - *One word too many*, an **off-by-one** error, shows exactly the word that is wanted.
@@ -1379,13 +1379,14 @@ for name, make in variants.items():
 # **One sees the future outside training.** With a mask *in training only* the earlier words see, in use, what comes
 # after them, as they never did before, and writing is a lottery: one seed gets 3 percent right, another 97.
 #
-# **Two see too little**, and no leak test can tell. *One word too few* hides each word from itself; the residual
-# connection brings it along all the same. A causal mask *on cross-attention*, where row $t$ may attend to the
-# question's words up to the $t$th, often does no visible harm, perhaps because the encoder has carried what is needed
-# to the first positions: seven of nine seeds answer everything, the worst 78 percent.
+# **Two see too little**, and no leak test can tell. *One word too few* hides each word from itself. The residual
+# connection brings it along all the same, and here question and position say nearly everything anyway. A causal mask
+# *on cross-attention*, where row $t$ may attend to the question's words up to the $t$th, often does no visible harm,
+# because the encoder must have carried what is needed to the first positions: seven of nine seeds answer everything,
+# the worst 78 percent.
 #
-# **One sees padding.** *Padding not hidden* gets everything right, because here every question was padded to the same
-# length. In a batch with a longer sentence the same question may get another answer.
+# **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
+# its logits move with the padding, so with more or less of it the same question may get another answer.
 #
 # A comparison with the correct model, given the same parameters, finds all nine.
 # A leak is not exposure bias. The bias is the price of teacher forcing in a *correct* model, which meets its own
