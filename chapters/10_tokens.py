@@ -466,9 +466,10 @@ plt.show()
 # has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65.
 #
 # A row is learnt mostly where its token is read. (Where the embeddings are the output matrix as well, every step moves
-# it a little.) Count a token as *rare* if the training text uses it fewer than 100 times. A merge that was frequent
-# when it was made may end as a rare token, since later merges swallow it: *tea* was made 9 times above, and once *tea
-# m* is merged, only 4 are left. A token that is hardly ever read stays **undertrained**.
+# all rows; but what is peculiar to a token is learnt where it occurs.) Count a token as *rare* if the training text
+# uses it fewer than 100 times. A merge that was frequent when it was made may end as a rare token, since later merges
+# swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left. A token that is hardly ever
+# read stays **undertrained**.
 #
 # In large models these are the *glitch tokens*. GPT-2's tokenizer has one for *SolidGoldMagikarp*, the name of a user
 # of a forum. It was presumably frequent in the text from which the merges were learnt, and rare in that from which the

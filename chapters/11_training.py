@@ -239,10 +239,10 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # agree, and the latest are the largest, a step can even be longer than the learning rate, but not by much: with these
 # constants by a factor of at most 1.7.
 #
-# So at an equal learning rate the first steps know the least, and are among the longest. Hence **warm-up**: the
-# learning rate begins near 0 and grows. A post-norm stack, whose gradients near the output start large, needs it most:
-# [chapter 8](08_encoder.ipynb#does-it-need-warm-up). Later it should shrink, since a model that keeps jumping by the
-# same distance does not settle. The paper's **schedule**, called Noam after one of its authors, does both:
+# So at an equal learning rate the first steps are among the longest, and can overshoot. Hence **warm-up**: the learning
+# rate begins near 0 and grows. A post-norm stack, whose gradients near the output start large, needs it most: [chapter
+# 8](08_encoder.ipynb#does-it-need-warm-up). Later it should shrink, since a model that keeps jumping by the same
+# distance does not settle. The paper's **schedule**, called Noam after one of its authors, does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
@@ -1072,12 +1072,13 @@ for name in ("none", "weight decay 1"):
 #   cause. And choose the figure that you care about. Here the two disagree: after the loss has turned, the share of
 #   right numbers still rises, on average from 38 to 43 percent.
 # - **Weight decay**, here with AdamW on all parameters (`trainer.optimizer = optim.AdamW(..., weight_decay=1.0)`),
-#   leaves no room for large parameters that only a few examples ask for. With 0.1 the gain is smaller than the spread
-#   between seeds, with 1 it is fifty points: 93 percent. Where models are large and texts many, 0.01 to 0.1 is usual.
+#   pulls all of them towards 0, the random ones of the start among them, unless the loss keeps asking for them. With
+#   0.1 the gain is smaller than the spread between seeds, with 1 it is fifty points: 93 percent. Where models are large
+#   and texts many, 0.01 to 0.1 is usual.
 # - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85
 #   with 0.2.
 # - **Label smoothing** hardly changes how many are right. But a model that is rewarded for some doubt does not become
-#   ever surer of its mistakes, so its plain loss no longer turns upwards.
+#   ever surer of its mistakes, so its plain loss hardly turns upwards.
 #
 # The validation numbers decide: with weight decay 1 and 3 about as many are right, and we take 1, which has the lower
 # loss. (Dropout of 0.1 does as well.) On the test numbers, used for no choice, it gives 93 percent, where 39 percent
@@ -1249,6 +1250,8 @@ assert all(torch.equal(one, other) for one, other in both)
 # %% tags=["hide-input"]
 import copy
 
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
 config = TrainingConfig(steps=600, learning_rate=3e-3, warmup_steps=100)
 data = list(batches(0))
 keeping = Trainer(fresh(), config)
@@ -1256,6 +1259,7 @@ for step in range(1, 191):
     keeping.train_step([data[step]], config.learning_rate_at(step))
 
 forgetting = Trainer(copy.deepcopy(keeping.model), config)  # with a new Adam
+start = parameters_to_vector(keeping.model.parameters()).detach().clone()
 print("step   right: state kept  new Adam   loss: state kept  new Adam")
 shares, losses = {}, {}
 for step in range(190, 201):
@@ -1269,6 +1273,11 @@ for step in range(190, 201):
         )
     for one in (keeping, forgetting):
         one.train_step([data[step + 1]], config.learning_rate_at(step + 1))
+    if step == 190:  # how far this step has gone
+        kept, new = (
+            parameters_to_vector(one.model.parameters()).detach() - start
+            for one in (keeping, forgetting)
+        )
 assert shares[190][0] == shares[190][1] > 0.85 and shares[191][1] < 0.8
 assert losses[191][1] > 1.3 * losses[190][1]
 assert min(kept for kept, _ in shares.values()) > 0.8
@@ -1276,8 +1285,38 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 # %% [markdown]
 # One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
 # parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
-# parameters move by far less, in directions averaged over many batches. Nine steps later more than half of the damage
-# is repaired, but it is not *as if it had never stopped*.
+# parameters move by far less, in directions averaged over many batches. Which of the two is it that matters, the length
+# or the direction? Exchange the lengths of the two steps:
+
+# %% tags=["hide-input"]
+torch.manual_seed(0)
+longer = (new.norm() / kept.norm()).item()
+steps_tried = {
+    "state kept": kept,
+    "new Adam": new,
+    "new Adam, shortened": new / longer,
+    "state kept, stretched": kept * longer,
+    "any direction, as long": F.normalize(torch.randn_like(new), dim=0)
+    * new.norm(),
+}
+tried, right = copy.deepcopy(keeping.model), {}
+print(f"the new Adam's step is {longer:.1f} times as long")
+for name, move in steps_tried.items():
+    vector_to_parameters(start + move, tried.parameters())
+    right[name] = validate(tried)["exact"]
+    print(f"{name:22} right {right[name]:4.0%}")
+assert right["new Adam, shortened"] > 0.95 > 0.8 > right["new Adam"]
+assert (
+    right["state kept, stretched"] < 0.3 and right["any direction, as long"] > 0.9
+)
+assert 5 < longer < 7
+
+# %% [markdown]
+# It is the length. Shortened, the new Adam's step does no harm, and the other one, stretched, does more. (A step as
+# long in a random direction changes little. Along the gradients the loss changes fast, and so it is easy to overshoot
+# there.)
+#
+# Nine steps later more than half of the damage is repaired, but it is not *as if it had never stopped*.
 #
 # Other losses need not show in the curve at all. Without the random states dropout draws other numbers. Without the
 # position in the data the epoch begins again, so what was read already is read once more, and what was due at the end

@@ -380,8 +380,8 @@ assert np.allclose(
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
 # more than half of the sources it was, by plain sums, the *empty* sentence. A good translation of twenty words is a
-# product of twenty-one factors. If these are 0.7 on average it has the probability 0.0006, so a model that gives the
-# empty sentence one of 0.001 prefers that. This is its **length bias**.
+# product of twenty-one factors. If these are 0.7 each it has the probability 0.0006, so a model that gives the empty
+# sentence one of 0.001 prefers that. This is its **length bias**.
 #
 # Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**. In
 # such a translator the first hides the second. A narrow beam drops a short ending while its probability is low. A wide
@@ -723,9 +723,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller, partly
-# because a matrix product with many rows uses a processor better than many products with one. The price is memory that
-# grows with every token. A key and a value for each layer and head, for $n$ tokens of $B$ sequences, are
+# At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller, mostly
+# because each of these small steps also pays for the calls of its many functions. The price is memory that grows with
+# every token. A key and a value for each layer and head, for $n$ tokens of $B$ sequences, are
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
@@ -772,8 +772,9 @@ quiz.number(
 #
 # So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's
 # bandwidth sets the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at its 3.35
-# TB/s, so one text gets at most 240 tokens a second. More sentences share the parameters, but each has a cache of its
-# own, and with many or long texts reading the caches takes longest. A prefill of many tokens is limited by arithmetic.
+# TB/s, so one text gets at most 240 tokens a second, at one token a pass. More sentences share the parameters, but each
+# has a cache of its own, and with many or long texts reading the caches takes longest. A prefill of many tokens is
+# limited by arithmetic.
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -798,7 +799,8 @@ assert cost[64] < cost[1] / 4
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) fills the idle arithmetic
 # for a single sentence. A small **draft model** with the same vocabulary writes a few tokens ahead, and the large one
 # checks them all in one pass, with the rectangular mask from above. Where decoding is memory-bound, that pass takes
-# hardly longer than one for a single token, because the parameters are loaded once in either case.
+# hardly longer than one for a single token, because the parameters are loaded once in either case. (On a processor,
+# which has less arithmetic to spare, it takes longer.)
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So, up to rounding, the text is
