@@ -320,11 +320,11 @@ for d in (512, 1024, 4096):
 assert round(of_peak(512), 2) == 0.52 and of_peak(4096) > 0.89
 
 # %% [markdown]
-# So a layer of width 512, its parts computed one after another, reaches at most about half of the peak, before any
-# launch, any waiting and any product that falls short of the roofline. For 40 percent, the share that is often reported
-# of large models, everything would have to run at three quarters of what is possible. (Computing neighbouring parts
-# together, as `compile` does below, moves the limit up.) A wide layer has its limit near the peak: what is computed for
-# each number that is moved grows with the width.
+# So a layer of width 512, its parts computed one after another, reaches at most about half of the peak, if every part
+# reads from the GPU's memory and writes to it, and before any launch, any waiting and any product that falls short of
+# the roofline. For 40 percent, the share that is often reported of large models, everything would have to run at three
+# quarters of what is possible. (Computing neighbouring parts together, as `compile` does below, moves the limit up.) A
+# wide layer has its limit near the peak: what is computed for each number that is moved grows with the width.
 #
 # ## Where does it go?
 #
@@ -453,7 +453,8 @@ assert borders == sorted(borders) and borders[2] - borders[1] > borders[1]
 # The backward pass is longer than the forward pass, because each product has two there. The softmax stands where one
 # ends and the other begins. There are 6,001 numbers for each target there, and even to fill such an array with zeros,
 # or to add two of them, can be seen (the grey at the beginning of the backward pass). Adam is made of many short
-# operators. White is the time between operators, in which Python decides what is next.
+# operators. White is the time between operators, in which Python, or in the backward pass autograd's engine, decides
+# what is next.
 #
 # This is a CPU, which does one thing at a time. On a GPU there would be a second band below, for the kernels, and where
 # that is white the GPU waits.
@@ -499,8 +500,8 @@ assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 
 # %% [markdown]
 # Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, and from
-# there it spreads to everything. (`torch.autocast` computes in float32 what is likely to overflow, such as the softmax
-# and the loss. It does not do so for a product like this one.) And at the other end:
+# there it spreads to everything. (On a GPU, `torch.autocast` computes in float32 what is likely to overflow, such as
+# the softmax and the loss. It does not do so for a product like this one.) And at the other end:
 
 # %% tags=["nbval-check-output"]
 gradient = torch.tensor([1e-4, 1e-6, 1e-8])
@@ -568,13 +569,14 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 # The bfloat16 parameter stops on its way. Near 1.5 two neighbouring bfloat16 numbers are 1/128 apart, and a step
 # shorter than half of that rounds to no step at all. From outside nothing is wrong: the loss falls, and then it is
 # flat, as if the model had learnt all it can. So parameters stay in float32, and the optimiser's moments with them, and
-# only products are rounded. That is called **mixed precision**, and it is what `torch.autocast` does.
-# `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`.
+# only products, and what follows them directly, are rounded. That is called **mixed precision**, and it is what
+# `torch.autocast` does. `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`.
 #
 # GPUs go further. **FP8** has 4 bits of exponent and 3 of mantissa, or 5 and 2 where reach matters more ([Micikevicius
-# and others, 2022](https://arxiv.org/abs/2209.05433)). That is so little that each block of numbers needs a scale of
-# its own. DeepSeek-V3 was trained with the first kind ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)). With 4
-# bits, blocks of 32 numbers share a scale ([Rouhani and others, 2023](https://arxiv.org/abs/2310.10537)).
+# and others, 2022](https://arxiv.org/abs/2209.05433)). That is so little that each tensor, or each block of its
+# numbers, needs a scale of its own. DeepSeek-V3 was trained with the first kind ([DeepSeek-AI,
+# 2024](https://arxiv.org/abs/2412.19437)). With 4 bits, blocks of 32 numbers share a scale ([Rouhani and others,
+# 2023](https://arxiv.org/abs/2310.10537)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -924,10 +926,11 @@ there, gains = show_ladder(on_gpu)
 # float32's.) tf32 gains 59 percent.
 #
 # Then steps of 100 pairs take 35 to 59 ms, and four times as many pairs take 50. If four times the work costs hardly
-# more time, the GPU was waiting. For what? If for the host, which launches one small kernel after the other, then
-# recording the step must end it. It does: a recorded step of 64 pairs takes 11 ms, and one of 400 takes 40 ms in place
-# of 51, with quartiles that differ by a tenth of a millisecond. (It also leaves out the one wait a step that is
-# described [below](#a-trainer-that-does-not-wait).) When one waits for the host, the work is called **overhead-bound**.
+# more time, most of the step does not grow with the work. What is it? If the GPU waits for the host, which launches one
+# small kernel after the other, then recording the step must end that. It does: a recorded step of 64 pairs takes 11 ms,
+# and one of 400 takes 40 ms in place of 51, with quartiles that differ by a tenth of a millisecond. (It also leaves out
+# the one wait a step that is described [below](#a-trainer-that-does-not-wait).) When one waits for the host, the work
+# is called **overhead-bound**.
 #
 # That compiling and fused AdamW, which launch fewer kernels, come out *slower* with 100 pairs, this does not explain;
 # only a timeline of a step on that GPU could, and we have none yet. Making batches between the steps had cost a quarter
@@ -1404,8 +1407,9 @@ for block in (1, 7, 128, 300):
 #
 # ### Is fused attention an approximation?
 #
-# No. The blend is the same but for rounding, as you have seen. Nor does it do fewer FLOPs; with the second computation
-# in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic.
+# No. The blend is the same but for rounding, as you have seen. Nor does it do fewer FLOPs (except that under a causal
+# mask it can skip what is hidden); with the second computation in the backward pass it does *more*. What it saves is
+# bytes: of memory, and of traffic.
 #
 # **Predict first.** Here both run on your machine, forward and back, in float32. The matrix grows with the square of
 # the length. Does the time of the fused one grow more slowly?
@@ -1466,9 +1470,9 @@ assert round(growth["written out"]) == 45 and round(growth["fused"]) == 8
 # out, part of it grows with the square (the weights before and after masking, and their masks) and part in proportion:
 # 45 times, between 8 and 64.
 #
-# Fused, all of it grows in proportion. On a CPU the two curves of time stay close at these lengths: its ridge point is
-# low, and a matrix costs little to move beside what it costs to compute. On the H200 they part, here for one sentence
-# and eight heads, in 16 bits:
+# Fused, all of it grows in proportion. On a CPU the two curves of time lie less than a factor of two apart at these
+# lengths, since the products, which both must do, take much of the time. On the H200 they part further, here for one
+# sentence and eight heads, in 16 bits:
 
 # %% tags=["plot", "hide-input"] mystnb={"image": {"alt": "Seconds and bytes over length on an H200, from 1,024 to 16,384 tokens, all axes logarithmic. Written out is slowest and its bytes grow with the square. From 4,096 tokens on memory-efficient, FlashAttention and cuDNN follow in this order, with bytes that grow in proportion."}}
 ways = measured("attention-cuda")["measurements"]
@@ -1596,7 +1600,7 @@ quiz.several_choices(
 #
 # | what you see | the step is | try |
 # |---|---|---|
-# | a batch four times as large takes hardly longer | overhead-bound | larger batches; on a GPU CUDA graphs |
+# | a batch four times as large takes hardly longer | overhead-bound, or made of small kernels | larger batches; on a GPU CUDA graphs |
 # | the device is idle between steps | waiting for data | prefetching |
 # | products take a small part of the time | memory-bound | 16 bits; on a GPU fused kernels, on a CPU memory that is kept |
 # | products take most of it, near their speed | compute-bound | 16 bits on tensor cores; then more devices |

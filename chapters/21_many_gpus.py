@@ -728,7 +728,8 @@ for name in ("1 process", "2, one of them killed"):
 # %% [markdown]
 # No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell. A process may also hang. It has not
 # died then, so nobody notices. Whoever waits for it gives up after ten minutes (the `timeout` that the command gives
-# its group; on GPUs, NCCL then ends the process). That is a failure like any other, and all are started again.
+# its group; on GPUs, PyTorch's watchdog of NCCL then ends the process). That is a failure like any other, and all are
+# started again.
 #
 # ## The same command
 #
@@ -846,13 +847,14 @@ assert (
 # than what is to be explained.)
 #
 # With 4 sentences two that communicate are *slower* than one. An all-reduce takes as long as before, since the
-# gradients have as many numbers, but there is less work between two of them. Even without it two reach only 1.31,
-# because not all of a step shrinks with its sentences. And all wait for the slowest, the **straggler**: one machine
-# that is busy with other work holds up the rest.
+# gradients have as many numbers, but there is less work between two of them. Even without it two reach only 1.31. In
+# part that is because not all of a step shrinks with its sentences; the rest, two processes that share a machine and
+# wait for one another, we have not separated. All wait for the slowest, the **straggler**: one machine that is busy
+# with other work holds up the rest.
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here. Overlap of communication and
-# computation needs free hardware, and this machine has two cores, which both compute. GPUs have hardware of their own
-# for communication.
+# computation needs free hardware, and this machine has two cores, which both compute. GPUs have links of their own for
+# communication, though its kernels take some of their units.
 #
 # How long does an all-reduce take by itself?
 
@@ -899,7 +901,7 @@ for size in (10_000, 256 * 1024):
 # %% [markdown]
 # The line gives the order of magnitude. Below some $\alpha \beta$ bytes a message costs mostly its latency. So biases
 # and gains, none of which has many more than a thousand numbers here, should not be sent one by one. That is why
-# gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
+# gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise (the first has one).
 #
 # ## Share a layer
 #
@@ -1070,8 +1072,9 @@ plt.show()
 #   behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / W$, whatever the (dense) model.
 # - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices: its matrices have $12 D^2$ numbers, so the
 #   forward pass takes $24 b D^2 / (N F)$ seconds (without the scores). Two all-reduces of $b D$ numbers of 2 bytes take
-#   $\frac{N - 1}{N} \, 8 b D / W$. Nothing hides them, because the next product waits for their sum. They take longer
-#   than the products where $D < \frac{N - 1}{3} F / W$, whatever the batch.
+#   $\frac{N - 1}{N} \, 8 b D / W$. Nothing hides them, because the next product waits for their sum (unless products or
+#   batches are cut into parts). They take longer than the products where $D < \frac{N - 1}{3} F / W$, whatever the
+#   batch.
 #
 # Take an H100 that reaches 40 percent of 989 TFLOP/s. Its connections have 450 GB/s within a machine and often 50
 # between machines, by data sheets; we assume 200:
@@ -1213,7 +1216,8 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # reaches 3 percent, so it takes longer than its arithmetic, and communication has time to hide.
 #
 # It is the step, which does not shrink with its work: with 6 pairs in place of 390 it still takes 5 ms in place of 39.
-# The optimiser, for one, has as many parameters to move as before.
+# The optimiser has as many parameters to move as before, but that is a tenth of it; where the rest goes we have not
+# measured.
 #
 # Whoever uses more devices has to give them a larger batch. That is another training: steps are fewer, their learning
 # rate must be found again, and from some size on a larger batch saves no more steps ([Shallue and others,

@@ -171,8 +171,8 @@ assert 0.4 < len(text) / in_32_bits < 0.48 and compressed < 0.32 * in_32_bits
 # Less than half, where one would expect a quarter: base64 takes a third more than the bytes, biases and scales are
 # written in decimal, and with them come the merges of both tokenizers. A server that compresses what it sends takes
 # most of that off again. And 8 bits save this download, nothing else: when the page has loaded them, it makes 32 bits
-# of them again. (On a GPU they also save time. There a step waits for the parameters to come from memory, as [chapter
-# 12](12_generation.ipynb#why-one-sentence-is-slow) says, and 8 or 4 bits come sooner.)
+# of them again. (On a GPU they also save time, where the batch is small. There a step waits for the parameters to come
+# from memory, as [chapter 12](12_generation.ipynb#why-one-sentence-is-slow) says, and 8 or 4 bits come sooner.)
 #
 # **Predict first.** How many of the 500 test sentences does the model still translate without a mistake, in 8 bits? In
 # 4? And what if a whole matrix shares one scale?
