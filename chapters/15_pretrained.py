@@ -505,7 +505,7 @@ assert habits["the token before"][0, 2] > 0.99 and special[1:5].min() > 0.5
 # %% [markdown]
 # A head for the token before, one that prefers the token after, and in the middle layers more than half of all
 # attention on two special tokens, which stand for no word. [Clark and others (2019)](https://arxiv.org/abs/1906.04341)
-# found the same habits in BERT. What do they tell us about the result?
+# found the same habits in BERT (there mostly with `[SEP]`, here with `[CLS]`). What do they tell us about the result?
 #
 # ### Do attention maps explain predictions?
 #
@@ -595,10 +595,10 @@ assert 0.35 < within < 0.45
 # %% [markdown]
 # In the middle: rank 35 of 72. Switching off most heads changes little, so a middle rank still lies low in the figure.
 # Over all heads, the clearer the map, the *smaller* the change. But this correlation may have another cause: a map is
-# also clear when all weight goes to `[SEP]`. So measure how clear it is among words alone, and nothing is left of it
-# (−0.09). What goes with the change is how much weight a head gives to words at all. Nor is that an effect of the last
-# layer, where the change is largest: ranked layer by layer, the correlation is the same, 0.40. (Others may do the work
-# of a head that is off, and this ablation takes one at a time.)
+# also clear when all weight goes to a special token. So measure how clear it is among words alone, and nothing is left
+# of it (−0.09, taken over all layers). What goes with the change is how much weight a head gives to words at all. Nor
+# is that an effect of the last layer, where the change is largest: ranked layer by layer, the correlation is the same,
+# 0.40. (Others may do the work of a head that is off, and this ablation takes one at a time.)
 #
 # And the attention on the special tokens? A weight says how much of a *value* is taken. If the value has a small norm,
 # even a large weight contributes little. Measure the norm of what each token hands over, weight times value through
@@ -693,11 +693,11 @@ assert 0.45 < np.mean(turns["[CLS] and [SEP]", "hidden"]) < 0.55
 assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.04
 
 # %% [markdown]
-# With their values at 0, the vector hardly turns, less than when two words lose theirs. With their keys hidden, it is
-# hardly recognisable (a cosine of 0.5). The two differ in one thing: with the keys hidden, each row of weights on words
-# is scaled up to sum to 1, most in heads that had hardly looked at words; with the values at 0 the weights stay small.
-# So the prediction holds, in this model: what is needed of the special tokens is that weight can go there, so that a
-# head may hand over *little*. A map of weights alone could not have told us.
+# With their values at 0, the vector hardly turns, less than when two words lose theirs. With their keys hidden, it
+# turns far (a cosine of 0.5). The two differ in one thing: with the keys hidden, each row of weights on words is scaled
+# up to sum to 1, most in heads that had hardly looked at words; with the values at 0 the weights stay small. So the
+# prediction holds, in this model: what is needed of the special tokens is that weight can go there, so that a head may
+# hand over *little*. A map of weights alone could not have told us.
 #
 # That does not make maps worthless. Hide one token from all heads, and the vector changes more for the tokens that
 # receive more attention. The rank correlation is computed for each sentence, without its special tokens.
@@ -782,8 +782,8 @@ assert 0.75 < seen_words[5] < 0.87
 # At first both can be read. The position becomes harder to read: after the last layer the probe finds it in a third of
 # the cases, where guessing would find one in fifteen. The word is found in two of three, among all 30,522, and for
 # tokens that the probe has not been fitted on. The two tasks are not equally hard, so compare each with itself, before
-# and after. So a map of layer 6, which reads what layer 5 has left, points at vectors from which four words in five can
-# still be read, but no longer all.
+# and after. So a map of layer 6, which reads what layer 5 has left, points at vectors from which this probe still reads
+# four words in five, but no longer all. (One that is fitted on more tokens would read more.)
 #
 # ### Is the length of the input fixed?
 #

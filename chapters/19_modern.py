@@ -694,10 +694,11 @@ sizes = [runs_of(model)[0]["parameters"] for model in ("grouped heads", "untied"
 assert round(sizes[1] / sizes[0], 1) == 1.4
 
 # %% [markdown]
-# Pre-norm (0.34 nats), an output matrix of its own (0.28, for 40 percent more parameters) and RoPE (0.26) are worth
-# most. Pre-norm allows larger steps: the post-norm model of 2017 does best at a learning rate of 0.003, and the others
-# at 0.012. (At 0.006 one of its three seeds comes to 4.19, and the other two stay above 4.7. All have a warm-up of 15
-# steps; [post-norm needs a longer one](08_encoder.ipynb#does-it-need-warm-up) and might do better with it.)
+# Pre-norm (0.34 nats), an output matrix of its own (0.28, for 40 percent more parameters) and RoPE (0.26, of which
+# leaving out the sinusoids makes 0.12) are worth most. Pre-norm allows larger steps: the post-norm model of 2017 does
+# best at a learning rate of 0.003, and the others at 0.012. (At 0.006 one of its three seeds comes to 4.19, and the
+# other two stay above 4.7. All have a warm-up of 15 steps; [post-norm needs a longer
+# one](08_encoder.ipynb#does-it-need-warm-up) and might do better with it.)
 #
 # SwiGLU is worth 0.11, at the same size. In each of these four steps all three seeds are better than the three before.
 #
@@ -774,20 +775,31 @@ longer = np.mean(
     [run["by_position"] for run in runs_of("RoPE, longer texts")], axis=0
 )
 assert round(np.mean(longer[-2:]), 1) == 3.9
+worse = {}
+for model in ("no positions", "RoPE"):
+    curve = np.mean([run["by_position"] for run in runs_of(model)], axis=0)
+    worse[model] = curve[-2:].mean() - curve[:4].mean()  # than where it was trained
+assert 0.25 < worse["no positions"] < worse["RoPE"] < 0.4
+without, added = (
+    np.mean([run["test_loss"] for run in runs_of(model)])
+    for model in ("no positions", "SwiGLU")
+)
+assert round(added - without, 2) == 0.12
 assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) + 0.3
 
 # %% [markdown]
 # Of the four that learnt from 64 tokens, RoPE is best at the end (4.19), then no positions (4.30), sinusoids (4.56) and
 # learned ones (4.63). (The function's name stands before its text, so positions a little beyond 64 have been trained.)
 #
-# Later parts of these texts are harder for all, so compare with a RoPE model that was trained on texts of 160 tokens:
-# at the end it pays 3.9, and the one trained on 64 pays 4.2. So the formula goes on, and what was learnt goes on with
-# it only in part.
+# Compare with a RoPE model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64
+# pays 4.2. So the formula goes on, and the model goes on with it only in part. Two things are new to it there:
+# distances, at which a head's pairs stand at angles to one another that it has not met, and the text itself, since of
+# every text it has learnt the beginning alone. The model without positions, which has no angles, gets worse by nearly
+# as much, so it is mostly the text.
 #
-# A likely reason: at distances that it has not met, a head's pairs stand at angles to one another that it has not met
-# either. Models that are to read long texts are therefore trained on some, in the end, after their rotations have been
-# slowed (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and
-# others 2023](https://arxiv.org/abs/2309.00071)).
+# Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
+# (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
+# 2023](https://arxiv.org/abs/2309.00071)).
 
 # %% [markdown]
 # ## Experts: more parameters at the same price
@@ -906,11 +918,11 @@ assert np.allclose(
 #
 # **Sliding windows.** A token attends to the last $w$ tokens only ([Beltagy and others
 # 2020](https://arxiv.org/abs/2004.05150)), so that what a token costs, and what a layer keeps, no longer grows with the
-# text. What is farther back arrives through several layers, as in a convolution. Models that use windows mix: one to
-# five layers with a window, then one that sees everything.
+# text. What is farther back arrives through several layers, as in a convolution. Most models that use windows mix: one
+# to five layers with a window, then one that sees everything.
 #
-# **Attention sinks.** A softmax must put its weight somewhere. In trained models heads that find nothing put it on the
-# first token, and when a window slides past that token, the model breaks down. [Xiao and others
+# **Attention sinks.** A softmax must put its weight somewhere. In trained models heads that find nothing often put it
+# on the first token, and when a window slides past that token, the model breaks down. [Xiao and others
 # (2023)](https://arxiv.org/abs/2309.17453) keep the first tokens in the window. Others give each head a learned score
 # for "nothing", which takes part in the softmax and has no value.
 
@@ -1205,8 +1217,8 @@ assert same["same_next_token"] == same["prompts"] == 100 and share < 1e-5
 # %% [markdown]
 # After each of a hundred prompts it goes on with the same token as the library's Llama, which has read the file by
 # itself (only turning four bits into numbers is the same code in both), and all logits agree to a hundred-thousandth of
-# the largest. It writes as many tokens a second as the library. Both compute in float32, so for each token both have to
-# read the same 538 megabytes from memory, which presumably takes most of the time.
+# the largest. It writes as many tokens a second as the library. Both compute in float32, so for each token both make
+# the same products with 538 megabytes of parameters.
 #
 # ### It chats
 #
@@ -1627,7 +1639,7 @@ verdict
 #
 # A model of today is the GPT of chapter 18 with its parts exchanged: norms that only divide, a feed-forward network
 # with a gate, positions that turn queries and keys, heads that share what is kept. Each change is a few lines, and of
-# the seven measured here four can be told from chance in a small run: pre-norm, which chapter 18 had already, SwiGLU,
+# the seven measured here four show in all three seeds of a small run: pre-norm, which chapter 18 had already, SwiGLU,
 # RoPE, and an output matrix of its own. And whether published weights have been loaded right, you learn from their
 # logits, not from what they say.
 #
