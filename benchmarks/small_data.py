@@ -1,10 +1,10 @@
 """Translators from little data, setting by setting: `python -m benchmarks.small_data --device cuda --jobs 8`.
 
-Trains a recipe close to configs/multi30k-de-en.toml, or to configs/cmudict.toml, and changes of it, with one seed, and
-keeps how well each does on the validation set: BLEU of captions, and of words the percentage pronounced right. Then the
-recipe, the recipe with as much training as the best change, and the best change are judged with three seeds, on the
-test set; captions in both directions. The length of a training is counted in FLOPs: with a `budget` of 1 it has as many
-as `BUDGET`, whatever the model's size.
+Trains a small recipe, for captions four layers of width 128, for words close to configs/cmudict.toml, and changes of
+it, with one seed, and keeps how well each does on the validation set: BLEU of captions, and of words the percentage
+pronounced right. Then the recipe, the recipe with as much training as the best change, and the best change are judged
+with three seeds, on the test set; captions in both directions. The length of a training is counted in FLOPs: with a
+`budget` of 1 it has as many as `BUDGET`, whatever the model's size.
 
 What the literature has for small data (Sennrich and Zhang 2019) is among the changes: few tokens, much dropout, larger
 batches; cutting words at random (BPE-dropout, Provilkov and others 2020), and asking two passes with different dropout
