@@ -451,10 +451,8 @@ assert borders == sorted(borders) and borders[2] - borders[1] > borders[1]
 
 # %% [markdown]
 # The backward pass is longer than the forward pass, because each product has two there. The softmax stands where one
-# ends and the other begins. There are 6,001 numbers for each target there, and even to fill such an array with zeros,
-# or to add two of them, can be seen (the grey at the beginning of the backward pass). Adam is made of many short
-# operators. White is the time between operators, in which Python, or in the backward pass autograd's engine, decides
-# what is next.
+# ends and the other begins, with 6,001 numbers for each target. Adam is made of many short operators. White is the time
+# between operators, in which Python, or in the backward pass autograd's engine, decides what is next.
 #
 # This is a CPU, which does one thing at a time. On a GPU there would be a second band below, for the kernels, and where
 # that is white the GPU waits.
