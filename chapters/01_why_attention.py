@@ -111,8 +111,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # What is gained? From $c$ to $c'$ the derivative is $f$, a number that the gate sets (leaving aside that the gates
 # depend on the state, too). A gate at 0.5 keeps $0.5^{100} = 10^{-30}$ over 100 steps, one at 0.9 keeps $3 \cdot
 # 10^{-5}$, and one at 0.99 keeps 0.37. In the plain cell the derivative is $W_h$ times the slope of $\tanh$, with the
-# same $W_h$ for every word. A gate is set anew for each word and each entry. (A shorter relative, the **GRU**, for
-# gated recurrent unit, has one state and two gates; [chapter 13](13_alignment.ipynb) uses it.)
+# same $W_h$ for every word. A gate is set anew for each word and each entry. (A simpler variant, the **gated recurrent
+# unit** or GRU, has one state and two gates; [chapter 13](13_alignment.ipynb) uses it.)
 #
 # Here is the plain cell in code, with two biases as in PyTorch's.
 
@@ -324,14 +324,21 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 
 
 # %% tags=["hide-input"]
-def recall_by_distance(name, seed, texts=4000, words=50):
-    """R² of the best linear fit of the word 0, 1, 2, ... back to the last state."""
+def after_reading(name, seed, texts, words):
+    """The words (words, texts, 8) of random texts, and the last states (texts, H)."""
     rng = np.random.default_rng(seed)
     step, weights, size = network(name, rng)
     read = rng.standard_normal((words, texts, 8))
     state = np.zeros((texts, size))
     for word in read:
         state = step(word, state, *weights)
+    return read, state
+
+
+def recall_by_distance(name, seed, texts=4000, words=50):
+    """R² of the best linear fit of the word 0, 1, 2, ... back to the last state."""
+    read, state = after_reading(name, seed, texts, words)
+    size = state.shape[1]
     basis, _ = np.linalg.qr(state - state.mean(axis=0))
     read = read - read.mean(axis=1, keepdims=True)
     explained = ((basis.T @ read) ** 2).sum(axis=1) / (read**2).sum(axis=1)
@@ -386,29 +393,20 @@ assert 1 < sums["plain, orthogonal"] - sums["plain"] < 2.5 and round(1.1**50) ==
 
 def with_products(name, texts=6000, back=6):
     """Sum of R² over the latest numbers and over the products of any two of them."""
-    rng = np.random.default_rng(0)
-    step, weights, size = network(name, rng)
-    read = rng.standard_normal((30, texts, 8))
-    state = np.zeros((texts, size))
-    for word in read:
-        state = step(word, state, *weights)
+    read, state = after_reading(name, 0, texts, words=30)
     basis, _ = np.linalg.qr(state - state.mean(axis=0))
     latest = np.concatenate(read[-back:], axis=1)
     one, other = np.triu_indices(latest.shape[1])
     inputs = np.hstack([latest, latest[:, one] * latest[:, other]])
     inputs -= inputs.mean(axis=0)
     explained = ((basis.T @ inputs) ** 2).sum(axis=0) / (inputs**2).sum(axis=0)
-    chance = size / texts
+    chance = state.shape[1] / texts
     return ((explained - chance) / (1 - chance)).sum()
 
 
 assert 43 < with_products("LSTM") < 48
 
-rng = np.random.default_rng(0)
-step, weights, size = network("LSTM", rng)
-state = np.zeros((4000, size))
-for word in rng.standard_normal((50, 4000, 8)):
-    state = step(word, state, *weights)
+_, state = after_reading("LSTM", 0, texts=4000, words=50)
 shown, kept = np.split(state - state.mean(axis=0), 2, axis=1)  # h and c
 basis, _ = np.linalg.qr(kept)
 of_shown = ((basis.T @ shown) ** 2).sum() / (shown**2).sum()

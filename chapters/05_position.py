@@ -577,6 +577,9 @@ assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
 
 
 # %% tags=["hide-input"]
+RATES = (0.05, 0.1, 0.25, 0.5, 1.0)
+
+
 def practise(table, train_table, length=24, steps=500, learning_rate=0.5, seed=0):
     """Gradient descent until position t attends to t - 1, for t < length."""
     table, positions = table.copy(), np.arange(1, length)
@@ -622,7 +625,7 @@ for d_model in (16, 32, 64, 128):
         runs = np.array(
             [
                 [score(d_model, learned, rate, seed) for seed in range(3)]
-                for rate in (0.05, 0.1, 0.25, 0.5, 1.0)
+                for rate in RATES
             ]
         ).mean(axis=1)  # (learning rates, practised and beyond)
         practised, beyond = runs[runs[:, 1].argmax()]
@@ -645,14 +648,15 @@ def beyond_with(d_model, pairs):
             )
             for seed in range(3)
         ]
-        for rate in (0.05, 0.1, 0.25, 0.5, 1.0)
+        for rate in RATES
     ]
-    return round(np.mean(rates, axis=1).max(), 2)
+    return np.mean(rates, axis=1).max()
 
 
-assert beyond_with(64, slice(5)) == 1 and beyond_with(128, slice(5)) == 0.42
-assert beyond_with(128, slice(None, None, 4)) == 1
-assert beyond_with(64, slice(8)) == 0.65
+assert beyond_with(64, slice(5)) > 0.98
+assert beyond_with(128, slice(None, None, 4)) > 0.98
+assert abs(beyond_with(128, slice(5)) - 0.42) < 0.03
+assert abs(beyond_with(64, slice(8)) - 0.65) < 0.03
 
 # %% [markdown]
 # Asked about positions 0 to 23, both are right more than 99 percent of the time. Beyond, the learned table finds next

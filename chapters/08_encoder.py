@@ -936,10 +936,10 @@ def learn(
 
 
 # %% [markdown]
-# A run takes some seconds, so a program makes them all (`python -m benchmarks.encoders`, an hour and a half on one
-# core, with the deeper stacks further down): post-norm, 600 steps of Adam (chapter 11), seven learning rates from
-# 0.0003 to 0.02, and three seeds each. Chance is 10 percent. *Residual* leaves out both connections of every layer,
-# *residual, attention* only the one around attention.
+# A run takes some seconds, so a program makes them all (`python -m benchmarks.encoders`, a hundred minutes on one core,
+# with the deeper stacks further down): post-norm, 600 steps of Adam (chapter 11), seven learning rates from 0.0003 to
+# 0.02, and three seeds each. Chance is 10 percent. *Residual* leaves out both connections of every layer, *residual,
+# attention* only the one around attention.
 #
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 
@@ -1108,10 +1108,10 @@ for depth, stream in enumerate(streams):
 # percent after the first layer are a beginning: as a control we have read the digits of *other* positions from there,
 # too, and got some 20 percent. After the second layer both digits can be read, from one vector of 32 numbers.
 #
-# It is the second layer's attention that fetches the mirrored digit: some head gives that position 0.97 of its weight,
-# and in the first layer none gives it more than a fifth. Throw away what the second layer's attention finds, and 57
-# percent are still right, in this run thanks to a *backup*: the third layer looks at the same position. Without both,
-# the answers are no better than chance.
+# It is the second layer's attention that fetches the mirrored digit: some head gives that position nearly all of its
+# weight, and in the first layer none gives it more than a fifth. Throw away what the second layer's attention finds,
+# and fewer than two thirds are still right, in this run thanks to a *backup*: the third layer looks at the same
+# position. Without both, the answers are no better than chance.
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1139,7 +1139,7 @@ with torch.no_grad():
     for matrix, before in zip(matrices, kept, strict=True):
         matrix.copy_(before)
 assert right < 0.15 and rights[2] > 0.99 and 0.8 < rights[0] < 1
-assert round(rights[1], 2) == 0.57 and round(found[1], 2) == 0.97 > 0.2 > found[0]
+assert 0.4 < rights[1] < 0.65 and found[1] > 0.9 > 0.2 > found[0]
 others = [probe(streams[1], digits.roll(shift, dims=1)) for shift in (1, 4, 8)]
 assert min(others) > 0.17 and max(others) < 0.23
 

@@ -965,7 +965,7 @@ assert points["gru, attention"][0] < points["transformer"][-1]
 # ### Longer than anything it has learnt
 #
 # The numbers of chapter 11 are made of few different words, and can be many words long. The program has trained the
-# five models on those of up to nine words in German, the median length (many have just nine), with scaled embeddings
+# five models on those of up to nine words in German, the median length (many have exactly nine), with scaled embeddings
 # and a learning rate of their own, and tested them on all.
 #
 # **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings

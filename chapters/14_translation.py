@@ -124,6 +124,7 @@ score, signature = bleu(
 )
 print(f"{score:.1f}  {signature}")
 by_hand = (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4) * np.exp(1 - 7 / 5)
+assert round(1 - 0.9**0.25, 3) == 0.026
 assert np.isclose(score, 100 * by_hand) and np.isclose(by_hand, 0.448, atol=5e-4)
 
 # %% [markdown]

@@ -501,6 +501,8 @@ special = habits["[CLS] or [SEP]"].mean(dim=1)
 print("to the special tokens, by layer:", special.numpy().round(2))
 assert best["the token before"] == (0, 2) and best["the token after"] == (1, 8)
 assert habits["the token before"][0, 2] > 0.99 and special[1:5].min() > 0.5
+to_cls = torch.stack([m[..., 0].mean(dim=(1, 2)) for m in maps]).mean(dim=0)
+assert (special - to_cls)[1:5].max() < 0.1  # nearly all of it goes to [CLS]
 
 # %% [markdown]
 # A head for the token before, one that prefers the token after, and in the middle layers more than half of all

@@ -1199,6 +1199,12 @@ assert round(float(steps * whole[0] / 60)) == 65 and not extra.any()
 assert round(1000 * float(communication[6]), 1) == 2.5
 assert [round(1000 * float(computing[k])) for k in (0, 6)] == [39, 5]
 assert 4 * communication[6] > computing[6]
+parts = {
+    row["name"]: row
+    for row in measured("roofline-cuda")["measurements"]
+    if "name" in row
+}
+assert round(parts["Adam step"]["seconds"] / float(computing[6]), 1) == 0.1
 step_flops = sum(
     training_flops(TransformerConfig(37_000, 37_000), 390, 64, 64).values()
 )
