@@ -309,14 +309,12 @@ for exponent in (-2, -3, -5, -7, -9):
     off[exponent] = np.abs(by_formula[0] - differences).max()
     print(f"1e{exponent:+03} {off[exponent]:10.0e}")
 assert 80 < off[-2] / off[-3] < 120 and off[-5] < 1e-11 < off[-7] < off[-9]
-rounding = [np.finfo(kind).eps for kind in (np.float32, np.float64)]
-assert round(rounding[0] / rounding[1], -7) == 540_000_000  # half a billion
 
 # %% [markdown]
-# With a large step one measures a chord, and its error falls with the square of the step. (That of a *one-sided*
-# difference, $(L(x + h) - L(x)) / h$, falls only with the step itself.) With a tiny one the two losses differ only in
-# their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$ lies between the two. In
-# 32-bit floats, in which the rest of this book trains, no step comes near: check gradients in 64 bits.
+# With a large step one measures a chord, and its error falls with the square of the step. With a tiny one the two
+# losses differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$
+# lies between the two. In 32-bit floats, in which the rest of this book trains, no step comes near: check gradients in
+# 64 bits.
 #
 # ### Keep going
 #
@@ -368,17 +366,16 @@ plt.show()
 # With $W_Q$ alone it is slow, because the keys stay where they are. With all three it is fastest, and $W_V$ does most
 # of it: learning alone, it has brought the loss below 0.006 after three steps. Training changes all of them at once.
 #
-# And the learning rate decides: with all three, at 0.01 the loss has come down to 0.064 only after 50 steps, at 1 it is
-# 0, and at 3 each step overshoots further than the one before, and the loss **diverges**.
+# And the learning rate decides. With all three, at 0.01 the loss has not come far after 50 steps; at 3 each step
+# overshoots further than the one before, and the loss **diverges**.
 
 # %% tags=["hide-input"]
 every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
-print("loss after   50 steps:", *(f"{descend(some)[0][-1]:.4f}" for some in every))
-print("all three, by learning rate:")
+print("learning rate   loss after 50 steps")
 for learning_rate in (0.01, 0.1, 1, 3):
     history, _ = descend(every[2], learning_rate=learning_rate)
-    print(f"{learning_rate:6}: {history[-1]:.2g}")
-assert history[-1] > 1e20 and round(descend(every[2], 50, 0.01)[0][-1], 3) == 0.064
+    print(f"{learning_rate:13} {history[-1]:21.2g}")
+assert history[-1] > 1e20 and 0.05 < descend(every[2], 50, 0.01)[0][-1] < 0.08
 assert 0.08 < descend(["W_Q"])[0][-1] < 0.12
 assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
 assert descend(["W_V"])[0][3] < 0.006
@@ -805,27 +802,6 @@ assert 20 < start[1] / start[0] < 80
 assert found.diagonal().min() > 1.5 and found.diagonal().max() < 2.2
 assert (found - 9 * np.eye(8)).max() < 0.3
 
-# %% tags=["quiz"]
-quiz.one_choice(
-    "The trained layer gives two thirds to the right name and shares the rest out over the others. Yet its answers are right. Where does the certainty come from?",
-    quiz.wrong(
-        "From the softmax, which rounds the largest weight up to 1",
-        "A softmax rounds nothing. The blend really holds a third of wrong digits.",
-    ),
-    quiz.right(
-        "From the maps after the blend, which enlarge a lead",
-        "Yes. The matrices of value, output and answer make the logits, and large logits turn a lead of two thirds over a tenth into near certainty.",
-    ),
-    quiz.wrong(
-        "From luck: such a layer is right about two times in three",
-        "Two thousand unseen notes with five questions each, all right: that is no luck. A weight says how values are mixed, and not how often the answer is right.",
-    ),
-    quiz.wrong(
-        "From copies: the other weights go to names with the same digit",
-        "Sometimes two names share a digit (Ada and Dan do). But the weights are given by name, and two questions in three ask for a digit that no other name has.",
-    ),
-)
-
 # %% [markdown]
 # ### Are attention weights trained, or labelled?
 #
@@ -838,20 +814,11 @@ for name, parameter in model.named_parameters():
 # %% [markdown]
 # Matrices and biases, and not one attention weight. (One of them cannot even learn: the bias of the keys adds the same
 # number to all scores of a query, and that changes no weight.) Attention weights are computed for each note, like the
-# scores and the blend. Shuffle the note, so that Ada stands second, and the same parameters give the weights of the
-# first question in another order:
+# scores and the blend.
 
-# %% tags=["hide-input"]
-order = torch.tensor([3, 0, 4, 1, 2])
-with torch.no_grad():
-    notes, questions = as_vectors(*shown)
-    _, straight = model(notes, questions)
-    _, shuffled = model(notes[:, order], questions)
-assert torch.allclose(straight[..., order], shuffled, rtol=0, atol=1e-6)
-for name, weights in [("as it was", straight), ("shuffled ", shuffled)]:
-    print(f"{name}: Ada? gives the five tokens", weights[0, 0].numpy().round(2))
-
+# %% tags=["proof"]
 fresh = new_model()
+notes, questions = as_vectors(*shown)
 F.cross_entropy(fresh(notes, questions)[0][0], shown[1][0]).backward()
 assert fresh.attention.w_k.bias.grad.abs().max() < 1e-7
 assert fresh.attention.w_k.weight.grad.abs().max() > 1e-5
@@ -908,8 +875,7 @@ def first_loss(deviation, seed, vocabulary=1000, width=64, count=2000):
     return F.cross_entropy(states @ embeddings.T, targets).item()
 
 
-print(f"the model's first loss: {losses[0]:.2f}, ln 10 = {np.log(10):.2f}")
-print(f"ln 1000 = {np.log(1000):.2f}")
+assert round(losses[0], 2) == 2.33 and round(np.log(1000), 1) == 6.9
 for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
     runs = [first_loss(deviation, seed) for seed in range(5)]
     print(f"{name}: {np.mean(runs):5.2f} ± {np.std(runs):.2f}")
@@ -927,7 +893,8 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 # - The sum may have been divided by too many targets, with the padding counted among them.
 # - Or the model sees what it should predict. A language model is asked for the *next* token, so its targets are the
 #   text shifted by one. Forget the shift, and a model with tied embeddings is asked for the very token that it was
-#   given. (With many layers between, this need not show before training.)
+#   given. (With many layers between, this need not show before training, so a first loss of $\ln V$ does not prove that
+#   nothing leaks.)
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
@@ -941,8 +908,7 @@ assert leaking < 1
 # %% [markdown]
 # (Here embeddings have deviation 1/8, and the state *is* the target's embedding, scaled up to entries of size 1.) So
 # before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
-# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (Most leaks
-# do not show before training: a first loss of $\ln V$ proves nothing about them.)
+# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong.
 #
 # ### What if matrices start at zero?
 #

@@ -87,8 +87,7 @@ plt.show()
 # %% [markdown]
 # The left half is chapter 8. The right half is a stack of the same kind with two differences. Its self-attention is
 # masked, so that no word sees a later one. And between self-attention and feed-forward network stands a second
-# attention, to what the encoder has read. (Around each attention and each feed-forward network lie a residual
-# connection and a norm, which the drawing leaves out.)
+# attention, to what the encoder has read. (The drawing leaves out residual connections and norms.)
 #
 # At the top, one linear map gives every token of the vocabulary a score, its **logit**. At each position the logit of
 # the *next* word should be the highest. `<bos>` (beginning of sequence) and `<eos>` (end of sequence) are **special
@@ -127,6 +126,7 @@ plt.show()
 
 # %% tags=["export"] module="decoder"
 import torch
+from dotformer.support.checks import check_real
 from dotformer.support.shapes import shapes
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -146,14 +146,11 @@ def padding_mask(
 ) -> Bool[Tensor, "B 1 1 S"]:
     """Which tokens are real: the same for all heads and all queries.
 
-    Raises ValueError when a sentence has no real token. (On a GPU, or compiled,
-    that is not checked: the check would have to wait for the device.)
+    Raises ValueError when a sentence has no real token (on a GPU this is not
+    checked, since the check would have to wait for the device).
     """
     real = tokens != pad_id
-    checked = tokens.device.type == "cpu" and not torch.compiler.is_compiling()
-    if checked and not real.any(dim=1).all():
-        empty = (~real.any(dim=1)).nonzero().flatten().tolist()
-        raise ValueError(f"empty sentences in rows {empty}: nothing but padding")
+    check_real(real)
     return real[:, None, None]
 
 
@@ -192,8 +189,7 @@ plt.show()
 
 # %% [markdown]
 # Each *yes* is a key that the query may attend to. The word *am*, in the third row, sees `<bos>`, *I* and itself. The
-# last column is empty, because no word may attend to the padding. (The last row is the padding's own, and nobody uses
-# it.)
+# last column is empty, because no word may attend to the padding.
 #
 # ### Which mask goes where?
 #
@@ -744,7 +740,7 @@ print(f"loss {fit(model, for_training):.3f}")
 print(f"held-out answers right: {share_right(model, unseen):.0%}")
 HELLO = [question for question, *_ in pairs].index("Hi , how are you ?")
 hello = batch(["Hi , how are you ?"])
-for row in [*unseen[3:60:12], HELLO]:
+for row in [*unseen[3:60:20], HELLO]:
     print(f"   {pairs[row][0]:32} {words(generate(model, questions[[row]])[0])}")
 assert share_right(model, unseen) > 0.95
 assert words(generate(model, hello)[0]) == "I am fine"
@@ -933,9 +929,8 @@ class OneScreen(nn.Module):
 
 # %% [markdown]
 # Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns from scratch.
-# The lines in `__init__` that draw its embeddings matter: with PyTorch's default, rows whose entries have a standard
-# deviation of 1, the logits are dot products of size $\sqrt D$ and more, the largest of 1,000 is several times that,
-# and the first loss is ten times as large.
+# The lines in `__init__` that draw its embeddings matter: with PyTorch's default, whose entries have a standard
+# deviation of 1, the first loss is ten times as large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %% tags=["hide-input"]
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()
@@ -1031,26 +1026,15 @@ assert torch.allclose(
 
 # %% tags=["plot"]
 with record_weights(model) as seen, torch.no_grad():
-    logits = model(hello, right[:, :-1])[0]
+    model(hello, right[:, :-1])
 cross = [seen[f"decoder.layers.{n}.cross_attention"][0] for n in range(2)]
 so_far = ["<bos>", "I", "am", "fine"]
 movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
 # Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
-# *next* word, so look at `<bos>` to see how *I* is found. In the end each position has a probability for every word:
-
-# %% tags=["hide-input"]
-print("after    next word, and the next best")
-for position, probabilities in enumerate(logits.softmax(dim=-1)):
-    best, which = probabilities.topk(2)
-    listed = "   ".join(
-        f"{vocabulary[n]:6} {p:.3f}" for p, n in zip(best, which, strict=True)
-    )
-    print(f"{so_far[position]:7}  {listed}")
-assert [vocabulary[n] for n in logits.argmax(-1)] == ["I", "am", "fine", "<eos>"]
-
-# %% [markdown]
+# *next* word, so look at `<bos>` to see how *I* is found.
+#
 # ### Does the map say why?
 #
 # Attention at `<bos>` goes to *you*, and the answer is *I*. Is the first the reason for the second? Hide one position
@@ -1070,16 +1054,12 @@ for row in nine:
     needs.append(
         [w for w, p in zip(question, row["without"], strict=True) if p < 0.5]
     )
-for alone in (["you"], ["how", "are"], []):
-    print(
-        f"I is lost by hiding {' or '.join(alone) or 'no single word'}: {needs.count(alone)} of 9"
-    )
 
 # %% [markdown]
 # Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
 # while any other word can be hidden. Of the nine, four are like that. In three others *I* is lost without *how*, and
 # also without *are*, and in two it survives whichever word is hidden; presumably the encoder has carried what is needed
-# to other positions as well.
+# to other positions.
 #
 # So a map shows where a model looked. Whether that mattered, only an intervention can tell. [Chapter
 # 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
@@ -1131,7 +1111,7 @@ with torch.no_grad():
 # the question, and nothing may move.
 
 
-# %%
+# %% tags=["hide-input"]
 def leaks(model, cut=2):
     """Does any logit up to `cut` move when later target tokens change?"""
     before = answers[unseen, :-1]
@@ -1371,10 +1351,9 @@ for name, make in variants.items():
 # - *One word too many*, an **off-by-one** error, shows exactly the word that is wanted.
 # - *Scaled scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. How much
 #   depends on the other scores, and so does the harm.
-# - *Weights times mask* leaves it none, but it still counts in the denominator. If a query scores two keys the same and
-#   the second is in the future, the weights are ½ and ½, and the mask leaves ½ and 0; had the hidden word not fitted,
-#   the first would have nearly 1. So the size of what arrives says whether the hidden word fits what was asked, and a
-#   head that asks whether *I* comes next can read the answer from there.
+# - *Weights times mask* leaves it none, but it still counts in the denominator: if a hidden word fits the query as well
+#   as a visible one, the visible one keeps ½, otherwise nearly 1. So the size of what arrives tells whether the hidden
+#   word is the one that was asked for.
 #
 # **One sees the future outside training.** With a mask *in training only* the earlier words see, in use, what comes
 # after them, as they never did before, and writing is a lottery: one seed gets 3 percent right, another 97.
@@ -1388,9 +1367,8 @@ for name, make in variants.items():
 # **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
 # its logits move with the padding, so with more or less of it the same question may get another answer.
 #
-# A comparison with the correct model, given the same parameters, finds all nine.
-# A leak is not exposure bias. The bias is the price of teacher forcing in a *correct* model, which meets its own
-# mistakes only in use; a model that leaks *in training* can copy, and need not learn to predict.
+# A leak is not exposure bias: that is the price of teacher forcing in a *correct* model. A model that leaks in training
+# can copy, and need not learn to predict.
 #
 # And one mistake is in no mask at all: a target that is not shifted.
 
@@ -1421,14 +1399,14 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # So if a loss is perfect and the writing is not, check in this order:
 #
-# | check | finds | cannot find |
-# |---|---|---|
-# | *forced*, on held-out data | overfitting (if it is low); a mask in training only | the others: they are perfect here, or nearly |
-# | the leak test, in both modes | six of the nine | a mask that hides too much, padding, targets that are not shifted |
-# | more padding | padding that is not hidden | the others |
-# | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine | what lies outside the model |
-# | one pair of input and target, printed | targets that are not shifted | |
-# | the first steps of writing, printed | another first token than in training, padding between what is given and what is written | |
+# | check | finds |
+# |---|---|
+# | *forced*, on held-out data | overfitting (if it is low); a mask in training only |
+# | the leak test, in both modes | six of the nine, all that show too much |
+# | more padding | padding that is not hidden |
+# | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine |
+# | one pair of input and target, printed | targets that are not shifted |
+# | the first steps of writing, printed | another first token than in training, padding between what is given and what is written |
 
 # %% tags=["proof"]
 writing = {name: np.array(runs)[:, 2] for name, runs in measurement.items()}

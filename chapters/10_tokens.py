@@ -122,9 +122,9 @@ for step in range(1, 5):
 # letters, but other tokens, and what the model has learnt of *team* is in another row. No error is raised; the answers
 # get worse.
 #
-# How much worse can it get? As an extreme, a trained translator of simple sentences (those of [chapter
-# 13](13_alignment.ipynb)) gets all 500 test sentences right. If the longest word of each is cut into single letters,
-# which are tokens, too, 9 of the 500 are left. So new text must be cut as the training text was.
+# How much worse can it get? A trained translator of simple sentences (those of [chapter 13](13_alignment.ipynb)) gets
+# all 500 test sentences right. If the longest word of each is cut into single letters, which are tokens, too, 9 of the
+# 500 are left. So new text must be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -138,8 +138,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
 # first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and any valid text survives the round trip from
-# text to tokens and back. (Other tokenizers begin with the characters of the training text, and take bytes for those
-# that are missing: **byte fallback**.)
+# text to tokens and back. (Others begin with characters, and take bytes for those that are missing: **byte fallback**.)
 #
 # The reverse does not hold: a model may write *t* and *ea*, and `encode` makes *tea* of their text. And a single token
 # may be part of a character, so a program that prints tokens as they are generated must wait until a character is

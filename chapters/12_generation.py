@@ -10,7 +10,7 @@
 #
 # A trained model says what is likely to come next. That is not a sentence yet. This chapter shows three ways to get
 # one: taking the best word each time, following several hypotheses at once, and sampling. It builds the cache that
-# saves the model from computing everything again at each word. And you read what a model has written, right and wrong.
+# saves the model from computing everything again at each word.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
 # learnt something. It takes about 30 minutes to read, and 40 more for the exercises.
@@ -738,9 +738,9 @@ plt.show()
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
 # ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one: with 8 such **KV heads**
-# for 32 heads of queries a quarter is kept. One can also store it in fewer bits, or keep only the last few thousand
-# tokens, a *sliding window*. Our `torch.cat` copies everything at each step; serving systems allocate memory as each
-# text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others, 2023](https://arxiv.org/abs/2309.06180)).
+# for 32 heads of queries a quarter is kept. One can also keep only the last few thousand tokens, a *sliding window*.
+# Serving systems allocate memory as each text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others,
+# 2023](https://arxiv.org/abs/2309.06180)).
 
 # %% tags=["quiz"]
 quiz.number(
@@ -813,14 +813,9 @@ assert cost[64] < cost[1] / 4
 #
 # $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
 #
-# Why is the second term right? A token is drawn *and* accepted with probability $\sum_x \min(p(x), q(x))$, so it is
-# refused with the remaining probability,
-#
-# $$\sum_x \bigl( p(x) - \min(p(x), q(x)) \bigr) = \sum_x \max(0, p(x) - q(x)) ,$$
-#
-# call it $Z$. The draw that follows takes $x$ with probability $\max(0, p(x) - q(x)) / Z$, and $Z$ times that is the
-# second term. So a poor draft model costs speed, and never changes with which probability a text is written. For three
-# tokens with $p = (0.6, 0.3, 0.1)$ and $q = (0.2, 0.5, 0.3)$:
+# (A token is refused with probability $Z = \sum_x \max(0, p(x) - q(x))$, and the draw that follows divides by the same
+# $Z$.) So a poor draft model costs speed, and never changes with which probability a text is written. For three tokens
+# with $p = (0.6, 0.3, 0.1)$ and $q = (0.2, 0.5, 0.3)$:
 
 # %% tags=["hide-input", "nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
@@ -835,15 +830,13 @@ for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
 assert round(0.7**21, 4) == 0.0006
 
 # %% [markdown]
-# How many tokens does a pass give? Let each of the draft model's be accepted with probability $a$, independently of the
-# others. If the draft model draws $k$, then $a + a^2 + \dots + a^k$ of them are kept on average, because the $i$th is
-# kept only if the $i - 1$ before it were. One more token is the large model's own: what replaces the first refused, or,
-# if none was, a draw from its last row. For $a = 0.8$ and $k = 4$ that makes 3.4.
+# How many tokens does a pass give? If each of the draft model's $k$ is accepted with probability $a$, independently of
+# the others, $a + a^2 + \dots + a^k$ are kept on average, because the $i$th is kept only if all before it were. One
+# more is the large model's own. For $a = 0.8$ and $k = 4$ that makes 3.4.
 #
-# And what does it cost? If the draft model takes $c$ of the time of a pass for each of its tokens, $1 + k c$ passes.
-# With $c = 0.05$ these are 1.2, and $3.4 / 1.2 = 2.8$ is the gain. With $c = 0.25$ and $a = 0.3$ they are 2 for 1.4
-# tokens, a loss. And where many sentences keep the device busy, a pass that checks more tokens takes longer, so that
-# nothing is gained either.
+# If the draft model takes $c$ of the time of a pass for each of its tokens, they cost $1 + k c$ passes. With $c = 0.05$
+# these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a = 0.3$ they are 2 for 1.4 tokens, a loss. Where
+# many sentences keep the device busy, nothing is gained either.
 #
 # ## A model that has learnt a little
 #

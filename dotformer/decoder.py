@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dotformer.attention import MultiHeadAttention
 from dotformer.encoder import AddAndNorm, FeedForward, LayerConfig, Stack
+from dotformer.support.checks import check_real
 from dotformer.support.shapes import shapes
 
 
@@ -28,16 +29,13 @@ def padding_mask(
 ) -> Bool[Tensor, "B 1 1 S"]:
     """Which tokens are real: the same for all heads and all queries.
 
-    Raises ValueError when a sentence has no real token. (On a GPU, or compiled,
-    that is not checked: the check would have to wait for the device.)
+    Raises ValueError when a sentence has no real token (on a GPU this is not
+    checked, since the check would have to wait for the device).
 
     Defined in chapter 9, "Who may see whom".
     """
     real = tokens != pad_id
-    checked = tokens.device.type == "cpu" and not torch.compiler.is_compiling()
-    if checked and not real.any(dim=1).all():
-        empty = (~real.any(dim=1)).nonzero().flatten().tolist()
-        raise ValueError(f"empty sentences in rows {empty}: nothing but padding")
+    check_real(real)
     return real[:, None, None]
 
 
