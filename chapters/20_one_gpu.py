@@ -1414,6 +1414,7 @@ for block in (1, 7, 128, 300):
 # the length. Does the time of the fused one grow more slowly?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels over length, both axes logarithmic. Left, seconds: both ways grow with the square of the length and lie close together. Right, bytes of activations: written out, they grow with the square; fused, in proportion."}}
+
 from dotformer.support.memory import saved_activations
 
 torch.manual_seed(0)
@@ -1558,7 +1559,63 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
 # usually the batch that is too large. With billions of parameters it can be the model. And if a single pair does not
 # fit, sentences must be shorter. On a GPU `python -m dotformer train` prints such a line when memory runs out.
 #
-# Two ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
+# The logits never have to exist all at once. As attention can do without the score matrix, the loss can do without
+# theirs: multiply the vectors of some targets by the output matrix, add up their loss and their gradients, and forget
+# these logits before the next ones are computed. PyTorch has that as `F.linear_cross_entropy`. Here are 1,024 targets
+# of the base model's width and vocabulary, in chunks of 128:
+
+# %% tags=["hide-input"]
+from dotformer.support.benchmark import most_allocated
+from torch.nn import LinearCrossEntropyOptions
+
+torch.manual_seed(0)
+output = nn.Linear(512, 37_000, bias=False)
+states, right = torch.randn(1024, 512), torch.randint(3, 37_000, (1024,))
+chunks = LinearCrossEntropyOptions(batch_chunk_size=128)
+
+
+def gradients_of(loss):
+    """Those of a loss of states, for the states and for the output matrix."""
+    x, output.weight.grad = states.clone().requires_grad_(), None
+    loss(x).backward()
+    return x.grad, output.weight.grad
+
+
+ways = {
+    "all logits": lambda x: F.cross_entropy(output(x), right),
+    "in chunks": lambda x: F.linear_cross_entropy(
+        x, output.weight, right, options=chunks
+    ),
+}
+found = {}
+for name, way in ways.items():
+    work = partial(gradients_of, way)
+    seconds, output.weight.grad = median(benchmark(work, "cpu", 2)), None
+    most = most_allocated(work)
+    found[name] = most, seconds, *work()
+    print(f"{name:10} {most / 1e6:4.0f} MB at most   {seconds:.1f} s")
+
+# %% tags=["proof"]
+whole, chunked = found.values()
+assert 0.3 * whole[0] < chunked[0] < 0.4 * whole[0] and chunked[1] < 1.5 * whole[1]
+for one, other in zip(whole[2:], chunked[2:], strict=True):
+    assert (one - other).abs().max() < 1e-5 * one.abs().max()
+with torch.no_grad():
+    apart = output.weight[right] - output.weight.mean(dim=0)
+    plain, smoothed = (
+        F.cross_entropy(output(states), right, label_smoothing=share)
+        for share in (0.0, 0.1)
+    )
+    extra = 0.1 * (states * apart).sum(dim=1).mean()
+    assert (plain + extra - smoothed).abs() < 1e-4
+
+# %% [markdown]
+# The same gradients in about the same time, with a third of the memory. Most of that is the gradient of the output
+# matrix, so with more targets it hardly grows, and the logits do. (It does not smooth labels. But with $h$ the vector,
+# $w_y$ the right token's row and $\bar w$ the mean of all rows, smoothing adds $\varepsilon \, h \cdot (w_y - \bar w)$
+# to the loss, for which no logits are needed. Our trainer, whose models return logits, does without it.)
+#
+# Two more ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
 # 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: activation checkpointing keeps only what goes into
 # each layer, and computes the layer again when the backward pass needs its activations. That is one more forward pass
 # through the layers: a third more work for them, and none for the output product. The last rung of the ladder does it:

@@ -760,7 +760,8 @@ for name in ("1 process", "2, one of them killed"):
 # three go on when one is lost, unless it is `HOST`. The first line makes them find each other again after a restart.
 #
 # `max_tokens` stays the size of the *whole* batch. So the result does not depend on the number of processes, except for
-# rounding and dropout.
+# rounding and dropout. (All of this is tested with several processes on one processor. On several GPUs nobody has run
+# it yet.)
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, count, repeat
+from itertools import accumulate, chain, count, repeat
 from statistics import quantiles
 from typing import Any, TypeVar
 
@@ -101,6 +101,15 @@ def timeline(work: Callable[[], object]) -> list[tuple[str, str, float, float]]:
         start, end = ((moment - begin) / 1e6 for moment in (event.time_range.start, event.time_range.end))
         found.append((event.name, outermost.name, start, end))
     return found
+
+
+def most_allocated(work: Callable[[], object]) -> int:
+    """The most bytes of memory of the CPU that tensors take while some work is done, less those that were there."""
+    with quietly(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        work()
+    events = (event for event in record.profiler.kineto_results.events() if event.name() == "[memory]")
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events)  # what is freed counts below 0
+    return max(accumulate((change for _, change in changes), initial=0))
 
 
 # training steps

@@ -21,6 +21,7 @@ from dotformer.support.benchmark import (
     feed,
     gradient_error,
     measure_steps,
+    most_allocated,
     profile_operators,
     synchronize,
     timeline,
@@ -86,6 +87,17 @@ def test_a_timeline_has_operators_in_order_and_who_called_them():
     assert all(outermost.startswith("autograd") for outermost in products[1:])
     starts = [start for *_, start, _ in found]
     assert starts == sorted(starts) and starts[0] == 0 and all(start <= end for *_, start, end in found)
+
+
+def test_the_most_that_was_allocated_counts_what_is_there_at_once_and_not_what_was_there_before():
+    before = torch.ones(1000)
+
+    def work():
+        for _ in range(3):
+            torch.ones(1 << 20).sum() + before.sum()
+
+    assert 4 << 20 <= most_allocated(work) < 5 << 20
+    assert 12 << 20 <= most_allocated(lambda: [torch.ones(1 << 20) for _ in range(3)]) < 13 << 20
 
 
 def test_the_precision_of_products_is_put_back():
