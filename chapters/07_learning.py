@@ -109,7 +109,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # $$\frac{\partial L}{\partial q} = \frac{1}{\sqrt 2} \bigl( -0.110 \, (1, 0) - 0.025 \, (0, 1) + 0.135 \, (2, 0) \bigr) = (0.113, -0.018) .$$
 #
-# The query should look a little less for *alive*.
+# The query should look a little less for *alive*: that lowers the score of *dog* as well, since one query serves all
+# keys, but that of *man* falls twice as far, and only differences count.
 
 # %% tags=["hide-input"]
 d_output = output - [1, 0]
@@ -139,9 +140,8 @@ assert abs(d_scaled.sum()) < 1e-15
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.012 and 2.668 (they were 1.414, 0
-# and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. (The score of *dog* has fallen as well,
-# because one query serves all keys, but that of *man* has fallen twice as far, and only differences count.) The loss
-# was 0.296; now it is $\tfrac12 (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**.
+# and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is $\tfrac12
+# (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scaled scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram
@@ -263,7 +263,8 @@ def attention_gradients(
     d_value = weights.swapaxes(-1, -2) @ d_output
     d_weights = d_output.astype(float) @ value.swapaxes(-1, -2)
     average = (weights * d_weights).sum(axis=-1, keepdims=True)
-    d_scores = weights * (d_weights - average) / np.sqrt(query.shape[-1])
+    d_scaled = weights * (d_weights - average)
+    d_scores = d_scaled / np.sqrt(query.shape[-1])
     return d_scores @ key, d_scores.swapaxes(-1, -2) @ query, d_value
 
 
@@ -520,8 +521,8 @@ class MultiHeadAttention(nn.Module):
 # %% [markdown]
 # With `need_weights=False`, the layer calls PyTorch's own attention, which need not write the weights to memory
 # ([chapter 20](20_one_gpu.ipynb)). With weights or without, in 64-bit floats, the layer agrees with chapter 6's
-# function and with `nn.MultiheadAttention` to twelve digits. But in `nn.MultiheadAttention`, and in all padding masks
-# of PyTorch's layers, true means *may not attend*; in `F.scaled_dot_product_attention` and in this book, *may*.
+# function and with `nn.MultiheadAttention` to twelve digits. (Mind the masks of `nn.MultiheadAttention`, in which true
+# means *may not attend*.)
 
 # %% tags=["proof"]
 from dotformer.by_hand.multihead import multi_head_attention
@@ -568,8 +569,8 @@ with torch.no_grad():
 #
 # > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
 #
-# There are eight names and ten digits, hence more than 600 million notes, so the layer will hardly ever meet one twice.
-# It must find out *how* to look, and no table of answers will do.
+# Five of eight names, and a digit for each, make more than five million notes, in whatever order. So in 16,000 of them
+# the layer will hardly ever meet one twice. It must find out *how* to look, and no table of answers will do.
 #
 # A token is a vector of 18 numbers: eight that say which name, ten that say which digit. A question has a name and no
 # digit. The layer has a single head. After it, one linear map turns what it received into ten scores, one for each
@@ -634,10 +635,11 @@ loss.backward()
 optimizer.step()
 
 # %% [markdown]
-# Its gradient with respect to the logits $z_i$ follows from the formula for a softmax, above. Let $y_i$ be 1 for the
-# right digit and 0 for the others. Of the probabilities only the right one is in the loss, so $\partial L / \partial
-# p_i = -y_i / p_i$. The average of these derivatives, weighted by the $p_i$, has a single term, that of the right digit
-# $r$: $p_r \cdot (-1 / p_r) = -1$. So
+# Where does `loss.backward()` begin? The gradient of the loss with respect to the logits $z_i$ follows from the formula
+# for a softmax, above, with $p$ in the place of $w$ and $z$ in that of $s$. Let $y_i$ be 1 for the right digit and 0
+# for the others. Of the probabilities only the right one is in the loss, so $\partial L / \partial p_i = -y_i / p_i$.
+# The average of these derivatives, weighted by the $p_i$, has a single term, that of the right digit $r$: $p_r \cdot
+# (-1 / p_r) = -1$. So
 #
 # $$\frac{\partial L}{\partial z_i} = p_i \left( \frac{\partial L}{\partial p_i} - (-1) \right) = p_i - y_i :$$
 #
@@ -710,12 +712,13 @@ for step in (0, 80, 100, 120, 140, 1000):
 # Why in this order? A score is corrected by *comparing values*. At first the values are small random vectors that
 # differ little and mean nothing, so there is hardly anything to compare. But the layer can learn to hand over digits at
 # all: then the model can bet on the five digits in the note. Once the values say something, looking at the right one
-# pays. The gradients agree: from the first steps to step 80 that of $W_Q$ grows some forty-fold, that of $W_V$ five- or
-# sixfold.
+# pays. The gradients agree: until step 80 that of $W_Q$ grows much more than that of $W_V$ (the last two columns
+# below).
 #
-# And one can intervene. Let a model learn values first, with $W_Q$ and $W_K$ frozen at their random start, and only
-# then let these learn, too. If the values were missing (or the matrices that make an answer of them), the look-up
-# should now come quickly.
+# And one can intervene. Let a model learn values first, for 300 steps with $W_Q$ and $W_K$ frozen at their random
+# start, and only then let these learn, too. If the values were missing, the look-up should now come quickly. Then turn
+# it around, and give a fresh model the $W_Q$ and $W_K$ of a trained one. How many steps does each take, until the loss
+# is below 0.5?
 
 
 # %% tags=["hide-input"]
@@ -724,6 +727,7 @@ def steps_until(losses, below=0.5):
     return int(np.argmax(np.convolve(losses, np.ones(10) / 10, "valid") < below))
 
 
+print("from the start   values given   W_Q, W_K given   gradient of W_Q   of W_V")
 for seed in range(3):
     whole, values_first, look_first = (new_model(seed) for _ in range(3))
     together, _, grown = train(whole, 300, seed=seed)
@@ -739,18 +743,16 @@ for seed in range(3):
         getattr(look_first.attention, name).load_state_dict(learned)
     found, *_ = train(look_first, 300, seed=50 + seed)
     counts = [steps_until(each) for each in (together, then, found)]
-    said = "learnt after {} steps, with values given after {}, with W_Q and W_K after {}"
-    print(said.format(*counts))
-    assert counts[0] > 100 and 0 < counts[1] < 50 and 0 < counts[2] < 30
     times = grown[75:85].mean(axis=0) / grown[:10].mean(axis=0)
+    print("{:14}{:15}{:17}{:13.0f} times{:4.0f}".format(*counts, *times))
+    assert counts[0] > 100 and 0 < counts[1] < 50 and 0 < counts[2] < 30
     assert 30 < times[0] < 60 and 4.5 < times[1] < 7
 
 # %% [markdown]
-# Once the values are there, after 300 steps that went to nothing else, the look-up takes some 35; from the very start
-# it took some 120. Must values come first, then? Turn it around, and give a fresh model the $W_Q$ and $W_K$ of a
-# trained one: that takes some 20. So each half waits for the other. Without values that mean something there is nothing
-# to compare, and without a look-up every value is blended with four others. Only the values are of some use alone, for
-# a bet, and so the loss falls first.
+# From the very start it takes some 120 steps. Once the values are there it takes some 35, and with a trained look-up
+# some 20. So each half waits for the other. Without values that mean something there is nothing to compare, and without
+# a look-up every value is blended with four others. Only the values are of some use alone, for a bet, and so the loss
+# falls first.
 #
 # You were also asked how large the weight would be: after 1,000 steps it is near two thirds, while all answers are
 # right. A weight is not a probability of being right, and once the answers are right $p - y$ is nearly 0, so that
@@ -793,6 +795,7 @@ plt.show()
 # such a lead into a weight of two thirds.
 
 # %% tags=["proof"]
+assert math.comb(8, 5) * 10**5 > 5e6 and 16 * 1000 == 16_000
 at = dict(zip(steps, frames, strict=True))
 assert (at[0] - 0.2).abs().max() < 0.02 and (at[80] - 0.2).abs().max() < 0.06
 assert losses[0] - np.mean(losses[75:85]) > 0.4
@@ -912,9 +915,10 @@ assert leaking < 1
 #
 # ### What if matrices start at zero?
 #
-# Zeros, or any other constant, look like an even start. But units of a layer that start equal stay equal, because they
-# read the same input, what they hand on is multiplied by the same parameters, and so they get the same gradient. Two
-# such heads are one head for the price of two. A random start (**initialisation**) is there to **break the symmetry**.
+# Zeros, or any other constant, look like an even start. But if all matrices start constant, the units of a layer stay
+# equal: they read the same input, what they hand on is multiplied by equal parameters, and so they get the same
+# gradient. Two such heads are one head for the price of two. A random start (**initialisation**) is there to **break
+# the symmetry**.
 #
 # Zeros can do worse, as the formulas say: but for the root, $dQ$ is $dS \, K$, and $dK$ is $dS^\top Q$. If only $W_Q$
 # is zero, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so
@@ -941,12 +945,10 @@ for zeroed in (["w_q"], ["w_q", "w_k"]):
 assert round(np.mean(history[-100:]), 2) == 1.62
 
 # %% [markdown]
-# How large, then? A stack multiplies the factors of all its layers, so each should be near 1. With a factor of 2 a
-# signal is a million times as large after twenty layers, and with ½ a millionth, and gradients on their way back
-# likewise. `nn.Linear` draws the entries of a matrix with $D$ inputs with mean 0 and deviation $1/\sqrt{3D}$, so that a
-# sum of $D$ products has some 0.6 times the size of an input, at any width. Even that makes $2 \cdot 10^{-5}$ in twenty
-# layers (without biases); the residual connections and norms of [chapter 8](08_encoder.ipynb) see to that. (A rule that
-# uses the number of outputs, too, is known as *Xavier* or *Glorot* initialisation.)
+# How large, then? `nn.Linear` draws the entries of a matrix with $D$ inputs with deviation $1/\sqrt{3D}$, so that a sum
+# of $D$ products has about the size of an input (0.6 of it), at any width. Even so, twenty such layers would leave next
+# to nothing of a signal; the residual connections and norms of [chapter 8](08_encoder.ipynb) prevent that. (A rule that
+# uses the number of outputs, too, is *Xavier* or *Glorot* initialisation.)
 #
 # And large entries of $W_Q$ and $W_K$ make large scores, so saturated rows. Multiply both matrices before training:
 
@@ -962,12 +964,12 @@ for factor in (4, 64):
     history, *_ = train(scaled_up, 1000)
     print(f"{factor:10}{largest:19.2f}{np.mean(history[-100:]):20.2f}")
 assert largest > 0.98 and np.mean(history[-100:]) > 1
-assert 1e-5 < 3**-10 < 2e-5  # twenty layers with 1/sqrt(3)
+assert 3**-10 < 2e-5  # twenty layers with 1/sqrt(3)
 
 # %% [markdown]
-# At 4 times the size it still learns, with this seed. At 64 times, the largest of a row's five weights is 0.99 before
-# anything has been learned, on a name that is mostly wrong, and after 1,000 steps the loss is still above that of
-# guessing among the five digits.
+# With 4 times both matrices, and so 16 times the scores, it still learns, with this seed. With 64 times both, the
+# largest of a row's five weights is 0.99 before anything has been learned, on a name that is mostly wrong, and after
+# 1,000 steps the loss is still above that of guessing among the five digits.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -1040,16 +1042,12 @@ even = [
     F.cross_entropy((factor * shares).repeat_interleave(5, dim=0), digits.flatten())
     for factor in range(1, 20)
 ]
-print(f"the best bet from an even blend: {min(even):.2f}")
 assert 1.57 < min(even) < 1.59
 
 dead = [n for n, p in cut.named_parameters() if p.grad is None or not p.grad.any()]
 print("no gradient:", *dead)
 with torch.no_grad():
     believed = cut(*vectors)[0].softmax(dim=-1)[0]
-print(
-    f"given to digits in the note: {believed[:, [1, 3, 7, 9]].sum(-1).mean():.0%}"
-)
 assert believed[:, [1, 3, 7, 9]].sum(-1).mean() > 0.7
 assert len(dead) == 4 and all("w_q" in name or "w_k" in name for name in dead)
 assert 1.4 < np.mean(cut_losses[-100:]) < 1.8
@@ -1057,8 +1055,8 @@ assert all(p.grad is not None for p in model.parameters())
 
 # %% [markdown]
 # After one backward pass, every parameter should have a gradient that is not all zeros. Exceptions, besides what is
-# frozen or not used, are the bias of the keys, whose gradient is only rounding error, and whatever meets a matrix that
-# starts at zero.
+# frozen or not used, are the bias of the keys, whose gradient is only rounding error, and, at the first step, whatever
+# stands before a matrix that starts at zero.
 
 # %% [markdown]
 # ## Exercises

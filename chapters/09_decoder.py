@@ -197,9 +197,8 @@ plt.show()
 # padding` broadcasts to $(B, 1, T, T)$. (Padding at the end is hidden from the words by the causal mask alone; the
 # other matters where padding stands in front.)
 #
-# A row with nothing to attend to, like a padding token in front under a causal mask, has a softmax of nothing, 0/0.
-# `nn.MultiheadAttention` returns NaN; our module sets its weights to 0 ([chapter
-# 7](07_learning.ipynb#let-the-machine-do-it)).
+# (A row with nothing to attend to, like that of a padding token in front, is 0/0 in the softmax.
+# `nn.MultiheadAttention` returns NaN, our module zeros: [chapter 7](07_learning.ipynb#let-the-machine-do-it).)
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -702,9 +701,9 @@ def fit(model, rows, steps=250, seed=0):
 
 # %% [markdown]
 # To use it, the encoder runs once, and the decoder once for each word: each new word is appended and goes in with the
-# rest, until every sentence has its `<eos>`; what one goes on to write after that is left out when it is printed or
-# compared. Writing like this, each word after all before it, is called **autoregressive**, and always taking the best
-# next word is **greedy** decoding. Chapter 12 has better and faster ways.
+# rest, until every sentence has its `<eos>`; what is written after a sentence's `<eos>` is ignored. Writing like this,
+# each word after all before it, is called **autoregressive**, and always taking the best next word is **greedy**
+# decoding. Chapter 12 has better and faster ways.
 
 
 # %%
@@ -959,7 +958,9 @@ for start in ("our", "PyTorch's"):
         first = F.cross_entropy(
             base(*tokens)[:, :-1].flatten(0, 1), tokens[1, :, 1:].flatten()
         )
-    print(f"first loss at the paper's size, {start} embeddings: {first:.1f}")
+    print(
+        f"first loss at the paper's size, 1,000 tokens, {start} embeddings: {first:.1f}"
+    )
     assert (abs(first - np.log(1000) - 0.5) < 0.2) == (start == "our")
 
 # %% [markdown]
@@ -1056,10 +1057,10 @@ for row in nine:
     )
 
 # %% [markdown]
-# Here the two agree: the model attends most to *you*, and without *you* the probability of *I* falls from 1.00 to 0.00,
-# while any other word can be hidden. Of the nine, four are like that. In three others *I* is lost without *how*, and
-# also without *are*, and in two it survives whichever word is hidden; presumably the encoder has carried what is needed
-# to other positions.
+# Here the two agree: the model attends most to *you*, and without the position of *you* the probability of *I* falls
+# from 1.00 to 0.00, while any other can be hidden. Of the nine, four are like that. Three others lose *I* without
+# *how*, and also without *are*, but not without *you*, and two keep it whichever position is hidden; presumably the
+# encoder has carried what is needed to other positions.
 #
 # So a map shows where a model looked. Whether that mattered, only an intervention can tell. [Chapter
 # 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
@@ -1166,33 +1167,6 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ### Does a causal mask carry order?
-#
-# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
-# in the first layer the same word at two positions receives two averages, over different words. The second layer can
-# use these differences. Exchange the first two of five words: with one layer what the last word receives stays the
-# same, with two it changes.
-
-# %% tags=["hide-input"]
-from dotformer.encoder import Encoder, LayerConfig
-
-sizes = LayerConfig(d_model=16, num_heads=2, d_ff=32, dropout=0.0)
-five = torch.randn(1, 5, 16)
-for num_layers in (1, 2):
-    stack = Encoder(sizes, num_layers).eval()  # with a causal mask: no encoder
-    with torch.no_grad():
-        last = [
-            stack(x, causal_mask(5))[0, -1]
-            for x in (five, five[:, [1, 0, 2, 3, 4]])
-        ]
-    change = (last[0] - last[1]).norm().item()
-    print(f"{num_layers} layer(s): the last word's vector moves by {change:.4f}")
-    assert (change > 0.01) == (num_layers == 2)
-
-# %% [markdown]
-# [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (later called
-# **NoPE**) that came close to those with them.
-#
 # ## Break it: nine ways to get a mask wrong
 #
 # Nine mistakes: forget the causal mask, turn it around, move it by one in either direction, multiply the scores by it,
@@ -1339,8 +1313,9 @@ for name, make in variants.items():
     )
 
 # %% [markdown]
-# *Loss* is the highest of nine seeds: all ten end below 0.05, where guessing uniformly costs 3.5, so each looks like
-# success. *Forced* is the mean of the nine, and *writing* goes from the worst to the best.
+# *Loss* is that of training, the highest of nine seeds: all ten end below 0.05, where guessing uniformly costs 3.5, so
+# each looks like success. The other two are measured outside training, on held-out questions. *Forced* is the mean of
+# the nine, and *writing* goes from the worst to the best.
 #
 # **Five see the future**, in training too. So any score with the right words given, a validation loss included, is
 # perfect or nearly so, and what they write is mostly wrong. The leak test finds all five.
@@ -1351,9 +1326,10 @@ for name, make in variants.items():
 # - *One word too many*, an **off-by-one** error, shows exactly the word that is wanted.
 # - *Scaled scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. How much
 #   depends on the other scores, and so does the harm.
-# - *Weights times mask* leaves it none, but it still counts in the denominator: if a hidden word fits the query as well
-#   as a visible one, the visible one keeps ½, otherwise nearly 1. So the size of what arrives tells whether the hidden
-#   word is the one that was asked for.
+# - *Weights times mask* leaves it none, but it still counts in the denominator. With equal scores for a visible and a
+#   hidden key the weights ½ and ½ become ½ and 0; with a low score for the hidden one, 1 and 0. So the size of what
+#   arrives says whether the hidden word fits the query, and a head whose query fits *I* can tell whether *I* comes
+#   next.
 #
 # **One sees the future outside training.** With a mask *in training only* the earlier words see, in use, what comes
 # after them, as they never did before, and writing is a lottery: one seed gets 3 percent right, another 97.
@@ -1402,7 +1378,7 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 # | check | finds |
 # |---|---|
 # | *forced*, on held-out data | overfitting (if it is low); a mask in training only |
-# | the leak test, in both modes | six of the nine, all that show too much |
+# | the leak test, in both modes | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |
 # | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine |
 # | one pair of input and target, printed | targets that are not shifted |
@@ -1456,6 +1432,33 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # Most chat models are decoder-only: one stack learns from any text as it stands, with every token as a target,
 # and takes any task as a text to be continued. Where input and output are different sequences, as in translation or
 # speech recognition, two stacks remain in use, and the encoder may look in both directions (it is *bidirectional*).
+#
+# ### Does a causal mask carry order?
+#
+# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
+# in the first layer the same word at two positions receives two averages, over different words. The second layer can
+# use these differences. Exchange the first two of five words: with one layer what the last word receives stays the
+# same, with two it changes.
+
+# %% tags=["hide-input"]
+from dotformer.encoder import Encoder, LayerConfig
+
+sizes = LayerConfig(d_model=16, num_heads=2, d_ff=32, dropout=0.0)
+five = torch.randn(1, 5, 16)
+for num_layers in (1, 2):
+    stack = Encoder(sizes, num_layers).eval()  # with a causal mask: no encoder
+    with torch.no_grad():
+        last = [
+            stack(x, causal_mask(5))[0, -1]
+            for x in (five, five[:, [1, 0, 2, 3, 4]])
+        ]
+    change = (last[0] - last[1]).norm().item()
+    print(f"{num_layers} layer(s): the last word's vector moves by {change:.4f}")
+    assert (change > 0.01) == (num_layers == 2)
+
+# %% [markdown]
+# [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (later called
+# **NoPE**) that came close to those with them.
 
 # %% [markdown]
 # ## Exercises

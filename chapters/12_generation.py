@@ -202,7 +202,10 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # | `tokens` | what is fed next | *tea*, *cup* |
 # | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
 #
-# In step 3 this toy allows nothing but the end. So `going` is empty, two have ended, and the search is done.
+# In step 3 this toy allows nothing but the end. So `going` is empty, two have ended, and the search is done. Elsewhere
+# `bound` decides. Suppose that the best that has ended has the score $-0.86$, that a sentence may have 5 tokens, and
+# that a live hypothesis has the sum $-1.2$. It can reach $-1.2 / \text{lp}(5) = -0.88$ at most, so the search is done.
+# With $-1.1$ it could reach $-0.81$, and the search would go on.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -279,6 +282,8 @@ assert np.isclose(hypotheses[0].score, np.log(0.36) / (8 / 6) ** 0.6)
 assert np.allclose(
     [length_penalty(3, 0.6), length_penalty(6, 0.6)], [1.188, 1.439], atol=5e-4
 )
+bounds = np.array([-1.2, -1.1]) / length_penalty(5, 0.6)
+assert np.allclose(bounds, [-0.88, -0.81], atol=5e-3)
 
 
 # %% tags=["proof"]
@@ -305,8 +310,8 @@ assert noted == ["<bos>", [0, 0], "a the", [1, 0], "tea cup", []]
 # ## Is the search right?
 #
 # Take a small transformer with four words to choose from, and random parameters. It has 341 sentences of at most five
-# tokens, including the end token, and each can be scored by teacher forcing. We chose the seed such that a beam of one
-# misses the best one.
+# tokens, including the end token, and each can be scored by teacher forcing (with $\alpha = 0.6$). We chose the seed
+# such that a beam of one misses the best one.
 
 # %% tags=["hide-input"]
 from itertools import product
@@ -384,10 +389,10 @@ assert np.allclose(
 # sentence one of 0.001 prefers that. This is its **length bias**.
 #
 # Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**. In
-# such a translator the first hides the second. A narrow beam drops a short ending while its probability is low. A wide
-# one keeps it, and while the others go on paying for each word, it ends as the best. So a better search can make worse
-# translations, which is known as the *beam search curse* (an early report: [Koehn and Knowles,
-# 2017](https://arxiv.org/abs/1706.03872)).
+# such a translator the first hides the second. At first an ending of 0.001 lies far behind beginnings of 0.7 and 0.49,
+# and a narrow beam drops it. A wide beam keeps it. Each further word costs the others a factor, and after twenty of
+# them it is ahead. So a better search can make worse translations, which is known as the *beam search curse* (an early
+# report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 #
 # ## What has been computed before
 #
@@ -528,7 +533,8 @@ class KVCache:
 
 # %% [markdown]
 # `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-whole-transformer) for one token: the same layers,
-# with the same residual connections and norms. Only the keys and values come from somewhere else.
+# with the same residual connections and norms. Only the keys and values come from somewhere else. (Hypotheses of one
+# sentence share its memory, so where only these change places `select` leaves the memory as it is.)
 #
 # **Which masks may go?** The causal mask: there is one query, and what is not written yet is not there. The padding
 # mask of the *source* must stay, because padded positions of the memory have keys like any others. The *target* needs
@@ -564,7 +570,9 @@ def worst_step(state):
     return torch.stack(steps)
 
 
-print(f"{worst_step(KVCache(model, source)).max():.1e}")
+print(
+    f"largest difference of a logit: {worst_step(KVCache(model, source)).max():.1e}"
+)
 assert worst_step(KVCache(model, source)).max() < 1e-5
 
 # %% tags=["quiz"]
@@ -794,50 +802,6 @@ assert cost[64] < cost[1] / 4
 # This is the paper's base size on a processor. For 64 times as many sentences a step takes a few times as long, and
 # not 64 times, since the parameters are loaded once, and the overhead of each call from Python is paid once.
 #
-# ### Several tokens for the price of one
-#
-# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) fills the idle arithmetic
-# for a single sentence. A small **draft model** with the same vocabulary writes a few tokens ahead, and the large one
-# checks them all in one pass, with the rectangular mask from above. Where decoding is memory-bound, that pass takes
-# hardly longer than one for a single token, because the parameters are loaded once in either case. (On a processor,
-# which has less arithmetic to spare, it takes longer.)
-#
-# With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
-# replaced by the large model's own, and what the cache kept of the rest is dropped. So, up to rounding, the text is
-# exactly what the large model would have written alone.
-#
-# With sampling, let $q$ be the draft model's probabilities and $p$ the large one's, both after temperature and
-# filters. A drawn token $x$ is accepted with probability $\min(1, p(x) / q(x))$. The first that is refused is replaced
-# by a draw in proportion to $\max(0, p - q)$, and the rest are discarded. Then each token is distributed as if the
-# large model had drawn it, because
-#
-# $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
-#
-# (A token is refused with probability $Z = \sum_x \max(0, p(x) - q(x))$, and the draw that follows divides by the same
-# $Z$.) So a poor draft model costs speed, and never changes with which probability a text is written. For three tokens
-# with $p = (0.6, 0.3, 0.1)$ and $q = (0.2, 0.5, 0.3)$:
-
-# %% tags=["hide-input", "nbval-check-output"]
-large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
-accepted, missing = np.minimum(large, draft), np.maximum(large - draft, 0)
-refused = 1 - accepted.sum()
-replaced = refused * missing / missing.sum()
-print("drawn and accepted", accepted, "  put in after a refusal", replaced.round(2))
-assert np.allclose(accepted + replaced, large)
-for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
-    found = sum(a**n for n in range(5))
-    assert round(found, 1) == tokens and round(found / (1 + 4 * c), 1) == gain
-assert round(0.7**21, 4) == 0.0006
-
-# %% [markdown]
-# How many tokens does a pass give? If each of the draft model's $k$ is accepted with probability $a$, independently of
-# the others, $a + a^2 + \dots + a^k$ are kept on average, because the $i$th is kept only if all before it were. One
-# more is the large model's own. For $a = 0.8$ and $k = 4$ that makes 3.4.
-#
-# If the draft model takes $c$ of the time of a pass for each of its tokens, they cost $1 + k c$ passes. With $c = 0.05$
-# these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a = 0.3$ they are 2 for 1.4 tokens, a loss. Where
-# many sentences keep the device busy, nothing is gained either.
-#
 # ## A model that has learnt a little
 #
 # Train the number model of chapter 11, without label smoothing, for 110 steps only, so that it still makes mistakes;
@@ -956,8 +920,8 @@ print(
 #
 # In a translation, likely words are what you want. In a story they are not: [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
-# over and over, where people vary theirs, with less likely words. Then draw each word at random with the model's
-# probabilities, which is called **sampling**. Three options say how freely:
+# over and over, where people use less likely words, too. So draw each word at random with the model's probabilities,
+# which is called **sampling**. Three options say how freely:
 #
 # - The **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it
 #   becomes greedy decoding, above 1 the probabilities are flatter than the model's.
@@ -971,23 +935,7 @@ print(
 # At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them to
 # reach $p$. **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at least
 # a given share of the likeliest one's probability. Whether its texts are better is disputed ([Schaeffer and others,
-# 2025](https://arxiv.org/abs/2506.13681)); `sample` leaves it out. How many words are left of a thousand, when the
-# $n$th likeliest has a probability proportional to $n^{-s}$, for $s$ of 3, 1 and 0.2? (A temperature of $T$ makes $s /
-# T$ of $s$.)
-
-# %% tags=["hide-input", "nbval-check-output"]
-print("likeliest   top-k 40   top-p 0.9   min-p 0.1")
-for power, expected in ((3, [2, 2]), (1, [473, 10]), (0.2, [877, 1000])):
-    falling = 1 / np.arange(1, 1001) ** power
-    falling /= falling.sum()
-    in_nucleus = (falling.cumsum() - falling < 0.9).sum()
-    above = (falling >= 0.1 * falling.max()).sum()
-    print(f"{falling[0]:9.3f}{40:11}{in_nucleus:12}{above:12}")
-    assert [in_nucleus, above] == expected
-
-# %% [markdown]
-# Where the model is sure, top-k lets in 38 words that it hardly believes in, and where it is not, it drops many that
-# are as good as those it keeps. The other two adapt. In the middle row top-p keeps a tail of hundreds, and min-p ten.
+# 2025](https://arxiv.org/abs/2506.13681)); `sample` leaves it out.
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
@@ -1117,6 +1065,51 @@ quiz.one_choice(
 )
 
 # %% [markdown]
+# ## Several tokens for the price of one
+#
+# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) fills the idle arithmetic
+# for a single sentence. A small **draft model** with the same vocabulary writes a few tokens ahead, and the large one
+# checks them all in one pass, with the rectangular mask from above. Where decoding is memory-bound, that pass takes
+# hardly longer than one for a single token, because the parameters are loaded once in either case. (On a processor,
+# which has less arithmetic to spare, it takes longer.)
+#
+# With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
+# replaced by the large model's own, and what the cache kept of the rest is dropped. So, up to rounding, the text is
+# exactly what the large model would have written alone.
+#
+# With sampling, let $q$ be the draft model's probabilities and $p$ the large one's, both after temperature and
+# filters. A drawn token $x$ is accepted with probability $\min(1, p(x) / q(x))$. The first that is refused is replaced
+# by a draw in proportion to $\max(0, p - q)$, and the rest are discarded. Then each token is distributed as if the
+# large model had drawn it, because
+#
+# $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
+#
+# (A token is refused with probability $Z = \sum_x \max(0, p(x) - q(x))$, and the draw that follows divides by the same
+# $Z$.) So a poor draft model costs speed, and never changes the distribution of what is written. For three tokens with
+# $p = (0.6, 0.3, 0.1)$ and $q = (0.2, 0.5, 0.3)$:
+
+# %% tags=["hide-input", "nbval-check-output"]
+large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
+accepted, missing = np.minimum(large, draft), np.maximum(large - draft, 0)
+refused = 1 - accepted.sum()
+replaced = refused * missing / missing.sum()
+print("drawn and accepted", accepted, "  put in after a refusal", replaced.round(2))
+assert np.allclose(accepted + replaced, large)
+for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
+    found = sum(a**n for n in range(5))
+    assert round(found, 1) == tokens and round(found / (1 + 4 * c), 1) == gain
+assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
+
+# %% [markdown]
+# How many tokens does a pass give? If each of the draft model's $k$ is accepted with probability $a$, independently of
+# the others, $a + a^2 + \dots + a^k$ are kept on average, because the $i$th is kept only if all before it were. One
+# more is the large model's own: what replaces the first refused or, if none was, a draw from the pass's last row. For
+# $a = 0.8$ and $k = 4$ that makes 3.4.
+#
+# If the draft model takes $c$ of the time of a pass for each of its tokens, the drafts and the check cost $1 + k c$
+# passes. With $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a = 0.3$ they are 2 for 1.4
+# tokens, a loss. Where many sentences keep the device busy, nothing is gained either.
+#
 # ## Exercises
 #
 # ### Exercise 1: The nucleus

@@ -874,8 +874,8 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # as a mistake would.
 #
 # Then the speeds, those of one core of one CPU. From one run to the next a rung may change by a few percent, more than
-# its quartiles say, so such differences may be chance. tf32 belongs to certain GPUs, and its line can be nothing else.
-# bf16 makes the step twice as fast.
+# its quartiles say, so such differences may be chance. tf32 belongs to certain GPUs, so what its line gains here can
+# only be chance. bf16 makes the step twice as fast.
 #
 # Fused attention then loses a third of that, and compiling, which costs seconds before its first step, a seventh more.
 # So bf16, with attention written out, is the fastest rung on this CPU. In practice one leaves out a rung that loses.
@@ -931,9 +931,10 @@ there, gains = show_ladder(on_gpu)
 # the one wait a step that is described [below](#a-trainer-that-does-not-wait).) When one waits for the host, the work
 # is called **overhead-bound**.
 #
-# That compiling and fused AdamW, which launch fewer kernels, come out *slower* with 100 pairs, this does not explain;
-# only a timeline of a step on that GPU could, and we have none yet. Making batches between the steps had cost a quarter
-# of the speed, and prefetching brought that back.
+# So bf16, which adds kernels that convert, may well be slower than tf32 where kernels are what counts. But this does
+# not explain why compiling and fused AdamW, which launch fewer, are slower with 100 pairs, too. Only a timeline of a
+# step on that GPU could, and we have none yet. Making batches between the steps had cost a quarter of the speed, and
+# prefetching brought that back.
 
 # %% tags=["proof"]
 assert 1 < changes["bf16"] < 1.2 and -0.15 < changes["compile"] < -0.13
@@ -1033,12 +1034,12 @@ print(
 # A recorded step of one pair takes 4 ms, where no rung of the ladder took less than 35. With 400 pairs its MFU is 32
 # percent, with 1,600 pairs 36 percent, at 1.4 million tokens a second.
 #
-# Is the model too narrow for more? By the reckoning above an encoder layer of width 512 could reach 66 percent of
-# *this* peak, if every part lay on the roofline. None does: the projection alone reaches 71 percent of the peak, and
-# layer norm a quarter of the bandwidth.
+# Is the model too narrow for more? By the reckoning above, with the peak and the bandwidth that we measured on this
+# GPU, an encoder layer of width 512 could reach 66 percent, if every part lay on the roofline. None does: the
+# projection alone reaches 71 percent of the peak, and layer norm a quarter of the bandwidth.
 #
 # Of the 40 ms with 400 pairs the twelve longest kernels take 25, and about half of these are products. The loss, with
-# 37,000 scores for each target, takes 5, attention 4, and copies 2.
+# 37,000 scores for each target, takes 5, attention 4, and copies 2. The other 15 ms are many shorter kernels.
 
 # %% tags=["proof"]
 assert round(1000 * batches[0]["seconds"]) == 4
@@ -1600,20 +1601,11 @@ whole, chunked = found.values()
 assert 0.3 * whole[0] < chunked[0] < 0.4 * whole[0] and chunked[1] < 1.5 * whole[1]
 for one, other in zip(whole[2:], chunked[2:], strict=True):
     assert (one - other).abs().max() < 1e-5 * one.abs().max()
-with torch.no_grad():
-    apart = output.weight[right] - output.weight.mean(dim=0)
-    plain, smoothed = (
-        F.cross_entropy(output(states), right, label_smoothing=share)
-        for share in (0.0, 0.1)
-    )
-    extra = 0.1 * (states * apart).sum(dim=1).mean()
-    assert (plain + extra - smoothed).abs() < 1e-4
 
 # %% [markdown]
 # The same gradients in about the same time, with a third of the memory. Most of that is the gradient of the output
-# matrix, so with more targets it hardly grows, and the logits do. (It does not smooth labels. But with $h$ the vector,
-# $w_y$ the right token's row and $\bar w$ the mean of all rows, smoothing adds $\varepsilon \, h \cdot (w_y - \bar w)$
-# to the loss, for which no logits are needed. Our trainer, whose models return logits, does without it.)
+# matrix, so with more targets it hardly grows, and the logits do. (It does not smooth labels, and our trainer, whose
+# models return logits, does without it.)
 #
 # Two more ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
 # 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: activation checkpointing keeps only what goes into

@@ -243,9 +243,9 @@ for n in (2, 8, 100):
 
 # %% [markdown]
 # In each of the two phases a process sends $(N - 1) / N$ times the gradient. So all-reduce sends it once for two
-# processes, and never quite twice, however many there are. That is why training scales so far. What does grow is the
-# number of rounds. Each takes a fixed **latency**, however small the chunk, plus its bytes divided by the **bandwidth**
-# of the connection.
+# processes, and never quite twice, however many there are. That is one reason why training scales so far. What does
+# grow is the number of rounds. Each takes a fixed **latency**, however small the chunk, plus its bytes divided by the
+# **bandwidth** of the connection.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -280,8 +280,8 @@ quiz.number(
 # parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about $16 / N$.
 #
 # Both *average* gradients, as if all processes had equally many targets. We need the sum. So each process divides its
-# loss not by the targets of all, but by an $N$-th of them: the mean of $N$ gradients, each $N$ times too large, is
-# their sum.
+# loss not by the targets of all, but by an $N$-th of them (for the 6 and 2 targets above by 4): the mean of $N$
+# gradients, each $N$ times too large, is their sum.
 #
 # In code `replicate` is one call. `shard` is longer, because a model that is too large for one device cannot be built
 # on one. Rank 0 builds it in the computer's own memory; the others may build it on the **meta device**, where a tensor
@@ -550,7 +550,8 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 
 # %% [markdown]
 # All rows but the last are multiples of the parameters' bytes in float32. The last says how far the gradient is from
-# that of one process with the whole batch: in float32, rounding.
+# that of one process with the whole batch: in float32 by rounding, and in bfloat16 by about as much as [in one
+# process](20_one_gpu.ipynb#a-ladder).
 #
 # First the columns with one batch a step. The first engine sums every gradient once. The second never does: it gathers
 # the layers before the forward pass and again before the backward pass, and scatters the sums of their gradients. (The
@@ -627,8 +628,8 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # depends on how many processes have written it, and **any number of them may go on from there**, whoever began.
 #
 # The random state in it is that of rank 0. The other ranks draw a fresh one from the seed, the step and the rank, so
-# that no two draw the same dropout. They do so whenever the run is saved as well as when it is loaded: a run that is
-# stopped there and one that is not then draw the same.
+# that no two draw the same dropout. They do so at every save, too, so that a run that is stopped there and one that is
+# not draw the same.
 #
 # Do they all train the same model? Train one that reverses sentences, for 20 steps: in one process, in two that each
 # have the full model, and in three that each have a shard. (`run` trains and returns its history, and `compare` prints
@@ -944,7 +945,8 @@ plt.show()
 # %% [markdown]
 # Once in each: the summands of the output are added up on the way forward. On the way back each device has only its
 # part of the gradient of $x$, since both have used $x$, and these parts are added up. So two operations are needed,
-# each the other's derivative:
+# each the other's derivative. (All compute the same loss from the sum, and it counts once. So on the way back each
+# summand just gets the gradient of the sum.)
 
 
 # %%
@@ -1065,17 +1067,18 @@ for axes in (pipe, ring_axes):
 plt.show()
 
 # %% [markdown]
-# Which one, and when? Ask of each when communication takes longer than computation, for a device of $F$ FLOP/s with
-# connections of $W$ bytes per second.
+# Which one, and when? Ask of each when communication takes longer than computation, for a device of $F$ FLOP/s whose
+# connections have the bandwidth $\beta$.
 #
 # - **Data parallel**, with $b$ tokens a device: a model of $P$ parameters takes $6 P b / F$ seconds for forward and
-#   backward pass, and its gradients of 4 bytes take $2 \frac{N - 1}{N} \, 4 P / W$ around a ring of $N$. They can hide
-#   behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / W$, whatever the (dense) model.
+#   backward pass, and its gradients of 4 bytes take $2 \frac{N - 1}{N} \, 4 P / \beta$ around a ring of $N$. They can
+#   hide behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / \beta$, whatever the (dense)
+#   model.
 # - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices: its matrices have $12 D^2$ numbers, so the
 #   forward pass takes $24 b D^2 / (N F)$ seconds (without the scores). Two all-reduces of $b D$ numbers of 2 bytes take
-#   $\frac{N - 1}{N} \, 8 b D / W$. Nothing hides them, because the next product waits for their sum (unless products or
-#   batches are cut into parts). They take longer than the products where $D < \frac{N - 1}{3} F / W$, whatever the
-#   batch.
+#   $\frac{N - 1}{N} \, 8 b D / \beta$. Nothing hides them, because the next product waits for their sum (unless
+#   products or batches are cut into parts). They take longer than the products where $D < \frac{N - 1}{3} F / \beta$,
+#   whatever the batch.
 #
 # Take an H100 that reaches 40 percent of 989 TFLOP/s. Its connections have 450 GB/s within a machine and often 50
 # between machines, by data sheets; we assume 200:

@@ -34,5 +34,6 @@ def attention_gradients(
     d_value = weights.swapaxes(-1, -2) @ d_output
     d_weights = d_output.astype(float) @ value.swapaxes(-1, -2)
     average = (weights * d_weights).sum(axis=-1, keepdims=True)
-    d_scores = weights * (d_weights - average) / np.sqrt(query.shape[-1])
+    d_scaled = weights * (d_weights - average)
+    d_scores = d_scaled / np.sqrt(query.shape[-1])
     return d_scores @ key, d_scores.swapaxes(-1, -2) @ query, d_value
