@@ -636,10 +636,10 @@ optimizer.step()
 
 # %% [markdown]
 # Where does `loss.backward()` begin? The gradient of the loss with respect to the logits $z_i$ follows from the formula
-# for a softmax, above, with $p$ in the place of $w$ and $z$ in that of $s$. Let $y_i$ be 1 for the right digit and 0
-# for the others. Of the probabilities only the right one is in the loss, so $\partial L / \partial p_i = -y_i / p_i$.
-# The average of these derivatives, weighted by the $p_i$, has a single term, that of the right digit $r$: $p_r \cdot
-# (-1 / p_r) = -1$. So
+# for a softmax, above, where $p$ was called $w$, and $z$ was $s$. Let $y_i$ be 1 for the right digit and 0 for the
+# others. Of the probabilities only the right one is in the loss, so $\partial L / \partial p_i = -y_i / p_i$. The
+# average of these derivatives, weighted by the $p_i$, has a single term, that of the right digit $r$: $p_r \cdot (-1 /
+# p_r) = -1$. So
 #
 # $$\frac{\partial L}{\partial z_i} = p_i \left( \frac{\partial L}{\partial p_i} - (-1) \right) = p_i - y_i :$$
 #

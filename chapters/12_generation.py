@@ -1106,9 +1106,9 @@ assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
 # more is the large model's own: what replaces the first refused or, if none was, a draw from the pass's last row. For
 # $a = 0.8$ and $k = 4$ that makes 3.4.
 #
-# If the draft model takes $c$ of the time of a pass for each of its tokens, the drafts and the check cost $1 + k c$
-# passes. With $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a = 0.3$ they are 2 for 1.4
-# tokens, a loss. Where many sentences keep the device busy, nothing is gained either.
+# If the draft model takes $c$ of the time of a pass for each of its tokens, what it writes and the check together cost
+# $1 + k c$ passes. With $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a = 0.3$ they are 2
+# for 1.4 tokens, a loss. Where many sentences keep the device busy, nothing is gained either.
 #
 # ## Exercises
 #

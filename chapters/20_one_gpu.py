@@ -1603,7 +1603,7 @@ for one, other in zip(whole[2:], chunked[2:], strict=True):
     assert (one - other).abs().max() < 1e-5 * one.abs().max()
 
 # %% [markdown]
-# The same gradients in about the same time, with a third of the memory. Most of that is the gradient of the output
+# The same gradients, in no more time here and with a third of the memory. Most of that is the gradient of the output
 # matrix, so with more targets it hardly grows, and the logits do. (It does not smooth labels, and our trainer, whose
 # models return logits, does without it.)
 #
