@@ -347,14 +347,14 @@ def recall_by_distance(name, seed, texts=4000, words=50):
 
 
 recall, sums = {}, {}
-print("R² of the word     1 back  3 back  10 back  40 back    sum, of numbers")
+print("R² of the word, back   0     1     2     3    10    40    sum, of numbers")
 rng = np.random.default_rng(0)
 for name in names:
     size = network(name, rng)[2]
     runs = np.array([recall_by_distance(name, seed) for seed in range(3)])
     recall[name] = r = np.median(runs, axis=0)
     sums[name] = 8 * np.median(runs.sum(axis=1))
-    shown = "  ".join(f"{max(r[k], 0):6.2f}" for k in (1, 3, 10, 40))
+    shown = "".join(f"{max(r[k], 0):6.2f}" for k in (0, 1, 2, 3, 10, 40))
     print(f"{name:18}{shown}    {sums[name]:.1f} of {size}")
 
 # %% [markdown]
@@ -366,9 +366,11 @@ for name in names:
 # Why not more than 24? Take a state of one number that has read two independent ones of variance 1, $h = a x_1 + b
 # x_2$. Its correlation with $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls
 # $x_1$: $a^2 / (a^2 + b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other
-# loses. However many numbers $h$ has read, it has a budget of 1 to share among them. (With a $\tanh$ it is less: what
-# is not linear in the numbers read fits none of them.) A state of $H$ numbers can be mixed into $H$ uncorrelated ones
-# that hold the same, and over uncorrelated ones the $R^2$ of an input add up. So it has $H$ such budgets.
+# loses. However many numbers $h$ has read, it has a budget of 1 to share among them. (With a $\tanh$ it is less, since
+# part of $h$ is then no linear function of what was read.) Now mix a state of $H$ numbers into $H$ uncorrelated ones,
+# which hold the same, and write down all $R^2$: a row for each of them, and a column for each number read. Every row
+# sums to at most 1, and a column's sum is what the whole state recalls of that number, because over uncorrelated ones
+# the $R^2$ add up. So all that is recalled sums to at most $H$.
 #
 # So **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent numbers that were read**, whatever
 # the weights: from 24, three words of 8. The sum in the last column is the state's **memory capacity**. As long as it

@@ -449,23 +449,26 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # Training moves queries and keys, and through them the scores, so the slopes for both pass through $J$. Where a softmax
 # is saturated, $J$ is nearly 0, and so are the slopes: a **vanishing gradient**, within a single softmax.
 #
-# Does it matter? Let queries *learn*. One of ten random keys is the right one, and the query follows the slope of that
-# key's weight uphill (the weight itself, since what a blend hands on is in proportion to it) for 100 steps (**gradient
-# ascent**). How far a step goes for a given slope is the **learning rate**. By the chain rule, with the keys as the
-# rows of $K$, the scores $q K^\top / \tau$ where $\tau$ is $\sqrt{d_k}$ or 1, and $J_1$ the first row of $J$,
+# Does it matter? Let queries *learn*. One of ten random keys is the right one: its value is 1 and those of the others
+# are 0, so that the weighted sum is simply its weight. The query follows the slope of that weight uphill for 100 steps
+# (**gradient ascent**). How far a step goes for a given slope is the **learning rate**. By the chain rule, with the
+# keys as the rows of $K$, the scores $q K^\top / \tau$ where $\tau$ is $\sqrt{d_k}$ or 1, and $J_1$ the first row of
+# $J$,
 #
 # $$\frac{\partial w_1}{\partial q} = \frac{1}{\tau} \, J_1 K .$$
 
 
 # %%
-def learn(width, tau, learning_rate, seed, scale=1.0, steps=100):
-    """The share of 100 queries that end with 0.9 or more on the key they want."""
+def learn(width, tau, learning_rate, seed, scale=1.0, steps=100, unit=False):
+    """The share of 100 queries that end with more than 0.9 on the key they want."""
     rng = np.random.default_rng(seed)
     query = scale * rng.standard_normal((100, 1, width))
     keys = scale * rng.standard_normal((100, 10, width))
     for _ in range(steps):
         weights = softmax(query @ keys.swapaxes(1, 2) / tau)
         slope = softmax_jacobian(weights)[:, :, 0] @ keys / tau  # of key 0's weight
+        if unit:  # every slope as long as any other
+            slope = slope / np.linalg.norm(slope, axis=-1, keepdims=True)
         query = query + learning_rate * slope
     return np.mean(softmax(query @ keys.swapaxes(1, 2) / tau)[:, 0, 0] > 0.9)
 
@@ -483,13 +486,12 @@ for width in (64, 1024):
         print(f"d_k {width:4}, {name:13} {row}")
 
 # %% [markdown]
-# Without any step, at a learning rate of 0, a tenth of the undivided queries have their key by luck. At 0.1, too small
-# for a hundred steps, the undivided version is ahead: where its softmax is not saturated its slopes are the larger
-# ones, since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and from 10 on every one
-# does. Undivided, even a learning rate of a million leaves one in nine behind at width 64, that of the original
-# transformer, and 70 percent at 1024. (A far larger one would find these, too, since their slopes are tiny and not 0.
-# But in a model one learning rate serves all.) So what the division buys is not larger slopes for all, but a softmax
-# that *starts* away from where they vanish.
+# Without any step, at a learning rate of 0, some of the undivided queries have their key by luck. At 0.1, too small for
+# a hundred steps, the undivided version is ahead: where its softmax is not saturated its slopes are the larger ones,
+# since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and from 10 on every one does.
+# Undivided, even a learning rate of a million leaves one in nine behind at width 64, that of the original transformer,
+# and 70 percent at 1024. So what the division buys is not larger slopes for all, but a softmax that *starts* away from
+# where they vanish.
 #
 # The paper of 2017 gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
 # magnitude, pushing the softmax function into regions where it has extremely small gradients".
@@ -511,14 +513,24 @@ for width in (64, 1024):
 
 # %%
 for width in (64, 1024):
-    found = [learn(width, 1, 10, seed, scale=3**-0.5) for seed in range(3)]
-    print(f"d_k {width:4}, undivided, learning rate 10: {np.mean(found):.0%}")
-    assert round(np.mean(found), 2) == (0.98 if width == 64 else 0.43)
+    small = partial(learn, width, learning_rate=10, scale=3**-0.5)
+    found, divided = (
+        np.mean([small(tau=tau, seed=seed) for seed in range(3)])
+        for tau in (1, width**0.5)
+    )
+    print(
+        f"d_k {width:4}, learning rate 10: undivided {found:.0%}, divided {divided:.0%}"
+    )
+    assert round(found, 2) == (0.98 if width == 64 else 0.43) and divided == 1
+    assert learn(width, 1, 0.1, seed=0, unit=True) == 1
 
 # %% [markdown]
-# At width 64 nearly all of them find their key, and at 1024 fewer than half. The model of [chapter 9](09_decoder.ipynb)
-# draws its matrices so that words of variance 1 get $v = 1$, as in the experiment. The wider the keys, the more the
-# division matters; and it costs next to nothing. (With entries several times as large even divided scores saturate.)
+# At width 64 nearly all of them find their key, and at 1024 fewer than half; divided, all do. The model of [chapter
+# 9](09_decoder.ipynb) draws its matrices so that words of variance 1 get $v = 1$, as in the experiment. The wider the
+# keys, the more the division matters; and it costs next to nothing. (With entries several times as large even divided
+# scores saturate.) It matters less, too, where an optimiser divides the size of the slopes out, as Adam does ([chapter
+# 11](11_training.ipynb#how-large-a-step)): with steps of the fixed length 0.1, along the same slopes, every undivided
+# query finds its key at either width.
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is
 # the same function, so training can absorb any constant divisor. The division changes where training *begins*, with

@@ -11,8 +11,8 @@
 # *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other
 # words. At the end of this chapter you have a function of eight lines that lets every word of a sentence look at all of
 # them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer. Any two
-# words are then one step apart, where a recurrent network takes as many steps as lie between them, and in a text that
-# is there none has to wait for the word before. The price is a weight for every pair of words.
+# words are then one step apart, where a recurrent network takes as many steps as lie between them, and where a whole
+# text is given no word has to wait for the one before. The price is a weight for every pair of words.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 more
 # for the exercises. For the shortest way to a working attention function, some fifteen minutes, read from [three
@@ -235,7 +235,8 @@ plt.show()
 #
 # That can be useful, because a softmax cannot say *none*. A word that needs nothing must still distribute a total
 # weight of 1, and can give nearly all of it to a word whose value is near zero. A token that collects much weight in
-# this way, whatever is asked, is called an **attention sink**.
+# this way, whatever is asked, is called an **attention sink** ([Xiao and others,
+# 2023](https://arxiv.org/abs/2309.17453)).
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -286,11 +287,12 @@ quiz.one_choice(
 # | $V$, values | $(S, d_v)$ | what one word hands over |
 # | $Q K^\top$, **scores** | $(T, S)$ | how well each key matches one query |
 # | divided by $\sqrt{d_k}$, **scaled scores** | $(T, S)$ | the same, of similar size at every $d_k$ |
-# | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention: each row is a softmax of its own, so an answer does not depend on what else is asked |
+# | their softmax, **attention weights** | $(T, S)$ | how one query shares out its attention; each row sums to 1 |
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
-# The scores are dot products now and no longer cosines, so that a query of larger norm can choose more sharply, and
-# the temperature is $\sqrt{d_k}$. In code, with nothing left out but checks (the `mask` comes
+# Each row of weights is a softmax of its own, so what a query receives does not depend on the other queries. The scores
+# are dot products now and no longer cosines, so that a query of larger norm can choose more sharply, and the
+# temperature is $\sqrt{d_k}$. In code, with nothing left out but checks (the `mask` comes
 # [below](#leaving-a-word-out)):
 
 
@@ -422,9 +424,9 @@ quiz.one_choice(
 # gets nearly all the weight before anything has been learned.
 #
 # That is bad for learning. The derivative of a weight $w$ with respect to its own score is $w (1 - w)$, which is next
-# to nothing where $w$ is near 0 or 1: whatever the loss asks for, the choice hardly moves. To divide by $c$ divides the
-# variance by $c^2$, so with $c = \sqrt{d_k}$ the scores have variance 1 at every width. (Another variance changes the
-# number, but as long as it is the same at every width, the scores grow with the width.) One query and ten keys, all
+# to nothing where $w$ is near 0 or 1: whatever the loss asks for, the choice hardly moves. Scores that are divided by
+# $c$ have a variance divided by $c^2$, so with $c = \sqrt{d_k}$ it is 1 at every width. (If the entries have another
+# variance, that number changes, but the spread of the scores still grows as $\sqrt{d_k}$.) One query and ten keys, all
 # random, 1,000 times:
 
 # %% tags=["hide-input"]
@@ -618,7 +620,7 @@ except ValueError as error:
 # axes, so its batch is taken for heads. With 2 sentences and 4 heads you get an error. With 4 sentences and 4 heads you
 # get none, and every sentence is masked by all four masks, one in each head.
 
-# %%
+# %% tags=["hide-input"]
 per_sentence = np.stack([np.tril(np.ones((3, 3), dtype=bool))] * 4)
 per_sentence[1:] = True  # only sentence 0 is causal
 heads = np.random.default_rng(0).standard_normal(
@@ -693,8 +695,9 @@ assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 # why). With values that are the words themselves the sum is $x_i + x_j$. Can a later matrix still tell what the word
 # was from what it found?
 #
-# Test it with random words of width 16: a fit by least squares has to recover both words from the sum. Words may use
-# all of their 16 numbers, or only the first 8, so that there is room for another word.
+# Test it with random words of width 16. A fit by least squares has to recover both words from the sum, $x_i + x_j$ or
+# $x_i + x_j W_V$ with a random $W_V$. Words use all of their 16 numbers, or only the first 8, so that there is room for
+# another word. How much of the words' squared length does the fit miss, on held-out sums?
 
 
 # %% tags=["hide-input"]
@@ -713,26 +716,22 @@ for used in (8, 16):
     both = np.hstack([own[:, :used], found[:, :used]])
     w = rng.standard_normal((16, 16)) / 4
     lost = share_lost(own + found, both), share_lost(own + found @ w, both)
-    print(f"{used:2} used. Lost: " + "V = X {:.0%}, V = X W_V {:.0%}".format(*lost))
+    print(
+        f"{used:2} numbers in use: lost {lost[0]:4.0%} with V = X, {lost[1]:4.0%} with V = X W_V"
+    )
     assert 0.48 < lost[0] < 0.52
     assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
 
 # %% [markdown]
-# Without $W_V$ half of the two words' squared length is lost: in a sum of two independent vectors each accounts for
-# half, and no linear map can tell them apart where both may point in the same directions. A matrix, even a random one,
-# turns what was found into other directions than those the word itself uses. Then nothing is lost where there is room,
-# as 8 and 8 numbers fit in 16; two full words do not. (Any matrix between value and sum would serve; [chapter
-# 6](06_many_heads.ipynb) adds another.)
+# Without $W_V$ it misses half: in a sum of two independent vectors each accounts for half, and no linear map can tell
+# them apart where both may point in the same directions. A matrix, even a random one, turns what was found into other
+# directions than those the word itself uses. Then nothing is lost where there is room, as 8 and 8 numbers fit in 16;
+# two full words do not. (Any matrix between value and sum would serve, such as that which [chapter
+# 6](06_many_heads.ipynb) puts after several heads.)
 #
-# The matrix also lets a word keep something back: with $V = X$ *bites* would have handed over that it is an action, and
-# its value was $(0, 0)$. Nor could keys serve as values. With $V = K$ a word would hand over the very numbers by which
-# it is found, so it could not be easy to find and hand over nothing, as an attention sink does, unless a later matrix
-# took it away.
-#
-# ### Are Q, K and V the word vectors?
-#
-# No. They are three projections of them. In self-attention they have the same *source*, but *bites* entered as
-# $(0, 1, 0)$; its query was $(2, 0)$, its key $(0, 1)$, its value $(0, 0)$.
+# The matrix also lets a word keep something back: with $V = X$ *bites* would have handed over that it is an action,
+# whereas its value was $(0, 0)$. With $V = K$ a word would hand over the very numbers by which it is found, so it could
+# not be easy to find and hand over nothing, as an attention sink does.
 
 # %% [markdown]
 # ## Are the weights based on position?

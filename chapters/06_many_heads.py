@@ -38,7 +38,8 @@ transformer_map(built=6)
 # From this one vector the matrices of later layers must work out both $a$ and $b$. Take $\alpha = \tfrac23$: the names
 # $(1, 1)$ and $(2, 0)$ give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
 #
-# **Predict first.** How much of $a$ and $b$ together, measured by squared length, can a matrix recover from it?
+# **Predict first.** How much of $a$ and $b$ together, measured by squared length, can a matrix recover from the
+# average?
 #
 # 1. Everything, if the average is projected to enough numbers.
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
@@ -91,11 +92,11 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is, in each of ten runs. Why? From one average, the best that a matrix can return for $a$ is a
-# multiple of that average. Say that it returns $c$ times the average. The names are independent, centred on 0 and drawn
-# alike, so the squared length of $a$ that it misses is in proportion to $(1 - c \alpha)^2 + c^2 (1 - \alpha)^2$. That
-# is smallest for $c = \alpha / (\alpha^2 + (1 - \alpha)^2)$, where it is $1 - c \alpha$, so the share $c \alpha$ of $a$
-# is recovered. Likewise for $b$:
+# Half, whatever $\alpha$ is, in each of ten runs. Why? Beside the average, $\alpha \, a + (1 - \alpha) \, b$, there is
+# another combination of the names, $(1 - \alpha) \, a - \alpha \, b$. From the two together both names could be
+# computed. They are equally long, and uncorrelated, since the names are independent, centred on 0 and drawn alike. So
+# the average says nothing of the other, and half is lost. What it says of each name is its squared correlation with it
+# ([chapter 1](01_why_attention.ipynb#how-much-do-they-hold)):
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
@@ -107,15 +108,15 @@ plt.show()
 # of $\alpha$ would do: two equations for two unknowns.
 #
 # Each head must be as wide as a name, though. Had the names filled all 16 numbers, two heads of 8 would have kept only
-# half of each. So narrow heads are worth having where few of a word's numbers are wanted from it. In the original
+# half of each. So narrow heads are worth having where only a few numbers of each word are wanted. In the original
 # transformer a word has 512 numbers, and a head hands over 64 combinations of them, those that its $W_V$ picks.
 #
 # Could one head escape by other means?
 #
 # - *By its $W_V$, writing the first name into other numbers than the last?* Not in the first layer. The matrix is the
 #   same for every word, and a position is only added, so all names land in the same 8 numbers.
-# - *By a later part that is not linear?* For a list of known names, wherever no two pairs have the same average. For
-#   arbitrary new names, no.
+# - *By a later part that is not linear?* For a list of known names it may be: where no two pairs have the same average,
+#   it can tell them apart. For arbitrary new names, no.
 # - *By two layers of one head, one name after the other?* Yes, if the first is passed on beside the second (chapter 8).
 #   Two heads do it in one layer.
 
@@ -615,7 +616,7 @@ quiz.one_choice(
         "That would make heads an ensemble. They are laid side by side, and $W_O$ is free to treat each differently.",
     ),
     quiz.wrong(
-        "It brings the heads' outputs back to the width of a word, here with $d_k = D / H$",
+        "It brings the heads' outputs back to the width of a word, where $d_k = D / H$",
         "They have it already: $H$ heads of width $D / H$, side by side, are $D$ wide. The matrix is square.",
     ),
     quiz.right(
@@ -700,17 +701,17 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 #
 # Look through the others. Seven of the twelve give more than a quarter of their weight to the special token `[CLS]` at
 # the start, where equal weights would be a tenth. [Clark and others (2019)](https://aclanthology.org/W19-4828/) found
-# the same in BERT, an encoder of the same kind, and suspect that a head looks at a special token when it finds nothing
-# relevant (an attention sink).
+# that in BERT, an encoder of the same kind, early heads often attend to `[CLS]`, and those of middle layers to the
+# other special token, `[SEP]`. They suspect that a head looks there when it finds nothing relevant (an attention sink).
 #
-# They also found heads of higher layers that follow *syntax*: from an object to its verb, from an article to its noun,
-# from a pronoun to what it stands for. In language models some heads attend to what followed an earlier copy of the
-# same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
+# They also found heads of higher layers that follow *syntax*, from an object to its verb or from an article to its
+# noun, and one that leads from a pronoun to what it stands for. In language models some heads attend to what followed
+# an earlier copy of the same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
 #
 # Can heads be removed? Michel and others took single heads from a trained translator: of the 96 in its encoder only 8
-# changed the BLEU score measurably, and half of these for the better. Many can even go together: Voita and others
-# pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU. Yet models that
-# had the small number of heads from the start were worse than those pruned to it ([Behnke and Heafield,
+# changed the BLEU score measurably, and half of these for the better. Many can even be removed at once: Voita and
+# others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU. Yet models
+# that had the small number of heads from the start were worse than those pruned to it ([Behnke and Heafield,
 # 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning can choose among many random starts.
 #
 # A map of weights does not explain what the model answered. It shows neither what a head hands over, nor whether

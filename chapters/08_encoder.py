@@ -415,15 +415,16 @@ plt.show()
 
 
 # %% [markdown]
-# Either norm stops the explosion. The first panel is the surprise: post-norm keeps words apart no better than adding
-# alone, and pre-norm much better. Why? Once most of a word's vector is common to all words, attention adds a vector
-# that is common, too. So compare the size of what is added with that of the stream.
+# These are the stacks from above, of attention alone, now with either norm. Both stop the explosion. The first panel is
+# the surprise: post-norm keeps words apart no better than adding alone, perhaps worse, and pre-norm much better. Why?
+# Once most of a word's vector is common to all words, attention adds a vector that is common, too. So compare the size
+# of what is added with that of the stream.
 #
 # - **Post-norm** scales every sum back to size 1, so what is added next is as large as the stream, at every layer.
 #   Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$, about as long as
 #   $c$, and in a random direction, since the matrices are random. Lengths at right angles add by Pythagoras, so $c + a$
 #   is $\sqrt 2$ times as long as $c$, and $w$ is as before. The norm then shrinks both alike.
-# - **Pre-norm** adds something of size 1 at most, while the stream grows. The square of its size has grown to 4 after
+# - **Pre-norm** adds something of size 1, or less, while the stream grows. The square of its size has grown to 4 after
 #   layer 8, and to 18 after layer 24, by less than 1 a layer.
 #
 # So from layer 8 to layer 24 the common part should gain a factor of about $\sqrt{18/4} = 2.1$ with pre-norm, and of
@@ -459,12 +460,13 @@ for name in ("attention alone", "post-norm", "pre-norm"):
 # there is nothing to choose between, so that another choice would change nothing. With post-norm it gets next to
 # nothing near the top of a deep stack. With pre-norm every layer can learn where to look.
 #
-# All this favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and so will twelve layers that learn, below, as
-# long as they start like this. Most of today's deep models are pre-norm. There is a price: the larger the stream, the
-# less a late layer changes it, and where a post-norm model does train, it is often the better one ([Liu and others,
-# 2020](https://arxiv.org/abs/2004.08249)). In either order it helps to begin with sublayers that add little: GPT-2
-# starts the matrices that write into the stream smaller, by the root of the number of sublayers. With that start 92
-# percent of each vector is a word's own after 24 layers, pre-norm or post-norm.
+# All this favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and most of today's deep models have it. There
+# is a price: the larger the stream, the less a late layer changes it, and where a post-norm model does train, it is
+# often the better one ([Liu and others, 2020](https://arxiv.org/abs/2004.08249)).
+#
+# But all this is said of one start. In either order it helps to begin with sublayers that add little: GPT-2 starts the
+# matrices that write into the stream smaller, by the root of the number of sublayers. With that start 92 percent of
+# each vector is a word's own after 24 layers, pre-norm or post-norm.
 
 
 # %% tags=["proof"]
@@ -1042,9 +1044,9 @@ for name, rows in deep.items():
 # not where.
 #
 # Is it the norm, then, and where it stands? Not alone. Started small, post-norm learns at five of the eight learning
-# rates, and so does the stack without any norm (with more than 98 percent). With the usual start the sublayers of a
-# deep stack drown the words, or make the stream explode, before anything has been learned. A small start prevents it,
-# and so does a norm in front of each sublayer.
+# rates, and so does the stack without any norm (each time with more than 98 percent). With the usual start the
+# sublayers of a deep stack drown the words, or make the stream explode, before anything has been learned. A small start
+# prevents it, and so does a norm in front of each sublayer: that is what norms are for here.
 #
 # A small model, then, is no test of what a deep one needs: three layers learn with any of these, twelve do not. (With
 # enough data and warm-up post-norm does train at that depth: BERT has twelve such layers.)
@@ -1152,8 +1154,8 @@ assert 0.4 < rights[1] < 0.65 and found[1] > 0.9 > 0.2 > found[0]
 # others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. A norm divides by the size of
 # what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
 # that has grown with the depth, so gradients start small. With post-norm the stream never grows, so the gradients of
-# the last layers' feed-forward networks start larger, and full steps at once go wrong: the loss rises, or stays where
-# it is, and does not recover.
+# the last layers' feed-forward networks start larger ($W_Q$'s, above, is small for another reason: words are alike),
+# and full steps at once go wrong: the loss rises, or stays where it is, and does not recover.
 #
 # The same program trains *reverse* at nine learning rates, three seeds each, with a warm-up of 200 of the 400 steps, or
 # none.
@@ -1350,8 +1352,8 @@ verdict
 # network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
 # few layers, and with it more slowly. Norms keep the stream from exploding. Where they stand matters for how much of a
 # word is left in a deep stack, and for how high a learning rate it tolerates. So does how the sublayers start: of our
-# stacks of twelve layers, with the usual start only that with pre-norm learned its task in 600 steps, and with a small
-# start that with post-norm, too.
+# stacks of twelve layers only pre-norm learned its task from the usual start, while from a small start post-norm and
+# even a stack without norms learned it, too.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton

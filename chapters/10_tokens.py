@@ -241,9 +241,8 @@ assert learn_slowly(lines, count=4) == as_by_hand
 # %% [markdown]
 # That is the whole method, and it is slow, because each step counts everything again. The folded cell has the version
 # that the book uses, `learn_merges`. After a merge it counts again only the words that contained the pair, and a queue
-# keeps the most frequent pair in front. Entries of the queue may be out of date, but an old count is too high, never
-# too low, since a merge raises only the counts of pairs that contain the new symbol. So a pair that comes to the front
-# with its true count is the most frequent of all; one whose true count is lower goes back.
+# keeps the most frequent pair in front. (An old count in the queue may be too high; such a pair goes back with its true
+# one.)
 
 # %% tags=["export", "hide-input"] module="tokens"
 import heapq
@@ -302,8 +301,13 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # stand for no text: only the program can write them, by their numbers, between the texts that it encodes. A chat
 # program writes one for *user*, then the encoded message, then one for its end; whoever types the message cannot.
 #
-# (*Symbols* are counted from the bytes, *tokens* from the special tokens, so symbol 256 is token 259. A tokenizer is
-# saved as JSON, which the imported `tokenizer_files` reads and checks.)
+# | | symbol | token |
+# |---|---|---|
+# | special tokens | | 0, 1, 2 |
+# | bytes | 0 to 255 | 3 to 258 |
+# | merges | from 256 on | from 259 on |
+#
+# A tokenizer is saved as JSON, which the imported `tokenizer_files` reads and checks.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -492,10 +496,10 @@ for row in captions["sizes"]:
 
 # %% [markdown]
 # The last of the three languages is French, in which there was no training text at all. The tokenizer can still encode
-# it. But it needs more tokens per word than for English, a quarter more with 300 and about twice as many from 2,000
-# on, because fewer merges fit. That means about twice the computation or more, and half as much text in the same
-# context. (Tokenizers of large models have read many languages, but unequally, and those that they have read least cost
-# most.)
+# it. But it needs more tokens per word than for English, a quarter more with 300 and about twice as many from 2,000 on,
+# because fewer merges fit. (In part it is the language: *l'homme* is one word here, and always several tokens.) That
+# means about twice the computation or more, and half as much text in the same context. (Tokenizers of large models have
+# read many languages, but unequally, and those that they have read least cost most.)
 #
 # From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
 # another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a trade-off between shorter
@@ -715,21 +719,6 @@ for text in [*unseen, *strange]:
 print(
     f"the same for {len(unseen) + len(strange)} texts, and all come back as they were"
 )
-
-# %% [markdown]
-# And how fast is it? On the captions, one thread:
-
-# %% tags=["hide-input"]
-for task in ("training", "encoding"):
-    for name, seconds in captions[task].items():
-        print(f"{task}, {name:24} {seconds:6.2f} s")
-slower = captions["training"]["ours"] / captions["training"]["library"]
-assert 1.5 < slower < 3.5
-assert captions["encoding"]["ours, from nothing"] < captions["encoding"]["library"]
-
-# %% [markdown]
-# Learning takes about twice as long as in Rust here, and up to three times in other runs. Encoding takes about as
-# long, perhaps because both remember the words that they have cut.
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -166,8 +166,8 @@ by_hand = -(0.925 * np.log(0.7) + 3 * 0.025 * np.log(0.1))
 assert np.isclose(smooth, by_hand) and np.isclose(by_hand, 0.503, atol=5e-4)
 
 # %% [markdown]
-# **Predict first.** How small can the smoothed loss become? Is a model that gives *b* a probability of 0.999 better
-# than one that gives it 0.925?
+# **Predict first.** How small can the smoothed loss become? (The other tokens share evenly what is left.) Is a model
+# that gives *b* a probability of 0.999 better than one that gives it 0.925?
 
 # %% tags=["hide-input", "nbval-check-output"]
 for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
@@ -349,9 +349,8 @@ quiz.number(
 # of norm 5 becomes $(0.6, 0.8)$. The direction stays. (Clipping entry by entry would change it.)
 #
 # Does Adam not divide the size out? Only that of a typical gradient. If at one step all gradients are a hundred times
-# as large as usual, that one batch throws every parameter by 0.7 of a learning rate at once, and by 0.91 times as much
-# in each step after, nearly eight learning rates in all. Afterwards the steps are too short: after 200 of them still by
-# half.
+# as large as usual, that one batch throws every parameter by nearly eight learning rates, spread over the next steps,
+# because it fades from $m$ only slowly. And as it fades from $v$ more slowly still, later steps are too short.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
 # asking for it. The older way is **L2 regularisation**: with $\theta$ for all parameters and $\lambda$ for the
@@ -544,8 +543,9 @@ def evaluate(
 
 
 # %% [markdown]
-# It does not. Up to its first mistake the model, writing by itself, reads only the true words. So one pass with teacher
-# forcing tells what the model would get right by itself, if it always takes the likeliest token.
+# It does not. Up to its first mistake the model, writing by itself, reads only the true words. So if it makes no
+# mistake with teacher forcing, it writes the same by itself, and if it makes one, so does its own text. One pass tells
+# which sentences it would get right, if it always takes the likeliest token.
 #
 # ## The loop
 #
@@ -719,8 +719,9 @@ class Trainer:
 
 
 # %% [markdown]
-# Six hundred steps make three epochs. The model is a small version of the paper's: two layers on each side, four heads,
-# width 64, so that it is trained in under a minute. Its learning rate is one of those compared below.
+# Six hundred steps, each with up to 1,024 tokens a side, make three epochs. The model is a small version of the
+# paper's: two layers on each side, four heads, width 64, so that it is trained in under a minute. Its learning rate is
+# one of those compared below.
 
 
 # %% tags=["hide-input"]
@@ -918,8 +919,8 @@ plt.show()
 # percent are reached at 275 to 400 with it, at 425 to 525 without, and in the end all are right or nearly. ([Chapter
 # 8](08_encoder.ipynb#does-it-need-warm-up) has learning rates at which nothing is learnt without it.)
 #
-# **Clipping.** With Adam, clipping makes no difference here. SGD at its best learning rate needs a hundred steps more
-# for 99 percent when nothing is clipped.
+# **Clipping.** With Adam, clipping makes no difference here. SGD, at the learning rate that is best with clipping,
+# needs a hundred steps more for 99 percent without.
 #
 # **The schedule.** A linear and a cosine schedule end equally well. The inverse square root gets to 99 percent as
 # early, but does not settle: its last learning rate is still four tenths of the peak. The paper's formula, for this
@@ -1048,14 +1049,13 @@ for name in ("none", "weight decay 1"):
 # %% [markdown]
 # That is **overfitting**: after some 150 steps the training loss is near 0 and the validation loss turns upwards. The
 # model has memorised these 150. Its training loss falls further only if it becomes surer still, and it becomes surer of
-# its mistakes on other numbers, too, where being sure of a mistake costs most. It **generalises** to
-# only 43 percent of the validation numbers (38 to 53 with the three seeds). What helps against it is called
-# **regularisation**:
+# its mistakes on other numbers, too, where being sure of a mistake costs most. It **generalises** to only 43 percent of
+# the validation numbers, in the mean of three seeds. What helps against it is called **regularisation**:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep the parameters that had the lowest loss, as `RunFolder` does below. It limits the damage without removing the
 #   cause. And choose the figure that you care about. Here the two disagree: after the loss has turned, the share of
-#   right numbers still rises, on average from 38 to 43 percent.
+#   right numbers still rises, from 38 to 43 percent in the mean.
 # - **Weight decay**, here with AdamW on all parameters (`trainer.optimizer = optim.AdamW(..., weight_decay=1.0)`),
 #   pulls all of them towards 0, the random ones of the start among them, unless the loss keeps asking for them. With
 #   0.1 the gain is smaller than the spread between seeds, with 1 it is fifty points: 93 percent. Where models are large
@@ -1063,7 +1063,7 @@ for name in ("none", "weight decay 1"):
 # - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85
 #   with 0.2.
 # - **Label smoothing** hardly changes how many are right. But a model that is rewarded for some doubt does not become
-#   ever surer of its mistakes, so its plain loss hardly turns upwards.
+#   ever surer of its mistakes: its plain loss does not turn upwards, though it does not come as low as without, either.
 #
 # The validation numbers decide: with weight decay 1 and 3 about as many are right, and we take 1, which has the lower
 # loss. (Dropout of 0.1 does as well.) On the test numbers, used for no choice, it gives 93 percent, where 39 percent
@@ -1292,7 +1292,8 @@ assert right["state kept, stretched"] < 0.3
 assert 5 < longer < 7
 
 # %% [markdown]
-# It is the length. Shortened, the new Adam's step does no harm, and the other one, stretched, does more.
+# It is the length, in this run. Steps of the old length do no harm in either direction, and long ones do in both, more
+# even in the old direction than in the new.
 #
 # Nine steps later more than half of the damage is repaired, but it is not *as if it had never stopped*.
 #
