@@ -16,7 +16,7 @@ SEEDS = range(3)
 PARTS = (None, "residual", "residual, attention", "residual, feed-forward", "norm", "attention", "feed-forward")
 RATES_PARTS = (0.0003125, 0.000625, 0.00125, 0.0025, 0.005, 0.01, 0.02)
 RATES_WARM_UP = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.045, 0.06)
-RATES_DEEP = tuple(0.01 / 2**n for n in range(9))
+RATES_DEEP = tuple(0.02 / 2**n for n in range(10))
 DEEP = (
     {"norm_first": True},
     {"norm_first": False},

@@ -78,14 +78,14 @@ assert distances["pays"] == 2 and question not in offers.values()
 # Why is agreement what a look-up needs? The figure's last columns compare three ways to look up. Asking for *equality*,
 # as a Python dictionary does, finds only what is exactly the same, and no word is $(0, 2, 0)$. By *distance* the
 # nearest word is found, but a word that insists on being a thing, with 9 instead of 3, is further away than *pays*,
-# which has nothing of what is asked. With the *sum of products* such a word counts for more, 18 instead of 6 (and with
-# a cosine, [below](#direction-and-length), for the same); and what is not asked for costs nothing, since whatever a
-# word has there is multiplied by 0.
+# which has nothing of what is asked. With the *sum of products* such a word counts for more, 18 instead of 6, and what
+# is not asked for costs nothing, since whatever a word has there is multiplied by 0.
 #
 # Against equality there is a second reason. A question must be *learned*, in small steps, and so every step must tell
-# whether it led the right way. Two things that are not *equal* are hardly ever equal after a small step either, so
-# nothing says whether the step was right: equality has no slope, and cannot be learned in this way. The sum of products
-# has a slope. Move an entry of the question by a little, and the sum moves by that much times the word's entry.
+# whether it led the right way. What is not *equal* is hardly ever equal after a small step either. Nothing has changed,
+# so nothing says whether the step was right: equality has no slope, and cannot be learned in this way. The sum of
+# products has a slope. Move an entry of the question by a little, and the sum moves by that much times the word's
+# entry.
 #
 # The choice of the best word has no slope either. After a small step the same word is still the best, so the answer has
 # not moved (and where another one becomes the best, it jumps). So [chapter 3](03_softmax.ipynb) makes the choice smooth
@@ -406,12 +406,14 @@ for width in widths:
 # angles grows exponentially with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf),
 # lecture 2).
 #
-# A model can use that. It can give every *feature*, such as *is a drink* or *is hot*, a direction of its own, and a
-# word is the sum of the few that it has (**superposition**). The price is noise. Ask a sum of $k$ random vectors of
-# length 1 for one of them, by a dot product: the result is 1, plus $k - 1$ cosines of random vectors. What is the
-# typical size of their sum? Square it: the products of two different cosines are as often positive as negative and
-# cancel on average, and the $k - 1$ squares of $1/D$ remain. So the error is about $\sqrt{(k-1)/D}$. With 20 of them at
-# width 512 that is 0.19. There may be many features, but only a few of them present at a time.
+# A model could use that, and small ones have been shown to ([Elhage and others,
+# 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). It gives every *feature*, such as *is a drink* or
+# *is hot*, a direction of its own, and a word is the sum of the few that it has (**superposition**). The price is
+# noise. Ask a sum of $k$ random vectors of length 1 for one of them: $(v_1 + v_2 + \dots + v_k) \cdot v_1 = 1 + v_2
+# \cdot v_1 + \dots + v_k \cdot v_1$. After the 1 stand $k - 1$ cosines of random vectors. What is the typical size of
+# their sum? Square it: the products of two different cosines are as often positive as negative and cancel on average,
+# and $k - 1$ squares remain, each $1/D$ on average. So the error is about $\sqrt{(k-1)/D}$. With 20 of them at width
+# 512 that is 0.19. There may be many features, but only a few of them present at a time.
 
 # %% tags=["proof"]
 assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)
@@ -479,9 +481,11 @@ for word in ("tea", "monday", "debts", "python"):
 # python is meant, a model has to look at the other words. That is what attention is for, and with these very vectors
 # chapter 4 does it.
 #
-# Is a cosine of 0.44 high? Compare it with what chance gives:
+# Is a cosine of 0.44 high? Compare it with what chance gives, between two words, and between a random vector and the
+# nearest of all words. (The random vectors have the mean and the covariance of the words, so that they share what all
+# words have in common.)
 
-# %%
+# %% tags=["hide-input"]
 rng = np.random.default_rng(0)
 a, b = rng.choice(rows, (2, 10_000))
 pair = np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
@@ -496,17 +500,18 @@ print(f"a random vector and the nearest of all words: {luckiest.mean():.2f}")
 print(f"a word and the nearest of all others, median: {nearest_of_all:.2f}")
 
 # %% [markdown]
-# Two words drawn at random have 0.07, and a random vector, drawn so that it shares what all words have in common, has
-# 0.29 with the luckiest of 21,000 words. So 0.44 is hardly an accident, though for a nearest word it is not much: half
-# of the words tried have one at 0.58 or more, often another form of themselves, as *debt* is of *debts*. Before you
-# call two words alike, compare their cosine with those of other words from the same model. In some models even words
-# drawn at random are far above 0, because all vectors have a part in common: **anisotropy** ([Ethayarajh,
+# Two words drawn at random have 0.07, and a random vector has 0.29 with the nearest of 21,000 words. So 0.44 is hardly
+# an accident (a single neighbour at 0.3, such as *python* has, could be one), though for a nearest word it is not much:
+# half of the words tried have one at 0.58 or more, often another form of themselves, as *debt* is of *debts*. Before
+# you call two words alike, compare their cosine with those of other words from the same model. In some models even
+# words drawn at random are far above 0, because all vectors have a part in common: **anisotropy** ([Ethayarajh,
 # 2019](https://aclanthology.org/D19-1006/)).
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
 assert {"creditors", "owed"} < {word for word, _ in nearest("debts")}
 assert {"import", "pip", "snake"} < {word for word, _ in nearest("python")}
+assert 0.27 < nearest("python")[-1][1] < 0.33
 assert round(float(nearest_of_all), 2) == 0.58
 assert abs(pair - 0.07) < 0.005 and 20_500 < len(known) < 21_500
 assert 0.28 < luckiest.mean() < 0.295 and np.quantile(luckiest, 0.95) < 0.35
@@ -554,10 +559,10 @@ for job in ("nurse", "engineer"):
     print(f"{job:9} with he {he:5.2f}, with she {she:5.2f}")
 
 # %% [markdown]
-# Opposites keep the same company: *bad* is as near to *good* as *great* is, and *cold* not much further from *hot* than
-# *warm*. And text has habits: *nurse* is nearer to *she* than to *he*, and *engineer* the other way round, though all
-# four cosines are near those of words drawn at random, so that a single pair proves little (**bias**, shown for many
-# words by [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
+# Opposites can keep the same company: *bad* is as near to *good* as *great* is, and *cold* not much further from *hot*
+# than *warm*. And text has habits: *nurse* is nearer to *she* than to *he*, and *engineer* the other way round, though
+# all four cosines are near those of words drawn at random, so that a single pair proves little (**bias**, shown for
+# many words by [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
 
 # %% tags=["proof"]
 queen = normalize(

@@ -136,9 +136,9 @@ assert abs(share_missed(both, np.hstack([first, last])) - 0.5) < 0.03
 # ## Two heads by hand
 #
 # Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
-# is it a *verb*, and its *position*, 1 for first and −1 for last. The example shows how two heads are wired. (That they
-# are needed, it does not show: *dog* and *man* have a number each here, so that one head with unequal weights would
-# do.)
+# is it a *verb*, and its *position*, 1 for first and −1 for last. Here *dog* and *man* have a number each, so that you
+# can follow them by eye. (So one head with unequal weights could tell them apart, too. Where names share their numbers,
+# as above, it could not.)
 
 # %%
 import numpy as np
@@ -261,24 +261,26 @@ plt.show()
 # same numbers, which lets them work together.
 #
 # Take the dog and the man again, and look at one column of $W_O$. Let it compute the number *dog bites* minus *dog is
-# bitten*: the first entry of head 1 minus the first of head 2.
+# bitten*: the first entry of head 1 minus the first of head 2. The third sentence is *dog bites dog*.
 
 
-# %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998. For dog bites dog they write 0.998 and minus 0.998, and the sum is 0."}}
 def written(number):
     return f"{number:.3g}".replace("-", "−")
 
 
-drawing = Diagram(6.8, 2.1)
+fight = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [1, 0, 0, -1]])
+drawing = Diagram(6.8, 2.65)
 tints = [f"{plots.BLUE}33"] * 2 + [f"{plots.RED}33"] * 2
 column = [1, 0, -1, 0]
 for middle, label in (1.9, "head 1"), (2.9, "head 2"):
-    drawing.text(middle, 1.95, label, color=plots.GREY, size=9)
-drawing.text(1.25, 1.62, "a column of $W_O$", at="right", size=9)
-drawing.cells(1.4, 1.62, [written(n) for n in column], tints, 0.5)
+    drawing.text(middle, 2.5, label, color=plots.GREY, size=9)
+drawing.text(1.25, 2.17, "a column of $W_O$", at="right", size=9)
+drawing.cells(1.4, 2.17, [written(n) for n in column], tints, 0.5)
 for y, sentence, name in (
-    (1.0, news, "dog bites man"),
-    (0.45, joke, "man bites dog"),
+    (1.55, news, "dog bites man"),
+    (1.0, joke, "man bites dog"),
+    (0.45, fight, "dog bites dog"),
 ):
     found = heads_by_loop(sentence, w_q, w_k, w_v, 2)[0][1].round(3)
     parts = found[:2] @ column[:2], found[2:] @ column[2:]
@@ -292,12 +294,13 @@ for y, sentence, name in (
 plt.show()
 
 # %% [markdown]
-# Each number of a head is multiplied by the one above it. By itself head 1 can write 0.998 or 0, and head 2 0 or
-# $-0.998$. Their sum in one number says by its sign who bites.
+# Each number of a head is multiplied by the one above it. The sum is positive where the dog only bites, negative where
+# it is only bitten, and 0 where it does both. No head could say that alone: head 1 writes 0.998 for *dog bites dog*,
+# too.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
-for sentence, expected in ((news, 0.998), (joke, -0.998)):
+for sentence, expected in ((news, 0.998), (joke, -0.998), (fight, 0.0)):
     heads, _ = heads_by_loop(sentence, w_q, w_k, w_v, num_heads=2)
     assert np.isclose((heads @ who)[1, 0], expected, atol=0.0006)
 

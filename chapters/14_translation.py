@@ -269,9 +269,7 @@ quiz.one_choice(
 # ### What BLEU does not see
 #
 # **Predict first.** The reference is *der Mann gibt dem Hund keinen Apfel*, the man gives the dog no apple. Here are
-# four translations with what they mean. Which does BLEU like best? (Only one of them has a 4-gram in common with the
-# reference. Elsewhere the geometric mean would be 0; sacreBLEU counts such a precision as a small one, the smoothing of
-# its signature. BLEU is made for test sets, not for sentences.)
+# four translations with what they mean. Which does BLEU like best?
 
 # %%
 reference = "der Mann gibt dem Hund keinen Apfel ."
@@ -302,6 +300,10 @@ assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 # | who does what | man and dog exchanged: two points less than the good sentence listed before it |
 # | that the same words may stand in another order | *dem Hund* in front is good German, and costs two thirds of the score |
 # | that the same may be said in other words | *bekommt vom Mann*: the lowest score |
+#
+# Only one of the four has a 4-gram in common with the reference. For the others the geometric mean would be 0, if
+# sacreBLEU did not count such a precision as a small one (*smooth* in its signature): BLEU is made for test sets, not
+# for sentences.
 #
 # chrF puts twelve points between *dem Hund gibt der Mann* and *der Hund gibt dem Mann*, but the opposite comes first
 # again, and the paraphrase last. Both count, and neither knows a meaning, so neither can tell whether one sentence is
@@ -446,7 +448,8 @@ quiz.one_choice(
 # ## One translator for every model
 #
 # To generate, [chapter 12](12_generation.ipynb#one-word-at-a-time) asks for something with `step`, `select` and a
-# length, the number of rows. Give a recurrent state these three, and chapter 12's beam search can use it unchanged.
+# length, the number of rows. A recurrent state gets these three here, so that chapter 12's beam search can translate
+# with every model of the last chapter.
 
 
 # %% tags=["export", "hide-input"] module="recurrent"
@@ -620,9 +623,9 @@ plt.show()
 
 # %% [markdown]
 # 40.5 into German, or 40.9 in lower case. A small transformer is published with 41.0 ([Wu and others
-# 2021](https://arxiv.org/abs/2105.14462)), counted on lower-cased tokens that are not sacreBLEU's. Without a signature
-# nobody can tell which of the two is better. Nor does 42.6 into English mean that this direction is easier: the two
-# scores count n-grams of different languages.
+# 2021](https://arxiv.org/abs/2105.14462)), counted on lower-cased tokens that are not sacreBLEU's. Without a signature,
+# and with one training of each, nobody can tell which of the two is better. Nor does 42.6 into English mean that this
+# direction is easier: the two scores count n-grams of different languages.
 #
 # What does 40.5 look like? Here are the first five short captions of the test set.
 
@@ -639,6 +642,7 @@ for example in [e for e in run["examples"] if len(e["source"]) < 80][:5]:
 # The last has an *Ilu*, which is no German word but a row of subwords.
 #
 # And where does the model look? Take the first caption again. Its tokens are subwords, and nobody has aligned them.
+# Each token on the left has just been read, and looks for the *next*: choose `Hut` to see how *starrt* is written.
 
 # %% tags=["plot"]
 sentence = measured("alignments")["sentences"][0]
@@ -663,9 +667,9 @@ assert agreed == [" orangefarbenen", " Hut", " starrt"]
 
 # %% [markdown]
 # For three of the ten tokens all four heads of the last layer attend most to the same token, and it is the right one:
-# *orange* for *orangefarbenen*, *hat* for *Hut*, *star* for *starrt*. (In the figure, choose the token *before*: `Hut`
-# shows how *starrt* is written.) For the other tokens they differ, even where there is a counterpart: *in* for *mit*,
-# *at* for *auf*, *something* for *etwas*. One sentence shows how to read such a picture, and no more.
+# *orange* for *orangefarbenen*, *hat* for *Hut*, *star* for *starrt*. For the other tokens they differ, even where
+# there is a counterpart: *in* for *mit*, *at* for *auf*, *something* for *etwas*. One sentence shows how to read such a
+# picture, and no more.
 
 # %% [markdown]
 # ## Exercises

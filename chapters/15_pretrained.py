@@ -638,8 +638,9 @@ assert shares[1:5, 1].min() > 0.2 and shares[1:5, 1].max() < 0.28
 assert 0.18 < equal < 0.2
 
 # %% [markdown]
-# In layers 2 to 5 the special tokens get nearly two thirds of the weight. Of the summed norms they account for 21 to 26
-# percent, not much more than the 19 percent that they would have if all tokens were alike.
+# In layers 2 to 5 the special tokens get nearly two thirds of the weight. Of what a token receives (each value's norm
+# times its weight, summed) they account for 21 to 26 percent, not much more than the 19 percent that they would have if
+# all tokens were alike.
 #
 # ### A sink, or a source?
 #
@@ -696,10 +697,10 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 
 # %% [markdown]
 # With their values at 0, the vector hardly turns, less than when two words lose theirs. With their keys hidden, it
-# turns far (a cosine of 0.5). The two differ in one thing: with the keys hidden, each row of weights on words is scaled
-# up to sum to 1, most in heads that had hardly looked at words; with the values at 0 the weights stay small. So the
-# prediction holds, in this model: what is needed of the special tokens is that weight can go there, so that a head may
-# hand over *little*. A map of weights alone could not have told us.
+# turns far (a cosine of 0.5). The two differ in one thing. Say that a head gives 0.9 to the special tokens and 0.1 to a
+# word. With their keys hidden the word gets 1, and its value arrives ten times as large as before; with their values at
+# 0 it arrives with 0.1, as before. So the prediction holds, in this model: what is needed of the special tokens is that
+# weight can go there, so that a head may hand over *little*. A map of weights alone could not have told us.
 #
 # That does not make maps worthless. Hide one token from all heads, and the vector changes more for the tokens that
 # receive more attention. The rank correlation is computed for each sentence, without its special tokens.
@@ -729,9 +730,10 @@ assert 0.65 < np.mean(correlations) < 0.85
 # There is a second reason to read maps with care. A weight of layer 5 points at a *vector*, to which four layers have
 # added something, twice each. Does it still hold the word that once stood there, and its position? Ask a **probe**: a
 # linear map from the vector to the answer, fitted on some sentences and tested on others. For the position it has 16
-# outputs, one for each. For the word it aims at the word's embedding, and the nearest of all 30,522 is taken, so that
-# it can name a word on which it was not fitted. If it succeeds, the answer is in the vector and easy to read. (If it
-# fails, the answer may be there in another form. And that it is there does not mean that the model uses it.)
+# outputs, one for each of the first sixteen, and takes the largest. For the word it aims at the word's embedding, and
+# the nearest of all 30,522 is taken, so that it can name a word on which it was not fitted. If it succeeds, the answer
+# is in the vector and easy to read. (If it fails, the answer may be there in another form. And that it is there does
+# not mean that the model uses it.)
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
@@ -782,10 +784,11 @@ assert 0.75 < seen_words[5] < 0.87
 
 # %% [markdown]
 # At first both can be read. The position becomes harder to read: after the last layer the probe finds it in a third of
-# the cases, where guessing would find one in fifteen. The word is found in two of three, among all 30,522, and for
-# tokens that the probe has not been fitted on. The two tasks are not equally hard, so compare each with itself, before
-# and after. So a map of layer 6, which reads what layer 5 has left, points at vectors from which this probe still reads
-# four words in five, but no longer all. (One that is fitted on more tokens would read more.)
+# the cases, where guessing would find one in fifteen (there are fifteen positions after `[CLS]`). The word is found in
+# two of three, among all 30,522, and for tokens that the probe has not been fitted on. The two tasks are not equally
+# hard, so compare each with itself, before and after. So a map of layer 6, which reads what layer 5 has left, points at
+# vectors from which this probe still reads four words in five, but no longer all. (One that is fitted on more tokens
+# would read more.)
 #
 # ### Is the length of the input fixed?
 #
