@@ -514,22 +514,25 @@ quiz.one_choice(
 # The base sets how slow the slowest pair is. Take the similarity of two positions $k$ apart, their dot product as a
 # share of its largest value, $D/2$. How does it fall with the distance? Compare three bases, at width $D = 64$.
 
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels for width 64 and the bases 100, ten thousand and a million. Left, the period of each pair on a logarithmic axis: straight lines that all start at 6.3 words and end near 540, 47 thousand and 4 million. Right, similarity against distance 1 to 100 thousand on a logarithmic axis: with base 100 it has fallen to 0 by 46 words and then swings around 0; with ten thousand it falls to about 0.2 by 1,000 words, and with a million more slowly still."}}
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels for width 64 and the bases 100, ten thousand and a million. Left, the period of each pair on a logarithmic axis: straight lines that all start at 6.3 words and end near 540, 47 thousand and 4 million. Right, similarity against distance 1 to 10 thousand on a logarithmic axis, averaged over neighbouring distances: with base 100 it has fallen to 0 by 50 words, with ten thousand it comes near 0 only at some thousands, and with a million it is still 0.3 at 10 thousand."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.3))
-distances = np.unique(np.geomspace(1, 100_000, 400).round())
+distances = np.unique(np.geomspace(1, 10_000, 60).round())
 for base, color, at in [
-    (1e2, plots.RED, (90, 0.22)),
-    (1e4, plots.BLUE, (900, 0.36)),
-    (1e6, plots.TEAL, (9000, 0.5)),
+    (1e2, plots.RED, (4.5, 0.2)),
+    (1e4, plots.BLUE, (170, 0.4)),
+    (1e6, plots.TEAL, (300, 0.62)),
 ]:
     omega = base ** (-np.arange(32) / 32)
     left.plot(2 * np.pi / omega, color=color)
     left.text(31.5, 2 * np.pi / omega[-1], f"{base:,.0f}", color=color)
-    likeness = np.cos(np.multiply.outer(distances, omega)).mean(axis=1)
-    right.plot(distances, likeness, color=color, lw=1.4)
+    curve = np.cos(np.multiply.outer(np.arange(20_000), omega)).mean(axis=1)
+    likeness = [
+        curve[int(d / 1.5) + 1 : int(d * 1.5) + 1].mean() for d in distances
+    ]
+    right.plot(distances, likeness, color=color)
     right.text(*at, f"{base:,.0f}", color=color)
 left.set(yscale="log", xlim=(0, 44), xlabel="pair", title="period, in words")
-right.set(xscale="log", xlabel="distance", title="similarity")
+right.set(xscale="log", xlabel="distance", title="similarity, smoothed")
 figure.tight_layout()
 plt.show()
 

@@ -327,8 +327,9 @@ assert np.allclose(
 # %% [markdown]
 # ### Which encoder layer does the decoder ask?
 #
-# In this model, the *last* one. The encoder runs to its end first, and its final output is the **memory** that every
-# decoder layer asks, each through its own $W_K$ and $W_V$.
+# In this model, as in the paper's, the *last* one. (Any layer's output has the right shape; the last has mixed in most
+# of the sentence.) The encoder runs to its end first, and its final output is the **memory** that every decoder layer
+# asks, each through its own $W_K$ and $W_V$.
 #
 # So a decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8, and, with $d_\text{ff} = 4D$,
 # $16 D^2$ parameters in its matrices where an encoder layer has $12 D^2$. The paper puts self-attention first, so that
@@ -538,7 +539,7 @@ class Transformer(nn.Module):
 from dotformer.support.recording import record_weights
 
 source = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 3, 0, 0]])  # B = 2, S = 5
-target = torch.tensor([[1, 4, 5, 6], [1, 7, 0, 0]])  # T = 4
+target = torch.tensor([[1, 4, 5], [1, 7, 0]])  # T = 3
 sizes = {"d_model": 16, "num_heads": 4, "d_ff": 32, "final_norm": True}
 layers = {"num_encoder_layers": 2, "num_decoder_layers": 2}
 small = Transformer(TransformerConfig(11, 11, **sizes, **layers)).eval()
@@ -551,7 +552,7 @@ shapes_seen = {
     "memory": memory,
     "memory mask": memory_mask,
     "target": target,
-    "causal & padding": causal_mask(4) & padding_mask(target, 0),
+    "causal & padding": causal_mask(3) & padding_mask(target, 0),
     "cross-attention weights": weights["decoder.layers.0.cross_attention"],
     "logits": logits,
 }
@@ -580,7 +581,7 @@ for norm_first in (False, True):
         decoded = theirs(
             ours.source_embeddings(source),
             ours.target_embeddings(target),
-            tgt_mask=~causal_mask(4),  # there, True means: may not
+            tgt_mask=~causal_mask(3),  # there, True means: may not
             src_key_padding_mask=source == 0,
             tgt_key_padding_mask=target == 0,
             memory_key_padding_mask=source == 0,
@@ -920,7 +921,7 @@ class OneScreen(nn.Module):
         causal = torch.ones(T, T, dtype=torch.bool, device=target.device).tril()
         mask = causal & (target != 0)[:, None, None]  # (B, 1, T, T)
         x = self.stack(self.target, self.decoder, target, mask, memory, memory_mask)
-        return x @ self.target.weight.T  # logits (B, T, V)
+        return x @ self.target.weight.T  # tied to the embeddings: (B, T, V)
 
     def forward(self, source, target):
         return self.decode(target, *self.encode(source))
@@ -1314,8 +1315,8 @@ for name, make in variants.items():
 
 # %% [markdown]
 # *Loss* is that of training, the highest of nine seeds: all ten end below 0.05, where guessing uniformly costs 3.5, so
-# each looks like success. The other two are measured outside training, on held-out questions. *Forced* is the mean of
-# the nine, and *writing* goes from the worst to the best.
+# each looks like success. *Forced*, the mean of the nine, and *writing*, from the worst to the best, are measured
+# outside training, on held-out questions.
 #
 # **Five see the future**, in training too. So any score with the right words given, a validation loss included, is
 # perfect or nearly so, and what they write is mostly wrong. The leak test finds all five.
@@ -1326,10 +1327,8 @@ for name, make in variants.items():
 # - *One word too many*, an **off-by-one** error, shows exactly the word that is wanted.
 # - *Scaled scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. How much
 #   depends on the other scores, and so does the harm.
-# - *Weights times mask* leaves it none, but it still counts in the denominator. With equal scores for a visible and a
-#   hidden key the weights ½ and ½ become ½ and 0; with a low score for the hidden one, 1 and 0. So the size of what
-#   arrives says whether the hidden word fits the query, and a head whose query fits *I* can tell whether *I* comes
-#   next.
+# - *Weights times mask* leaves it none. But what is hidden still counts in the denominator, and so in the size of what
+#   arrives, from which the model learns to tell which word was hidden.
 #
 # **One sees the future outside training.** With a mask *in training only* the earlier words see, in use, what comes
 # after them, as they never did before, and writing is a lottery: one seed gets 3 percent right, another 97.

@@ -165,9 +165,9 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # Both have ended. The better one is *the tea*: found, although its first word was only the second best.
 #
 # Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. A probability is at most 1
-# and its logarithm at most 0. So no further token can make product or sum larger, and hypotheses that end early are
-# favoured. [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with $n$
-# the number of tokens, including the end token:
+# and its logarithm at most 0. So no further token can make the product or the sum larger, and hypotheses that end early
+# are favoured. [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with
+# $n$ the number of tokens, including the end token:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
@@ -386,13 +386,14 @@ assert np.allclose(
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
 # more than half of the sources it was, by plain sums, the *empty* sentence. A good translation of twenty words is a
 # product of twenty-one factors. If these are 0.7 each it has the probability 0.0006, so a model that gives the empty
-# sentence one of 0.001 prefers that. This is its **length bias**.
+# sentence one of 0.001 prefers that. This is its **length bias**. (With $\alpha = 0.6$ the good one is ahead again, $21
+# \ln 0.7 / \text{lp}(21) = -3.1$ against $-6.9$.)
 #
 # Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**. In
-# such a translator the first hides the second. At first an ending of 0.001 lies far behind beginnings of 0.7 and 0.49,
-# and a narrow beam drops it. A wide beam keeps it. Each further word costs the others a factor, and after twenty of
-# them it is ahead. So a better search can make worse translations, which is known as the *beam search curse* (an early
-# report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
+# such a translator the first hides the second. At first an ending of 0.001 lies far behind hypotheses of 0.7 after one
+# word and 0.49 after two, and a narrow beam drops it. A wide beam keeps it. Each further word costs the others a
+# factor, and after twenty of them it is ahead. So a better search can make worse translations, which is known as the
+# *beam search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 #
 # ## What has been computed before
 #
@@ -1084,9 +1085,10 @@ quiz.one_choice(
 #
 # $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
 #
-# (A token is refused with probability $Z = \sum_x \max(0, p(x) - q(x))$, and the draw that follows divides by the same
-# $Z$.) So a poor draft model costs speed, and never changes the distribution of what is written. For three tokens with
-# $p = (0.6, 0.3, 0.1)$ and $q = (0.2, 0.5, 0.3)$:
+# (A token is refused with probability $Z = \sum_x \max(0, q(x) - p(x))$, which equals $\sum_x \max(0, p(x) - q(x))$
+# because both sum to 1, and the draw that follows divides by the same $Z$.) So a poor draft model costs speed, and
+# never changes the distribution of what is written. For three tokens with $p = (0.6, 0.3, 0.1)$ and $q = (0.2, 0.5,
+# 0.3)$:
 
 # %% tags=["hide-input", "nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
@@ -1099,6 +1101,8 @@ for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
     found = sum(a**n for n in range(5))
     assert round(found, 1) == tokens and round(found / (1 + 4 * c), 1) == gain
 assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
+normalised = 21 * np.log(0.7) / length_penalty(21, 0.6), np.log(0.001)
+assert np.allclose(normalised, (-3.1, -6.9), atol=0.05)
 
 # %% [markdown]
 # How many tokens does a pass give? If each of the draft model's $k$ is accepted with probability $a$, independently of
@@ -1107,8 +1111,8 @@ assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
 # $a = 0.8$ and $k = 4$ that makes 3.4.
 #
 # If the draft model takes $c$ of the time of a pass for each of its tokens, what it writes and the check together cost
-# $1 + k c$ passes. With $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a = 0.3$ they are 2
-# for 1.4 tokens, a loss. Where many sentences keep the device busy, nothing is gained either.
+# $1 + k c$ passes. With $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a = 0.3$ it takes 2
+# passes to get 1.4 tokens, a loss. Where many sentences keep the device busy, nothing is gained either.
 #
 # ## Exercises
 #
