@@ -519,7 +519,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.3))
 distances = np.unique(np.geomspace(1, 10_000, 60).round())
 for base, color, at in [
     (1e2, plots.RED, (4.5, 0.2)),
-    (1e4, plots.BLUE, (170, 0.4)),
+    (1e4, plots.BLUE, (1400, 0.18)),
     (1e6, plots.TEAL, (300, 0.62)),
 ]:
     omega = base ** (-np.arange(32) / 32)
