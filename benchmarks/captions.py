@@ -95,6 +95,7 @@ TASKS = {
 if __name__ == "__main__":
     race("captions", TASKS, __doc__)
     found = measured("captions")
-    judged_runs = [run for run in found["runs"] if run["part"] == "judge"]
+    last = {(task, name): [*stages.values()][-1] for task, of in found["chosen"].items() for name, stages in of.items()}
+    judged_runs = [r for r in found["runs"] if r["part"] == "judge" and r["settings"] == last[r["corpus"], r["model"]]]
     found["differences"] = differences(judged_runs, [pair.target for pair in learnt()[0].test])
     save("captions", found)

@@ -409,11 +409,14 @@ for width in widths:
 # A model could use that, and small ones have been shown to ([Elhage and others,
 # 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). It gives every *feature*, such as *is a drink* or
 # *is hot*, a direction of its own, and a word is the sum of the few that it has (**superposition**). The price is
-# noise. Ask a sum of $k$ random vectors of length 1 for one of them: $(v_1 + v_2 + \dots + v_k) \cdot v_1 = 1 + v_2
-# \cdot v_1 + \dots + v_k \cdot v_1$. After the 1 stand $k - 1$ cosines of random vectors. What is the typical size of
-# their sum? Square it: the products of two different cosines are as often positive as negative and cancel on average,
-# and $k - 1$ squares remain, each $1/D$ on average. So the error is about $\sqrt{(k-1)/D}$. With 20 of them at width
-# 512 that is 0.19. There may be many features, but only a few of them present at a time.
+# noise. Ask a sum of $k$ random vectors of length 1 for one of them:
+#
+# $$(v_1 + v_2 + \dots + v_k) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_k \cdot v_1 .$$
+#
+# After the 1 stand $k - 1$ cosines of random vectors. What is the typical size of their sum? Square it: the products of
+# two different cosines are as often positive as negative and cancel on average, and $k - 1$ squares remain, each $1/D$
+# on average. So the error is about $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. There may be many
+# features, but only a few of them present at a time.
 
 # %% tags=["proof"]
 assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)

@@ -426,8 +426,8 @@ quiz.one_choice(
 # That is bad for learning. The derivative of a weight $w$ with respect to its own score is $w (1 - w)$, which is next
 # to nothing where $w$ is near 0 or 1: whatever the loss asks for, the choice hardly moves. Scores that are divided by
 # $c$ have a variance divided by $c^2$, so with $c = \sqrt{d_k}$ it is 1 at every width. (If the entries have another
-# variance, that number changes, but the spread of the scores still grows as $\sqrt{d_k}$.) One query and ten keys, all
-# random, 1,000 times:
+# variance, the same at every width, that number changes, but the spread of the scores still grows as $\sqrt{d_k}$.) One
+# query and ten keys, all random, 1,000 times:
 
 # %% tags=["hide-input"]
 rng, largest = np.random.default_rng(0), {}
@@ -726,12 +726,12 @@ for used in (8, 16):
 # Without $W_V$ it misses half: in a sum of two independent vectors each accounts for half, and no linear map can tell
 # them apart where both may point in the same directions. A matrix, even a random one, turns what was found into other
 # directions than those the word itself uses. Then nothing is lost where there is room, as 8 and 8 numbers fit in 16;
-# two full words do not. (Any matrix between value and sum would serve, such as that which [chapter
+# two full words do not. (Another matrix between value and sum would serve as well, such as that which [chapter
 # 6](06_many_heads.ipynb) puts after several heads.)
 #
 # The matrix also lets a word keep something back: with $V = X$ *bites* would have handed over that it is an action,
 # whereas its value was $(0, 0)$. With $V = K$ a word would hand over the very numbers by which it is found, so it could
-# not be easy to find and hand over nothing, as an attention sink does.
+# not be easy to find and hand over nothing, as an attention sink does, unless a later matrix took it away.
 
 # %% [markdown]
 # ## Are the weights based on position?

@@ -95,8 +95,8 @@ plt.show()
 # Half, whatever $\alpha$ is, in each of ten runs. Why? Beside the average, $\alpha \, a + (1 - \alpha) \, b$, there is
 # another combination of the names, $(1 - \alpha) \, a - \alpha \, b$. From the two together both names could be
 # computed. They are equally long, and uncorrelated, since the names are independent, centred on 0 and drawn alike. So
-# the average says nothing of the other, and half is lost. What it says of each name is its squared correlation with it
-# ([chapter 1](01_why_attention.ipynb#how-much-do-they-hold)):
+# no matrix learns anything of the other from the average, and half is lost. What it says of each name is its squared
+# correlation with it ([chapter 1](01_why_attention.ipynb#how-much-do-they-hold)):
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
@@ -137,8 +137,8 @@ assert abs(share_missed(both, np.hstack([first, last])) - 0.5) < 0.03
 #
 # Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
 # is it a *verb*, and its *position*, 1 for first and −1 for last. Here *dog* and *man* have a number each, so that you
-# can follow them by eye. (So one head with unequal weights could tell them apart, too. Where names share their numbers,
-# as above, it could not.)
+# can follow them by eye. (So one head with unequal weights could tell them apart, too, as any few known names. Of
+# arbitrary names, as above, no matrix could recover both.)
 
 # %%
 import numpy as np
@@ -295,8 +295,8 @@ plt.show()
 
 # %% [markdown]
 # Each number of a head is multiplied by the one above it. The sum is positive where the dog only bites, negative where
-# it is only bitten, and 0 where it does both. No head could say that alone: head 1 writes 0.998 for *dog bites dog*,
-# too.
+# it is only bitten, and 0 where it does both (or neither). Neither of these heads says that alone: head 1 writes 0.998
+# for *dog bites dog*, too.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -712,9 +712,9 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # an earlier copy of the same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
 #
 # Can heads be removed? Michel and others took single heads from a trained translator: of the 96 in its encoder only 8
-# changed the BLEU score measurably, and half of these for the better. Many can even be removed at once: Voita and
-# others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU. Yet models
-# that had the small number of heads from the start were worse than those pruned to it ([Behnke and Heafield,
+# changed the BLEU score measurably, and half of these for the better. Many can even go together, one after the other:
+# Voita and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU.
+# Yet models that had the small number of heads from the start were worse than those pruned to it ([Behnke and Heafield,
 # 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning can choose among many random starts.
 #
 # A map of weights does not explain what the model answered. It shows neither what a head hands over, nor whether

@@ -367,7 +367,7 @@ plt.show()
 # With $W_Q$ alone it is slow, because the keys stay where they are. With all three it is fastest, and $W_V$ does most
 # of it: learning alone, it has brought the loss below 0.006 after three steps. Training changes all of them at once.
 #
-# And the learning rate decides. With all three, at 0.01 the loss has not come far after 50 steps; at 3 each step
+# And the learning rate decides. With all three, at 0.01 the loss is still above 0.05 after 50 steps; at 3 each step
 # overshoots further than the one before, and the loss **diverges**.
 
 # %% tags=["hide-input"]
@@ -519,10 +519,10 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# With `need_weights=False`, the layer calls PyTorch's own attention, which need not write the weights to memory
-# ([chapter 20](20_one_gpu.ipynb)). With weights or without, in 64-bit floats, the layer agrees with chapter 6's
-# function and with `nn.MultiheadAttention` to twelve digits. (Mind the masks of `nn.MultiheadAttention`, in which true
-# means *may not attend*.)
+# With `need_weights=False`, the layer calls PyTorch's own attention, which need not write the weights to memory where
+# its kernels apply ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix) says where). With weights or
+# without, in 64-bit floats, the layer agrees with chapter 6's function and with `nn.MultiheadAttention` to twelve
+# digits. (Mind the masks of `nn.MultiheadAttention`, in which true means *may not attend*.)
 
 # %% tags=["proof"]
 from dotformer.by_hand.multihead import multi_head_attention
@@ -915,10 +915,10 @@ assert leaking < 1
 #
 # ### What if matrices start at zero?
 #
-# Zeros, or any other constant, look like an even start. But if all matrices start constant, the units of a layer stay
-# equal: they read the same input, what they hand on is multiplied by equal parameters, and so they get the same
-# gradient. Two such heads are one head for the price of two. A random start (**initialisation**) is there to **break
-# the symmetry**.
+# Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, the units of a
+# layer (but for the last) stay equal: they read the same input, what they hand on is multiplied by equal parameters,
+# and so they get the same gradient. Two such heads are one head for the price of two. A random start
+# (**initialisation**) is there to **break the symmetry**.
 #
 # Zeros can do worse, as the formulas say: but for the root, $dQ$ is $dS \, K$, and $dK$ is $dS^\top Q$. If only $W_Q$
 # is zero, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so
@@ -967,9 +967,9 @@ assert largest > 0.98 and np.mean(history[-100:]) > 1
 assert 3**-10 < 2e-5  # twenty layers with 1/sqrt(3)
 
 # %% [markdown]
-# With 4 times both matrices, and so 16 times the scores, it still learns, with this seed. With 64 times both, the
-# largest of a row's five weights is 0.99 before anything has been learned, on a name that is mostly wrong, and after
-# 1,000 steps the loss is still above that of guessing among the five digits.
+# With 4 times both matrices it still learns, with this seed. With 64 times both, the largest of a row's five weights is
+# 0.99 before anything has been learned, on a name that is mostly wrong, and after 1,000 steps the loss is still above
+# that of guessing among the five digits.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -1056,7 +1056,7 @@ assert all(p.grad is not None for p in model.parameters())
 # %% [markdown]
 # After one backward pass, every parameter should have a gradient that is not all zeros. Exceptions, besides what is
 # frozen or not used, are the bias of the keys, whose gradient is only rounding error, and, at the first step, whatever
-# stands before a matrix that starts at zero.
+# has a matrix of zeros as a factor of its gradient.
 
 # %% [markdown]
 # ## Exercises

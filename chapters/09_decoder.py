@@ -146,8 +146,8 @@ def padding_mask(
 ) -> Bool[Tensor, "B 1 1 S"]:
     """Which tokens are real: the same for all heads and all queries.
 
-    Raises ValueError when a sentence has no real token (on a GPU this is not
-    checked, since the check would have to wait for the device).
+    Raises ValueError when a sentence has no real token. (On a GPU, or compiled,
+    that is not checked.)
     """
     real = tokens != pad_id
     check_real(real)
@@ -197,8 +197,9 @@ plt.show()
 # padding` broadcasts to $(B, 1, T, T)$. (Padding at the end is hidden from the words by the causal mask alone; the
 # other matters where padding stands in front.)
 #
-# (A row with nothing to attend to, like that of a padding token in front, is 0/0 in the softmax.
-# `nn.MultiheadAttention` returns NaN, our module zeros: [chapter 7](07_learning.ipynb#let-the-machine-do-it).)
+# (A row with nothing to attend to, like that of a padding token in front, is 0/0 in the softmax, so NaN in
+# `nn.MultiheadAttention` as it is called by default. Our module sets its weights to 0: [chapter
+# 7](07_learning.ipynb#let-the-machine-do-it).)
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -327,9 +328,9 @@ assert np.allclose(
 # %% [markdown]
 # ### Which encoder layer does the decoder ask?
 #
-# In this model, as in the paper's, the *last* one. (Any layer's output has the right shape; the last has mixed in most
-# of the sentence.) The encoder runs to its end first, and its final output is the **memory** that every decoder layer
-# asks, each through its own $W_K$ and $W_V$.
+# In this model, as in the paper's, the *last* one. (Any layer's output has the right shape; the last has been through
+# all layers.) The encoder runs to its end first, and its final output is the **memory** that every decoder layer asks,
+# each through its own $W_K$ and $W_V$.
 #
 # So a decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8, and, with $d_\text{ff} = 4D$,
 # $16 D^2$ parameters in its matrices where an encoder layer has $12 D^2$. The paper puts self-attention first, so that
@@ -650,7 +651,8 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # would have said. It has a price: in use it goes on from its *own* words, and in training no beginning ever had a
 # mistake in it (**exposure bias**), so one mistake may bring the next.
 #
-# Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop.
+# Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop, by gradient descent
+# with steps that Adam scales ([chapter 11](11_training.ipynb#how-large-a-step)).
 
 
 # %% tags=["hide-input"]
@@ -930,7 +932,8 @@ class OneScreen(nn.Module):
 # %% [markdown]
 # Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns from scratch.
 # The lines in `__init__` that draw its embeddings matter: with PyTorch's default, whose entries have a standard
-# deviation of 1, the first loss is ten times as large ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)).
+# deviation of 1, the first loss at the paper's size is ten times as large ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %% tags=["hide-input"]
 screen = OneScreen(len(vocabulary), 16, 2, 2, 64).eval()

@@ -97,9 +97,8 @@ print(train_pairs[0])
 # | c | 0.25 | 0.25 | **0.25** | 0.25 | $-\ln 0.25 = 1.386$ |
 # | padding | 0.4 | 0.2 | 0.2 | 0.2 | does not count |
 #
-# The **cross-entropy** is the mean over the real targets, $(0.357 + 1.386) / 2 = 0.871$, in *nats* since the logarithm
-# is the natural one. $e^{0.871} = 2.39$ is the **perplexity**: the model is as unsure as if it guessed among 2.39
-# tokens.
+# The *cross-entropy* is the mean over the real targets, $(0.357 + 1.386) / 2 = 0.871$, in *nats* since the logarithm is
+# the natural one. $e^{0.871} = 2.39$ is the *perplexity*: the model is as unsure as if it guessed among 2.39 tokens.
 #
 # The second row is a model that knows nothing: among $V$ tokens that costs $\ln V$, here $\ln 4$. So the first loss of
 # a fresh model should be near $\ln V$, or a little above. If it is much higher, something is wrong before anything has
@@ -203,9 +202,9 @@ quiz.number(
 # %% [markdown]
 # ## How large a step?
 #
-# Chapter 7 subtracted from every parameter its gradient times a **learning rate**. But gradients differ in size, from
-# one parameter to the next and from one model to the next, often by orders of magnitude, and a learning rate that suits
-# one is too large or too small for another.
+# Chapter 7 subtracted from every parameter its gradient times a learning rate. But gradients differ in size, from one
+# parameter to the next and from one model to the next, often by orders of magnitude, and a learning rate that suits one
+# is too large or too small for another.
 #
 # **Adam** divides the size out. For each parameter it keeps two running means (*exponential moving averages*), $m$ of
 # the gradient $g$ and $v$ of its square, its first and second **moment**, and steps by the first over the root of the
@@ -238,7 +237,7 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # agree, and the latest are the largest, a step can even be longer than the learning rate, but not by much: with these
 # constants by a factor of at most 1.7.
 #
-# So at an equal learning rate the first steps are among the longest, and can overshoot. Hence **warm-up**: the learning
+# So at an equal learning rate the first steps are among the longest, and can overshoot. Hence *warm-up*: the learning
 # rate begins near 0 and grows. A post-norm stack, whose gradients near the output start large, needs it most: [chapter
 # 8](08_encoder.ipynb#does-it-need-warm-up). Later it should shrink, since a model that keeps jumping by the same
 # distance does not settle. The paper's **schedule**, called Noam after one of its authors, does both:
@@ -349,8 +348,9 @@ quiz.number(
 # of norm 5 becomes $(0.6, 0.8)$. The direction stays. (Clipping entry by entry would change it.)
 #
 # Does Adam not divide the size out? Only that of a typical gradient. If at one step all gradients are a hundred times
-# as large as usual, that one batch throws every parameter by nearly eight learning rates, spread over the next steps,
-# because it fades from $m$ only slowly. And as it fades from $v$ more slowly still, later steps are too short.
+# as large as usual, that one batch throws every parameter, with these constants, by nearly eight learning rates, spread
+# over the next steps, because it fades from $m$ only slowly. And as it fades from $v$ more slowly still, later steps
+# are too short.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
 # asking for it. The older way is **L2 regularisation**: with $\theta$ for all parameters and $\lambda$ for the

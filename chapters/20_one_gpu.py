@@ -932,8 +932,8 @@ there, gains = show_ladder(on_gpu)
 # is called **overhead-bound**.
 #
 # So bf16, which adds kernels that convert, may well be slower than tf32 where kernels are what counts. But this does
-# not explain why compiling and fused AdamW, which launch fewer, are slower with 100 pairs, too. Only a timeline of a
-# step on that GPU could, and we have none yet. Making batches between the steps had cost a quarter of the speed, and
+# not explain why compiling and fused AdamW, which launch fewer, gain nothing with 100 pairs. Only a timeline of a step
+# on that GPU could, and we have none yet. Making batches between the steps had cost a quarter of the speed, and
 # prefetching brought that back.
 
 # %% tags=["proof"]
@@ -1032,14 +1032,16 @@ print(
 
 # %% [markdown]
 # A recorded step of one pair takes 4 ms, where no rung of the ladder took less than 35. With 400 pairs its MFU is 32
-# percent, with 1,600 pairs 36 percent, at 1.4 million tokens a second.
+# percent, with 1,600 pairs 36 percent, at 1.4 million tokens a second. (40 percent, as is reported of wider models, it
+# does not reach.)
 #
 # Is the model too narrow for more? By the reckoning above, with the peak and the bandwidth that we measured on this
 # GPU, an encoder layer of width 512 could reach 66 percent, if every part lay on the roofline. None does: the
 # projection alone reaches 71 percent of the peak, and layer norm a quarter of the bandwidth.
 #
 # Of the 40 ms with 400 pairs the twelve longest kernels take 25, and about half of these are products. The loss, with
-# 37,000 scores for each target, takes 5, attention 4, and copies 2. The other 15 ms are many shorter kernels.
+# 37,000 scores for each target, takes 5, attention 4, and copies 2. The other 15 ms, shorter kernels and the gaps
+# between them, have not been looked at one by one.
 
 # %% tags=["proof"]
 assert round(1000 * batches[0]["seconds"]) == 4
@@ -1405,6 +1407,19 @@ for block in (1, 7, 128, 300):
 # [FlexAttention](https://pytorch.org/blog/flexattention/): one says in a Python function which key a query may see, or
 # how its score changes, and `torch.compile` makes a fused kernel of it.
 #
+# On a CPU there is one fused kernel, and it refuses dropout. So a training that drops attention weights writes them out
+# there.
+
+# %% tags=["proof"]
+small_heads = torch.randn(1, 2, 8, 16)
+for share, kernel in ((0.0, "flash_attention_for_cpu"), (0.1, "attention_math")):
+    attend = partial(
+        F.scaled_dot_product_attention, *[small_heads] * 3, dropout_p=share
+    )
+    used = [name for name, _ in profile_operators(attend, "cpu", shown=99)]
+    assert any(kernel in name for name in used)
+
+# %% [markdown]
 # ### Is fused attention an approximation?
 #
 # No. The blend is the same but for rounding, as you have seen. Nor does it do fewer FLOPs (except that under a causal
@@ -1603,9 +1618,9 @@ for one, other in zip(whole[2:], chunked[2:], strict=True):
     assert (one - other).abs().max() < 1e-5 * one.abs().max()
 
 # %% [markdown]
-# The same gradients, in no more time here and with a third of the memory. Most of that is the gradient of the output
-# matrix, so with more targets it hardly grows, and the logits do. (It does not smooth labels, and our trainer, whose
-# models return logits, does without it.)
+# The same gradients, in no more time here and with a third of the memory. Nearly all of that is two arrays as large as
+# the output matrix, which its gradient takes, so with more targets it hardly grows, and the logits do. (In chunks it
+# does not smooth labels, and our trainer, whose models return logits, does without it.)
 #
 # Two more ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
 # 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: activation checkpointing keeps only what goes into

@@ -204,19 +204,20 @@ quiz.one_choice(
 # **By hand.** Three processes, each with three numbers: $(1, 2, 3)$, $(10, 20, 30)$ and $(100, 200, 300)$. In the first
 # round rank 0 sends its first number to rank 1, rank 1 its second to rank 2, and rank 2 its third to rank 0. The first
 # number of rank 1 is now $1 + 10 = 11$. In the second round it sends that on, and the first number of rank 2 becomes
-# $111$: complete.
+# $111$: complete. In the third rank 2 sends it to rank 0, which keeps it instead of its own, and in the fourth rank 0
+# hands it on to rank 1.
 #
 # **Predict first.** In each round a process sends one $N$-th of its gradient. How much does it send in all, if there
 # are 2 processes? If there are 100?
 
 
 # %%
-def ring(gradients):
-    """All-reduce around a ring: what each has in the end, and how many numbers each sent."""
+def ring(gradients, rounds=None):
+    """All-reduce around a ring: what each has after all rounds, and how many numbers each sent."""
     n = len(gradients)
     pieces = [np.array_split(gradient.copy(), n) for gradient in gradients]
     sent = [0] * n
-    for turn in range(2 * (n - 1)):
+    for turn in range(2 * (n - 1) if rounds is None else rounds):
         adding = turn < n - 1
         moving = []
         for p in range(n):
@@ -241,11 +242,32 @@ for n in (2, 8, 100):
     )
     print(f"{n:4} processes: each sends {sent[0] / 1000:.3f} times its gradient")
 
+# %% tags=["plot"] mystnb={"image": {"alt": "Five columns, at the start and after each of four rounds, with a row of three numbers for each of three ranks. At the start 1, 2, 3; 10, 20, 30; 100, 200, 300. After round 1 rank 0 has 303 in its third number, rank 1 has 11 in its first, rank 2 has 220 in its second. After round 2 rank 0 has 222, rank 1 has 333 and rank 2 has 111, each complete. After round 3 each has two complete numbers, after round 4 all three."}}
+from classroom.diagram import Diagram
+
+drawing = Diagram(7.9, 2.2)
+for rounds in range(5):
+    left = 0.75 + 1.45 * rounds
+    title = f"round {rounds}" if rounds else "start"
+    drawing.text(left + 0.6, 2.0, title, color=plots.GREY, size=9)
+    for rank, numbers in enumerate(ring(three, rounds)[0]):
+        colors = [
+            f"{plots.BLUE}33" if number == whole else plots.BLANK
+            for number, whole in zip(numbers, sum(three), strict=True)
+        ]
+        shown = [f"{number:.0f}" for number in numbers]
+        drawing.cells(left, 1.55 - 0.45 * rank, shown, colors, 0.41)
+for rank in range(3):
+    drawing.text(0.65, 1.55 - 0.45 * rank, f"rank {rank}", at="right", size=9)
+drawing.text(3.0, 0.2, "reduce-scatter", color=plots.GREY, size=9)
+drawing.text(5.9, 0.2, "all-gather", color=plots.GREY, size=9)
+plt.show()
+
 # %% [markdown]
-# In each of the two phases a process sends $(N - 1) / N$ times the gradient. So all-reduce sends it once for two
-# processes, and never quite twice, however many there are. That is one reason why training scales so far. What does
-# grow is the number of rounds. Each takes a fixed **latency**, however small the chunk, plus its bytes divided by the
-# **bandwidth** of the connection.
+# In blue are the sums that are complete. In each of the two phases a process sends $(N - 1) / N$ times the gradient. So
+# all-reduce sends it once for two processes, and never quite twice, however many there are. That is one reason why
+# training scales so far. What does grow is the number of rounds. Each takes a fixed **latency**, however small the
+# chunk, plus its bytes divided by the **bandwidth** of the connection.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -728,9 +750,9 @@ for name in ("1 process", "2, one of them killed"):
 
 # %% [markdown]
 # No farther than the rest. Steps 11 and 12 were made twice, and nobody can tell. A process may also hang. It has not
-# died then, so nobody notices. Whoever waits for it gives up after ten minutes (the `timeout` that the command gives
-# its group; on GPUs, PyTorch's watchdog of NCCL then ends the process). That is a failure like any other, and all are
-# started again.
+# died then, so nobody notices. Whoever waits for it in a step gives up after ten minutes (the `timeout` that the
+# command gives its group; on GPUs, PyTorch's watchdog of NCCL then ends the process). That is a failure like any other,
+# and all are started again.
 #
 # ## The same command
 #
@@ -922,8 +944,6 @@ for size in (10_000, 256 * 1024):
 # **Predict first.** How often must the two communicate in a forward pass? And in a backward pass?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "x goes to two devices. Each has half of the columns of W_1, a ReLU, and half of the rows of W_2. Their two outputs are added up by one all-reduce to the output."}}
-from classroom.diagram import Diagram
-
 drawing = Diagram(7.4, 2.2)
 drawing.box(0.45, 1.1, "x", 0.5)
 for device, (y, color) in enumerate([(1.65, plots.BLUE), (0.55, plots.RED)]):
@@ -1081,11 +1101,12 @@ plt.show()
 #   products or batches are cut into parts). They take longer than the products where $D < \frac{N - 1}{3} F / \beta$,
 #   whatever the batch.
 #
-# Take an H100 that reaches 40 percent of 989 TFLOP/s. Its connections have 450 GB/s within a machine and often 50
-# between machines, by data sheets; we assume 200:
+# Take an H100, and assume that it reaches 40 percent of its 989 TFLOP/s. Its connections have 450 GB/s in one direction
+# within a machine ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives 900 for both) and often 50 between
+# machines; we assume 200:
 
 # %% tags=["hide-input", "nbval-check-output"]
-ratio = 0.4 * 989e12 / 200e9  # F / W
+ratio = 0.4 * 989e12 / 200e9  # F / β
 for n in (8, 64):
     hidden = 2 * (n - 1) / n * ratio
     print(
