@@ -129,7 +129,10 @@ def shown(device: str, what: str, figures: Path) -> str:
     found = measured(f"peers-{device}")
     if what == "machine":
         machine = found.get("accelerator", found["machine"])
-        return f"Measured on {found['date']}: {machine}, PyTorch {found['torch']}."
+        errors = (error["error"].partition(": ")[2].partition(":")[0] for error in found.get("errors", []))
+        missing = [f"`{error['row']}` ({why})" for error, why in zip(found.get("errors", []), errors, strict=True)]
+        said = f"Measured on {found['date']}: {machine}, PyTorch {found['torch']}."
+        return said + (f" Not measured: {', '.join(missing)}." if missing else "")
     rows = [row for row in found["measurements"] if row["what"].startswith(what)]
     name, target = f"peers-{device}-{what.replace(' ', '-')}.svg", TARGETS.get(what)
     alt = figure(rows, figures / name, target)

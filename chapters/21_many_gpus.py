@@ -213,7 +213,7 @@ quiz.one_choice(
 
 # %%
 def ring(gradients, rounds=None):
-    """All-reduce around a ring: what each has after all rounds, and how many numbers each sent."""
+    """What each has after all rounds, or some, and how many numbers each sent."""
     n = len(gradients)
     pieces = [np.array_split(gradient.copy(), n) for gradient in gradients]
     sent = [0] * n
