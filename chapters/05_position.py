@@ -272,10 +272,12 @@ lengths = np.linalg.norm(encodings, axis=1)
 assert np.allclose(lengths, np.sqrt(16))  # all equally long
 
 # %%
+found = {}
 for d_model in (4, 8, 16, 32):
     table = sinusoidal_positions(10_000, d_model)
     distances = np.linalg.norm(table[1:] - table[0], axis=1)  # to position 0
     nearest, apart = 1 + distances.argmin(), distances.min()
+    found[d_model] = nearest
     print(f"D {d_model:2}: nearest to position 0 is {nearest:4}, {apart:.2f} apart")
 
 # %% [markdown]
@@ -288,6 +290,10 @@ for d_model in (4, 8, 16, 32):
 # - *Different*: no two positions are equal at any width, but how far apart they are depends on the width. With $D = 4$,
 #   position 1885 is nearly position 0, because both pairs are back where they began, the first after 300 turns and the
 #   second after 3. With $D = 16$ or 32, no position below ten thousand is nearer than the neighbour.
+
+# %% tags=["proof"]
+assert [found[d_model] for d_model in (4, 16, 32)] == [1885, 1, 1]
+assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -399,9 +405,10 @@ assert np.allclose(weights[[1, 2, 7], [0, 1, 6]], [0.92, 0.85, 0.85], atol=0.005
 assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
-# Each position from 2 on gives 0.85 to the one before it (position 1 gives 0.92, having one neighbour fewer to share
-# with), and all by the same matrix. Position 0 has none before it, and gives most to itself. The factor 20 is the
-# price of similar neighbours: their scores differ by little, and without it no weight would be above 0.21.
+# At this width, $D = 32$, each position from 2 on gives 0.85 to the one before it (position 1 gives 0.92, having one
+# neighbour fewer to share with), and all by the same matrix. Position 0 has none before it, and gives most to itself.
+# The factor 20 is the price of similar neighbours: their scores differ by little, and without it no weight would be
+# above 0.21.
 #
 # ### The dog and the man
 #

@@ -203,9 +203,9 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
 #
 # In step 3 this toy allows nothing but the end. So `going` is empty, two have ended, and the search is done. Elsewhere
-# `bound` decides. Suppose that the best that has ended has the score $-0.86$, that a sentence may have 5 tokens, and
-# that a live hypothesis has the sum $-1.2$. It can reach $-1.2 / \text{lp}(5) = -0.88$ at most, so the search is done.
-# With $-1.1$ it could reach $-0.81$, and the search would go on.
+# `bound` decides. Suppose that two have ended, the better one with the score $-0.86$, that a sentence may have 5
+# tokens, and that a live hypothesis has the sum $-1.2$. It can reach $-1.2 / \text{lp}(5) = -0.88$ at most, so the
+# search is done. With $-1.1$ it could reach $-0.81$, and the search would go on.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -390,10 +390,10 @@ assert np.allclose(
 # \ln 0.7 / \text{lp}(21) = -3.1$ against $-6.9$.)
 #
 # Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**. In
-# such a translator the first hides the second. At first an ending of 0.001 lies far behind hypotheses of 0.7 after one
-# word and 0.49 after two, and a narrow beam drops it. A wide beam keeps it. Each further word costs the others a
-# factor, and after twenty words it is ahead. So a better search can make worse translations, which is known as the
-# *beam search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
+# such a translator the first hides the second. At the first step an ending of 0.001 lies far behind the likely first
+# words, and a narrow beam drops it. A wide beam keeps it among those that have ended. Each further word costs the
+# others a factor, and after twenty words it is ahead. So a better search can make worse translations, which is known as
+# the *beam search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 #
 # ## What has been computed before
 #
@@ -941,6 +941,7 @@ assert len(fixed) > len(broken) > 0
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
+# Min-p with 0.1 would keep all from 0.05 on, four.
 
 
 # %% tags=["export"] module="generation"
@@ -990,6 +991,7 @@ top_p = filter_logits(scores, top_p=0.8).softmax(-1)
 cold = filter_logits(scores, temperature=0.5).softmax(-1)
 assert np.allclose(top_k, [[2 / 3, 1 / 3, 0, 0, 0]], atol=1e-6)
 assert np.allclose(top_p, [[0.556, 0.278, 0.167, 0, 0]], atol=5e-4)
+assert sum(share >= 0.1 * 0.5 for share in (0.5, 0.25, 0.15, 0.07, 0.03)) == 4
 print("temperature 0.5:", [round(p, 3) for p in cold[0].tolist()])
 
 generator = torch.Generator().manual_seed(0)
@@ -1069,11 +1071,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## Several tokens for the price of one
 #
-# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) fills the idle arithmetic
-# for a single sentence. A small **draft model** with the same vocabulary writes a few tokens ahead, and the large one
-# checks them all in one pass, with the rectangular mask from above. Where decoding is memory-bound, that pass takes
-# hardly longer than one for a single token, because the parameters are loaded once in either case. (On a processor,
-# which has less arithmetic to spare, it takes longer.)
+# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) fills the arithmetic that is
+# idle for [a single sentence](#why-one-sentence-is-slow). A small **draft model** with the same vocabulary writes a few
+# tokens ahead, and the large one checks them all in one pass, with the rectangular mask from above. Where decoding is
+# memory-bound, that pass takes hardly longer than one for a single token, because the parameters are loaded once in
+# either case. (On a processor, which has less arithmetic to spare, it takes longer.)
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So, up to rounding, the text is
@@ -1113,7 +1115,8 @@ assert np.allclose(normalised, (-3.1, -6.9), atol=0.05)
 #
 # If the draft model takes $c$ of the time of a pass for each of its tokens, what it writes and the check together cost
 # $1 + k c$ passes. With $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a = 0.3$ it takes 2
-# passes to get 1.4 tokens, a loss. Where many sentences keep the device busy, nothing is gained either.
+# passes to get 1.4 tokens, a loss. Where many sentences keep the device busy, a pass that checks more tokens takes
+# longer, and nothing is gained either.
 #
 # ## Exercises
 #

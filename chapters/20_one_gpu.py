@@ -1402,8 +1402,7 @@ for block in (1, 7, 128, 300):
 # The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
 # *memory-efficient* one and cuDNN's.
 #
-# On CUDA, FlashAttention refuses a mask, and our model always passes one, so there one of the others runs. Only where
-# none of them can does PyTorch write the scores out (its *math* way). For a mask of one's own there is
+# On CUDA, FlashAttention refuses a mask, and our model always passes one, so there one of the others runs (in the steps on the H200 above it is cuDNN's). Only where none of them can does PyTorch write the scores out (its *math* way). For a mask of one's own there is
 # [FlexAttention](https://pytorch.org/blog/flexattention/): one says in a Python function which key a query may see, or
 # how its score changes, and `torch.compile` makes a fused kernel of it.
 #
@@ -1418,6 +1417,7 @@ for share, kernel in ((0.0, "flash_attention_for_cpu"), (0.1, "attention_math"))
     )
     used = [name for name, _ in profile_operators(attend, "cpu", shown=99)]
     assert any(kernel in name for name in used)
+assert "cudnn_generated_fort_native_sdpa" in str(on_gpu)
 
 # %% [markdown]
 # ### Is fused attention an approximation?
