@@ -87,8 +87,9 @@ SAME: dict[str, Any] = {
     "max_tokens": 1024,
     "shape": {"share_embeddings": True},
 }
+PLACED = ["norm_first", "learning_rate", "warmup", "layers"]
 TASKS = {
-    "short": Task(steps=2000, stages={"tuned": TUNED, "warmed": ["warmup", "learning_rate"]}, **SAME),
+    "short": Task(steps=2000, stages={"tuned": TUNED, "warmed": ["warmup", "learning_rate"], "placed": PLACED}, **SAME),
     "long": Task(steps=8000, stages={"tuned": ["learning_rate"]}, begins_with="short", **SAME),
 }
 

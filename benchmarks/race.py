@@ -45,6 +45,7 @@ AXES = {
     "layers": [None, 1, 2, 3, 4, 5, 6],
     "dropout": [None, 0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5],
     "warmup": [25, 50, 100, 200, 400, 800, 1600],
+    "norm_first": [None, False, True, None],  # of the transformer alone
 }
 TUNED = ["learning_rate", "size", "layers", "dropout"]  # with the warm-up that is here
 WARMUP = 100
@@ -79,6 +80,7 @@ def shape(model: str, width: int, settings: Settings) -> dict[str, Any]:
     if MODELS[model]["kind"] == "transformer":
         depths = ("num_encoder_layers", "num_decoder_layers")
         sizes = {"num_heads": 4, "d_ff": 2 * width, "max_length": 256}
+        own |= {"norm_first": settings.get("norm_first", False)}
         return own | dict.fromkeys(depths, settings["layers"]) | sizes
     return own | MODELS[model] | {"num_layers": settings["layers"]}
 
@@ -192,6 +194,11 @@ class Store:
         save(self.name, self.about | {"runs": list(self.rows.values()), "chosen": self.chosen})
 
 
+def told(settings: Settings) -> Settings:
+    """Settings as they are kept: of the order of norms only what is not usual."""
+    return {name: value for name, value in settings.items() if name != "norm_first" or value}
+
+
 def stages(store: Store, tasks: Mapping[str, Task], corpus: str, model: str) -> Iterator[tuple[str, Settings]]:
     """Each stage and the settings that a model has in it."""
     task, transformer = tasks[corpus], model == "transformer"
@@ -200,7 +207,8 @@ def stages(store: Store, tasks: Mapping[str, Task], corpus: str, model: str) -> 
         *_, best = store.chosen[task.begins_with][model].values()
 
     def losses_of(some: list[Settings]) -> list[float]:
-        jobs = [{"part": "search", "corpus": corpus, "model": model, "seed": 0, "settings": one} for one in some]
+        job = {"part": "search", "corpus": corpus, "model": model, "seed": 0}
+        jobs = [job | {"settings": told(one)} for one in some]
         return [task.chosen_by(row) for row in store.do(jobs)]
 
     for stage, names in task.stages.items():
@@ -208,8 +216,11 @@ def stages(store: Store, tasks: Mapping[str, Task], corpus: str, model: str) -> 
             best = best | {"size": DRAWN if stage == "untuned" and not transformer else 1}
         if "warmup" in names:
             best = {"warmup": WARMUP} | best
-        best = climb({name: AXES[name] for name in names}, best, losses_of)
-        yield stage, best
+        if "norm_first" in names:
+            best = {"norm_first": False} | best
+        axes = {name: AXES[name] for name in names if transformer or name != "norm_first"}
+        best = climb(axes, best, losses_of)
+        yield stage, told(best)
 
 
 def asked_for(about: str) -> tuple[int, str]:

@@ -1050,7 +1050,8 @@ for name, rows in deep.items():
 # stack that starts small still learn, while the loss of the stack without norms overflows.
 #
 # A small model, then, is no test of what a deep one needs: three layers learn with any of these, twelve do not. (With
-# enough data and warm-up post-norm does train at that depth: BERT has twelve such layers.)
+# enough data, warm-up, and matrices that start smaller than Glorot's, post-norm does train at that depth: BERT has
+# twelve such layers.)
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}

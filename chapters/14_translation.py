@@ -675,68 +675,103 @@ assert agreed == [" orangefarbenen", " Hut", " starrt"]
 # ## Which kind of model wins?
 #
 # The grammar was too easy to tell transformers and recurrent networks apart ([chapter
-# 13](13_alignment.ipynb#the-same-words-the-same-steps)). So here they race again, on captions. Three kinds of model, of
-# some 0.9 million parameters each, take 2,000 steps of up to 1,024 tokens a side. Each has its own learning rate, size
-# of the embeddings, number of layers, dropout and warm-up, chosen by BLEU on the validation captions, and widened until
-# the best value lies inside (`python -m benchmarks.captions`). Three seeds of each translate the test captions.
+# 13](13_alignment.ipynb#the-same-words-the-same-steps)). So here they race again, on captions: models of some 0.9
+# million parameters, for 2,000 steps of up to 1,024 tokens a side. Each kind has its own learning rate, size of the
+# embeddings, layers, dropout and warm-up, chosen one after the other, with one seed, by BLEU on the validation captions
+# (`python -m benchmarks.captions`). Three seeds of each then translate the test captions.
 #
 # **Predict first.** Which is ahead, and by how much?
 
 # %% tags=["hide-input"]
 race = measured("captions")
-chose = {name: stages["warmed"] for name, stages in race["chosen"]["short"].items()}
-judged = {
-    name: [
-        run
-        for run in race["runs"]
-        if (run["part"], run["corpus"], run["model"]) == ("judge", "short", name)
-        and run["settings"] == settings
-    ]
-    for name, settings in chose.items()
+
+
+def judged(model, settings):
+    """The three trainings of a model with these settings."""
+    wanted = {
+        "part": "judge",
+        "corpus": "short",
+        "model": model,
+        "settings": settings,
+    }
+    return [run for run in race["runs"] if wanted.items() <= run.items()]
+
+
+def length_ratio(run):
+    """The words of all translations over those of their references."""
+    *_, words, wanted = np.array(
+        [list(map(int, c.split())) for c in run["counts"]]
+    ).T
+    return words.sum() / wanted.sum()
+
+
+def show_race(name, seeds):
+    bleus = " ".join(f"{run['BLEU']:.1f}" for run in seeds)
+    lengths = " ".join(f"{length_ratio(run):.2f}" for run in seeds)
+    losses = " ".join(f"{run['validation_loss']:.2f}" for run in seeds)
+    print(f"{name:22} {bleus:16} {lengths:16} {losses}")
+
+
+tuned = {
+    name: judged(name, stages["warmed"])
+    for name, stages in race["chosen"]["short"].items()
 }
-print("                   BLEU              chrF              seconds")
-for name, seeds in judged.items():
-    columns = (
-        " ".join(f"{run[key]:.{digits}f}" for run in seeds)
-        for key, digits in (("BLEU", 1), ("chrF2", 1), ("seconds", 0))
-    )
-    print(f"{name:18} " + "   ".join(f"{one:15}" for one in columns).rstrip())
+print("                       BLEU             length           validation loss")
+for name, seeds in tuned.items():
+    show_race(name, seeds)
 
 # %% [markdown]
-# **Here the transformer loses.** With every seed the GRU with attention is three points ahead of it, for a sixth more
-# time, and approximate randomisation finds that chance alone would hardly ever make any of the nine pairs of a
-# transformer and such a GRU differ so much ($p < 0.001$ each). Attention matters more than the kind: without it the GRU
-# has half of the transformer's score.
+# The transformer loses. With every seed the GRU with attention is three points ahead, and approximate randomisation
+# finds $p < 0.001$ for each of the nine pairs. (In part the transformer writes too little: nine words where the
+# reference has ten.) Without attention the GRU falls from 32 to 14. Is that the verdict?
 #
-# Two thousand steps are few, and the models small. The translator from above had 24 times as many tokens and six times
-# as many parameters. Whether a GRU would keep its lead there we have not measured, and an LSTM not at all.
+# ### Break it: the setting that was not on the list
+#
+# Norms stand after the sums in this race, as in the paper. That was never varied, and the translator from above has
+# them in front. So take a transformer with **pre-norm**, and search its learning rate and warm-up again. Both may be
+# twice as high:
+
+# %% tags=["hide-input"]
+found_later = {"norm_first": True, "warmup": 800, "learning_rate": 0.006}
+pre_norm = judged(
+    "transformer", race["chosen"]["short"]["transformer"]["warmed"] | found_later
+)
+show_race("transformer, pre-norm", pre_norm)
+
+# %% [markdown]
+# That brings a point and a half, half of what was missing, and the validation loss of the GRU. The other half is
+# length: it still writes nine words for ten, and without the brevity penalty both would have 33.
+#
+# So a grid can be widened on every axis and still be unfair, by an axis that it lacks. From outside the first result
+# looks as fair as before: tuned models, three seeds, a test. Which kind wins here we do not know, since the second
+# search has not come to its end, and the recurrent models may lack an axis, too.
 
 # %% tags=["proof"]
-scores = {name: [run["BLEU"] for run in seeds] for name, seeds in judged.items()}
-ours, gru, without = (
-    np.array(scores[name])
+post, gru, without = (
+    np.array([run["BLEU"] for run in tuned[name]])
     for name in ("transformer", "gru, attention", "gru, no attention")
 )
-assert gru.min() - ours.max() > 2.8 and gru.max() - ours.min() < 3.8
-assert 0.45 < without.mean() / ours.mean() < 0.5
-took = {
-    n: np.mean([run["seconds"] for run in seeds]) for n, seeds in judged.items()
-}
-assert 1.14 < took["gru, attention"] / took["transformer"] < 1.19
+assert gru.min() - post.max() > 2.8 and gru.max() - post.min() < 3.8
+assert round(gru.mean()) == 32 and round(without.mean()) == 14
+assert all(0.885 < length_ratio(run) < 0.925 for run in tuned["transformer"])
 chances = [
     pair["p"]["BLEU"]
     for pair in race["differences"]
     if {name for name, _ in pair["runs"]} == {"transformer", "gru, attention"}
 ]
 assert len(chances) == 9 and max(chances) < 0.001
-assert {len(seeds) for seeds in judged.values()} == {3} and race["steps"][
-    "short"
-] == 2000
-sizes = {run["parameters"] for seeds in judged.values() for run in seeds}
-assert 880_000 < min(sizes) < max(sizes) < 920_000
-training, model_size = run["config"]["training"], run["measured"]["parameters"]
-assert training["steps"] * training["max_tokens"] == 24 * 2000 * 1024
-assert round(model_size / 0.9e6) == 6
+assert {len(seeds) for seeds in (*tuned.values(), pre_norm)} == {3}
+before = race["chosen"]["short"]["transformer"]["warmed"]
+assert [2 * before[name] for name in ("warmup", "learning_rate")] == [800, 0.006]
+better = np.array([run["BLEU"] for run in pre_norm])
+assert better.min() > post.max() and 1.3 < better.mean() - post.mean() < 1.7
+assert 1.5 < gru.mean() - better.mean() < 1.8
+for seeds in (pre_norm, tuned["gru, attention"]):
+    assert round(np.mean([run["validation_loss"] for run in seeds]), 1) == 1.9
+    penalties = [np.exp(min(0, 1 - 1 / length_ratio(run))) for run in seeds]
+    bleus = [run["BLEU"] for run in seeds]
+    assert round(np.mean(np.divide(bleus, penalties))) == 33
+assert all(0.9 < length_ratio(run) < 0.92 for run in pre_norm)
 
 # %% [markdown]
 # ## Exercises
@@ -865,7 +900,7 @@ verdict
 # of characters. Neither sees the meaning, and two scores can be compared only if signature and references are the same.
 # A paired test asks whether two trained models differ on such sentences; for two kinds of model it takes several seeds
 # of each. Trained by one command on 29,000 captions, a transformer of five million parameters gets 40.5 BLEU into
-# German, and 42.6 into English. In a short race of small models a GRU with attention beats a transformer there.
+# German, and 42.6 into English.
 #
 # **Sources.** BLEU: [Papineni and others (2002)](https://aclanthology.org/P02-1040/); why it needs a signature: [Post
 # (2018)](https://arxiv.org/abs/1804.08771); chrF: [Popović (2015)](https://aclanthology.org/W15-3049/); which tests to

@@ -64,9 +64,10 @@ def store(tmp_path, monkeypatch):
 
 
 def test_settings_are_searched_from_scaled_embeddings_and_a_second_race_begins_with_them(store):
-    best = {name: values[3] for name, values in AXES.items()}
+    best = {name: values[3] for name, values in AXES.items() if name != "norm_first"}
     found = dict(stages(store, captions.TASKS, "short", "gru, attention"))
-    assert found == {"tuned": {name: best[name] for name in TUNED}, "warmed": best}
+    assert found == {"tuned": {name: best[name] for name in TUNED}, "warmed": best, "placed": best}
+    assert not any("norm_first" in job["settings"] for job in store.done)
     assert store.done[0]["settings"]["size"] == 1
     store.chosen["short"] = {"gru, attention": found}
     before = len(store.done)
@@ -77,6 +78,7 @@ def test_settings_are_searched_from_scaled_embeddings_and_a_second_race_begins_w
 
 def test_what_is_kept_is_not_done_again(store, monkeypatch):
     best = [settings for _, settings in stages(store, captions.TASKS, "short", "transformer")]
+    assert {job["settings"].get("norm_first") for job in store.done} == {None, True}
     monkeypatch.setattr(race, "measured", lambda name: json.loads((race.FOLDER / f"{name}.json").read_text()))
     again = Store("captions", store.work, 1, {})
     again.pool, before = Now(), len(store.done)
