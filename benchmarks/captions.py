@@ -1,8 +1,9 @@
 """The transformer beside three recurrent models on captions: `python -m benchmarks.captions --device auto --jobs 4`.
 
 A race of small models, in two lengths. In the short one each kind gets learning rate, depth, dropout and size of the
-embeddings of its own, and then a warm-up of its own, with the learning rate once more; in the long one, of four times
-as many steps, it begins with these and gets a learning rate of its own again. Settings are chosen by BLEU on the
+embeddings of its own, then a warm-up of its own, with the learning rate once more, and at last both together with
+depth, and for the transformer the order of norm and sum; in the long one, of four times as many steps, it begins with
+these and gets a learning rate of its own again. Settings are chosen by BLEU on the
 validation captions. Kept of each trained model: its translations of the test set, BLEU and chrF, what BLEU counts of
 each sentence, and seconds; and of each pair of models whether they differ, by approximate randomisation.
 

@@ -129,8 +129,7 @@ def shown(device: str, what: str, figures: Path) -> str:
     found = measured(f"peers-{device}")
     if what == "machine":
         machine = found.get("accelerator", found["machine"])
-        errors = (error["error"].partition(": ")[2].partition(":")[0] for error in found.get("errors", []))
-        missing = [f"`{error['row']}` ({why})" for error, why in zip(found.get("errors", []), errors, strict=True)]
+        missing = [f"`{error['row']}` ({error['error'].split(': ')[1]})" for error in found.get("errors", [])]
         said = f"Measured on {found['date']}: {machine}, PyTorch {found['torch']}."
         return said + (f" Not measured: {', '.join(missing)}." if missing else "")
     rows = [row for row in found["measurements"] if row["what"].startswith(what)]

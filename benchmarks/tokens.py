@@ -1,23 +1,15 @@
-"""The tokenizer on Multi30k, and beside the library `tokenizers`: `DOTFORMER_DATA=folder python -m benchmarks.tokens`.
+"""The tokenizer on Multi30k: `DOTFORMER_DATA=folder python -m benchmarks.tokens`.
 
-How it cuts a few texts, and how many tokens a word of new text needs, at several sizes of the vocabulary. Then the
-time: both learn the same number of merges from the same sentences and cut them; medians of five runs each, one thread.
-And what becomes of a trained model whose text is cut otherwise than it has learnt.
-The result goes to book/measurements/tokens.json, which chapter 10 shows.
+How it cuts a few texts, and how many tokens a word of new text needs, at several sizes of the vocabulary. And what
+becomes of a trained model whose text is cut otherwise than it has learnt. The result goes to
+book/measurements/tokens.json, which chapter 10 shows.
 """
 
 import gzip
 import os
-import statistics
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-
-os.environ["RAYON_NUM_THREADS"] = "1"  # the library's threads; read when it is imported
-
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from benchmarks.results import save
 from classroom.measured import trained
@@ -26,7 +18,7 @@ from dotformer.tokens import BPETokenizer, pretokenize
 from dotformer.training import evaluate, pair_batches
 
 PATTERN = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-VOCAB_SIZE, RUNS = 8000, 5
+VOCAB_SIZE = 8000
 SIZES = (300, 1000, 2000, 4000, 8000, 16_000, 32_000)
 LANGUAGES = ("en", "de", "fr")  # of French, no text is learnt from
 EXAMPLE = " Baufahrzeug"  # a word of the test text
@@ -40,16 +32,6 @@ TEXTS = (
     "tea",
     " TEA",
 )
-
-
-def seconds(action: Callable[[], object]) -> float:
-    """The median duration of an action."""
-    durations = []
-    for _ in range(RUNS):
-        start = time.perf_counter()
-        action()
-        durations.append(time.perf_counter() - start)
-    return statistics.median(durations)
 
 
 def lines(folder: str, name: str) -> list[str]:
@@ -122,22 +104,6 @@ def one_word_in_letters() -> dict[str, float]:
     return {way: evaluate(translator.model, pair_batches(some))["exact"] for way, some in ways.items()}
 
 
-def learned_by_library(sentences: list[str]) -> Tokenizer:
-    """The library's byte-pair encoding with the same cut into words, trained."""
-    library = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    library.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
-        special_tokens=["<pad>", "<bos>", "<eos>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    library.train_from_iterator(sentences, trainer)
-    return library
-
-
 def main() -> None:
     """Measure and save, or say what is missing."""
     folder = os.environ.get("DOTFORMER_DATA", "")
@@ -146,24 +112,13 @@ def main() -> None:
         tests = {language: lines(folder, f"test_2016_flickr.{language}") for language in LANGUAGES}
     except FileNotFoundError as error:
         sys.exit(f"DOTFORMER_DATA must name a folder with the text of Multi30k, train.en.gz and others: {error}")
-    ours, library = BPETokenizer.train(sentences, VOCAB_SIZE), learned_by_library(sentences)
-    fresh = ours.merges
+    ours = BPETokenizer.train(sentences, VOCAB_SIZE)
     result = {
         "sentences": len(sentences),
         "vocab_size": VOCAB_SIZE,
         "sizes": by_size(sentences, tests),
         "orders": two_orders(ours, tests),
         "grammar": one_word_in_letters(),
-        "training": {
-            "ours": seconds(lambda: BPETokenizer.train(sentences, VOCAB_SIZE)),
-            "library": seconds(lambda: learned_by_library(sentences)),
-        },
-        "encoding": {
-            "ours, words known": seconds(lambda: [ours.encode(sentence) for sentence in sentences]),
-            "ours, from nothing": seconds(lambda: list(map(BPETokenizer(fresh).encode, sentences))),
-            "library": seconds(lambda: [library.encode(sentence) for sentence in sentences]),
-            "library, as a batch": seconds(lambda: library.encode_batch(sentences)),
-        },
     }
     save("tokens", result)
 

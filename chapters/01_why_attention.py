@@ -378,7 +378,8 @@ for name in names:
 # larger state holds more, at a price: 50 words of 8 take 400 numbers, so $400^2$ multiplications a step, and the 51st
 # word overwrites something again.
 #
-# Why is the LSTM so far below its 48? Because $h = o \odot \tanh c$ nearly repeats $c$, from which a linear fit predicts 97 percent of it. The little that $h$ adds is mostly products of two of the numbers read, and $x_1 x_2$ is
+# Why is the LSTM so far below its 48? Because $h = o \odot \tanh c$ nearly repeats $c$, from which a linear fit
+# predicts 97 percent of it. The little that $h$ adds is mostly products of two of the numbers read, and $x_1 x_2$ is
 # correlated with neither factor. Asked for such products, too, the fit recalls some 45 of 48.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fits, and a cleverer reading than

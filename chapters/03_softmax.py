@@ -450,7 +450,7 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # is saturated, $J$ is nearly 0, and so are the slopes: a **vanishing gradient**, within a single softmax.
 #
 # Does it matter? Let queries *learn*. One of ten random keys is the right one: its value is 1 and those of the others
-# are 0, so that the weighted sum is simply its weight. The query follows the slope of that weight uphill for 100 steps
+# are 0, so that the weighted sum is its weight. The query follows the slope of that weight uphill for 100 steps
 # (**gradient ascent**). How far a step goes for a given slope is the **learning rate**. By the chain rule, with the
 # keys as the rows of $K$, the scores $q K^\top / \tau$ where $\tau$ is $\sqrt{d_k}$ or 1, and $J_1$ the first row of
 # $J$,

@@ -523,7 +523,7 @@ quiz.one_choice(
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels for width 64 and the bases 100, ten thousand and a million. Left, the period of each pair on a logarithmic axis: straight lines that all start at 6.3 words and end near 540, 47 thousand and 4 million. Right, similarity against distance 1 to 10 thousand on a logarithmic axis, averaged over neighbouring distances: with base 100 it has fallen to 0 by 50 words, with ten thousand it comes near 0 only at some thousands, and with a million it is still 0.3 at 10 thousand."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.3))
-distances = np.unique(np.geomspace(1, 10_000, 60).round())
+distances, curves = np.unique(np.geomspace(1, 10_000, 60).round()), {}
 for base, color, at in [
     (1e2, plots.RED, (4.5, 0.2)),
     (1e4, plots.BLUE, (1400, 0.18)),
@@ -533,6 +533,7 @@ for base, color, at in [
     left.plot(2 * np.pi / omega, color=color)
     left.text(31.5, 2 * np.pi / omega[-1], f"{base:,.0f}", color=color)
     curve = np.cos(np.multiply.outer(np.arange(20_000), omega)).mean(axis=1)
+    curves[base] = curve
     likeness = [
         curve[int(d / 1.5) + 1 : int(d * 1.5) + 1].mean() for d in distances
     ]
@@ -558,15 +559,12 @@ plt.show()
 # %% tags=["hide-input"]
 left_at = {}
 print("mean similarity at    10   50-200   500-2000   5000-10000")
-for base in (1e2, 1e4, 1e6):
-    omega = base ** (-np.arange(32) / 32)
-    curve = np.cos(np.multiply.outer(np.arange(10_000), omega)).mean(axis=1)
-    around = [slice(10, 11), slice(50, 200), slice(500, 2000), slice(5000, None)]
-    left_at[base] = [curve[near].mean() for near in around]  # not one peak or dip
+for base, curve in curves.items():
+    around = (10, 11), (50, 200), (500, 2000), (5000, 10_000)
+    left_at[base] = [curve[a:b].mean() for a, b in around]  # not one peak or dip
     shares = "{:8.2f} {:8.2f} {:10.2f} {:12.2f}".format(*left_at[base])
     print(f"base {base:9,.0f} {shares}")
-    if base == 1e2:
-        assert (curve <= 0).argmax() == 46
+assert (curves[1e2] <= 0).argmax() == 46
 assert left_at[1e2][0] < left_at[1e4][0] < left_at[1e6][0]
 assert abs(np.array(left_at[1e2][1:])).max() < 0.1 < 0.4 < left_at[1e4][1]
 assert [round(left_at[base][0], 2) for base in (1e4, 1e6)] == [0.66, 0.76]

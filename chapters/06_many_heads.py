@@ -94,9 +94,9 @@ plt.show()
 # %% [markdown]
 # Half, whatever $\alpha$ is, in each of ten runs. Why? Beside the average, $\alpha \, a + (1 - \alpha) \, b$, there is
 # another combination of the names, $(1 - \alpha) \, a - \alpha \, b$. From the two together both names could be
-# computed. They are equally long, and uncorrelated, since the names are independent, centred on 0 and drawn alike. So
-# no matrix learns anything of the other from the average, and half is lost. What it says of each name is its squared
-# correlation with it ([chapter 1](01_why_attention.ipynb#how-much-do-they-hold)):
+# computed. They are equally long on average, and uncorrelated, since the names are independent, centred on 0 and drawn
+# alike. So no matrix learns anything of the other from the average, and half is lost. What it says of each name is its
+# squared correlation with it ([chapter 1](01_why_attention.ipynb#how-much-do-they-hold)):
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #

@@ -376,6 +376,9 @@ assert np.allclose(
     sorted(map(score, every))[::-1],
     atol=1e-5,
 )
+assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
+normalised = 21 * np.log(0.7) / length_penalty(21, 0.6), np.log(0.001)
+assert np.allclose(normalised, (-3.1, -6.9), atol=0.05)
 
 # %% [markdown]
 # With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: the first ten agree in their order,
@@ -1103,9 +1106,6 @@ assert np.allclose(accepted + replaced, large)
 for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
     found = sum(a**n for n in range(5))
     assert round(found, 1) == tokens and round(found / (1 + 4 * c), 1) == gain
-assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
-normalised = 21 * np.log(0.7) / length_penalty(21, 0.6), np.log(0.001)
-assert np.allclose(normalised, (-3.1, -6.9), atol=0.05)
 
 # %% [markdown]
 # How many tokens does a pass give? If each of the draft model's $k$ is accepted with probability $a$, independently of

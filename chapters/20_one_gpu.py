@@ -1402,9 +1402,10 @@ for block in (1, 7, 128, 300):
 # The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
 # *memory-efficient* one and cuDNN's.
 #
-# On CUDA, FlashAttention refuses a mask, and our model always passes one, so there one of the others runs (in the steps on the H200 above it is cuDNN's). Only where none of them can does PyTorch write the scores out (its *math* way). For a mask of one's own there is
-# [FlexAttention](https://pytorch.org/blog/flexattention/): one says in a Python function which key a query may see, or
-# how its score changes, and `torch.compile` makes a fused kernel of it.
+# On CUDA, FlashAttention refuses a mask, and our model always passes one, so there one of the others runs (in the steps
+# on the H200 above it is cuDNN's). Only where none of them can does PyTorch write the scores out (its *math* way). For
+# a mask of one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/): one says in a Python function
+# which key a query may see, or how its score changes, and `torch.compile` makes a fused kernel of it.
 #
 # On a CPU there is one fused kernel, and it refuses dropout. So a training that drops attention weights writes them out
 # there.
@@ -1430,7 +1431,6 @@ assert "cudnn_generated_fort_native_sdpa" in str(on_gpu)
 # the length. Does the time of the fused one grow more slowly?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels over length, both axes logarithmic. Left, seconds: both ways grow with the square of the length and lie close together. Right, bytes of activations: written out, they grow with the square; fused, in proportion."}}
-
 from dotformer.support.memory import saved_activations
 
 torch.manual_seed(0)

@@ -967,7 +967,7 @@ plt.show()
 # Once in each: the summands of the output are added up on the way forward. On the way back each device has only its
 # part of the gradient of $x$, since both have used $x$, and these parts are added up. So two operations are needed,
 # each the other's derivative. (All compute the same loss from the sum, and it counts once. So on the way back each
-# summand just gets the gradient of the sum.)
+# summand gets the gradient of the sum.)
 
 
 # %%
