@@ -210,8 +210,8 @@ def attention(size: tuple[int, ...], device: torch.device, **budget: Any) -> Mea
     with suppress(ImportError):
         layers["x-transformers, flash"] = x_attention(ours, bool(causal), flash=True)
         layers["x-transformers"] = x_attention(ours, bool(causal), flash=False)
-    mask = causal_mask(length, device) if causal else None
-    hidden = {"attn_mask": ~mask, "is_causal": True} if causal else {}
+    mask = "causal" if causal else None
+    hidden = {"attn_mask": ~causal_mask(length, device), "is_causal": True} if causal else {}
     calls = {
         "dotformer": lambda layer, x: layer(x, x, x, mask)[0],
         "torch": lambda layer, x: layer(x, x, x, need_weights=False, **hidden)[0],

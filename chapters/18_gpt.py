@@ -87,7 +87,9 @@ plt.show()
 # others 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)):
 # the positions are learned, the norms stand before the sublayers (pre-norm), and the matrix of the output *is* the
 # embedding table (weight tying, as in chapter 9). Prompts of a batch differ in length, so padding gets a mask, and must
-# not count as a position: `cumsum` counts the real tokens.
+# not count as a position: `cumsum` counts the real tokens. Where nothing is padded (`pad_id=None`), the mask is the
+# word `"causal"`, from which PyTorch's kernel knows which half it can skip ([chapter
+# 20](20_one_gpu.ipynb#is-fused-attention-an-approximation)).
 
 # %% tags=["export"] module="gpt"
 from dataclasses import dataclass
@@ -185,8 +187,10 @@ class GPT(nn.Module):
         """
         tokens = torch.cat([prompt, text], dim=1)
         real = self.is_real(tokens)
-        causal = causal_mask(tokens.shape[1], tokens.device)
-        mask = causal & real[:, None, None, :]
+        mask = "causal"
+        if self.config.pad_id is not None:
+            causal = causal_mask(tokens.shape[1], tokens.device)
+            mask = causal & real[:, None, None, :]
         x = self.stack(self.embed(tokens, real), mask)
         return self.output(x[:, prompt.shape[1] :])
 

@@ -379,16 +379,21 @@ class GroupedAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        mask: Tensor,
+        mask: Tensor | None,
         turn: Tensor,
         kept: "KeptHeads | None" = None,
     ) -> Tensor:
-        """Attend from x (B, T, D) to x, and to what is kept of earlier tokens."""
+        """Attend from x (B, T, D) to x, and to what is kept of earlier tokens.
+
+        Without a `mask` the attention is causal.
+        """
         q, k, v = (self.split_heads(w(x)) for w in (self.w_q, self.w_k, self.w_v))
         q, k = rotate(q, turn), rotate(k, turn)
         if kept is not None:
             k, v = kept.extend(k, v)
-        heads = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+        heads = F.scaled_dot_product_attention(
+            q, k, v, mask, is_causal=mask is None, enable_gqa=True
+        )
         return self.w_o(heads.transpose(-3, -2).flatten(-2))
 
 
@@ -517,6 +522,8 @@ class ModernGPT(GPT):
         key = torch.arange(S, device=real.device)
         causal = key <= key[S - T :, None]  # (T, S)
         mask = causal & real[:, None, None]  # (B, 1, T, S)
+        if S == T and c.pad_id is None:
+            mask = None  # causal, and no matrix
         positions = (real.cumsum(dim=1) - 1).clamp(min=0)[:, None, S - T :]
         turn = rotation(positions, c.d_model // c.num_heads, c.rope_base)
         x = self.tokens(tokens)

@@ -1402,10 +1402,10 @@ for block in (1, 7, 128, 300):
 # The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
 # *memory-efficient* one and cuDNN's.
 #
-# On CUDA, FlashAttention refuses a mask, and our model always passes one, so there one of the others runs (in the steps
-# on the H200 above it is cuDNN's). Only where none of them can does PyTorch write the scores out (its *math* way). For
-# a mask of one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/): one says in a Python function
-# which key a query may see, or how its score changes, and `torch.compile` makes a fused kernel of it.
+# On CUDA, FlashAttention refuses a mask, and our translator always passes one, so there one of the others runs (in the
+# steps on the H200 above it is cuDNN's). Only where none of them can does PyTorch write the scores out (its *math*
+# way). For a mask of one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/): one says in a Python
+# function which key a query may see, or how its score changes, and `torch.compile` makes a fused kernel of it.
 #
 # On a CPU there is one fused kernel, and it refuses dropout. So a training that drops attention weights writes them out
 # there.
@@ -1423,18 +1423,38 @@ assert "cudnn_generated_fort_native_sdpa" in str(on_gpu)
 # %% [markdown]
 # ### Is fused attention an approximation?
 #
-# No. The blend is the same but for rounding, as you have seen. Nor does it do fewer FLOPs (except that under a causal
-# mask it can skip what is hidden); with the second computation in the backward pass it does *more*. What it saves is
-# bytes: of memory, and of traffic.
+# No. The blend is the same but for rounding, as you have seen. Nor does it do fewer FLOPs; with the second computation
+# in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic.
 #
+# Under a causal mask it could skip the half that nobody may see. But a kernel that is given a matrix has to read it to
+# find out. So one *says* that the mask is causal: PyTorch has the argument `is_causal`, and our `MultiHeadAttention`
+# takes the word `"causal"` for its mask (a GPT without padding passes it). Forward and back, at 1,024 tokens:
+
+# %% tags=["hide-input"]
+torch.manual_seed(0)
+attention = MultiHeadAttention(128, 4).to(device)
+x = torch.randn(1, 1024, 128, device=device)
+triangle = torch.ones(1024, 1024, dtype=torch.bool, device=device).tril()
+
+
+def under(mask):
+    attention(x, x, x, mask)[0].sum().backward()
+
+
+given, told = (
+    median(benchmark(partial(under, mask), device, 9))
+    for mask in (triangle, "causal")
+)
+print(f"told that it is causal: {told / given:.2f} of the time with a matrix")
+assert told < 0.9 * given
+
+# %% [markdown]
 # **Predict first.** Here both run on your machine, forward and back, in float32. The matrix grows with the square of
 # the length. Does the time of the fused one grow more slowly?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels over length, both axes logarithmic. Left, seconds: both ways grow with the square of the length and lie close together. Right, bytes of activations: written out, they grow with the square; fused, in proportion."}}
 from dotformer.support.memory import saved_activations
 
-torch.manual_seed(0)
-attention = MultiHeadAttention(128, 4).to(device)
 lengths = (128, 256, 512, 1024)
 seconds, activation_bytes = {}, {}
 for way in ("written out", "fused"):

@@ -4,6 +4,7 @@ Never edited by hand: edit the chapter, then `make tangle`.
 """
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -65,13 +66,20 @@ class MultiHeadAttention(nn.Module):
         query: Float[Tensor, "*batch T {self.d_model}"],
         key: Float[Tensor, "*batch S {self.d_model}"],
         value: Float[Tensor, "*batch S {self.d_model}"],
-        mask: Bool[Tensor, "... #T #S"] | None = None,
+        mask: Bool[Tensor, "... #T #S"] | Literal["causal"] | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """The output (..., T, D) and, with `need_weights`, weights (..., H, T, S).
 
-        `mask` is True where a query may attend, the same for all heads if H is 1.
+        `mask` is True where a query may attend, the same for all heads if H is 1;
+        "causal" lets query t attend to keys 0 to t, and needs no matrix.
         """
+        causal = isinstance(mask, str)
+        if causal and need_weights:
+            shape = query.shape[-2], key.shape[-2]
+            mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
+        elif causal:
+            mask = None
         if mask is not None and 2 < mask.ndim <= query.ndim:
             raise ValueError("a mask (B, T, S) lacks the heads: use mask[:, None]")
         q = self.split_heads(self.w_q(query))  # (B, H, T, d_k)
@@ -81,7 +89,8 @@ class MultiHeadAttention(nn.Module):
         if need_weights:
             heads, weights = scaled_dot_product_attention(q, k, v, mask, p)
         else:  # PyTorch's own, which need not keep the weights
-            heads, weights = F.scaled_dot_product_attention(q, k, v, mask, p), None
+            heads = F.scaled_dot_product_attention(q, k, v, mask, p, causal)
+            weights = None
         return self.w_o(self.merge_heads(heads)), weights
 
     def split_heads(self, x: Tensor) -> Tensor:

@@ -100,8 +100,10 @@ class GPT(nn.Module):
         """
         tokens = torch.cat([prompt, text], dim=1)
         real = self.is_real(tokens)
-        causal = causal_mask(tokens.shape[1], tokens.device)
-        mask = causal & real[:, None, None, :]
+        mask = "causal"
+        if self.config.pad_id is not None:
+            causal = causal_mask(tokens.shape[1], tokens.device)
+            mask = causal & real[:, None, None, :]
         x = self.stack(self.embed(tokens, real), mask)
         return self.output(x[:, prompt.shape[1] :])
 

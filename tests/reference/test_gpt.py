@@ -14,21 +14,21 @@ from dotformer.support.published import named_as_ours
 from tests.reference.strategies import assert_close, seeds, sizes
 
 
-def small(seed=0, vocab_size=11, num_heads=2, num_layers=2, d_model=8, max_length=24):
+def small(seed=0, vocab_size=11, num_heads=2, num_layers=2, d_model=8, max_length=24, pad_id=0):
     """A GPT in float64, and a GPT-2 of the library with the same parameters."""
     torch.manual_seed(seed)
     sizes = {"n_embd": d_model, "n_head": num_heads, "n_layer": num_layers, "n_inner": 3 * d_model}
     sizes |= {"vocab_size": vocab_size, "n_positions": max_length, "activation_function": "gelu"}
     theirs = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=2, initializer_range=0.5)).double().eval()
     shape = {"d_model": d_model, "num_heads": num_heads, "num_layers": num_layers, "d_ff": 3 * d_model}
-    ours = GPT(GPTConfig(vocab_size=vocab_size, max_length=max_length, **shape)).double().eval()
+    ours = GPT(GPTConfig(vocab_size=vocab_size, max_length=max_length, pad_id=pad_id, **shape)).double().eval()
     ours.load_state_dict(named_as_ours(theirs.state_dict(), d_model))
     return ours, theirs
 
 
-@given(seed=seeds, batch=sizes, length=st.integers(1, 20), cut=st.integers(0, 20))
-def test_logits_are_those_of_gpt2_wherever_the_prompt_ends(seed, batch, length, cut):
-    ours, theirs = small(seed)
+@given(seed=seeds, batch=sizes, length=st.integers(1, 20), cut=st.integers(0, 20), pad_id=st.sampled_from([0, None]))
+def test_logits_are_those_of_gpt2_wherever_the_prompt_ends(seed, batch, length, cut, pad_id):
+    ours, theirs = small(seed, pad_id=pad_id)
     tokens, cut = torch.randint(1, 11, (batch, length)), min(cut, length)
     with torch.no_grad():
         found, expected = ours(tokens[:, :cut], tokens[:, cut:]), theirs(tokens).logits

@@ -232,6 +232,16 @@ def test_a_mask_without_an_axis_for_the_heads_is_refused(mask, need_weights):
         heads(mask, need_weights)
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_the_word_causal_is_the_triangle_and_no_other_word_is_a_mask(path):
+    module = drawn_anew(MultiHeadAttention(6, 3), seed=0)
+    (x,) = normals(1, (2, 5, 6))
+    triangle = torch.ones(5, 5, dtype=torch.bool).tril()
+    assert_close(attend(module, path, x, x, x, "causal"), attend(module, path, x, x, x, triangle))
+    with pytest.raises(TypeError, match="mask"):
+        attend(module, path, x, x, x, "casual")
+
+
 @pytest.mark.parametrize("num_heads", [4, 0, -2])
 def test_columns_that_do_not_make_heads_are_refused(num_heads):
     with pytest.raises(ValueError, match=f"^6 columns do not make {num_heads} heads$"):
