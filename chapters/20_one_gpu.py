@@ -9,11 +9,13 @@
 # # 20. Where does the time go?
 #
 # Training is one step, repeated a hundred thousand times. By the end of this chapter you will know how much work is in
-# that step, how fast your machine could do it, where the rest of the time goes, and which changes win it back. You try
-# them one on top of the other, like the rungs of a ladder, and check on each that the model still computes the same.
+# that step, how fast your machine could do it, where the rest of the time goes, and which changes win it back. A step
+# can be slow because it computes much, because it moves many bytes, or because it does very little very often, and each
+# has its own remedies ([listed](#what-to-try-by-what-you-see) at the end). You try these one on top of the other, like
+# the rungs of a ladder, and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 45 minutes to read, and 25 more for the exercises. No GPU is needed: what is said about GPUs can be tried on one, by
+# 38 minutes to read, and 25 more for the exercises. No GPU is needed: what is said about GPUs can be tried on one, by
 # running this notebook there.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
@@ -82,9 +84,9 @@ def training_flops(
 
 
 # %% [markdown]
-# Let PyTorch watch a small model.
+# Let PyTorch watch a small model: two layers on each side, of width 128.
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 from dotformer.support.recording import record_weights
 
 small = TransformerConfig(
@@ -113,7 +115,7 @@ assert counter.get_total_flops() == ours
 # Equal, to the last FLOP. Now the paper's base model, with a batch of about 25,000 tokens on each side, as the paper
 # had it: 400 pairs of 64.
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 base = TransformerConfig(37_000, 37_000, dropout=0.0, share_embeddings=True)
 with torch.device("meta"):  # shapes only, no numbers
     parameters = sum(p.numel() for p in Transformer(base).parameters())
@@ -131,9 +133,8 @@ assert abs(total / rule - 1) < 0.1
 # parameter is multiplied and added once in the forward pass and twice in the backward pass.
 #
 # The tokens are 25,600, and not twice as many, because a parameter of the encoder meets the source's tokens, and one of
-# the decoder mostly the target's. An embedding that is only looked up should not be counted, but this one is also the
-# output matrix. The rule is right to a few percent here, and says nothing of the scores, which are a small part at this
-# length.
+# the decoder mostly the target's. The rule says nothing of the scores, which are a small part at this length. And a
+# table of embeddings counts only where it multiplies, as this one does, being the output matrix too.
 
 # %% tags=["quiz"]
 half = training_flops(base, 400, 64, 64)["scores and sums"] / total
@@ -189,7 +190,7 @@ def matmul_throughput(
     return 2 * size**3 / median(benchmark(lambda: a @ b, device))
 
 
-# %%
+# %% tags=["hide-input"]
 device = "cuda" if torch.cuda.is_available() else "cpu"
 size = 1024 if device == "cpu" else 8192
 bandwidth = memory_bandwidth(device)
@@ -261,16 +262,16 @@ axes.set(xlabel="arithmetic intensity (FLOPs per byte)", ylabel="FLOP/s")
 plt.show()
 
 # %% [markdown]
-# The picture is called a **roofline**. The grey line is the limit: on the left as many FLOPs as the bandwidth allows,
-# on the right as many as the arithmetic can do. The red dot is the sum, the blue ones are products, with their size
-# beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do a few FLOPs for each
-# number; generating one token multiplies a matrix by a *vector*, half a FLOP per byte; and the projection of 1,536
-# tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for. (Adam's can lie above the
-# line: a copy is not the fastest way to move bytes.)
+# The picture is called a **roofline**. The grey line is the limit, as measured: on the left as many FLOPs as the
+# bandwidth of a copy allows, on the right as many as a large product does. The red dot is the sum, the blue ones are
+# products, with their size beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do a
+# few FLOPs for each number; generating one token multiplies a matrix by a *vector*, half a FLOP per byte; and the
+# projection of 1,536 tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for. (Adam's
+# can lie above the line, since it moves bytes faster than a copy does.)
 #
 # The smallest lie far below even this line: to start any work at all takes a microsecond or more, its **launch
-# overhead**, and in that time a matrix of 8 rows is long finished. So there are three ways to be slow: to compute much,
-# to move much, or to do very little very often.
+# overhead**, and in that time a matrix of 8 rows is long finished. Work that spends its time so is **overhead-bound**,
+# the third way to be slow.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -292,39 +293,52 @@ quiz.one_choice(
 # %% [markdown]
 # ### How much of the peak can a narrow model use?
 #
-# Put a layer of the paper's base model under an H100's roofline, in 16 bits. A projection by a matrix of 512 rows and
-# columns does $2 \cdot 512^2$ FLOPs for a token, and moves at least its 512 numbers in and 512 numbers out, 2,048
-# bytes. That is 256 FLOPs per byte, left of the ridge point of 295, however many tokens there are. (The two products of
-# the feed-forward network do 410.)
+# Put the forward pass of an encoder layer of the paper's base model under an H100's roofline, in 16 bits. A projection
+# by a matrix of 512 rows and columns does $2 \cdot 512^2$ FLOPs for a token, and moves at least its 512 numbers in and
+# 512 numbers out, 2,048 bytes. That is 256 FLOPs per byte, left of the ridge point of 295, however many tokens there
+# are.
 #
-# Between the products attention moves 8 bytes for each token and unit of width, the activation 16, and the two sums
-# with their norms 12, and they compute next to nothing. For each part take the longer of its two times, by arithmetic
-# and by memory, and add up:
+# Each part takes the longer of its two times, by arithmetic and by memory. For a token of width 512, with 2 bytes a
+# number, and without the scores, which are few in short sentences:
 
 # %% tags=["hide-input"]
 peak, memory_speed = 989e12, 3.35e12  # an H100 (SXM), as its maker gives them
 
 
+def parts_of_a_layer(d):
+    """FLOPs and bytes for a token in an encoder layer of width d, in 16 bits."""
+    return {
+        "four projections": (4 * 2 * d**2, 4 * 2 * 2 * d),
+        "feed-forward, two products": (2 * 2 * 4 * d**2, 2 * 2 * 5 * d),
+        "attention, q, k, v to the blend": (0, 2 * 4 * d),
+        "activation of 4 D numbers": (0, 2 * 8 * d),
+        "two sums and norms": (0, 2 * 6 * d),
+    }
+
+
 def of_peak(d):
-    """The most of the peak that an encoder layer of width d can use, in 16 bits."""
-    products = [(d, d)] * 4 + [(d, 4 * d), (4 * d, d)]  # numbers in and out of each
-    moved = 4 * d + 2 * 3 * d + 2 * 4 * d  # attention; sums and norms; activation
-    computing = [2 * n * m / peak for n, m in products]
-    moving = [2 * (n + m) / memory_speed for n, m in products]
-    longest = sum(map(max, computing, moving)) + 2 * moved / memory_speed
-    return sum(computing) / longest
+    """The most of the peak that an encoder layer of width d can use."""
+    parts = parts_of_a_layer(d).values()
+    computing = [flops / peak for flops, _ in parts]
+    moving = [moved / memory_speed for _, moved in parts]
+    return sum(computing) / sum(map(max, computing, moving))
 
 
+print(f"{'':33}    FLOPs    bytes   arithmetic   memory")
+for name, (flops, moved) in parts_of_a_layer(512).items():
+    print(
+        f"{name:33}{flops:9,}{moved:9,}"
+        f"{1e9 * flops / peak:10.1f} ns{1e9 * moved / memory_speed:6.1f} ns"
+    )
 for d in (512, 1024, 4096):
     print(f"width {d:5,}: at most {of_peak(d):.0%} of the peak")
 assert round(of_peak(512), 2) == 0.52 and of_peak(4096) > 0.89
 
 # %% [markdown]
-# So a layer of width 512, its parts computed one after another, reaches at most about half of the peak, if every part
-# reads from the GPU's memory and writes to it, and before any launch, any waiting and any product that falls short of
-# the roofline. For 40 percent, the share that is often reported of large models, everything would have to run at three
-# quarters of what is possible. (Computing neighbouring parts together, as `compile` does below, moves the limit up.) A
-# wide layer has its limit near the peak: what is computed for each number that is moved grows with the width.
+# So a layer of width 512, its parts computed one after another, reaches at most about half of the peak, before any
+# launch, any waiting and any product that falls short of the roofline. (Computing neighbouring parts together, as
+# `compile` does below, moves the limit up.) A wide layer has its limit near the peak: what is computed for each number
+# that is moved grows with the width.
 #
 # ## Where does it go?
 #
@@ -351,30 +365,27 @@ def step():
 seconds = median(benchmark(step, device))
 # 19 targets are fed, since nothing follows the last
 least = sum(training_flops(small, 16, 24, 19).values()) / peak_compute
-print(f"a step takes {1000 * seconds:.0f} ms, its products {1000 * least:.0f} ms")
+print(f"a step takes {1000 * seconds:.0f} ms", end=", ")
+print(f"its products {1000 * least:.0f} ms: {least / seconds:.0%}")
 for name, cost in profile_operators(step, device):
     print(f"{1000 * cost:7.1f} ms  {name}")
 assert least < 1.1 * seconds
 
 # %% [markdown]
-# At full speed the products would take only a part of the step. The share of the peak that a whole step reaches,
+# At full speed the products would take only that part of the step. The share of the peak that a whole step reaches,
 # counting the products of the model alone, is its **model FLOPs utilisation** (MFU): here the second time divided by
 # the first.
 #
 # In the list the products are `mm` and `addmm`, without and with a bias: they are smaller than the one that was
-# measured, and may reach less of the speed, as in the figure. Attention's products are inside its own fused operator.
-# The others move many bytes for little arithmetic: the softmax over 6,001 logits and its gradient, for example. We have
-# counted none of that, and yet it takes time.
-#
-# Much more is too small to be listed, and adds up, most of the optimiser among it.
+# measured, and may reach less of the speed, as in the figure. The others move many bytes for little arithmetic: the
+# softmax over 6,001 logits and its gradient, for example. We have counted none of that, and yet it takes time. Much
+# more is too small to be listed, and adds up, most of the optimiser among it.
 #
 # ### Page faults
 #
-# Part of what these operators take is no arithmetic and no traffic. Each writes its result into a new array. When
-# arrays are freed, the C library of Linux (glibc) gives memory back to the system, and takes it from there again for
-# the next ones. The system hands it out in pages, mostly of 4 KiB, and fills each with zeros when it is first touched,
-# a **page fault**. So count the page faults of a step. Then tell the C library to keep what is freed
-# (`keep_freed_memory`, two of its settings), and count again.
+# Part of what these operators take is no arithmetic and no traffic. Large arrays that they free go back to the system,
+# and what they need next comes from there again, in pages (mostly of 4 KiB) that are filled with zeros when they are
+# first touched: a **page fault**. `keep_freed_memory` tells the C library of Linux to keep what is freed.
 #
 # **Predict first.** How much time do the page faults take?
 
@@ -399,10 +410,8 @@ for name, (taken, count) in costs.items():
 assert not is_kept or costs["kept"][1] <= costs["as it comes"][1] + 100
 
 # %% [markdown]
-# The same arithmetic in less time. From here on this notebook keeps what it frees, and so does `python -m dotformer
-# train`. It costs some memory, because what is kept is rarely of the right size. PyTorch's [tuning
-# guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html) advises another library for the purpose
-# (jemalloc or TCMalloc). On a GPU PyTorch has done the same all along, with its **caching allocator**.
+# The same arithmetic in less time, for some more memory. From here on this notebook keeps what it frees, and so does
+# `python -m dotformer train`. On a GPU PyTorch has done the same all along, with its **caching allocator**.
 #
 # ### A step, from left to right
 #
@@ -453,18 +462,17 @@ assert str(device) != "cpu" or borders[2] - borders[1] > borders[1]
 # %% [markdown]
 # The backward pass is longer than the forward pass, because each product has two there. The softmax stands where one
 # ends and the other begins, with 6,001 numbers for each target. Adam is made of many short operators. White is the time
-# between operators, in which Python, or in the backward pass autograd's engine, decides what is next.
+# between operators, in which Python or autograd's engine decides what is next.
 #
-# This is a CPU, which does one thing at a time. On a GPU there would be a second band below, for the kernels, and where
-# that is white the GPU waits.
+# Here one operator follows the other. On a GPU there would be a second band below, for the kernels, and where that is
+# white the GPU waits.
 #
 # ### Waiting for a number
 #
-# A step also stops to wait. Whenever Python asks for a number, the device must have finished all before it, which is a
-# **host-device synchronisation**. `train_step` makes a GPU wait once, to see whether the norm of the gradient is
-# finite. (The targets are counted before they go to the device, and the loss stays there until it is logged.) On a CPU
-# there is nothing to wait for. A GPU has nothing to do from then until it is told what is next.
-# [Below](#a-trainer-that-does-not-wait) is a trainer that need not ask.
+# When Python asks for a number that is on a GPU, it has to wait until all that was handed over before is done, a
+# **host-device synchronisation**, and from then until it is told what is next the GPU has nothing to do. `train_step`
+# waits once, to see whether the norm of the gradient is finite. (The targets are counted before they go to the device,
+# and the loss stays there until it is logged.) [Below](#a-trainer-that-does-not-wait) is a trainer that need not wait.
 
 # %% [markdown]
 # ## Fewer bits
@@ -484,9 +492,9 @@ for name, (exponent, mantissa) in bits.items():
     assert 1 + exponent + mantissa == dtype.bits and dtype.eps == 2.0**-mantissa
 
 # %% [markdown]
-# tf32 is a way to multiply, not to keep: numbers stay float32, and the tensor core reads 8 bits of exponent and 10 of
-# mantissa. *bfloat16* reaches about as far as float32, with two or three decimal digits. *float16* has three or four,
-# and reaches from 0.00000006 to 65,504. Which one would you train with?
+# *bfloat16* reaches about as far as float32, with two or three decimal digits. *float16* has three or four, and reaches
+# from 0.00000006 to 65,504. Which one would you train with? (**tf32** is a way to multiply, not to keep: numbers stay
+# float32, and a GPU's units for small matrix products, its **tensor cores**, read 10 bits of each mantissa.)
 #
 # **Predict first.** Two vectors of 64 numbers, all of them 40. What is their dot product in each kind?
 
@@ -500,9 +508,9 @@ assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 # %% [markdown]
 # Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, and from
 # there it spreads to everything. (On a GPU, `torch.autocast` computes in float32 what is likely to overflow, such as
-# the softmax and the loss. It does not do so for a product like this one.) And at the other end:
+# the softmax and the loss. It does not do so for a product like this one.) And at the other end, three small gradients:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 gradient = torch.tensor([1e-4, 1e-6, 1e-8])
 print("bfloat16             ", [f"{g:.2g}" for g in gradient.bfloat16().tolist()])
 for scale in (1.0, 2.0**16, 2.0**40):
@@ -571,11 +579,10 @@ assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 # only products, and what follows them directly, are rounded. That is called **mixed precision**, and it is what
 # `torch.autocast` does. `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`.
 #
-# GPUs go further. **FP8** has 4 bits of exponent and 3 of mantissa, or 5 and 2 where reach matters more ([Micikevicius
-# and others, 2022](https://arxiv.org/abs/2209.05433)). That is so little that each tensor, or each block of its
-# numbers, needs a scale of its own. DeepSeek-V3 was trained with the first kind ([DeepSeek-AI,
-# 2024](https://arxiv.org/abs/2412.19437)). With 4 bits, blocks of 32 numbers share a scale ([Rouhani and others,
-# 2023](https://arxiv.org/abs/2310.10537)).
+# GPUs go further. **FP8** has 4 bits of exponent and 3 of mantissa, or 5 and 2 ([Micikevicius and others,
+# 2022](https://arxiv.org/abs/2209.05433)), so little that each tensor, or each block of its numbers, needs a scale of
+# its own. DeepSeek-V3 was trained with the first kind ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)). There
+# are formats of 4 bits, too ([Rouhani and others, 2023](https://arxiv.org/abs/2310.10537)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -603,30 +610,29 @@ quiz.one_choice(
 # | rung | what changes | why it may be faster |
 # |---|---|---|
 # | float32 | nothing; attention writes its weights out | |
-# | tf32 | products read 10 bits of each mantissa instead of 23 | **tensor cores**, a GPU's units for small matrix products |
+# | tf32 | products read 10 bits of each mantissa instead of 23 | tensor cores |
 # | bf16 | products read and write numbers of 16 bits | half the bytes, and tensor cores or a CPU's **matrix units** |
 # | fused attention | the weights are never written out | fewer bytes |
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
 # | fused AdamW | one kernel updates all parameters | fewer kernel launches |
+# | no waiting | the norm of the gradient stays on the device ([below](#a-trainer-that-does-not-wait)) | one wait less |
 # | padded vocabulary | 6,001 rows become 6,016 = 94 · 64 | a number of rows that suits tensor cores |
 # | larger batch | the same pairs, 4 times over | larger products |
 # | batches made between steps | pairs are cut and padded on the way | slower, but real: so far all steps had one batch, made before |
 # | batches prefetched | another process **prefetches** them | the device need not wait |
 # | CUDA graph | a recorded step is repeated ([below](#record-a-step-and-repeat-it)) | one launch a step; on CUDA devices only |
-# | checkpointing | the **activations** inside a layer are computed again, not kept | slower, but needs less memory |
+# | checkpointing, beside *larger batch* | the **activations** inside a layer are computed again, not kept | slower, but needs less memory |
 #
 # (Activations are what the forward pass leaves for the backward pass.) Dropout is off, because two kernels would drop
 # different entries. The learning rate is 0, so that every step finds the same model.
 #
-# Most rungs are a call or an argument of PyTorch's. Three need a few lines. **Activation checkpointing** wraps a
-# layer's forward pass: only its input is kept, and the backward pass computes the rest once more.
-#
-# A padded vocabulary is a matter of the output matrix, which gets rows of zeros when the model is set up; so do the
-# embeddings that share it. The logits of those rows are cut off before the softmax. And a loader of PyTorch's
-# prefetches: another process makes up to eight batches while the device computes. For a GPU they are put into *pinned*
-# memory, from which it can copy by itself.
+# Most rungs are a call or an argument of PyTorch's, and the folded cells below have them. **Activation checkpointing**
+# wraps a layer's forward pass: only its input is kept, and the backward pass computes the rest once more. A padded
+# vocabulary gives the output matrix rows of zeros, whose logits are cut off before the softmax. And a loader of
+# PyTorch's prefetches: another process makes up to eight batches while the device computes. For a GPU they are put into
+# *pinned* memory, from which it can copy by itself.
 
-# %% tags=["export"] module="devices"
+# %% tags=["hide-input", "export"] module="devices"
 import os
 from collections.abc import Callable, Iterable
 
@@ -693,10 +699,6 @@ def prefetch(
     )
 
 
-# %% [markdown]
-# Now the rungs themselves. A `Setup` says how a step is computed, and each rung what it changes in the setup before.
-# (`autocast`, for bf16, is that of the section above.)
-
 # %% tags=["hide-input", "export"] module="devices"
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -712,6 +714,7 @@ class Setup:
     fused_attention: bool = False
     compiled: bool = False
     fused_optimizer: bool = False
+    waits: bool = True  # whether Python takes numbers off the device in a step
     vocabulary_multiple: int = 1
     batch: int = 1  # how many times over the pairs are in a step
     feed: Literal["held", "made", "ahead"] = "held"  # see `support.benchmark.feed`
@@ -731,6 +734,7 @@ def rungs() -> dict[str, dict[str, Any]]:
         "fused attention": {"fused_attention": True},
         "compile": {"compiled": True},
         "fused AdamW": {"fused_optimizer": True},
+        "no waiting": {"waits": False},
         "padded vocabulary": {"vocabulary_multiple": 64},
         "larger batch": {"batch": 4},
         "batches made between steps": {"feed": "made"},
@@ -743,11 +747,6 @@ def rungs() -> dict[str, dict[str, Any]]:
         },
     }
 
-
-# %% [markdown]
-# The last rung goes back to batches that are held on the device and to steps that are not recorded, so compare it with
-# *larger batch*. A step is `train_step` of [chapter 11](11_training.ipynb), whose optimiser, precision and loss are
-# replaced where the setup says so.
 
 # %% tags=["hide-input", "export"] module="devices"
 from functools import partial
@@ -781,7 +780,8 @@ def training_step(
     with keep_random_state():
         torch.manual_seed(workload.seed)
         model = configure(Transformer(workload.config).to(device), setup)
-    kind = GraphTrainer if setup.cuda_graphs else Trainer
+    kind = Trainer if setup.waits else FastTrainer
+    kind = GraphTrainer if setup.cuda_graphs else kind
     trainer = kind(model, TrainingConfig(max_grad_norm=1e9), device)
     trainer.optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=0.0, fused=setup.fused_optimizer or None
@@ -813,11 +813,10 @@ def measure(
 
 
 # %% [markdown]
-# `Workload` is what is computed: a model, and so many pairs of random tokens. `measure` makes some steps of it, and
-# `climb` measures one rung after another, and compares the gradients. The memory is what was allocated at most; on a
-# CPU parameters, gradients, the optimiser's state and the activations.
+# Here are two of the rungs, live. The last column is the distance of a rung's gradient from that of the first, as a
+# share of its norm.
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.support.benchmark import climb
 
 workload = Workload(small, pairs=16, length=24)
@@ -828,8 +827,10 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
     assert row["loss_error"] < 1e-3 and row["gradient_error"] < 0.05
 
 # %% [markdown]
-# All of them need an otherwise idle machine. So a program has climbed them, with twice as many pairs (`python -m
-# benchmarks.gpu --device cpu --sections ladder`).
+# To compare all of them takes an otherwise idle machine, so these were measured beforehand, with twice as many pairs
+# (`python -m benchmarks.gpu --device cpu --sections ladder`). Times are medians, with quartiles in brackets; tokens are
+# those of both sides. Memory is what was allocated at most: on a CPU parameters, gradients, the optimiser's state and
+# the activations.
 #
 # **Predict first.** Which rungs are slower than the one before, on a CPU?
 
@@ -866,26 +867,18 @@ assert all(row["loss_error"] < 1e-3 for row in whole.values())
 assert all(row["gradient_error"] < 0.035 for row in whole.values())
 
 # %% [markdown]
-# The times are medians, with quartiles in brackets. Tokens are those of both sides.
+# Read the gradients first. tf32 changes nothing on this machine, and numbers of 16 bits show 3 percent, on every rung
+# from there on. Whether that harms a training the column does not say. It says that no later rung adds an error of that
+# size, as a mistake would.
 #
-# Read the last column first: the distance of a rung's gradient from that of the first, as a share of its norm. tf32
-# changes nothing on this machine. With numbers of 16 bits the column shows 3 percent, on every rung from there on. It
-# does not show whether an error of 3 percent harms a training. It shows that no later rung adds an error of that size,
-# as a mistake would.
+# Then the speeds, of one core of one CPU. From one run to the next a rung may change by a few percent, more than its
+# quartiles say, so most of these differences may be chance. bf16 makes the step twice as fast. Fused attention then
+# loses a third of that, and compiling, which costs seconds before its first step, a seventh more. A larger batch gains
+# 11 percent per token, and checkpointing, beside it, is slower and needs half of its memory. So bf16, with attention
+# written out, is the fastest rung on this CPU. (One would leave out what loses. The ladder keeps it, so that it is the
+# same ladder on every machine.)
 #
-# Then the speeds, those of one core of one CPU. From one run to the next a rung may change by a few percent, more than
-# its quartiles say, so such differences may be chance. tf32 belongs to certain GPUs, so what its line gains here can
-# only be chance. bf16 makes the step twice as fast.
-#
-# Fused attention then loses a third of that, and compiling, which costs seconds before its first step, a seventh more.
-# So bf16, with attention written out, is the fastest rung on this CPU. In practice one leaves out a rung that loses.
-#
-# A larger batch gains 7 percent per token, and the other rungs change by 3 percent or less. Checkpointing is slower
-# than the larger batch and needs half of its memory, as promised.
-
-# %% [markdown]
-# Why does fused attention go *down*? Time one attention alone, forward and back. A step has six of them: one in each of
-# the two encoder layers, and two in each of the two decoder layers.
+# Why does fused attention go *down*? Time one attention alone, forward and back:
 
 # %% tags=["hide-input"]
 attention = MultiHeadAttention(128, 4).to(device)
@@ -906,14 +899,15 @@ difference = alone[torch.bfloat16, "fused"] - alone[torch.bfloat16, "written out
 print(f"6 attentions, twice the pairs: {1000 * 6 * 2 * difference:+.0f} ms a step")
 
 # %% [markdown]
-# With 16 bits one attention with PyTorch's fused kernel for CPUs takes much longer than with attention written out. A
-# step of the ladder has six attentions and twice as many pairs, so the difference counts twelve times: the last line,
-# against the 26 ms that the rung has lost. Such things change from one version to the next, so measure before you
-# believe a list of what is fast, this one too.
+# With 16 bits PyTorch's fused kernel for CPUs takes much longer than attention written out. A step of the ladder has
+# six attentions and twice as many pairs, so the difference counts twelve times: the last line, against the 28 ms that
+# the rung has lost. Such things change from one version to the next, so measure before you believe a list of what is
+# fast, this one too.
 #
 # ### The same ladder on a GPU
 #
-# On an H200, and with the paper's base model, it goes like this:
+# On an H200 it goes like this, with the paper's base model. The upper rungs have small batches, and what they gain or
+# lose will turn out to be mostly launches.
 
 # %% tags=["hide-input"]
 on_gpu = measured("ladder-cuda")
@@ -922,25 +916,24 @@ there, gains = show_ladder(on_gpu)
 
 # %% [markdown]
 # (The last column is the step's MFU, the share of the peak in the same precision, so tf32's is of a higher peak than
-# float32's.) tf32 gains 59 percent.
+# float32's.) The steps have 100 pairs of 64 tokens, and from *larger batch* on 400. (The rung *no waiting* is newer
+# than this measurement.)
 #
-# Then steps of 100 pairs take 35 to 59 ms, and four times as many pairs take 50. If four times the work costs hardly
-# more time, most of the step does not grow with the work. What is it? If the GPU waits for the host, which launches one
-# small kernel after the other, then recording the step must end that. It does: a recorded step of 64 pairs takes 11 ms,
-# and one of 400 takes 40 ms in place of 51, with quartiles that differ by a tenth of a millisecond. (It also leaves out
-# the one wait a step that is described [below](#a-trainer-that-does-not-wait).) When one waits for the host, the work
-# is called **overhead-bound**.
+# From bf16 on, steps of 100 pairs take 35 to 59 ms, and steps of 400 take 50. If four times the work costs hardly more
+# time, most of a step does not grow with the work. The likely cause is that the GPU waits for the host, which launches
+# one small kernel after the other, and there is a test: record the launches once, and repeat them by one call ([how it
+# is done](#record-a-step-and-repeat-it)). Recorded steps of 64 and 256 pairs take 11 and 28 ms, where not one of 100
+# pairs had taken less than 35, and one of 400 takes 40 ms in place of 51, with quartiles that differ by a tenth of a
+# millisecond. So the steps of 100 pairs were overhead-bound, and what the rungs between tf32 and *larger batch* gain or
+# lose there says little of a GPU that is kept busy.
 #
-# So bf16, which adds kernels that convert, may well be slower than tf32 where kernels are what counts. But this does
-# not explain why compiling and fused AdamW, which launch fewer, gain nothing with 100 pairs. Only a timeline of a step
-# on that GPU could, and we have none yet. Making batches between the steps had cost a quarter of the speed, and
-# prefetching brought that back.
+# Making batches between the steps cost a quarter of the speed, and prefetching brought that back.
 
 # %% tags=["proof"]
-assert 1 < changes["bf16"] < 1.2 and -0.15 < changes["compile"] < -0.13
-assert -0.34 < changes["fused attention"] < -0.32
-assert round(100 * changes["larger batch"]) == 7
-rest = ["tf32", "fused AdamW", "padded vocabulary"]
+assert 1 < changes["bf16"] < 1.2 and -0.16 < changes["compile"] < -0.13
+assert -0.35 < changes["fused attention"] < -0.32
+assert round(100 * changes["larger batch"]) == 11
+rest = ["tf32", "fused AdamW", "no waiting", "padded vocabulary"]
 rest += ["batches made between steps", "batches prefetched"]
 assert all(abs(changes[name]) < 0.035 for name in rest)
 assert max(whole, key=lambda name: whole[name]["tokens_per_second"]) == "bf16"
@@ -952,7 +945,7 @@ memory = {name: row["peak_memory"] for name, row in whole.items()}
 assert memory["checkpointing"] < 0.6 * memory["larger batch"]
 assert memory["fused attention"] < memory["bf16"]
 lost = whole["fused attention"]["seconds"] - whole["bf16"]["seconds"]
-assert round(1000 * lost) == 26
+assert round(1000 * lost) == 28
 assert round(100 * gains["tf32"]) == 59
 short = [row["seconds"] for name, row in there.items() if row["pairs"] == 100]
 assert [round(1000 * s) for s in (min(short[2:]), max(short[2:]))] == [35, 59]
@@ -1006,9 +999,11 @@ right.semilogx(pairs, [row["mfu"] for row in batches], "o-", color=plots.BLUE)
 right.set(xlabel="pairs in a batch", title="share of the peak", ylim=(0, 0.5))
 right.yaxis.set_major_formatter("{x:.0%}")
 plt.tight_layout()
+plots.measured_on(figure, measured("throughput-cuda"))
 plt.show()
 
 # %% tags=["hide-input"]
+print(on_gpu["accelerator"], on_gpu["date"])
 kernels = dict(
     next(
         row["kernels"]
@@ -1031,45 +1026,47 @@ print(
 )
 
 # %% [markdown]
-# A recorded step of one pair takes 4 ms, where no rung of the ladder took less than 35. With 400 pairs its MFU is 32
-# percent, with 1,600 pairs 36 percent, at 1.4 million tokens a second. (40 percent, as is reported of wider models, it
-# does not reach.)
+# With 400 pairs the MFU of a recorded step is 32 percent, with 1,600 pairs 36 percent, at 1.4 million tokens a second.
+# Is the model too narrow for more? By the reckoning above, with the peak and the bandwidth measured on this GPU, an
+# encoder layer of width 512 could reach 66 percent, if every part lay on the roofline. None does: the projection
+# reaches 71 percent of the peak, and layer norm a quarter of the bandwidth. With the speeds of the green squares (that
+# of softmax for attention and activation) it is 39 percent. So part by part the forward pass of a layer that narrow
+# does not quite reach 40 percent. In a whole step the output product does better, loss and optimiser do not count as
+# work at all, and `compile` saves some of the traffic; together they come to 36.
 #
-# Is the model too narrow for more? By the reckoning above, with the peak and the bandwidth that we measured on this
-# GPU, an encoder layer of width 512 could reach 66 percent, if every part lay on the roofline. None does: the
-# projection alone reaches 71 percent of the peak, and layer norm a quarter of the bandwidth.
-#
-# Of the 40 ms with 400 pairs the twelve longest kernels take 25, and about half of these are products. The loss, with
-# 37,000 scores for each target, takes 5, attention 4, and copies 2. The other 15 ms, shorter kernels and the gaps
-# between them, have not been looked at one by one.
+# Of the 40 ms with 400 pairs the twelve longest kernels take 25, about half of it products. The loss, with 37,000
+# scores for each target, takes 5, attention 4, and copies 2. The rest are shorter kernels, products among them, and
+# gaps.
 
 # %% tags=["proof"]
-assert round(1000 * batches[0]["seconds"]) == 4
-assert min(row["seconds"] for row in there.values()) > 0.035
-[middle] = [row for row in batches if row["pairs"] == 64]
-assert round(1000 * middle["seconds"]) == 11
+recorded = {row["pairs"]: round(1000 * row["seconds"]) for row in batches}
+assert (recorded[64], recorded[256]) == (11, 28)
 assert batches[-1]["pairs"] == 1600 and round(batches[-1]["mfu"], 2) == 0.36
 assert round(batches[-1]["tokens_per_second"], -5) == 1.4e6
 peak, memory_speed = gpu_peak, gpu_bandwidth
 assert round(of_peak(512), 2) == 0.66
-alone_512, norm = (
-    next(row for row in operations[1:] if row["name"] == name)
-    for name in ("projection", "layer norm")
+rates = {row["name"]: row for row in operations[1:]}
+products_rate, blocks_rate = (
+    rates[name]["flops_per_second"] for name in ("projection", "feed-forward")
 )
-assert round(alone_512["flops_per_second"] / gpu_peak, 2) == 0.71
-assert round(norm["bandwidth"] / gpu_bandwidth, 2) == 0.26
+speeds = [rates[name]["bandwidth"] for name in ("softmax", "softmax", "layer norm")]
+(four, _), (two, _), *others = parts_of_a_layer(512).values()
+taken = four / products_rate + two / blocks_rate
+taken += sum(moved / rate for (_, moved), rate in zip(others, speeds, strict=True))
+assert round((four + two) / gpu_peak / taken, 2) == 0.39
+assert round(products_rate / gpu_peak, 2) == 0.71
+assert round(speeds[-1] / gpu_bandwidth, 2) == 0.26
 assert round(1000 * sum(kernels.values())) == 25
 assert [round(kinds[part]) for part in kinds] == [12, 5, 4, 2]
 
 # %% [markdown]
 # ## A trainer that does not wait
 #
-# What the ladder has taught goes into the trainer that `python -m dotformer train` uses. Its optimiser is fused. By
-# itself that was no gain on either machine, but it lets a step ask the device for nothing.
-#
-# What about a gradient that is not finite? A fused optimiser can be told on the device: where its `found_inf` is 1 it
-# changes nothing. (So `GradScaler` skips steps, too.) The loss of such a step becomes NaN, and when the next row of the
-# history is due, the training ends with an error. So an error comes later than before, and still nothing is spoiled.
+# What the ladder has taught goes into `FastTrainer`, which `python -m dotformer train` uses. Its optimiser is fused. By
+# itself that was no gain on either machine, but such an optimiser can be told *on the device* what to skip: where its
+# `found_inf` is 1 it changes nothing. (With such an optimiser `GradScaler` skips steps so.) Then nobody has to look at
+# the norm of the gradient first. The loss of a skipped step becomes NaN, and when the next row of the history is due,
+# the training ends with an error, later than before and with nothing spoiled.
 
 # %% tags=["hide-input", "export"] module="devices"
 from contextlib import nullcontext
@@ -1101,7 +1098,7 @@ def matrix_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in several if id(p) not in only_looked_up)
 
 
-# %% tags=["export"] module="devices"
+# %% tags=["export", "hide-input"] module="devices"
 class FastTrainer(Trainer):
     """Trains as `Trainer` does, and asks a device for nothing during a step.
 
@@ -1142,8 +1139,7 @@ class FastTrainer(Trainer):
 
 
 # %% [markdown]
-# How often does a step of each ask? Whenever Python takes a number out of a tensor, one operator of PyTorch's is
-# called, so count its calls:
+# How often does a step of each take a number out of a tensor? One operator of PyTorch's does that, so count its calls:
 
 # %% tags=["hide-input"]
 from dotformer.support.benchmark import count_synchronisations
@@ -1154,15 +1150,17 @@ for kind in (Trainer, FastTrainer):
     trainer.train_step([batch], 1e-4)
     make = partial(trainer.train_step, [batch], 1e-4)
     asked[kind.__name__] = count_synchronisations(make)
-    print(f"{kind.__name__:12} asks {asked[kind.__name__]} times")
+    print(f"{kind.__name__:12} takes {asked[kind.__name__]} numbers")
 
 # %% tags=["proof"]
 assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 
 # %% [markdown]
-# Most of what `Trainer` asks is Adam's: for each parameter it looks up how many steps there were, which a fused
-# optimiser need not. (That number lies on the CPU, so it costs Python's time and no wait.) What is left counts the
-# targets and checks the masks. A training does both before the batch goes to a GPU, or not at all there.
+# Not each of these is a wait: a number that lies on the CPU is there at once. Most of the first line's are Adam's,
+# which looks up for each parameter how many steps there were; they cost Python's time. One is the norm, the wait. The
+# three that are left count the targets and check the masks, which a training does before the batch goes to a GPU, or
+# not at all there. (On a CPU, where nobody waits, the ladder shows no gain. On a GPU the gain has not been measured by
+# itself.)
 #
 # ### Record a step, and repeat it
 #
@@ -1171,9 +1169,9 @@ assert asked["FastTrainer"] <= 3 < asked["Trainer"]
 #
 # Four conditions come with it. Nothing in a step may ask the device for a number, since Python is no longer there to
 # see it. What is repeated reads its inputs from where they were when it was recorded, so a new batch is copied there.
-# Numbers that change from step to step, as the learning rate does, must be tensors. And shapes stay the same, so each
-# shape of batch needs a recording of its own. (`torch.compile(mode="reduce-overhead")` records what it compiles. Here
-# it is the whole step, the optimiser's part included; the folded cell has it, `GraphTrainer`.)
+# Numbers that change from step to step, such as the learning rate, must be tensors. And shapes stay the same, so each
+# shape of batch needs a recording of its own. (`GraphTrainer`, in the folded cell, does it, for the whole step with the
+# optimiser's part; `torch.compile(mode="reduce-overhead")` records what it compiles.)
 
 # %% tags=["export", "hide-input"] module="devices"
 from collections import Counter
@@ -1254,9 +1252,8 @@ class GraphTrainer(FastTrainer):
 
 
 # %% [markdown]
-# How many shapes are there? Too many, if each batch is as long as its longest sentence. So pad both sides of each pair
-# to a multiple of 8 tokens, before pairs are grouped. That is what `level` does. Take sentences of 1 to 60 tokens, and
-# count the shapes in five epochs, before and after:
+# If each batch is as long as its longest sentence, there are too many shapes. So `level` pads both sides of each pair
+# to a multiple of 8 tokens, before pairs are grouped. Of sentences of 1 to 60 tokens, in five epochs:
 
 # %% tags=["hide-input", "export"] module="devices"
 from collections.abc import Sequence
@@ -1298,13 +1295,10 @@ for name, some in (("as they are", pairs), ("padded", level(pairs, 64))):
 assert 2 * shapes["padded"] < shapes["as they are"]
 
 # %% [markdown]
-# The log of a run has tokens a second, the MFU, and the most memory that was in use. For the MFU a target costs 6 FLOPs
-# for each parameter of a matrix, 2 forward and 4 back, as if source and target were equally long and scores cost
-# nothing. The peak is that of one large product, measured as above, in the same precision; many papers take the maker's
-# figure, which is higher.
-#
-# The configuration has more switches: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and `multiple =
-# 64` under `[tokens]`, which pads the vocabulary. On a GPU batches are prefetched, by one process for the whole run.
+# The configuration has a switch for each: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and
+# `multiple = 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use, and
+# the MFU: 6 FLOPs for each target and each parameter of a matrix, as a share of the peak measured above (many papers
+# take the maker's, which is higher).
 
 # %% [markdown]
 # ## Attention without the score matrix
@@ -1330,7 +1324,7 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 # first block $b = 1$, $z = e^{-1} + 1 = 1.368$ and $o = 10 e^{-1} + 20 = 23.68$. The second brings $b' = 3$, so both
 # shrink by $e^{-2} = 0.1353$, and the third key adds 1 and 30:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 best, total, blend = 1.0, np.exp(-1) + 1, 10 * np.exp(-1) + 20
 shrink = np.exp(best - 3.0)
 total, blend = total * shrink + 1, blend * shrink + 30
@@ -1382,7 +1376,7 @@ def blockwise_attention(
     return blend / total
 
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 from dotformer.by_hand.attention import scaled_dot_product_attention
 
 rng = np.random.default_rng(0)
@@ -1403,12 +1397,10 @@ for block in (1, 7, 128, 300):
 # *memory-efficient* one and cuDNN's.
 #
 # On CUDA, FlashAttention refuses a mask, and our translator always passes one, so there one of the others runs (in the
-# steps on the H200 above it is cuDNN's). Only where none of them can does PyTorch write the scores out (its *math*
-# way). For a mask of one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/): one says in a Python
-# function which key a query may see, or how its score changes, and `torch.compile` makes a fused kernel of it.
-#
-# On a CPU there is one fused kernel, and it refuses dropout. So a training that drops attention weights writes them out
-# there.
+# steps on the H200 above it is cuDNN's). Only where none of them can does PyTorch write the scores out. For a mask of
+# one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/), which, compiled, makes a fused kernel out
+# of a Python function that says which key a query may see. On a CPU there is one fused kernel, and it refuses dropout,
+# so a training that drops attention weights writes them out there.
 
 # %% tags=["proof"]
 small_heads = torch.randn(1, 2, 8, 16)
@@ -1540,6 +1532,7 @@ for axes, key, title in zip(
     axes.set(xlabel="tokens", title=title)
 panels[0].legend(frameon=False, fontsize=9)
 plt.tight_layout()
+plots.measured_on(figure, measured("attention-cuda"))
 plt.show()
 
 # %% [markdown]
@@ -1578,27 +1571,50 @@ quiz.one_choice(
 # adds its own. The first three are 16 bytes for each parameter, however large the batch is. The fourth grows with the
 # batch and the length.
 #
-# A helper adds them up: it runs the forward pass of one pair, and has PyTorch report each array that is saved for the
-# backward pass. From the sum it says what has to shrink, if a tenth is to stay free.
+# **By hand.** Without dropout, and with fused attention, each token leaves twelve times $D$ numbers in a layer of the
+# encoder: the layer's input, the query, the key, the value, the blend, two sums, the norm between them, and four times
+# $D$ in the hidden layer. In one of the decoder cross-attention adds six times $D$. And each target has $V$ logits, $V$
+# logarithms of probabilities, and the gradients of both. The base model has six layers a side, so a pair of 64 tokens
+# and 63 targets takes, with 4 bytes a number,
+#
+# $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
+#
+# A helper measures it: PyTorch reports each array that is saved for the backward pass (of these four the logarithms),
+# and the other three are added.
 
 # %% tags=["hide-input"]
-from dotformer.support.memory import memory_advice
+from dotformer.support.memory import training_memory
 
 large = Transformer(base)
-for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e9)):
-    rows = torch.randint(3, 37_000, (pairs, length))
-    print(memory_advice(large, cross_entropy, rows, rows, int(available)))
+pair = torch.randint(3, 37_000, (2, 1, 64))
+state, activations = training_memory(large, cross_entropy, *pair)
+by_hand = 4 * (6 * (12 * 64 + 18 * 63) * 512 + 4 * 63 * 37_000)
+print(f"parameters, gradients, moments {state / 1e6:7,.0f} MB")
+print(
+    f"one pair: by hand {by_hand / 1e6:.1f} MB, measured {activations / 1e6:.1f} MB"
+)
+assert round(by_hand / 1e6, 1) == 60.7 and 1 < activations / by_hand < 1.02
 
 # %% [markdown]
-# The base model itself takes a gigabyte, and the paper's batch more than 20, most of it for the logits: 37,000 numbers
-# for each target, as logits, as logarithms of probabilities, and as the gradients of both. So for this model it is
-# usually the batch that is too large. With billions of parameters it can be the model. And if a single pair does not
-# fit, sentences must be shorter. On a GPU `python -m dotformer train` prints such a line when memory runs out.
-#
-# The logits never have to exist all at once. As attention can do without the score matrix, the loss can do without
-# theirs: multiply the vectors of some targets by the output matrix, add up their loss and their gradients, and forget
-# these logits before the next ones are computed. PyTorch has that as `F.linear_cross_entropy`. Here are 1,024 targets
-# of the base model's width and vocabulary, in chunks of 128:
+# (The rest are masks, token numbers and what the norms keep.) From such a sum the helper says what has to shrink, if a
+# tenth is to stay free. On a GPU `python -m dotformer train` prints such a line when memory runs out:
+
+# %% tags=["hide-input"]
+from textwrap import fill
+
+from dotformer.support.memory import memory_advice
+
+for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e9)):
+    rows = torch.randint(3, 37_000, (pairs, length))
+    advice = memory_advice(large, cross_entropy, rows, rows, int(available))
+    print(fill(advice, 76, subsequent_indent="    "))
+
+# %% [markdown]
+# So for this model it is usually the batch that is too large, and most of that is logits. They never have to exist all
+# at once. As attention can do without the score matrix, the loss can do without theirs: multiply the vectors of some
+# targets by the output matrix, add up their loss and their gradients, and forget these logits before the next ones are
+# computed. PyTorch has that as `F.linear_cross_entropy`. Here are 1,024 targets of the base model's width and
+# vocabulary, in chunks of 128:
 
 # %% tags=["hide-input"]
 from dotformer.support.benchmark import most_allocated
@@ -1638,15 +1654,15 @@ for one, other in zip(whole[2:], chunked[2:], strict=True):
     assert (one - other).abs().max() < 1e-5 * one.abs().max()
 
 # %% [markdown]
-# The same gradients, in no more time here and with a third of the memory. Nearly all of that is two arrays as large as
-# the output matrix, which its gradient takes, so with more targets it hardly grows, and the logits do. (In chunks it
-# does not smooth labels, and our trainer, whose models return logits, does without it.)
+# The same gradients, in no more time here and with a third of the memory, nearly all of it two arrays as large as the
+# output matrix, for its gradient, which do not grow with the targets. (In chunks it does not smooth labels, so our
+# trainer does without it.)
 #
 # Two more ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
 # 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: activation checkpointing keeps only what goes into
 # each layer, and computes the layer again when the backward pass needs its activations. That is one more forward pass
-# through the layers: a third more work for them, and none for the output product. The last rung of the ladder does it:
-# less memory, fewer tokens a second, the same gradient. Here it is once more with 32 bits and nothing compiled.
+# through the layers: a third more work for them, and none for the output product. Here it is with 32 bits and nothing
+# compiled.
 
 # %% tags=["hide-input"]
 setup = Setup(fused_attention=True, batch=4)
@@ -1683,9 +1699,9 @@ quiz.several_choices(
 #
 # | what you see | the step is | try |
 # |---|---|---|
-# | a batch four times as large takes hardly longer | overhead-bound, or made of small kernels | larger batches; on a GPU CUDA graphs |
+# | a batch four times as large takes hardly longer | overhead-bound | larger batches; on a GPU CUDA graphs |
 # | the device is idle between steps | waiting for data | prefetching |
-# | products take a small part of the time | memory-bound | 16 bits; on a GPU fused kernels, on a CPU memory that is kept |
+# | products take a small part of the time, and four times the batch four times as long | memory-bound | 16 bits; on a GPU fused kernels, on a CPU memory that is kept |
 # | products take most of it, near their speed | compute-bound | 16 bits on tensor cores; then more devices |
 # | out of memory | | smaller batches and gradient accumulation, checkpointing |
 #
@@ -1803,9 +1819,10 @@ verdict
 # ## In one breath
 #
 # A step is a known number of FLOPs and a known number of bytes, and a machine does so many of each in a second;
-# whichever takes longer is the floor. What lies above it is won back by launching fewer kernels; the floor itself sinks
-# where fewer bytes are moved (16 bits, fused attention, compiled kernels). Each such change must leave the gradient as
-# it was, but for rounding. Where memory is short, computing activations twice takes the place of keeping them.
+# whichever takes longer is the floor. What lies above it is won back by waiting for nobody: a step that is recorded,
+# batches that are prefetched. The floor itself sinks where fewer bytes are moved (16 bits, fused attention). Each such
+# change must leave the gradient as it was, but for rounding. Where memory is short, computing activations twice takes
+# the place of keeping them.
 #
 # **Sources.** The roofline: [Williams, Waterman and Patterson (2009)](https://doi.org/10.1145/1498765.1498785). Online
 # softmax: [Milakov and Gimelshein (2018)](https://arxiv.org/abs/1805.02867); attention in blocks: [Rabe and Staats

@@ -3,13 +3,15 @@
 Queries are rows and keys are columns, always, and the axes say so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from IPython import get_ipython
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
 from matplotlib_inline.backend_inline import set_matplotlib_formats
 from numpy.typing import ArrayLike
 
@@ -54,6 +56,12 @@ def book_style() -> None:
     )
     if get_ipython() is not None:
         set_matplotlib_formats("svg", metadata={"Date": None})
+
+
+def measured_on(figure: Figure, found: Mapping[str, Any]) -> None:
+    """Say below a figure on which device and on which day a measurement was made."""
+    said = f"{found['accelerator']}, {found['date']}"
+    figure.text(1, -0.01, said, ha="right", va="top", size=8, color=GREY)
 
 
 def attention_map(

@@ -148,6 +148,7 @@ class Setup:
     fused_attention: bool = False
     compiled: bool = False
     fused_optimizer: bool = False
+    waits: bool = True  # whether Python takes numbers off the device in a step
     vocabulary_multiple: int = 1
     batch: int = 1  # how many times over the pairs are in a step
     feed: Literal["held", "made", "ahead"] = "held"  # see `support.benchmark.feed`
@@ -170,6 +171,7 @@ def rungs() -> dict[str, dict[str, Any]]:
         "fused attention": {"fused_attention": True},
         "compile": {"compiled": True},
         "fused AdamW": {"fused_optimizer": True},
+        "no waiting": {"waits": False},
         "padded vocabulary": {"vocabulary_multiple": 64},
         "larger batch": {"batch": 4},
         "batches made between steps": {"feed": "made"},
@@ -210,7 +212,8 @@ def training_step(
     with keep_random_state():
         torch.manual_seed(workload.seed)
         model = configure(Transformer(workload.config).to(device), setup)
-    kind = GraphTrainer if setup.cuda_graphs else Trainer
+    kind = Trainer if setup.waits else FastTrainer
+    kind = GraphTrainer if setup.cuda_graphs else kind
     trainer = kind(model, TrainingConfig(max_grad_norm=1e9), device)
     trainer.optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=0.0, fused=setup.fused_optimizer or None

@@ -97,7 +97,7 @@ def memory_advice(
     pairs, longest = len(source), max(source.shape[1], target.shape[1])
     text = (
         f"{available / 1e9:.2f} GB of memory: the model and Adam need {state / 1e9:.2f},"
-        f" {pairs} pairs of {longest} tokens about {batch / 1e9:.2f}"
+        f" {pairs} pair{'s' * (pairs > 1)} of {longest} tokens about {batch / 1e9:.2f}"
     )
     fit = int(pairs * (0.9 * available - state) / batch)  # a tenth for the rest
     if state > 0.9 * available:

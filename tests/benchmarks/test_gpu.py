@@ -194,7 +194,7 @@ def test_a_rung_has_its_utilisation_of_the_peak_of_its_dtype(files):
         assert row["tokens_per_second"] == close(2 * pairs * workload.length / row["seconds"])
         assert row["mfu"] == close(steps_flops(pairs) / row["seconds"] / peaks[row["dtype"]])
         assert row["mfu_of_nominal"] is None, "nobody knows this processor's"
-    assert [row["dtype"] for row in found] == ["float32", "tf32"] + ["bfloat16"] * 8
+    assert [row["dtype"] for row in found] == ["float32", "tf32"] + ["bfloat16"] * 9
     assert found[0]["gradient_error"] == 0 and 1e-4 < found[2]["gradient_error"] < 0.5
 
 

@@ -225,7 +225,7 @@ def test_what_goes_wrong_there_is_said_here(monkeypatch):
 
 def test_the_ladder_changes_one_thing_a_rung():
     ways = list(cumulative(Setup(), rungs()).values())
-    assert ways[0] == Setup() == Setup("float32", False, False, False, 1, 1, "held", False, False)
+    assert ways[0] == Setup() == Setup("float32", False, False, False, True, 1, 1, "held", False, False)
     changes = [
         {name for name, value in asdict(b).items() if value != asdict(a)[name]} for a, b in itertools.pairwise(ways)
     ]
@@ -235,6 +235,7 @@ def test_the_ladder_changes_one_thing_a_rung():
         ["fused_attention"],
         ["compiled"],
         ["fused_optimizer"],
+        ["waits"],
         ["vocabulary_multiple"],
         ["batch"],
         ["feed"],
