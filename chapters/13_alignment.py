@@ -39,10 +39,9 @@ transformer_map(built=13)
 #
 # A **synchronous grammar** makes a sentence once, as parts without an order, and puts the parts in order twice. So it
 # knows which word came from which. Ours is imported from `dotformer.data.grammar`; here it works on one clause. A
-# `Phrase` is its English words, and its German words, each with the English words that it renders. `leaf` links them
-# from the right, and the first German word gets what is left: in `leaf("in the evening", "am Abend")`, *Abend* renders
-# *evening*, and *am* renders *in the*. The *prefix* is the part of the verb that comes off. It renders the same English
-# word.
+# `Phrase` is its English words, and its German words, each with the English words that it renders: of *in the evening*
+# and *am Abend*, *Abend* renders *evening*, and *am* renders *in the*. The *prefix* is the part of the verb that comes
+# off. It renders the same English word.
 
 # %% tags=["hide-input", "nbval-check-output"]
 import numpy as np
@@ -327,11 +326,14 @@ assert by_head[0].max() < straight < by_head[1].min()
 # %% tags=["plot"]
 movable.heads(
     attention(apart),
-    read,
+    [
+        f"{before} → {after}"
+        for before, after in zip(read, [*read[1:], "<eos>"], strict=True)
+    ],
     keys=words,
     layer=1,
     token=read.index("Tür"),
-    caption="Each word on the left has just been read by the decoder, which looks for the next one.",
+    caption="On the left the word that the decoder has just read, and the one that it writes next.",
 )
 
 # %% [markdown]
@@ -379,15 +381,16 @@ def first_word(memory):
 
 text = "the old man can see a kitten ."
 memory, other = memory_of(text), memory_of(text.replace("man", "woman"))
-print(f"{'nothing exchanged':18}", *(f"{p:.2f}" for p in first_word(memory)))
+print(f"{'exchanged at':18}", " der  die  das")
+print(f"{'nothing':18}", *(f"{p:.2f}" for p in first_word(memory)))
 for place, word in enumerate(text.split()):
     mixed = memory.clone()
     mixed[:, place] = other[:, place]
     print(f"{word:18}", *(f"{p:.2f}" for p in first_word(mixed)))
 
 # %% [markdown]
-# The columns are *der*, *die* and *das*. The vector at *the* decides alone, and the one at *man* does little. What
-# stands there in the memory is no longer *the* alone: the encoder has brought it the gender of its noun ([chapter
+# The vector at *the* decides alone, and the one at *man* does little. What stands there in the memory is no longer
+# *the* alone: the encoder has brought it the gender of its noun ([chapter
 # 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits).
 #
 # One sentence proves little. So take all test sentences that begin with *the* and a man, a dog, a woman, a cat or a
@@ -428,13 +431,13 @@ for (where, gender), (own, theirs, total) in sorted(counts.items(), reverse=True
     )
 
 # %% [markdown]
-# At *the* the donor's article is written every time, and with a donor of the same gender nothing changes: what was
-# brought is the gender, or something that decides it. At the noun itself, and at any other word, the exchange never
-# changes the article. So the map pointed at the right word, and what the decoder read there had come from another one.
-# A map shows *where* the decoder reads, not *what* it finds.
+# At *the* the donor's article is written every time, and a donor of the same gender does no damage: what was brought is
+# the gender, or something that decides it. At the noun itself, and at any other word, the exchange never changes the
+# article. So the map pointed at the right word, and what the decoder read there had come from another one. A map shows
+# *where* the decoder reads, not *what* it finds.
 #
-# How does the gender get to *the*? By the encoder's attention, so forbid it: let the position of *the* attend to every
-# word but its noun, or, to compare, to every word but one of the others.
+# How does the gender get to *the*? By the encoder's attention, so forbid it, in both of its layers: let the position of
+# *the* attend to every word but its noun, or, to compare, to every word but one of the others.
 
 # %% tags=["hide-input"]
 right = {"its noun": [], "another word": []}
@@ -572,9 +575,12 @@ assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e
 # %% [markdown]
 # The model around it reads in both directions, so that each memory knows what comes before its word and after. For the
 # step from state to state we take PyTorch's LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has one
-# state; one gate decides both how much of it is kept and how much of a candidate is let in, and another how much of it
-# the candidate gets to see. The whole model is folded below. This is the loop of its `decode`, with one layer and
-# without dropout:
+# state $h$. One gate, $z$, says how much of it is kept and how much of a candidate is let in, and another, $r$, how
+# much of it the candidate gets to see (all gates are between 0 and 1, and computed from $x$ and $h$):
+#
+# $$ h' = z \, h + (1 - z) \tanh(W x + r \, U h) $$
+#
+# The whole model is folded below. This is the loop of its `decode`, with one layer and without dropout:
 #
 # ```python
 # for word in embedded_target:                        # one after the other
@@ -863,9 +869,8 @@ assert max(small) < min(scaled)
 # The first column is as before, then come the three steps. Step 1 changes the learning rate alone: at 0.012, four times
 # as high, both models with attention are nearly free of mistakes. Step 2 tells why they needed it: at the old 0.003,
 # scaled embeddings alone lift the GRU from 78 to 99 percent of the validation set and the LSTM from 34 to 98 (one
-# seed). So for these two larger embeddings and a higher learning rate do the same. The LSTM without attention needs the
-# embeddings: at the same 0.006 in both columns, it goes from nearly all wrong to 187 to 258. (The GRU without attention
-# gains at low learning rates, and not at its best one.)
+# seed). So for these two models larger embeddings do much the same as a higher learning rate. The LSTM without
+# attention needs the embeddings: at the same 0.006 in both columns, it goes from nearly all wrong to 187 to 258.
 #
 # And what remained is attention. All three models that have it end with at most two mistakes in three times 500
 # sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. Without
@@ -900,9 +905,9 @@ assert max(times[3:]) < 1.05 * times[0]
 
 # %% [markdown]
 # So why did transformers replace recurrent networks? Not because each step teaches them more, in this task. They
-# compute all positions at once, for which a GPU is made. Even on one core of a CPU a step of this transformer, of one
-# layer a side, takes three quarters of the GRU's time and five sixths of the LSTM's, both with attention. (Without
-# attention they take about as long as the transformer, or less.)
+# compute all positions at once, for which a GPU is made. Even on one core of a CPU a step of this transformer, for
+# which step 3 chose one layer a side, takes three quarters of the GRU's time and five sixths of the LSTM's, both with
+# attention. (Without attention they take about as long as the transformer, or less.)
 #
 # How large must a difference be? Count the sentences that one of two models gets wrong and the other right. If neither
 # were better, each such sentence would be a fair coin. Say that in five such sentences one model is right, and the
@@ -954,8 +959,8 @@ assert points["gru, attention"][0] < points["transformer"][-1]
 # %% [markdown]
 # All three attend to a right word for more than four words in five, far above the diagonal. Every LSTM looks right less
 # often than every transformer (as chance alone makes it in 10 percent of such comparisons, see above). But to look
-# right is not the same as to write right: the LSTM makes as few mistakes as the others. The encoder has passed every
-# word in both directions, and the states of its neighbours may hold it too.
+# right is not the same as to write right: the LSTM makes as few mistakes as the others. Its encoder reads in both
+# directions, so the states beside a word may hold it too.
 #
 # ### Longer than anything it has learnt
 #
@@ -995,11 +1000,11 @@ print(f"    wrong  {written[0][0]}\n    right  {written[0][1]}")
 assert shorter == len(written) == 28
 
 # %% [markdown]
-# Both recurrent models with attention make no mistake, nor does the GRU without; the LSTM without makes 3 to 13. The
-# transformer gets 3, 9 and 16 of 120 wrong. The sign test calls 9 and 16 against 0 more than chance, so those two
-# trained models are worse; about the kinds, three seeds each say little. What they write is always too short. The
-# positions are sinusoids, and [chapter 5](05_position.ipynb#could-the-encoding-be-learned) found that these can
-# extrapolate and often do not.
+# Both recurrent models with attention make no mistake. Nor does the GRU without, for which the grammar was too hard:
+# numbers have few words, and hardly change their order. The LSTM without makes 3 to 13. The transformer gets 3, 9 and
+# 16 of 120 wrong. The sign test calls 9 and 16 against 0 more than chance, so those two trained models are worse; about
+# the kinds, three seeds each say little. What they write is always too short. The positions are sinusoids, and [chapter
+# 5](05_position.ipynb#could-the-encoding-be-learned) found that these can extrapolate and often do not.
 
 # %% [markdown]
 # ## Exercises

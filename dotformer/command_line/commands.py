@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import torch
+from sacrebleu.metrics import BLEU
 from torch import Tensor
 
 from dotformer.command_line.runs import Run, write_json
@@ -191,8 +192,12 @@ def translate_command(args: argparse.Namespace) -> None:
 
 
 def translation_scores(answers: list[str], pairs: list[Pair]) -> dict[str, float | str]:
-    """BLEU, also in small letters, and chrF, each with its signature."""
+    """BLEU, also in small letters, and chrF, each with its signature; how far BLEU varies with the sentences.
+
+    Of a thousand test sets, drawn from this one with replacement, 95 percent lie within a range twice `bleu_interval`.
+    """
     found, targets = {}, [pair.target for pair in pairs]
+    found["bleu_interval"] = BLEU(force=True).corpus_score(answers, [targets], n_bootstrap=1000)._ci
     for name, score in (("bleu", bleu), ("bleu_lowercase", partial(bleu, lowercase=True)), ("chrf", chrf)):
         found[name], found[f"{name}_signature"] = score(answers, targets)
     return found

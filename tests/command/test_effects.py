@@ -528,6 +528,12 @@ def test_evaluate_measures_what_is_translated(part, options, beam, alpha, traine
     for name, metric in (metrics | {"chrf": sacrebleu.CHRF()}).items():
         expected[name] = metric.corpus_score(hypotheses, [references]).score
         expected[f"{name}_signature"] = str(metric.get_signature())
+    drawn = np.random.default_rng(0).integers(len(pairs), size=(1000, len(pairs)))
+    resampled = [[[side[n] for n in row] for side in (hypotheses, references)] for row in drawn]
+    scores = [metrics["bleu"].corpus_score(one, [two]).score for one, two in resampled]
+    low, high = np.percentile(scores, [2.5, 97.5])
+    expected["bleu_interval"] = found["measured"]["bleu_interval"]
+    assert expected["bleu_interval"] == pytest.approx((high - low) / 2, rel=0.4)
     judged = reference.judged(answers.model, reference.encoded(answers.both, pairs))
     expected |= {name: judged[name] for name in ("loss", "accuracy")}
     expected["parameters"] = sum(parameter.numel() for parameter in answers.model.parameters())
