@@ -61,14 +61,34 @@ def parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-class TorchTransformer(nn.Module):
-    """nn.Transformer between embeddings, positions and a tied output: the same function as a model of ours.
+class Embedded(nn.Module):
+    """Embeddings, positions and a tied output, around another library's stacks: the same function as a model of ours.
 
-    That has one table for both sides, and ReLU; nn.Transformer's final norms are left out, as in the paper.
+    That has one table for both sides, and ReLU.
     """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
+        c = model.config
+        self.tokens = nn.Embedding.from_pretrained(model.output.weight.detach().clone(), freeze=False)
+        self.register_buffer("positions", model.target_embeddings.positions.table.clone())
+        self.dropout = nn.Dropout(c.dropout)
+        self.pad_id, self.scale = c.pad_id, c.d_model**0.5
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, T) to vectors (B, T, D)."""
+        return self.dropout(self.tokens(tokens) * self.scale + self.positions[: tokens.shape[1]])
+
+    def score(self, x: Tensor) -> Tensor:
+        """Vectors (B, T, D) to logits (B, T, V)."""
+        return F.linear(x, self.tokens.weight)
+
+
+class TorchTransformer(Embedded):
+    """nn.Transformer, its final norms left out, as in the paper."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__(model)
         c = model.config
         options = (c.d_model, c.num_heads, c.d_ff, c.dropout, c.activation)
         encoder = nn.TransformerEncoderLayer(*options, batch_first=True)
@@ -84,14 +104,6 @@ class TorchTransformer(nn.Module):
             parts = [state.pop(name.replace("w_q", part)) for part in ("w_q", "w_k", "w_v")]
             state[name.replace("w_q.", "in_proj_")] = torch.cat(parts)
         self.stacks.load_state_dict(state)
-        self.tokens = nn.Embedding.from_pretrained(model.output.weight.detach().clone(), freeze=False)
-        self.register_buffer("positions", model.target_embeddings.positions.table.clone())
-        self.dropout = nn.Dropout(c.dropout)
-        self.pad_id, self.scale = c.pad_id, c.d_model**0.5
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, T) to vectors (B, T, D)."""
-        return self.dropout(self.tokens(tokens) * self.scale + self.positions[: tokens.shape[1]])
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits (B, T, V) for source (B, S) and target (B, T)."""
@@ -105,7 +117,50 @@ class TorchTransformer(nn.Module):
             memory_key_padding_mask=padding,
             tgt_is_causal=True,
         )
-        return F.linear(x, self.tokens.weight)
+        return self.score(x)
+
+
+class XTransformer(Embedded):
+    """The stacks of `x-transformers`, without biases in attention and norms: ours are 0 before they learn.
+
+    Raises ImportError where that package is missing.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        from x_transformers import Decoder, Encoder
+
+        super().__init__(model)
+        c = model.config
+        options = {"dim": c.d_model, "heads": c.num_heads, "attn_dim_head": c.d_model // c.num_heads}
+        options |= {"pre_norm": False, "attn_flash": True, "ff_mult": c.d_ff / c.d_model}
+        names = ("attn_dropout", "attn_sublayer_dropout", "ff_dropout", "ff_sublayer_dropout")
+        options |= dict.fromkeys(names, c.dropout) | {"ff_custom_activation": nn.ReLU()}
+        self.encoder = Encoder(depth=c.num_encoder_layers, **options)
+        self.decoder = Decoder(depth=c.num_decoder_layers, cross_attend=True, **options)
+        self.encoder.load_state_dict(self.state(model.encoder, "attention", "feed_forward"))
+        self.decoder.load_state_dict(self.state(model.decoder, "self_attention", "cross_attention", "feed_forward"))
+
+    @staticmethod
+    def state(stack: nn.Module, *parts: str) -> dict[str, Tensor]:
+        """The parameters of one of our stacks, under the names that they have there."""
+        attention = {"to_q": "w_q", "to_k": "w_k", "to_v": "w_v", "to_out": "w_o"}
+        feed_forward = {"ff.0.0": "up", "ff.2": "down"}
+        found = {}
+        for n, (layer, part) in enumerate((layer, part) for layer in stack.layers for part in parts):
+            ours = layer.get_submodule(part)
+            for name, own in (feed_forward if part == "feed_forward" else attention).items():
+                for kind, values in ours.get_submodule(own).state_dict().items():
+                    if part == "feed_forward" or kind == "weight":
+                        found[f"layers.{n}.1.{name}.{kind}"] = values
+            found[f"layers.{n}.0.2.gamma"] = layer.get_submodule(f"{part}_add_norm.norm").weight - 1
+        return found
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits (B, T, V) for source (B, S) and target (B, T)."""
+        real = source != self.pad_id
+        memory = self.encoder(self.embed(source), mask=real)
+        x = self.decoder(self.embed(target), context=memory, context_mask=real, mask=target != self.pad_id)
+        return self.score(x)
 
 
 class Marian(nn.Module):

@@ -22,6 +22,7 @@ from benchmarks.peer_models import (
     LSTMs,
     Marian,
     TorchTransformer,
+    XTransformer,
     bert,
     onnx_graphs,
     parameters,
@@ -118,6 +119,8 @@ def training(size: tuple[int, ...], device: torch.device, **budget: Any) -> Meas
     *_, vocab_size, batch, length = size
     ours = model_of(size, device, dropout=0.1)
     models = {"dotformer": ours, "torch": TorchTransformer(ours), "transformers": Marian(ours)}
+    with suppress(ImportError):
+        models["x-transformers"] = XTransformer(ours)
     source, target = sentences(batch, length, vocab_size, device), written(batch, length, vocab_size, device)
     logits, gradients = {}, {}
     for name, model in models.items():

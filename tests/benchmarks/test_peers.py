@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from benchmarks import peers
-from benchmarks.peer_models import Marian, TorchTransformer, products_alone
+from benchmarks.peer_models import Marian, TorchTransformer, XTransformer, products_alone
 from benchmarks.timing import difference, in_turns, summary
 from dotformer.generation import KVCache
 
 CPU = torch.device("cpu")
 PEERS = {
-    "training step": {"torch", "transformers"},
+    "training step": {"torch", "transformers", "x-transformers"},
     "encoding": {"transformers"},
     "generation, greedy, all to one length": {"transformers"},
     "generation, greedy, each to its own length": {"transformers"},
@@ -57,8 +57,10 @@ def test_ratios_are_to_the_fastest_peer(measured):
 def test_peers_have_as_many_parameters_and_compute_the_same(measured):
     for what, found in measured.items():
         if not what.startswith("recurrent"):
-            counts = list(found["parameters"].values())
-            assert len(counts) > 1 and len(set(counts)) == 1, what
+            counts = dict(found["parameters"])
+            if what == "training step":  # three attentions and five norms of width 16 without biases
+                assert counts.pop("x-transformers") == counts["dotformer"] - 16 * (3 * 4 + 5)
+            assert len(counts) > 1 and len(set(counts.values())) == 1, what
             assert "generation" in what or 0 <= found["difference"] < 1e-5, what
 
 
@@ -67,14 +69,15 @@ def test_both_write_the_same_tokens_and_more_than_one(measured):
         assert "generation" not in what or found["different_tokens"] > 2, what  # unequal ones would have raised
 
 
-@pytest.mark.parametrize("peer", [TorchTransformer, Marian])
+@pytest.mark.parametrize("peer", [TorchTransformer, Marian, XTransformer])
 def test_a_peer_that_computes_something_else_is_not_timed(peer, monkeypatch):
     def wrong(self, source, target):
         return forward(self, source, target) * 1.01
 
     forward = peer.forward
     monkeypatch.setattr(peer, "forward", wrong)
-    with pytest.raises(ValueError, match="transformers differs" if peer is Marian else "torch differs"):
+    name = {TorchTransformer: "torch", Marian: "transformers", XTransformer: "x-transformers"}[peer]
+    with pytest.raises(ValueError, match=f"^{name} differs"):
         peers.training(peers.TRAINING["quick"][0], CPU, seconds=0)
 
 
