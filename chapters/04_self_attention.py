@@ -138,9 +138,9 @@ assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to
-# *snake* and *serpent* in the other. It received a blend of the other words. But it is not enough that they are there:
-# their plain average, the grey line below each, is near to *with* and *the*. The attention weights choose. That is
-# attention, and the rest of this chapter makes it better.
+# *snake* and *serpent* in the other. It received a blend of the other words. But that other words are there is not
+# enough: their plain average, the grey line below each, is near to *with* and *the*. The attention weights choose. That
+# is attention, and the rest of this chapter makes it better.
 #
 # It needs to be better, because leaving the word itself out is only a patch. A word may well need itself, and it should
 # not always ask for what is most like it: a verb looks for something alive, which is not what is most like a verb. And
@@ -224,7 +224,7 @@ plt.show()
 #
 # $$0.187 \, (1, 0) + 0.045 \, (0, 0) + 0.768 \, (1, 1) = (0.955, 0.768) .$$
 #
-# The verb's output says: something here is alive (0.955), and mostly human (0.768). And the verb hardly looks at
+# The verb's output says: 95.5 percent of what I looked at is alive, 76.8 percent human. And the verb hardly looks at
 # itself, although nobody has left it out as we left out *python*: its query asks for something alive, and its own key
 # says *action*. What it cannot tell is *who* bites, because that takes the order of the words, which is not in these
 # vectors.
@@ -291,9 +291,9 @@ quiz.one_choice(
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
 # Each row of weights is a softmax of its own, so what a query receives does not depend on the other queries. The scores
-# are dot products now and no longer cosines, so that a query of larger norm can choose more sharply, and the
-# temperature is $\sqrt{d_k}$. In code, with nothing left out but checks (the `mask` comes
-# [below](#leaving-a-word-out)):
+# are dot products now and no longer cosines: a longer query has scores further apart, and chooses more sharply.
+# Dividing them by $\sqrt{d_k}$ is a softmax at the temperature $\sqrt{d_k}$. In code, with nothing left out but checks
+# (the `mask` comes [below](#leaving-a-word-out)):
 
 
 # %%
@@ -376,7 +376,9 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 # What the verb needs from the man is one thing, and what the man needs from the verb another.
 #
 # The reason is that queries and keys have a matrix each: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
-# product $W_Q W_K^\top$ in the middle need not be symmetric. It can be any matrix whose rank is at most $d_k$.
+# product $W_Q W_K^\top$ in the middle need not be symmetric. It can be any matrix whose rank is at most $d_k$: each
+# column of $W_Q$, with its partner in $W_K$, is one question and what answers it, and a score adds up $d_k$ such
+# matches.
 #
 # Only this product matters for the scores. Why not train it as one $(D, D)$ matrix? Because two narrow ones are
 # cheaper. With $D = 512$ and $d_k = 64$ they hold $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$.
@@ -424,10 +426,10 @@ quiz.one_choice(
 # gets nearly all the weight before anything has been learned.
 #
 # That is bad for learning. The derivative of a weight $w$ with respect to its own score is $w (1 - w)$, which is next
-# to nothing where $w$ is near 0 or 1: whatever the loss asks for, the choice hardly moves. Scores that are divided by
-# $c$ have a variance divided by $c^2$, so with $c = \sqrt{d_k}$ it is 1 at every width. (If the entries have another
-# variance, the same at every width, that number changes, but the spread of the scores still grows as $\sqrt{d_k}$.) One
-# query and ten keys, all random, 1,000 times:
+# to nothing where $w$ is near 0 or 1: there the choice hardly moves, unless the gradient of the loss with respect to
+# $w$ is enormous. Scores that are divided by $c$ have a variance divided by $c^2$, so with $c = \sqrt{d_k}$ it is 1 at
+# every width. (If the entries have another variance, the same at every width, that number changes, but the spread of
+# the scores still grows as $\sqrt{d_k}$.) One query and ten keys, all random, 1,000 times:
 
 # %% tags=["hide-input"]
 rng, largest = np.random.default_rng(0), {}
@@ -768,10 +770,10 @@ assert order[6] == 3  # Language, now the seventh
 # of its terms. Shuffle the words, and weights and outputs are shuffled along; this is called **permutation
 # equivariance**.
 #
-# So the answer is no. Attention weights depend on the *contents* of the vectors and not on their order: with a
-# permutation matrix $P$, $f(P X) = P f(X)$. Each word's output is the same in *dog bites man* and in *man bites dog*.
-# A causal mask changes that. Which words a query may see then depends on the order, and the verb sees only itself and
-# the noun before it:
+# So the answer is no. Self-attention $f$ depends on the *contents* of the vectors and not on their order: with a
+# permutation matrix $P$, $f(P X) = P f(X)$. Each word's output is the same in *dog bites man* and in *man bites dog*. A
+# causal mask changes that. Which words a query may see then depends on the order, and the verb sees only itself and the
+# noun before it:
 
 # %%
 news, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)  # dog bites man

@@ -87,13 +87,13 @@ for t in (0, 1, 10, 100):
 # 40, so "the word before me" looks different every time.
 #
 # **One-hot** tells positions apart, but no two are nearer than any others: position 0 has the dot product 0 with its
-# neighbour, as with position 50. And position 100 has no column. (Multiplied by a matrix, it picks a row of
-# that matrix. That is the learned table that we meet below.)
+# neighbour, as with position 50. And in 100 numbers there is none for position 100. (Multiplied by a matrix, it picks a
+# row of that matrix. That is the learned table that we meet below.)
 #
 # What about a small step of fixed size, $t / 10{,}000$? It is bounded for any text that we shall meet, and looks the
-# same everywhere. But a score is linear in the key's number, so it rises or falls from the first word to the last: it
-# can favour one of the ends, and never the word before. And a ten-thousandth is all that tells two neighbours apart.
-# Several numbers can be both slow and fine, as hours, minutes and seconds are.
+# same everywhere. But a score is linear in the key's number, so for one query it rises or falls from the first word to
+# the last: it can favour one of the ends, and never the word before. And a ten-thousandth is all that tells two
+# neighbours apart. Several numbers together can be both slow and fine, as hours, minutes and seconds are.
 #
 # So here is the wish list:
 #
@@ -406,9 +406,9 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
 # At this width, $D = 32$, each position from 2 on gives 0.85 to the one before it (position 1 gives 0.92, having one
-# neighbour fewer to share with), and all by the same matrix. Position 0 has none before it, and gives most to itself.
-# The factor 20 is the price of similar neighbours: their scores differ by little, and without it no weight would be
-# above 0.21.
+# neighbour fewer to share with), and all by the same matrix. Position 0 looks for position −1, and of those there its
+# own encoding is nearest to that. The factor 20 is the price of similar neighbours: their scores differ by little, and
+# without it no weight would be above 0.21.
 #
 # ### The dog and the man
 #
@@ -682,8 +682,9 @@ assert abs(beyond_with(64, slice(8)) - 0.65) < 0.03
 #
 # Why is a wider encoding worse? Not only because its matrix is larger. With the five fastest pairs alone, a matrix of
 # ten by ten, all positions beyond are right at the spacing of width 64, and only 42 percent at that of width 128: it
-# matters how close the frequencies lie. At one spacing, more and slower pairs matter, too: with the eight fastest of
-# width 64 it is 65 percent. Every fourth pair of width 128, which makes the encoding of width 32, gets all right again.
+# matters how close the frequencies lie (why, we have not found out). At one spacing, more and slower pairs matter, too:
+# with the eight fastest of width 64 it is 65 percent. Every fourth pair of width 128, which makes the encoding of width
+# 32, gets all right again.
 #
 # Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
 # sinusoids in the hope of longer texts.
@@ -816,10 +817,12 @@ quiz.several_choices(
 # %% [markdown]
 # ## Turning instead of adding
 #
-# A step is a rotation, so distance can enter the scores in another way. Do not add anything to the words. Instead, turn
-# each pair of entries of a *query* by its angle at the query's position, and each pair of a *key* by its angle at the
-# key's position. Queries and keys have $d_k$ entries, so $d_k$ takes the place of $D$ in the frequencies. With $R_t$
-# for the rotation by $t$ steps, a query $q$ at position $t$ and a key $k$ at position $s$ have the score
+# Adding has a price: positions mix with the words, in the values too, and a score may depend on where two words stand
+# when only their distance should count. Since a step is a rotation, distance can enter the scores in another way. Do
+# not add anything to the words. Instead, turn each pair of entries of a *query* by its angle at the query's position,
+# and each pair of a *key* by its angle at the key's position. Queries and keys have $d_k$ entries, so $d_k$ takes the
+# place of $D$ in the frequencies. With $R_t$ for the rotation by $t$ steps, a query $q$ at position $t$ and a key $k$
+# at position $s$ have the score
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
@@ -829,7 +832,8 @@ quiz.several_choices(
 #
 # What is different? The score depends on the two words and on the difference of their positions: the encoding is
 # **relative**. Sinusoids are **absolute**: what is added to a word depends on where it stands, and $W_Q$ and $W_K$ must
-# pick the distance out of the sum. And the rotations are applied in every layer, so that no layer has to remember them.
+# pick the distance out of the sum. And the rotations are applied in every layer, so that no layer has to remember
+# positions.
 #
 # **By hand**, with one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the
 # query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot

@@ -8,9 +8,10 @@
 # %% [markdown]
 # # 6. Why more than one head?
 #
-# *Dog bites man.* To tell who did what to whom, the verb attends to two words, and must keep the two answers apart.
-# This chapter builds **multi-head attention**, the form of attention that transformers use, in eight lines, gives it as
-# a PyTorch module ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
+# *Dog bites man.* To tell who did what to whom, the verb attends to two words, and must keep the two answers apart. In
+# the paper, eight heads translate better than a single one with as many parameters. This chapter builds **multi-head
+# attention**, the form of attention that transformers use, in eight lines, gives it as a PyTorch module
+# ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). It takes
 # about 25 minutes to read, and 45 more for the exercises.
@@ -92,24 +93,25 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is, in each of ten runs. Why? Beside the average, $\alpha \, a + (1 - \alpha) \, b$, there is
-# another combination of the names, $(1 - \alpha) \, a - \alpha \, b$. From the two together both names could be
-# computed. They are equally long on average, and uncorrelated, since the names are independent, centred on 0 and drawn
-# alike. So no matrix learns anything of the other from the average, and half is lost. What it says of each name is its
-# squared correlation with it ([chapter 1](01_why_attention.ipynb#how-much-do-they-hold)):
+# Half, whatever $\alpha$ is, in each of ten runs. Why? Move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$, with
+# any vector $d$, and the average $\alpha \, a + (1 - \alpha) \, b$ stays the same. So it says nothing of another
+# combination of the names, $(1 - \alpha) \, a - \alpha \, b$, which holds as much as the average does and, for
+# independent names that are drawn alike, is uncorrelated with it. That half is lost. How much of each name the average
+# holds is its squared correlation with it ([chapter 1](01_why_attention.ipynb#how-much-do-they-hold)):
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
-# The two sum to 1. At $\alpha = \tfrac12$ it is half of each name, at $\alpha = 1$ all of $a$ and nothing of $b$: in
-# sum one name's worth is lost, and favouring one helps it exactly as much as it hurts the other. Projecting to more
-# numbers does not help, because 8 numbers spread over 16 are still 8.
+# The two sum to 1. With $\alpha = \tfrac12$ the average holds half of each name, with $\alpha = 1$ all of $a$ and
+# nothing of $b$: in sum one name's worth is lost, and favouring one helps it exactly as much as it hurts the other.
+# Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
 #
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
 # of $\alpha$ would do: two equations for two unknowns.
 #
 # Each head must be as wide as a name, though. Had the names filled all 16 numbers, two heads of 8 would have kept only
-# half of each. So narrow heads are worth having where only a few numbers of each word are wanted. In the original
-# transformer a word has 512 numbers, and a head hands over 64 combinations of them, those that its $W_V$ picks.
+# half of each. So a head of half the width hands over half as much of a word, and in exchange one gets a second choice
+# of words. That pays where only a few numbers of each word are wanted. In the original transformer a word has 512
+# numbers, and a head hands over 64 combinations of them, those that its $W_V$ picks.
 #
 # Could one head escape by other means?
 #
@@ -137,8 +139,8 @@ assert abs(share_missed(both, np.hstack([first, last])) - 0.5) < 0.03
 #
 # Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
 # is it a *verb*, and its *position*, 1 for first and −1 for last. Here *dog* and *man* have a number each, so that you
-# can follow them by eye. (So one head with unequal weights could tell them apart, too, as any few known names. Of
-# arbitrary names, as above, no matrix could recover both.)
+# can follow them by eye. (With two known names one head would do: two thirds of *dog* and a third of *man* could mean
+# that the dog came first. The example shows how heads are joined. That arbitrary names need two has been shown above.)
 
 # %%
 import numpy as np
@@ -295,8 +297,8 @@ plt.show()
 
 # %% [markdown]
 # Each number of a head is multiplied by the one above it. The sum is positive where the dog only bites, negative where
-# it is only bitten, and 0 where it does both (or neither). Neither of these heads says that alone: head 1 writes 0.998
-# for *dog bites dog*, too.
+# it is only bitten, and 0 where it does both (or neither). It takes the sum: head 1 alone writes 0.998 for *dog bites
+# man* and for *dog bites dog*.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -494,8 +496,9 @@ quiz.number(
 #
 # The module has the three projections of chapter 4's and a fourth, $W_O$ (with biases, as in PyTorch's). Its `forward`
 # is a split, PyTorch's own attention, and a merge. Queries may come from other words than keys and values, so the layer
-# serves as self-attention and as cross-attention. A mask for each sentence must have the shape (B, 1, T, S), for the
-# reason that [chapter 4](04_self_attention.ipynb#two-ways-to-go-wrong) gives.
+# serves as self-attention and as cross-attention. A mask for each sentence must have the shape (B, 1, T, S), with a 1
+# for the heads, which all share it ([chapter 4](04_self_attention.ipynb#two-ways-to-go-wrong) says what happens
+# without). It returns no weights, since PyTorch's function has none to give.
 
 # %%
 import torch

@@ -11,7 +11,7 @@
 # One layer of attention mixes words once. The transformer of 2017 has six layers on each side, later ones many more,
 # and each attention is surrounded by other parts: a residual connection, a norm, and a small network that works on one
 # word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and know what each of its parts is
-# for, because you have left it out and seen what changes.
+# for, because you have seen what changes without it.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 30 minutes to read, and 40 more for the exercises. To write a
 # transformer this afternoon, begin with [all of it on one screen](09_decoder.ipynb#all-of-it-on-one-screen), in chapter
@@ -77,7 +77,8 @@ plt.show()
 # %% [markdown]
 # Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every query asks only
 # *are you a not?*, so both words attend to *not*, whose value is −2 in the second entry, so *affirmed* goes from 1 to
-# −1. Then a small network looks at *bad* alone. It computes
+# −1. (All other words have the value 0, so without a *not* nothing is fetched.) Then a small network looks at *bad*
+# alone. It computes
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
@@ -120,11 +121,12 @@ for text in ("good", "bad", "not good", "not bad"):
 assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
-# Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's.
-# The network then combines numbers that stand in one vector. Here it multiplies them: for 1 and −1 the formula above is
+# Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. The
+# network then combines numbers that stand in one vector. Here it multiplies them: for 1 and −1 the formula above is
 # polarity times *affirmed*. No matrix can do that, because it only adds multiples of its inputs. On the left below, no
 # straight line has praise on one side and blame on the other: the four cases, the classic XOR, are not **linearly
-# separable**. On the right the same four are drawn by the two parts of the absolute value, and one line is enough.
+# separable**. On the right the same four are drawn by the positive and the negative part of the sum, $\max(0, z)$ and
+# $\max(0, -z)$, whose sum is $|z|$, and one line is enough.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. Right, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
@@ -270,7 +272,8 @@ assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
 assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shrunk
 
 # %% [markdown]
-# Both size and gradient explode. Something has to keep the stream within bounds.
+# Both size and gradient explode. Something has to keep the stream within bounds. Smaller matrices at the start help, as
+# you will see, but training can make them grow.
 #
 # ## Layer norm, on four numbers
 #
@@ -427,8 +430,9 @@ plt.show()
 # - **Pre-norm** adds something of size 1, or less, while the stream grows. The square of its size has grown to 4 after
 #   layer 8, and to 18 after layer 24, by less than 1 a layer.
 #
-# So from layer 8 to layer 24 the common part should gain a factor of about $\sqrt{18/4} = 2.1$ with pre-norm, and of
-# $\sqrt 2^{16} = 256$ with post-norm. Measured, a word's own share falls by a factor of 2.1 and of nearly 200.
+# So from layer 8 to layer 24 the common part should gain on a word's own a factor of about $\sqrt{18/4} = 2.1$ with
+# pre-norm, and of $\sqrt 2^{16} = 256$ with post-norm. Measured, a word's own share falls by a factor of 2.1 and of
+# nearly 200.
 #
 # And the backward pass? The third panel has what reaches the *words*, and there even attention alone looks harmless.
 # But it is the *layers* that must learn. How large is the gradient of their $W_Q$, when a gradient of norm 1 is sent
@@ -464,9 +468,9 @@ for name in ("attention alone", "post-norm", "pre-norm"):
 # is a price: the larger the stream, the less a late layer changes it, and where a post-norm model does train, it is
 # often the better one ([Liu and others, 2020](https://arxiv.org/abs/2004.08249)).
 #
-# But all this is said of one start. In either order it helps to begin with sublayers that add little: GPT-2 starts the
-# matrices that write into the stream smaller, by the root of the number of sublayers. With that start 92 percent of
-# each vector is a word's own after 24 layers, pre-norm or post-norm.
+# But all this is said of one way to draw the parameters. In either order it helps to begin with sublayers that add
+# little: GPT-2 starts the matrices that write into the stream smaller, by the root of the number of sublayers. With
+# that start 92 percent of each vector is a word's own after 24 layers, pre-norm or post-norm.
 
 
 # %% tags=["proof"]
@@ -756,6 +760,9 @@ for norm_first in (False, True):
     with torch.no_grad():
         expected = theirs(x, src_key_padding_mask=~real)  # there, True: leave out
         found = ours(x, real[:, None, None])
+    apart = (found[real] - expected[real]).abs().max()
+    name = "pre-norm" if norm_first else "post-norm"
+    print(f"{name:9} largest difference {apart:.0e}")
     assert torch.allclose(found[real], expected[real], atol=1e-5)
 
 # %% tags=["quiz"]
@@ -985,7 +992,8 @@ for without in (None, *PARTS):
 # - The **norms** can be spared, in three layers.
 # - Without the **feed-forward** networks even *add* is learned, presumably because attention multiplies, and softmax
 #   and norms are not linear either. It is slower, though: at a learning rate of 0.0025, 600 steps bring it to 35 to 38
-#   percent, where the whole model has 100.
+#   percent, where the whole model has 100. (So this task does not show what the network is needed for in a large model,
+#   where it is said to store what training has taught.)
 
 # %% tags=["proof"]
 best = {
@@ -1115,8 +1123,8 @@ for depth, stream in enumerate(streams):
 #
 # It is the second layer's attention that fetches the mirrored digit: some head gives that position nearly all of its
 # weight, and in the first layer none gives it more than a fifth. Throw away what the second layer's attention finds,
-# and fewer than two thirds are still right, in this run thanks to a *backup*: the third layer looks at the same
-# position. Without both, the answers are no better than chance.
+# and fewer than two thirds are still right, and these only because in this run the third layer looks at the same
+# position, a *backup*. Without both, the answers are no better than chance.
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights

@@ -29,8 +29,8 @@ transformer_map(built=9)
 # %% [markdown]
 # ## The whole model, drawn
 #
-# Between the boxes each arrow carries one vector of width $D$ for each token: $S = 6$ tokens on the left, $T = 4$ on
-# the right.
+# Between the token numbers that go in and the logits that come out, each arrow carries one vector of width $D$ for each
+# token: $S = 6$ tokens on the left, $T = 4$ on the right.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The whole transformer with shapes. Left, from bottom to top: the tokens Hi , how are you ?, shape (S), embeddings and positions, (S, D), then a frame of N encoder layers with self-attention and feed-forward, and out of its top the memory, (S, D). Right: the tokens bos I am fine, (T), embeddings and positions, (T, D), then a frame of N decoder layers with masked self-attention, cross-attention and feed-forward, (T, D), then a linear map to logits (T, V). An arrow leads from the memory to the cross-attention. At the top stands what must be predicted: I am fine eos."}}
 from classroom.diagram import Diagram
@@ -111,8 +111,13 @@ plt.show()
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
+# Why one word after the other? *I am fine* and *very well, thanks* may both be right, and words that are chosen
+# independently could make *I well thanks*. The product loses nothing: any distribution over answers can be written so.
+#
 # The loss, the mean of the $-\ln$ of these factors, is smallest where the right answers are most probable (**maximum
-# likelihood**). But position $t$ gives such a factor only if it sees nothing but $x$ and the words before $y_t$.
+# likelihood**). If the four right words get 0.5, 0.8, 0.9 and 1, the answer has the probability 0.36, and the loss is
+# $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$. But position $t$ gives such a factor only if it sees nothing but $x$ and the
+# words before $y_t$.
 #
 # So a position must not see what is given further right, where the very word stands that is wanted from it. [Chapter
 # 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they set scores to minus
@@ -123,6 +128,13 @@ plt.show()
 # - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that
 #   means nothing. Its shape is $(B, 1, 1, S)$ for the source (here the question) and $(B, 1, 1, T)$ for the target (the
 #   answer): one row for each sentence, the same for all heads and all queries.
+
+# %% tags=["proof"]
+import numpy as np
+
+four = np.array([0.5, 0.8, 0.9, 1.0])
+assert round(four.prod(), 2) == 0.36 and round(-np.log(four).mean(), 2) == 0.26
+assert np.round(-np.log(four[:3]), 2).tolist() == [0.69, 0.22, 0.11]
 
 # %% tags=["export"] module="decoder"
 import torch
@@ -195,7 +207,7 @@ plt.show()
 #
 # An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both: `causal &
 # padding` broadcasts to $(B, 1, T, T)$. (Padding at the end is hidden from the words by the causal mask alone; the
-# other matters where padding stands in front.)
+# padding mask matters where padding stands in front.)
 #
 # (A row with nothing to attend to, like that of a padding token in front, is 0/0 in the softmax, so NaN in
 # `nn.MultiheadAttention` as it is called by default. Our module sets its weights to 0: [chapter
@@ -236,9 +248,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: asking the question
 #
-# The second thing a decoder needs is the question. It is the decoder that needs something, so it asks, and the encoder
-# that has something to be found and handed over. So queries come from the decoder, and keys and values from the output
-# of the encoder, as in [exercise 1 of chapter 4](04_self_attention.ipynb#exercise-1-ask-somebody-else). This is
+# The second thing a decoder needs is the question. The decoder needs something, so it asks; what the encoder has read
+# is there to be found and handed over. So queries come from the decoder, and keys and values from the output of the
+# encoder, as in [exercise 1 of chapter 4](04_self_attention.ipynb#exercise-1-ask-somebody-else). This is
 # **cross-attention**, in the paper *encoder-decoder attention*.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
@@ -333,8 +345,8 @@ assert np.allclose(
 # each through its own $W_K$ and $W_V$.
 #
 # So a decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8, and, with $d_\text{ff} = 4D$,
-# $16 D^2$ parameters in its matrices where an encoder layer has $12 D^2$. The paper puts self-attention first, so that
-# the query that goes to the memory knows how far the answer has come.
+# $16 D^2$ parameters in its matrices where an encoder layer has $12 D^2$. Self-attention comes first. So the query that
+# goes to the memory can know how far the answer has come.
 
 # %% tags=["export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -1334,7 +1346,7 @@ for name, make in variants.items():
 #   arrives, from which the model learns to tell which word was hidden.
 #
 # **One sees the future outside training.** With a mask *in training only* the earlier words see, in use, what comes
-# after them, as they never did before, and writing is a lottery: one seed gets 3 percent right, another 97.
+# after them, which they never did in training, and writing is a lottery: one seed gets 3 percent right, another 97.
 #
 # **Two see too little**, and no leak test can tell. *One word too few* hides each word from itself. The residual
 # connection brings it along all the same, and here question and position say nearly everything anyway. A causal mask
@@ -1740,4 +1752,4 @@ verdict
 # (2022)](https://arxiv.org/abs/2203.16634).
 #
 # **Next.** The model is complete. But real text has more words than any vocabulary, and real training takes more care
-# than a loop of ten lines. That is what chapters 10 to 12 are for.
+# than such a loop. That is what chapters 10 to 12 are for.
