@@ -103,7 +103,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # The sign $\odot$ multiplies entry by entry. The **forget gate** $f$ says how much of each entry of $c$ is kept: with 1
 # everything, with 0 nothing. The **input gate** $i$ says how much of the new **candidate** $g$ is let in. A third gate,
-# the **output gate** $o$, says how much of the result is shown as the hidden state: $h' = o \odot \tanh c'$.
+# the **output gate** $o$, says how much of the result is shown as the hidden state: $h' = o \odot \tanh c'$. One entry:
+# with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell state becomes $1.8 - 0.1 = 1.7$, and with $o = 0.5$ the cell
+# shows $0.5 \tanh 1.7 = 0.47$ of it.
 #
 # The gates are computed from the word and the hidden state. Each is $\sigma(x W_x + h W_h + b)$, with matrices of its
 # own, where $\sigma(z) = 1 / (1 + e^{-z})$ lies between 0 and 1. The candidate is the $\tanh$ of such a sum.
@@ -307,6 +309,7 @@ assert abs(a_step - 0.52) < 0.01
 # and the LSTM was invented to overcome it.
 
 # %% tags=["proof"]
+assert round(0.5 * np.tanh(0.9 * 2 - 0.1), 2) == 0.47  # one entry of an LSTM
 assert influence["plain"][20] < 1e-5 and influence["LSTM"][20] < 1e-4
 assert influence["plain, orthogonal"][20] > 3000 * influence["plain"][20]
 assert 0.25 < influence["LSTM, gate open"][40] < 0.45
@@ -359,18 +362,19 @@ for name in names:
 
 # %% [markdown]
 # At most 24. The plain cell recalls 19 numbers, and the orthogonal one, whose gradient comes through so much better,
-# only two more. Where they differ is in *which*: the plain cell has most of the word 1 back and nothing of that 10
-# back, and the open gate still has 2 % of the word 40 back. To forget slowly is to spread a memory over more words,
-# each less sharp.
+# only two more. The cells differ in *which* numbers they recall: the plain one has most of the word 1 back and nothing
+# of that 10 back, and the open gate still has 2 % of the word 40 back. To forget slowly is to spread a memory over more
+# words, each less sharp.
 #
 # Why not more than 24? Take a state of one number that has read two independent ones of variance 1, $h = a x_1 + b
 # x_2$. Its correlation with $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls
 # $x_1$: $a^2 / (a^2 + b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other
-# loses. However many numbers $h$ has read, it has a budget of 1 to share among them. (With a $\tanh$ it is less, since
-# part of $h$ is then no linear function of what was read.) Now mix a state of $H$ numbers into $H$ uncorrelated ones,
-# which hold the same, and write down all $R^2$: a row for each of them, and a column for each number read. Every row
-# sums to at most 1, and a column's sum is what the whole state recalls of that number, because over uncorrelated ones
-# the $R^2$ add up. So all that is recalled sums to at most $H$.
+# loses: with $a = b$ half of each is recalled, with $a = 2b$ 0.8 and 0.2. However many numbers $h$ has read, it has a
+# budget of 1 to share among them. (With a $\tanh$ it is less, since part of $h$ is then no linear function of what was
+# read.) Now mix a state of $H$ numbers into $H$ uncorrelated ones, which hold the same, and write down all $R^2$: a row
+# for each of them, and a column for each number read. Every row sums to at most 1, and a column's sum is what the whole
+# state recalls of that number, because over uncorrelated ones the $R^2$ add up. So all that is recalled sums to at most
+# $H$.
 #
 # So **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent numbers that were read**, whatever
 # the weights: from 24, three words of 8. The sum in the last column is the state's **memory capacity**. As long as it
@@ -439,7 +443,8 @@ quiz.number(
 # ## The other way: keep everything, and look
 #
 # Now keep all words. When the question comes, give each word a weight, so that the weights sum to 1, and add up the
-# words in these proportions. That is attention.
+# words in these proportions. That is attention. (Why not pick one word? A choice is all or nothing, and has no slope
+# from which it could be learned.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Above, a recurrent network reads A Lannister always pays his debts: an arrow leads from each word to a state below it and from state to state, so that the first word reaches the last state through five others. Below, attention: from each of the six words an arrow leads directly to the answer."}}
 from classroom.diagram import Diagram
@@ -460,9 +465,10 @@ drawing.text(0.2, 1.55, "attention", color=plots.BLUE, at="left")
 plt.show()
 
 # %% [markdown]
-# Chapters 2 to 4 explain how the weights are computed. Here we set them by hand, to see what is possible: each word
-# has a score, and the weights are $e^{\text{score}}$, divided by their sum (a *softmax*, [chapter
-# 3](03_softmax.ipynb)). A word with score 9 among words with score 0 gets nearly all of the weight.
+# Chapters 2 to 4 explain how the weights are computed. Here we set them by hand, to see what is possible: each word has
+# a score, and the weights are $e^{\text{score}}$, divided by their sum (a *softmax*, [chapter 3](03_softmax.ipynb)). A
+# word with score 9 among words with score 0 gets nearly all of the weight. Asked *who?*, that is *Lannister*; asked
+# *how often?*, it is *always*. The words stay, and only the scores change.
 
 
 # %%
@@ -710,7 +716,7 @@ def run(text, weights):
 
 
 rng = np.random.default_rng(0)
-weights = start_parameters(rng, gates=1)  # W_x, W_h and two biases, as above
+weights = start_parameters(rng, gates=1)  # W_x, W_h and two biases
 batch = rng.standard_normal((4, 7, 8))  # 4 sentences of 7 words
 right = run(batch.swapaxes(0, 1), weights)  # (4, 24): a state for each sentence
 wrong = run(batch, weights)  # (7, 24)?

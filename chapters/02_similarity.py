@@ -82,9 +82,9 @@ assert distances["pays"] == 2 and question not in offers.values()
 # is not asked for costs nothing, since whatever a word has there is multiplied by 0.
 #
 # Against equality there is a second reason. A question must be *learned*, in small steps, and so every step must tell
-# whether it led the right way. What is not *equal* is hardly ever equal after a small step either. Nothing has changed,
-# so nothing says whether the step was right: equality has no slope, and cannot be learned in this way. The sum of
-# products has a slope. Move an entry of the question by a little, and the sum moves by that much times the word's
+# whether it led the right way. What is not *equal* is hardly ever equal after a small step either. The answer has not
+# changed, so nothing says whether the step was right: equality has no slope, and cannot be learned in this way. The sum
+# of products has a slope. Move an entry of the question by a little, and the sum moves by that much times the word's
 # entry.
 #
 # The choice of the best word has no slope either. After a small step the same word is still the best, so the answer has
@@ -146,9 +146,9 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
-# This is the version that the rest of the book imports. In its signature, `" D"` names the length of an array,
-# `@shapes` checks that both have the same, `Real` takes whole numbers too, and `astype(float)` turns them into float64,
-# in which all of part I computes.
+# This is the version that the rest of the book imports. `" D"` names the length of an array; where two arrays say it,
+# `@shapes` checks that they are equally long. `Real` takes whole numbers too, and `astype(float)` turns them into
+# float64, in which all of part I computes.
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -227,18 +227,19 @@ plt.show()
 #
 # What has the dot product to do with the angle $\theta$ between two arrows? They span a triangle, and its third side is
 # $a - b$. Compute the square of that side in two ways. Multiplied out, as for numbers, it is $(a - b) \cdot (a - b) = a
-# \cdot a - 2\, a \cdot b + b \cdot b$. And by the law of cosines, which is Pythagoras for any angle, it is the right
-# side of
+# \cdot a - 2\, a \cdot b + b \cdot b$. And by the law of cosines, which is Pythagoras for any angle, it is what stands on the right (however wide the vectors, two arrows lie in one plane):
 #
 # $$\|a\|^2 + \|b\|^2 - 2\, a \cdot b \;=\; \|a - b\|^2 \;=\; \|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta .$$
 #
-# The two ends agree only if
+# Take away what both sides have, and divide by $-2$:
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
-# So the dot product depends on the lengths and on the angle. For the angle alone, divide by the lengths. What is left
-# is the **cosine similarity**: 1 for the same direction, 0 for a right angle, $-1$ for opposite directions. (For
-# vectors of length 1 the squared distance is $2 - 2 \cos\theta$, so the nearest is the one with the largest cosine.)
+# So the dot product depends on the lengths and on the angle: it is the length of $b$ times that of the shadow, $\|a\|
+# \cos\theta$, which $a$ casts on the line through $b$. What is at right angles to $b$ casts none. For the angle alone,
+# divide by the lengths. What is left is the **cosine similarity**: 1 for the same direction, 0 for a right angle, $-1$
+# for opposite directions. (For vectors of length 1 the squared distance is $2 - 2 \cos\theta$, so the nearest is the
+# one with the largest cosine.)
 #
 # For tea and coffee, $\|a\| = \sqrt{4 + 9} = \sqrt{13}$ and $\|b\| = \sqrt{9 + 9} = \sqrt{18}$, so the cosine is
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
@@ -505,10 +506,10 @@ print(f"a word and the nearest of all others, median: {nearest_of_all:.2f}")
 # %% [markdown]
 # Two words drawn at random have 0.07, and a random vector has 0.29 with the nearest of 21,000 words. So 0.44 is hardly
 # an accident (a single neighbour at 0.3, such as *python* has, could be one), though for a nearest word it is not much:
-# half of the words tried have one at 0.58 or more, often another form of themselves, as *debt* is of *debts*. Before
-# you call two words alike, compare their cosine with those of other words from the same model. In some models even
-# words drawn at random are far above 0, because all vectors have a part in common: **anisotropy** ([Ethayarajh,
-# 2019](https://aclanthology.org/D19-1006/)).
+# half of the words tried have a nearest word at 0.58 or more, often another form of themselves, as *debt* is of
+# *debts*. Before you call two words alike, compare their cosine with those of other words from the same model. In some
+# models even words drawn at random are far above 0, because all vectors have a part in common: **anisotropy**
+# ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -544,8 +545,8 @@ for a, b, c in [
 # %% [markdown]
 # It is *king* itself, with 0.65; *queen* comes second. Published solutions leave out the three words of the question,
 # and then *queen* wins. How much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only
-# to *kings*, at 0.69. The sum moves away from both, to 0.50 and 0.45, and all that it has done is to let *queen*
-# overtake *kings*.
+# to *kings*, at 0.69. The sum moves away from all three, from *king* to 0.65, from *queen* and *kings* to 0.50 and
+# 0.45, and so lets *queen* overtake *kings*.
 #
 # *Actress* and *swimming* look better, but they are near *actor* and *swim* anyway: only *actors* is nearer to *actor*,
 # and nothing to *swim*. And *rome* is still behind *italian*. So before you believe an analogy, look at what is near

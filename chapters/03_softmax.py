@@ -79,8 +79,8 @@ with np.errstate(all="ignore"):
 #
 # We could subtract the lowest score first. Then only differences count and nothing is negative. But now one bad key
 # changes how two good ones share: 6 and 5 beside a lowest of 4 share 2 to 1, and beside a lowest of $-100$ they share
-# nearly evenly. So demand a little more, that a third key change nothing about how two share: **the ratio of two shares
-# depends on the difference of these two scores, and on nothing else.**
+# nearly evenly. But another drink on the menu should not change how tea and coffee share. So demand a little more:
+# **the ratio of two shares depends on the difference of these two scores, and on nothing else.**
 #
 # That settles the formula. Let $f(d)$ be the ratio for the difference $d$, and take three keys, each 1 ahead of the
 # next. If the first gets twice the share of the second, and the second twice that of the third, the first gets four
@@ -114,7 +114,8 @@ assert np.allclose(shares_by_loop([10, 11, 12]), shares_by_loop([0, 1, 2]))
 assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 
 # %% [markdown]
-# This is the **softmax**; the scores that go into it are also called **logits**. For a row of scores $s_1, \dots, s_S$,
+# This is the **softmax**, a soft form of *argmax*, which would give 1 to the largest score and 0 to the rest; the
+# scores that go into it are also called **logits**. For a row of scores $s_1, \dots, s_S$,
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
@@ -243,8 +244,8 @@ assert np.allclose(
 # some weight (unless it is so far below the largest that it rounds to 0).
 #
 # This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
-# It has a slope everywhere (it is **differentiable**), where that of a hard choice is 0 or undefined. So its queries
-# and keys can be learned (chapter 7). Attention is this look-up, done for every word of a sentence at once.
+# It has a slope everywhere (it is **differentiable**), and a hard choice has a slope of 0, or none. So its queries and
+# keys can be learned (chapter 7). Attention is this look-up, done for every word of a sentence at once.
 #
 # ## Temperature
 #
@@ -277,12 +278,15 @@ plt.show()
 
 # %% [markdown]
 # All go to one quarter, because scores divided by a large $\tau$ are all near 0. The answer is then the plain average
-# of the values. On the left edge, at low temperature, coffee has everything: the softmax is the hard choice again. At
+# of the values. On the left edge, at low temperature, coffee has everything, because it is 1 ahead of tea and gets
+# $e^{1/\tau}$ times as much: 2.7 times at $\tau = 1$, 22,026 times at 0.1. There softmax is the hard choice again. At
 # $\tau = 1$ you find the weights from above. The order never changes, whatever the temperature.
 
 # %% tags=["proof"]
 assert np.allclose(curves[-1], 0.25, atol=0.003) and curves[0, 1] > 0.9999
 assert (curves.argsort(axis=1) == scores.argsort()).all()
+assert scores.argmax() == 1 and scores[1] - scores[0] == 1
+assert round(np.exp(1), 1) == 2.7 and round(np.exp(1 / 0.1)) == 22_026
 
 # %% [markdown]
 # On the page you can move $\tau$ yourself: down until coffee has everything, then up until you can hardly tell the four
@@ -408,7 +412,8 @@ quiz.one_choice(
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
 # So the standard deviation of a score is $\sqrt{d_k}$, 8 for $d_k = 64$: scores grow with the width, although the
-# vectors are as random as before. Dividing them by $\sqrt{d_k}$ cancels that growth.
+# vectors are as random as before. Dividing them by $\sqrt{d_k}$, a temperature that the width sets, cancels that
+# growth.
 #
 # **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight
 # does the luckiest of the ten get at width 64? At width 1024?
@@ -436,7 +441,7 @@ for width in widths:
 # weight. At 1024 it takes 97. With the scores divided by $\sqrt{d_k}$ their variance is 1 at every width, and the
 # luckiest key has about 0.3 at any width from 4 to 1024. Why not divide by $d_k$ itself? That would be too much: such
 # scores have the standard deviation $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights, and at 1024
-# each of these ten keys gets a tenth.
+# each of these ten keys gets nearly a tenth.
 #
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -488,7 +493,7 @@ for width in (64, 1024):
 # %% [markdown]
 # Without any step, at a learning rate of 0, some of the undivided queries have their key by luck. At 0.1, too small for
 # a hundred steps, the undivided version is ahead: where its softmax is not saturated its slopes are the larger ones,
-# since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and from 10 on every one does.
+# since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and at 10 every one does.
 # Undivided, even a learning rate of a million leaves one in nine behind at width 64, that of the original transformer,
 # and 70 percent at 1024. So what the division buys is not larger slopes for all, but a softmax that *starts* away from
 # where they vanish.
@@ -529,7 +534,7 @@ for width in (64, 1024):
 # 9](09_decoder.ipynb) draws its matrices so that words of variance 1 get $v = 1$, as in the experiment. The wider the
 # keys, the more the division matters; and it costs next to nothing. (With entries several times as large even divided
 # scores saturate.) It matters less, too, where the size of a slope does not set the length of a step: with steps of the
-# fixed length 0.1, along the same slopes, every undivided query finds its key at either width.
+# fixed length 0.1, along the same slopes, every undivided query finds its key at either width (in float64).
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is
 # the same function, so training can absorb any constant divisor. The division changes where training *begins*, with

@@ -49,7 +49,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 
 # %% [markdown]
 # Mostly the man. Suppose that is wrong: the dog is the one who bites, so the output should have been $(1, 0)$, alive
-# and not human. A **loss** says how wrong an answer is in one number. Here, half the squared distance:
+# and not human. (Without positions the layer can only learn to prefer dogs, and will be wrong about *man bites dog*.
+# For one step that does not matter.) A **loss** says how wrong an answer is in one number. Here, half the squared
+# distance:
 #
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
@@ -132,10 +134,10 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} ,$$
 #
-# the product of every entry of $x$ with every entry of the query's gradient. Where several words have queries, their
-# products add up. The vector of *bites* is $(0, 1, 0)$, so only row 2 of $W_Q$, the one for actions, gets a gradient,
-# and it is $(0.113, -0.018)$. To learn is to subtract a little of the gradient, that is, the gradient times a
-# **learning rate**; take 1:
+# the product of every entry of $x$ with every entry of the query's gradient, since the entry in row $a$ and column $b$
+# of $W_Q$ is multiplied by $x_a$ and added to $q_b$. Where several words have queries, their products add up. The
+# vector of *bites* is $(0, 1, 0)$, so only row 2 of $W_Q$, the one for actions, gets a gradient, and it is $(0.113,
+# -0.018)$. To learn is to subtract a little of the gradient, that is, the gradient times a **learning rate**; take 1:
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
@@ -578,8 +580,9 @@ with torch.no_grad():
 #
 # > Ada 3, Bo 7, Cleo 1, Dan 3, Eve 9. **Cleo?** 1.
 #
-# Five of eight names, and a digit for each, make more than five million notes, in whatever order. So in 16,000 of them
-# the layer will hardly ever meet one twice. It must find out *how* to look, and no table of answers will do.
+# Five of eight names, and a digit for each, make more than five million notes, even if their order does not count. So
+# in 16,000 of them (1,000 steps of sixteen) the layer will hardly ever meet one twice. It must find out *how* to look,
+# and no table of answers will do.
 #
 # A token is a vector of 18 numbers: eight that say which name, ten that say which digit. A question has a name and no
 # digit. The layer has a single head. After it, one linear map turns what it received into ten scores, one for each
@@ -722,12 +725,13 @@ for step in (0, 80, 100, 120, 140, 1000):
 # differ little and mean nothing, so there is hardly anything to compare. But the layer can learn to hand over digits at
 # all: then the model can bet on the five digits in the note. Once the values say something, looking at the right one
 # pays. The gradients agree: until step 80 that of $W_Q$ grows much more than that of $W_V$ (the last two columns
-# below).
+# below). And in the formulas the values are a factor of what queries and keys get, and these of what the other gets. So
+# small ones keep each other small, and once they grow they help each other: a long wait, and a sudden end.
 #
 # And one can intervene. Let a model learn values first, for 300 steps with $W_Q$ and $W_K$ frozen at their random
-# start, and only then let these learn, too. If the values were missing, the look-up should now come quickly. Then turn
-# it around, and give a fresh model the $W_Q$ and $W_K$ of a trained one. How many steps does each take, until the loss
-# is below 0.5?
+# start, and only then let these learn, too. If missing values were what held it up, the look-up should now come
+# quickly. Then turn it around, and give a fresh model the $W_Q$ and $W_K$ of a trained one. How many steps does each
+# take, until the loss is below 0.5?
 
 
 # %% tags=["hide-input"]

@@ -10,8 +10,8 @@
 #
 # The model of [chapter 9](09_decoder.ipynb) knew 29 words. Ask it about Zoë, and it has no number for her name. At the
 # end of this chapter there is a tokenizer that can turn any text into numbers and back, because it begins with bytes,
-# and that has learnt from text which bytes belong together. You see a real sentence as a model sees it, and what that
-# does to spelling, to arithmetic, and to a language without any training text.
+# and that has learnt from text which bytes belong together. You see a real sentence as a model sees it, and part of the
+# reason why a model miscounts letters, slips at adding, and costs more in Hindi than in English.
 #
 # You need some Python (a queue, a class) and hardly any mathematics. It takes about 30 minutes to read, and 45 more for
 # the exercises.
@@ -124,7 +124,7 @@ for step in range(1, 5):
 #
 # How much worse can it get? A trained translator of simple sentences (those of [chapter 13](13_alignment.ipynb)) gets
 # all 500 test sentences right. If the longest word of each is cut into single letters, which are tokens, too, 9 of the
-# 500 are left. So new text must be cut as the training text was.
+# 500 are still right. So new text must be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -190,9 +190,10 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # Before any merge each byte is a token. So a Greek text begins with nearly twice as many tokens as it has characters, a
 # Hindi or Chinese one with 2.7 or three times as many, and its first merges only put characters together.
 #
-# In Hindi there is a second price, which no merge can make up for. Its vowels are mostly *combining characters*,
-# `\p{M}`, and not letters, so that this pattern, whose letters are GPT-2's, cuts within words. (That of GPT-4o counts
-# them among the letters.) And where a script has no spaces, as in Chinese, a whole clause is one "word".
+# In Hindi there is a second price, which no merge can make up for, since merges never cross a cut. Its vowels are
+# mostly *combining characters*, `\p{M}`, and not letters, so that this pattern, whose letters are GPT-2's, cuts within
+# words. (That of GPT-4o counts them among the letters.) And where a script has no spaces, as in Chinese, a whole clause
+# is one "word".
 #
 # A consequence of the space: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different
 # embeddings. (So do not end a prompt with a space: the next word would usually bring its own.) Another trap lies
@@ -241,8 +242,8 @@ assert learn_slowly(lines, count=4) == as_by_hand
 # %% [markdown]
 # That is the whole method, and it is slow, because each step counts everything again. The folded cell has the version
 # that the book uses, `learn_merges`. After a merge it counts again only the words that contained the pair, and a queue
-# keeps the most frequent pair in front. (An old count in the queue may be too high; such a pair goes back with its true
-# one.)
+# keeps the most frequent pair in front. (An old count in the queue may be too high, never too low, since a merge makes
+# new pairs only with the new symbol; such a pair goes back with its true one.)
 
 # %% tags=["export", "hide-input"] module="tokens"
 import heapq
@@ -501,9 +502,9 @@ for row in captions["sizes"]:
 # means about twice the computation or more, and half as much text in the same context. (Tokenizers of large models have
 # read many languages, but unequally, and those that they have read least cost most.)
 #
-# From 300 to 4,000 English and German texts shrink to about a third. From 8,000 to 32,000 English texts shrink by
-# another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a trade-off between shorter
-# texts and tokens that occur often enough to be learnt.
+# Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third. Between 8,000 and 32,000
+# English texts shrink by another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a
+# trade-off between shorter texts and tokens that occur often enough to be learnt.
 #
 # Only a trained model can tell which side wins. To compare models with different tokenizers, take **bits per byte**:
 #
@@ -751,9 +752,9 @@ quiz.one_choice(
 #
 # But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
 #
-# So sort sentences by length first, source and target together by the longer of the two, which is called **bucketing**,
-# and start a new batch when the next sentence would push the tokens, padding included, over a limit. Then nearly all
-# steps have about the same number of tokens. The price is that a batch is no longer a random sample of all lengths.
+# So sort sentences by length first (source and target together, by the longer of the two), and start a new batch when
+# the next sentence would push the tokens, padding included, over a limit: **bucketing**. Then nearly all steps have
+# about the same number of tokens. The price is that a batch is no longer a random sample of all lengths.
 #
 # Language models avoid padding in another way: they **pack** texts one behind the other into rows of equal length, with
 # an end token between. A *document mask* keeps a text from attending to the one before it, which a causal mask alone
@@ -823,7 +824,7 @@ print(
 )
 
 # %% [markdown]
-# Nearly half of the tokens at random, two percent by length. These texts have 1 to 19 numbers each, all lengths equally
+# Nearly half of the tokens at random, two percent by length. These texts have 1 to 19 tokens each, all lengths equally
 # often. Every sentence is in exactly one batch. The order of the batches is drawn at random in every epoch. Otherwise
 # the model would get all short sentences first.
 

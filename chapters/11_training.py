@@ -88,6 +88,10 @@ print(train_pairs[0])
 #
 # ## What should be small?
 #
+# A translation is right only if every token is, so the probability that the model gives it is a product, with a factor
+# for each token. Of many small factors nothing would be left; the logarithm makes a sum of them. Make minus that sum
+# small.
+#
 # **By hand.** A vocabulary of four tokens, and a target of two, *b c*, then padding. The model gives these
 # probabilities:
 #
@@ -233,8 +237,9 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # and what is left is $g / \sqrt{g^2}$, which is 1 or −1. Adam has seen one gradient, and steps by its sign alone,
 # whether it is signal or noise.
 #
-# Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree the steps are short. Where they
-# agree, and the latest are the largest, a step can even be longer than the learning rate, but not by much: with these
+# Later, gradients that disagree cancel in $m$ and not in $v$, so where they disagree the steps are short: after 1, −1,
+# 1, −1, 1 they are 1, −0.05, 0.34, −0.05 and 0.20 learning rates, where after five times 1 each is 1. Where they agree,
+# and the latest are the largest, a step can even be longer than the learning rate, but not by much: with these
 # constants by a factor of at most 1.7.
 #
 # So at an equal learning rate the first steps are among the longest, and can overshoot. Hence *warm-up*: the learning
@@ -244,13 +249,13 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
-# The two terms meet at $n = \text{warmup}$, where the learning rate is highest. Other schedules go down to 0 in a
-# straight line, or along half a **cosine**, which falls slowly at both ends and fast between. With $N$ steps, of which
-# the first $w$ go up in a straight line, that is
+# The two terms meet at $n = \text{warmup}$, where the learning rate is highest; the factor in front makes it lower in
+# wider models. Other schedules go down to 0 in a straight line, or along half a **cosine**, which falls slowly at both
+# ends and fast between. With $N$ steps, of which the first $w$ go up in a straight line, that is
 #
 # $$\eta(n) = \eta_\text{peak} \cdot \tfrac12 \left( 1 + \cos \pi \tfrac{n - w}{N - w} \right) \quad \text{for } n \ge w .$$
 #
-# Line and cosine must know the last step in advance; the inverse square root need not.
+# Line and cosine must know the number of steps in advance; the inverse square root need not.
 
 
 # %% tags=["proof"]
@@ -265,6 +270,19 @@ longest = [
 assert np.isclose(longest[0], 1) and round(max(longest), 1) == 1.7
 thrown = 10 / np.sqrt(200) * (0.9 / 0.98**0.5) ** back  # of a gradient 100 times
 assert thrown[0].round(1) == 0.7 and 7 < thrown.sum() < 8
+
+
+def steps_of(gradients):
+    """Adam's steps for one parameter, in learning rates."""
+    m = v = 0
+    for n, g in enumerate(gradients, 1):
+        m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * g**2
+        yield m / (1 - 0.9**n) / np.sqrt(v / (1 - 0.98**n))
+
+
+swinging = np.round([*steps_of([1, -1, 1, -1, 1])], 2)
+assert swinging.tolist() == [1, -0.05, 0.34, -0.05, 0.2]
+assert np.allclose([*steps_of([1] * 5)], 1)
 
 
 # %% tags=["hide-input", "export"] module="training"
@@ -343,14 +361,14 @@ quiz.number(
 )
 
 # %% [markdown]
-# Warm-up guards the beginning. **Gradient clipping** guards the rest. Take all gradients of the model as one long
-# vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the vector $(3, 4)$
-# of norm 5 becomes $(0.6, 0.8)$. The direction stays. (Clipping entry by entry would change it.)
+# Warm-up guards the beginning. **Gradient clipping** guards the rest: now and then one batch has a huge gradient, an
+# odd sentence or a steep spot of the loss, and one such step can undo many good ones. Take all gradients of the model
+# as one long vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the
+# vector $(3, 4)$ of norm 5 becomes $(0.6, 0.8)$. The direction stays. (Clipping entry by entry would change it.)
 #
 # Does Adam not divide the size out? Only that of a typical gradient. If at one step all gradients are a hundred times
 # as large as usual, that one batch throws every parameter, with these constants, by nearly eight learning rates, spread
-# over the next steps, because it fades from $m$ only slowly. And as it fades from $v$ more slowly still, later steps
-# are too short.
+# over the next steps, because it fades from $m$ only slowly.
 #
 # **Weight decay** pulls every parameter a little towards 0 at each step, so that it stays large only if the loss keeps
 # asking for it. The older way is **L2 regularisation**: with $\theta$ for all parameters and $\lambda$ for the
@@ -931,11 +949,9 @@ plt.show()
 # Each checkpoint lies a little beside the minimum, in a direction that depends on its last few batches, and averaging
 # cancels much of that. (In a run that is still improving the mean is worse than the end.)
 #
-# **Label smoothing.** A model that fits the smoothed target exactly gives the right token the probability
-# $0.9 + 0.1 / 334 = 0.9003$, and then its perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the
-# number of right answers is the same with and without it. In the paper it made perplexity worse and BLEU better.
-# Perhaps that is because in a translation several words may be right, and a model that is less sure of one has room
-# for the others; a number has one name.
+# **Label smoothing.** A model that fits the smoothed target exactly gives the right token the probability $0.9 + 0.1 /
+# 334 = 0.9003$, and then its perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number of right
+# answers is the same with and without it. In the paper it made perplexity worse and BLEU better.
 #
 # So here the learning rate matters most, and with Adam at a good one the rest makes little difference. This easy task
 # cannot tell more.
@@ -1218,8 +1234,7 @@ assert all(torch.equal(one, other) for one, other in both)
 #
 # The five things, and the configuration, are in one file, the **checkpoint**. (With another configuration the run
 # refuses to go on.) `RunFolder` replaces it only once the new file is complete: it is written beside the old one and
-# then renamed. It also writes a checksum into it, so that a file damaged by a faulty disk is refused before anything
-# has changed. The model with the lowest validation loss is kept beside it, in `model.safetensors`.
+# then renamed. The model with the lowest validation loss is kept beside it, in `model.safetensors`.
 #
 # The format is [safetensors](https://huggingface.co/docs/safetensors), which holds named tensors and a text, and cannot
 # hold a program. (`torch.save` writes a pickle, which can: hence `weights_only=True`.)
@@ -1297,9 +1312,9 @@ assert 5 < longer < 7
 #
 # Nine steps later more than half of the damage is repaired, but it is not *as if it had never stopped*.
 #
-# Other losses need not show in the curve at all. Without the random states dropout draws other numbers. Without the
-# position in the data the epoch begins again, so what was read already is read once more, and what was due at the end
-# of the run is never reached. Only the comparison with a run that never stopped finds that.
+# What else is lost need not show in the curve at all. Without the random states dropout draws other numbers. Without
+# the position in the data the epoch begins again, so what was read already is read once more, and what was due at the
+# end of the run is never reached. Only the comparison with a run that never stopped finds that.
 #
 # ## Exercises
 #

@@ -182,7 +182,8 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # The function below keeps the `beam` likeliest hypotheses of each sentence; to a model these are rows like any others,
 # and `select` makes several rows of one. Three details decide what it finds:
 #
-# - For each hypothesis it considers `beam` + 1 continuations, because one may be the end, which does not go on.
+# - For each hypothesis it considers `beam` + 1 continuations. With a beam of two, one hypothesis may supply both
+#   survivors, and one of its best may be the end, after which nothing follows; of three, two can go on.
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
 #   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
 # - A sentence is done when `beam` hypotheses have ended (so that there are as many to return) and no live one can beat
@@ -377,8 +378,6 @@ assert np.allclose(
     atol=1e-5,
 )
 assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
-normalised = 21 * np.log(0.7) / length_penalty(21, 0.6), np.log(0.001)
-assert np.allclose(normalised, (-3.1, -6.9), atol=0.05)
 
 # %% [markdown]
 # With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: the first ten agree in their order,
@@ -387,10 +386,9 @@ assert np.allclose(normalised, (-3.1, -6.9), atol=0.05)
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
-# more than half of the sources it was, by plain sums, the *empty* sentence. A good translation of twenty words is a
-# product of twenty-one factors. If these are 0.7 each it has the probability 0.0006, so a model that gives the empty
-# sentence one of 0.001 prefers that. This is its **length bias**. (With $\alpha = 0.6$ the good one is ahead again, $21
-# \ln 0.7 / \text{lp}(21) = -3.1$ against $-6.9$.)
+# more than half of the sources the sentence with the highest sum was the *empty* one. A good translation of twenty
+# words is a product of twenty-one factors. If these are 0.7 each it has the probability 0.0006, so a model that gives
+# the empty sentence one of 0.001 prefers that. This is its **length bias**.
 #
 # Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**. In
 # such a translator the first hides the second. At the first step an ending of 0.001 lies far behind the likely first
@@ -750,9 +748,9 @@ plt.show()
 # So newer models make the cache smaller. In **multi-query attention** ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
 # ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one: with 8 such **KV heads**
-# for 32 heads of queries a quarter is kept. One can also keep only the last few thousand tokens, a *sliding window*.
-# Serving systems allocate memory as each text grows, in pages of a few tokens: *PagedAttention* ([Kwon and others,
-# 2023](https://arxiv.org/abs/2309.06180)).
+# for 32 heads of queries a quarter is kept. To reserve memory for 4,096 tokens where a text ends after 100 wastes
+# nearly all of it, so serving systems hand memory out as each text grows, in pages of a few tokens: *PagedAttention*
+# ([Kwon and others, 2023](https://arxiv.org/abs/2309.06180)).
 
 # %% tags=["quiz"]
 quiz.number(
@@ -884,8 +882,8 @@ assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 # %% [markdown]
 # Each column is one seed. Greedy decoding gets as many right as teacher forcing does ([chapter
 # 11](11_training.ipynb#how-good-is-it)), as it must: a sentence that is right to the last word has never left the right
-# words. Four hypotheses instead of one get a few more numbers right with every seed (a point is five numbers), for four
-# times as many rows. The gain comes from the width: the length penalty does not add to it here.
+# words. Four hypotheses instead of one get a few more numbers right with every seed (of 500, so a point is five), for
+# four times as many rows. The gain comes from the width: the length penalty does not add to it here.
 #
 # Read what the first model writes. Here are a number that greedy decoding gets wrong and the beam gets right, and one
 # that it gets right and the beam breaks, with the beam's best hypotheses:
@@ -919,18 +917,21 @@ assert len(fixed) > len(broken) > 0
 # In the first, greedy decoding prefers a wrong token early and cannot go back. Its mistake was a search error: the
 # right sentence scores higher. In the second a wrong hypothesis wins although the right one was found, so the model
 # gives it the higher score: a model error, which a narrower search had hidden. (To tell the two apart, score the right
-# sentence by teacher forcing. If it beats what was written, the search has failed, otherwise the model.)
+# sentence by teacher forcing. With the same length penalty: if it beats what was written, the search has failed,
+# otherwise the model.)
 #
 # ## Sampling
 #
 # In a translation, likely words are what you want. In a story they are not: [Holtzman and others
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
 # over and over, where people use less likely words, too. So draw each word at random with the model's probabilities,
-# which is called **sampling**. Three options say how freely:
+# which is called **sampling**. But thousands of words have a tiny probability each. If they have 5 percent together, a
+# text of twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word misleads all
+# that follow. So the tail is cut. Three options say how freely one draws:
 #
 # - The **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it
 #   becomes greedy decoding, above 1 the probabilities are flatter than the model's.
-# - **Top-k** keeps the $k$ likeliest words.
+# - **Top-k** keeps the $k$ likeliest words, too many where one is right and too few where hundreds are.
 # - **Top-p**, or nucleus sampling, keeps the fewest whose probabilities sum to at least $p$: one word where the model
 #   is sure, and many where it is not.
 #
@@ -944,8 +945,11 @@ assert len(fixed) > len(broken) > 0
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
-# Min-p with 0.1 would keep all from 0.05 on, four.
+#
 
+
+# %% tags=["proof"]
+assert round(1 - 0.95**20, 2) == 0.64
 
 # %% tags=["export"] module="generation"
 
@@ -1081,20 +1085,20 @@ quiz.one_choice(
 # either case. (On a processor, which has less arithmetic to spare, it takes longer.)
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
-# replaced by the large model's own, and what the cache kept of the rest is dropped. So, up to rounding, the text is
-# exactly what the large model would have written alone.
+# replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
+# would have written alone (but for rounding).
 #
-# With sampling, let $q$ be the draft model's probabilities and $p$ the large one's, both after temperature and
-# filters. A drawn token $x$ is accepted with probability $\min(1, p(x) / q(x))$. The first that is refused is replaced
-# by a draw in proportion to $\max(0, p - q)$, and the rest are discarded. Then each token is distributed as if the
-# large model had drawn it, because
+# With sampling, let $q$ be the draft model's probabilities and $p$ the large one's, both after temperature and filters.
+# A drawn token $x$ is accepted with probability $\min(1, p(x) / q(x))$. The first that is refused is replaced by a draw
+# in proportion to $\max(0, p - q)$, and the rest are discarded. How often is a token $x$ drawn and refused? $q(x) -
+# \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all $x$ that is $Z$, and $\max(0, p - q)$ has the same sum,
+# because both $p$ and $q$ sum to 1. So a replacement is put in with probability $Z$, is then $x$ with probability
+# $\max(0, p(x) - q(x)) / Z$, and each token is distributed as if the large model had drawn it:
 #
 # $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
 #
-# (A token is refused with probability $Z = \sum_x \max(0, q(x) - p(x))$, which equals $\sum_x \max(0, p(x) - q(x))$
-# because both sum to 1, and the draw that follows divides by the same $Z$.) So a poor draft model costs speed, and
-# never changes the distribution of what is written. For three tokens with $p = (0.6, 0.3, 0.1)$ and $q = (0.2, 0.5,
-# 0.3)$:
+# So a poor draft model costs speed, and never changes the distribution of what is written. For three tokens with $p =
+# (0.6, 0.3, 0.1)$ and $q = (0.2, 0.5, 0.3)$:
 
 # %% tags=["hide-input", "nbval-check-output"]
 large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
