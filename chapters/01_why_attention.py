@@ -104,8 +104,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # The sign $\odot$ multiplies entry by entry. The **forget gate** $f$ says how much of each entry of $c$ is kept: with 1
 # everything, with 0 nothing. The **input gate** $i$ says how much of the new **candidate** $g$ is let in. A third gate,
 # the **output gate** $o$, says how much of the result is shown as the hidden state: $h' = o \odot \tanh c'$. One entry:
-# with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell state becomes $1.8 - 0.1 = 1.7$, and with $o = 0.5$ the cell
-# shows $0.5 \tanh 1.7 = 0.47$ of it.
+# with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell state becomes $1.8 - 0.1 = 1.7$, and with $o = 0.5$ the
+# hidden state is $0.5 \tanh 1.7 = 0.47$.
 #
 # The gates are computed from the word and the hidden state. Each is $\sigma(x W_x + h W_h + b)$, with matrices of its
 # own, where $\sigma(z) = 1 / (1 + e^{-z})$ lies between 0 and 1. The candidate is the $\tanh$ of such a sum.

@@ -236,7 +236,7 @@ plt.show()
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
 # So the dot product depends on the lengths and on the angle: it is the length of $b$ times that of the shadow, $\|a\|
-# \cos\theta$, which $a$ casts on the line through $b$. What is at right angles to $b$ casts none. For the angle alone,
+# \cos\theta$, which $a$ casts on the line through $b$ (negative if it points the other way). What is at right angles to $b$ casts none. For the angle alone,
 # divide by the lengths. What is left is the **cosine similarity**: 1 for the same direction, 0 for a right angle, $-1$
 # for opposite directions. (For vectors of length 1 the squared distance is $2 - 2 \cos\theta$, so the nearest is the
 # one with the largest cosine.)
@@ -545,8 +545,8 @@ for a, b, c in [
 # %% [markdown]
 # It is *king* itself, with 0.65; *queen* comes second. Published solutions leave out the three words of the question,
 # and then *queen* wins. How much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only
-# to *kings*, at 0.69. The sum moves away from all three, from *king* to 0.65, from *queen* and *kings* to 0.50 and
-# 0.45, and so lets *queen* overtake *kings*.
+# to *kings*, at 0.69. The sum is less like all three: its cosine is 0.65 with *king*, 0.50 with *queen* and 0.45 with
+# *kings*. So *queen* overtakes *kings*.
 #
 # *Actress* and *swimming* look better, but they are near *actor* and *swim* anyway: only *actors* is nearer to *actor*,
 # and nothing to *swim*. And *rome* is still behind *italian*. So before you believe an analogy, look at what is near

@@ -292,8 +292,8 @@ quiz.one_choice(
 #
 # Each row of weights is a softmax of its own, so what a query receives does not depend on the other queries. The scores
 # are dot products now and no longer cosines: a longer query has scores further apart, and chooses more sharply.
-# Dividing them by $\sqrt{d_k}$ is a softmax at the temperature $\sqrt{d_k}$. In code, with nothing left out but checks
-# (the `mask` comes [below](#leaving-a-word-out)):
+# Dividing them by $\sqrt{d_k}$ sets the temperature to $\sqrt{d_k}$. In code, with nothing left out but checks (the
+# `mask` comes [below](#leaving-a-word-out)):
 
 
 # %%

@@ -9,8 +9,8 @@
 # # 6. Why more than one head?
 #
 # *Dog bites man.* To tell who did what to whom, the verb attends to two words, and must keep the two answers apart. In
-# the paper, eight heads translate better than a single one with as many parameters. This chapter builds **multi-head
-# attention**, the form of attention that transformers use, in eight lines, gives it as a PyTorch module
+# the paper of 2017, eight heads translate better than a single one with as many parameters. This chapter builds
+# **multi-head attention**, the form of attention that transformers use, in eight lines, gives it as a PyTorch module
 # ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). It takes
@@ -94,10 +94,11 @@ plt.show()
 
 # %% [markdown]
 # Half, whatever $\alpha$ is, in each of ten runs. Why? Move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$, with
-# any vector $d$, and the average $\alpha \, a + (1 - \alpha) \, b$ stays the same. So it says nothing of another
+# any vector $d$, and the average $\alpha \, a + (1 - \alpha) \, b$ stays the same. So it does not determine another
 # combination of the names, $(1 - \alpha) \, a - \alpha \, b$, which holds as much as the average does and, for
-# independent names that are drawn alike, is uncorrelated with it. That half is lost. How much of each name the average
-# holds is its squared correlation with it ([chapter 1](01_why_attention.ipynb#how-much-do-they-hold)):
+# independent names that are drawn alike, is uncorrelated with it, so that no matrix recovers any of it. That half is
+# lost. How much of each name the average holds is its squared correlation with it ([chapter
+# 1](01_why_attention.ipynb#how-much-do-they-hold)):
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
@@ -498,7 +499,7 @@ quiz.number(
 # is a split, PyTorch's own attention, and a merge. Queries may come from other words than keys and values, so the layer
 # serves as self-attention and as cross-attention. A mask for each sentence must have the shape (B, 1, T, S), with a 1
 # for the heads, which all share it ([chapter 4](04_self_attention.ipynb#two-ways-to-go-wrong) says what happens
-# without). It returns no weights, since PyTorch's function has none to give.
+# without). The module returns no weights, since PyTorch's function has none to give.
 
 # %%
 import torch

@@ -725,8 +725,8 @@ for step in (0, 80, 100, 120, 140, 1000):
 # differ little and mean nothing, so there is hardly anything to compare. But the layer can learn to hand over digits at
 # all: then the model can bet on the five digits in the note. Once the values say something, looking at the right one
 # pays. The gradients agree: until step 80 that of $W_Q$ grows much more than that of $W_V$ (the last two columns
-# below). And in the formulas the values are a factor of what queries and keys get, and these of what the other gets. So
-# small ones keep each other small, and once they grow they help each other: a long wait, and a sudden end.
+# below). And in the formulas the gradient of the queries has values and keys as factors, and that of the keys values
+# and queries. So while values say little both learn slowly, and once they grow each speeds up the other.
 #
 # And one can intervene. Let a model learn values first, for 300 steps with $W_Q$ and $W_K$ frozen at their random
 # start, and only then let these learn, too. If missing values were what held it up, the look-up should now come

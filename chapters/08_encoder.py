@@ -125,8 +125,8 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # network then combines numbers that stand in one vector. Here it multiplies them: for 1 and −1 the formula above is
 # polarity times *affirmed*. No matrix can do that, because it only adds multiples of its inputs. On the left below, no
 # straight line has praise on one side and blame on the other: the four cases, the classic XOR, are not **linearly
-# separable**. On the right the same four are drawn by the positive and the negative part of the sum, $\max(0, z)$ and
-# $\max(0, -z)$, whose sum is $|z|$, and one line is enough.
+# separable**. On the right the same four are drawn by the positive and the negative part of the sum $z$ of polarity and
+# affirmed, $\max(0, z)$ and $\max(0, -z)$, whose sum is $|z|$, and one line is enough.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. Right, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
@@ -430,9 +430,9 @@ plt.show()
 # - **Pre-norm** adds something of size 1, or less, while the stream grows. The square of its size has grown to 4 after
 #   layer 8, and to 18 after layer 24, by less than 1 a layer.
 #
-# So from layer 8 to layer 24 the common part should gain on a word's own a factor of about $\sqrt{18/4} = 2.1$ with
-# pre-norm, and of $\sqrt 2^{16} = 256$ with post-norm. Measured, a word's own share falls by a factor of 2.1 and of
-# nearly 200.
+# So from layer 8 to layer 24 the common part should grow, relative to a word's own, by a factor of about $\sqrt{18/4} =
+# 2.1$ with pre-norm, and of $\sqrt 2^{16} = 256$ with post-norm. Measured, a word's own share falls by a factor of 2.1
+# and of nearly 200.
 #
 # And the backward pass? The third panel has what reaches the *words*, and there even attention alone looks harmless.
 # But it is the *layers* that must learn. How large is the gradient of their $W_Q$, when a gradient of norm 1 is sent
@@ -993,7 +993,7 @@ for without in (None, *PARTS):
 # - Without the **feed-forward** networks even *add* is learned, presumably because attention multiplies, and softmax
 #   and norms are not linear either. It is slower, though: at a learning rate of 0.0025, 600 steps bring it to 35 to 38
 #   percent, where the whole model has 100. (So this task does not show what the network is needed for in a large model,
-#   where it is said to store what training has taught.)
+#   where it is said to store facts.)
 
 # %% tags=["proof"]
 best = {

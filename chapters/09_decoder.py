@@ -1752,4 +1752,4 @@ verdict
 # (2022)](https://arxiv.org/abs/2203.16634).
 #
 # **Next.** The model is complete. But real text has more words than any vocabulary, and real training takes more care
-# than such a loop. That is what chapters 10 to 12 are for.
+# than a short loop. That is what chapters 10 to 12 are for.

@@ -824,9 +824,9 @@ print(
 )
 
 # %% [markdown]
-# Nearly half of the tokens at random, two percent by length. These texts have 1 to 19 tokens each, all lengths equally
-# often. Every sentence is in exactly one batch. The order of the batches is drawn at random in every epoch. Otherwise
-# the model would get all short sentences first.
+# Nearly half of the tokens at random, two percent by length. Each of these texts is 1 to 19 numbers in words, all
+# counts equally often. Every sentence is in exactly one batch. The order of the batches is drawn at random in every
+# epoch. Otherwise the model would get all short sentences first.
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -88,9 +88,8 @@ print(train_pairs[0])
 #
 # ## What should be small?
 #
-# A translation is right only if every token is, so the probability that the model gives it is a product, with a factor
-# for each token. Of many small factors nothing would be left; the logarithm makes a sum of them. Make minus that sum
-# small.
+# The probability of a translation is a product, with a factor for each token given those before. A long product of
+# numbers below 1 soon vanishes; its logarithm is a sum. Make minus that sum small.
 #
 # **By hand.** A vocabulary of four tokens, and a target of two, *b c*, then padding. The model gives these
 # probabilities:

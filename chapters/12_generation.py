@@ -917,7 +917,7 @@ assert len(fixed) > len(broken) > 0
 # In the first, greedy decoding prefers a wrong token early and cannot go back. Its mistake was a search error: the
 # right sentence scores higher. In the second a wrong hypothesis wins although the right one was found, so the model
 # gives it the higher score: a model error, which a narrower search had hidden. (To tell the two apart, score the right
-# sentence by teacher forcing. With the same length penalty: if it beats what was written, the search has failed,
+# sentence by teacher forcing, with the same length penalty. If it beats what was written, the search has failed,
 # otherwise the model.)
 #
 # ## Sampling
@@ -926,8 +926,8 @@ assert len(fixed) > len(broken) > 0
 # (2020)](https://arxiv.org/abs/1904.09751) let GPT-2 continue texts by beam search, and it repeated the same sentences
 # over and over, where people use less likely words, too. So draw each word at random with the model's probabilities,
 # which is called **sampling**. But thousands of words have a tiny probability each. If they have 5 percent together, a
-# text of twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word misleads all
-# that follow. So the tail is cut. Three options say how freely one draws:
+# text of twenty words has at least one of them with probability $1 - 0.95^{20} = 0.64$, and one odd word can mislead
+# all that follow. Three options say how freely one draws; the last two cut this tail:
 #
 # - The **temperature** divides the logits before the softmax ([chapter 3](03_softmax.ipynb#temperature)): towards 0 it
 #   becomes greedy decoding, above 1 the probabilities are flatter than the model's.

@@ -627,8 +627,11 @@ assert round(run["measured"]["exact_match"], 2) == 0.07
 
 # %% [markdown]
 # 40.5 into German, or 40.9 in lower case. A small transformer is published with 41.0 ([Wu and others
-# 2021](https://arxiv.org/abs/2105.14462)), counted on lower-cased tokens that are not sacreBLEU's. Without a signature, with one training of each, and with 1.6 points either way for the choice of captions (half of the bootstrap's 95 percent range), nobody can tell which of the two is better. Seven captions in a hundred equal their reference word for word. Nor does 42.6 into English mean that this
-# direction is easier: the two scores count n-grams of different languages.
+# 2021](https://arxiv.org/abs/2105.14462)), counted on lower-cased tokens that are not sacreBLEU's. Without a signature,
+# without its translations for a paired bootstrap, and with one training of each, nobody can tell which of the two is
+# better. (Other captions could move our score by about 1.6 points either way, half of the bootstrap's 95 percent
+# range.) Into German seven captions in a hundred equal their reference word for word. Nor does 42.6 into English mean
+# that this direction is easier: the two scores count n-grams of different languages.
 #
 # What does 40.5 look like? Here are the first five short captions of the test set.
 

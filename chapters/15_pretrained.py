@@ -702,15 +702,15 @@ assert 0.45 < np.mean(turns["[CLS] and [SEP]", "hidden"]) < 0.55
 assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.04
 
 # %% [markdown]
-# The first number is a mean over twenty sentences, the second their largest. With their values at 0, the vector hardly
-# turns, less than when two words lose theirs, although they hand over more (the table above). Why what they hand over
-# matters so little we have not tested. With their keys hidden, it turns far (a cosine of 0.5). The two differ in one
-# thing. Say that a head gives 0.9 to the special tokens and 0.1 to a word. With their keys hidden the word gets 1, and
-# its value arrives ten times as large as before; with their values at 0 it arrives with 0.1, as before. So the
-# prediction holds, in this model: what is needed of the special tokens is that weight can go there, so that a head may
-# hand over *little*. A map of weights alone could not have told us. (Two random words have far less weight to lose than
-# the special tokens, so the rows *hidden* are no fair comparison; the rows *values 0* are, if anything, the stronger
-# for it.)
+# The first number is a mean over twenty sentences, the second their largest. With the values of the special tokens at
+# 0, the vector hardly turns, less than when two words lose theirs, although the special tokens hand over more (the
+# table above). Why what they hand over matters so little we have not tested. With the keys of the special tokens
+# hidden, it turns far (a cosine of 0.5). The two differ in one thing. Say that a head gives 0.9 to the special tokens
+# and 0.1 to a word. With their keys hidden the word gets 1, and its value arrives ten times as large as before; with
+# their values at 0 it arrives with 0.1, as before. So the prediction holds, in this model: what is needed of the
+# special tokens is that weight can go there, so that a head may hand over *little*. A map of weights alone could not
+# have told us. (Two random words have far less weight to lose than the special tokens, so the rows *hidden* are no fair
+# comparison. In the rows *values 0* they lose more, and turn the vector less.)
 #
 # That does not make maps worthless. Hide one token, as a key, from all heads, and the vector changes more for the
 # tokens that receive more attention. The rank correlation is computed for each sentence, without its special tokens

@@ -34,7 +34,7 @@ transformer_map(built=16)
 #
 # Which words belong together? Try to replace several words by one. In *his sister sees the cat*, *his sister* can
 # become *she*, and *the cat* can become *it*. *sister sees* cannot become anything. Words that behave as one are a
-# **constituent**. Finding them all is **constituency parsing**. Each has a label:
+# **constituent**. Finding them all is **constituency parsing**. Each constituent has a label:
 #
 # | label | constituent | for example |
 # |---|---|---|
@@ -88,7 +88,7 @@ for words in (2, 3, 4, 5, 20):
 
 # %% [markdown]
 # 14 over five words, and nearly two billion over twenty, before anyone asks for labels. Nobody can score them one by
-# one. Each of the three parsers below has its own way around it.
+# one. The three parsers below have two ways around it.
 #
 # ## A tree is a text
 #
@@ -564,9 +564,9 @@ for n in (0, fronted):
 # Not one is right. In the first example the model opens three clauses and closes two: `s sbar vp` is missing before the
 # full stop. In the second it begins with an SBAR, as it would if *although* stood in front.
 #
-# Is it depth? It could be length, or the three words. So compare sentences of two clauses that are as long (their trees
-# have 33 to 38 symbols), and the three words before a single clause. All begin with their subject, since training never
-# had *that although* or *that tomorrow*:
+# Is it depth? It could be length, or the three words. So compare sentences of two clauses whose trees are as long as
+# those of the deeper ones, 33 to 38 symbols, and the three words before a single clause. All begin with their subject,
+# since training never had *that although* or *that tomorrow*:
 
 
 # %% tags=["hide-input"]
@@ -964,8 +964,9 @@ class SpanParser(nn.Module):
 
 
 # %% [markdown]
-# At the end comes CKY again: the best score of a tree over a span is that of the span's best label plus the best scores
-# of its two parts, at the best cut. Where that label is *no constituent*, its parts go to the span around it.
+# Spans that are labelled one by one can cross, and then they form no tree. So at the end comes CKY again, for the best
+# set of spans that does: the best score of a tree over a span is that of the span's best label plus the best scores of
+# its two parts, at the best cut. Where that label is *no constituent*, its parts go to the span around it.
 
 
 # %% tags=["export", "hide-input"] module="parsing"

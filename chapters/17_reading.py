@@ -644,10 +644,10 @@ once = np.mean([run["seconds"] for run in facts])
 assert 10.5 < longer["seconds"] / once < 11.5
 
 # %% [markdown]
-# They are not alike. In seed 0 no single line decides in the end. In seed 1 the *went* line does already after one
-# layer: it may read question and *took* line at once. In seed 2 another *thing* never changes the answer. It does not
-# read which thing is asked for, and has found a **shortcut**: the room of whoever took something last is right in 88
-# percent. From its score alone, 86, it would pass for a model that is nearly there.
+# They are not alike. In seed 0 no single line decides by itself in the end. In seed 1 the *went* line does already
+# after one layer: it may read question and *took* line at once. In seed 2 another *thing* never changes the answer. It
+# does not read which thing is asked for, and has found a **shortcut**: the room of whoever took something last is right
+# in 88 percent. From its score alone, 86, it would pass for a model that is nearly there.
 #
 # With a vector for each token, lines or not, no model has more than 51 percent, even with one hop, and one of them even
 # after four times the steps. (Larger models were not tried.) So for these models nearly everything depended on
@@ -825,9 +825,10 @@ assert 0.73 < sentences["right"]["minilm"] < 0.75
 
 # %% [markdown]
 # The difference between counting words and 22 million parameters could be chance (p = 0.21 in McNemar's test, which
-# takes the questions as independent), and counting rare words more does better than MiniLM (p = 0.00002). Whoever wrote
-# these questions had the paragraph before them, and half of a question's words are in the answer's sentence. Where the
-# two use different words, as in chapter 15, counting has little to go by.
+# takes the questions that one gets right and the other wrong, and asks how often a coin would split them so unevenly),
+# and counting rare words more does better than MiniLM (p = 0.00002). Whoever wrote these questions had the paragraph
+# before them, and half of a question's words are in the answer's sentence. Where the two use different words, as in
+# chapter 15, counting has little to go by.
 #
 # ### A published model, zero-shot
 #
@@ -1052,8 +1053,8 @@ class CopyingTransformer(Transformer):
 # `scatter_add` adds each weight to the probability of the token that stands there. A plain `scatter` would overwrite
 # the vocabulary's share: the probabilities would no longer sum to 1, and the loss would go down all the same.
 #
-# A log-softmax leaves log-probabilities as they are, so loss and decoding need no change. Now train both, as small as
-# possible, one layer on each side:
+# A log-softmax leaves log-probabilities as they are, so the loss needs no change, and decoding only one:
+# `CopyingCache`, folded below, mixes after each step. Now train both, as small as possible, one layer on each side:
 
 
 # %% tags=["export", "hide-input"] module="reading"

@@ -8,10 +8,12 @@
 # %% [markdown]
 # # 18. What is left without the encoder?
 #
-# Most language models of today have one stack. Take the decoder of [chapter 9](09_decoder.ipynb), leave out the
-# attention to the encoder, and you have a **decoder-only** model, a **GPT** (*generative pre-trained transformer*). By
-# the end of this chapter you have written one, counted GPT-2's parameters to the last one, seen a small one learn to
-# write documentation, and found the heads with which a model copies from what it has read.
+# Most language models of today have one stack. Any text can teach it, and each token is a target; question and answer
+# share all parameters; and a conversation only grows at its end, so that what is cached stays valid. Take the decoder
+# of [chapter 9](09_decoder.ipynb), leave out the attention to the encoder, and you have a **decoder-only** model, a
+# **GPT** (*generative pre-trained transformer*). By the end of this chapter you have written one, counted GPT-2's
+# parameters to the last one, seen a small one learn to write documentation, and found the heads with which a model
+# copies from what it has read.
 #
 # You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 35
 # minutes to read, and 30 more for the exercises.
@@ -237,7 +239,7 @@ assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-6)
 # that sublayer alone it knows of the source. Switch that sublayer off in chapter 9's model, and give the model two
 # different questions:
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.transformer import Transformer, TransformerConfig
 
 config = TransformerConfig(
@@ -327,7 +329,7 @@ print(found["example"]["text"])
 # Take one package, 600 subword tokens and two layers. Nothing is new but the model: `Trainer` and `evaluate` are those
 # of chapter 11.
 
-# %%
+# %% tags=["hide-input"]
 from dotformer.data.corpora import docstrings
 from dotformer.tokens import BPETokenizer
 from dotformer.training import Trainer, TrainingConfig, evaluate, pair_batches
@@ -769,11 +771,12 @@ for run in runs:
     assert 12 < run["copying"]["first"] < run["copying"]["second"] < 12.7
 
 # %% [markdown]
-# It does not fall evenly. For 250 steps little happens, then within 200 steps the loss falls from 3.25 to about 0.5, in
-# all three models, and at the same steps the heads of layer 2 turn to what came after: from a weight of 0.04 to 0.6 and
-# more. Such a sudden turn is called a **phase change**. [Olsson and others (2022)](https://arxiv.org/abs/2209.11895)
-# found one in language models of two and more layers, at which induction heads form and in-context learning improves
-# abruptly.
+# It does not fall evenly, perhaps because each head is useless without the other: the second finds nothing until the
+# first has written what came before, and until then writing it gains nothing. For 250 steps little happens, then within
+# 200 steps the loss falls from 3.25 to about 0.5, in all three models, and at the same steps the heads of layer 2 turn
+# to what came after: from a weight of 0.04 to 0.6 and more. Such a sudden turn is called a **phase change**. [Olsson
+# and others (2022)](https://arxiv.org/abs/2209.11895) found one in language models of two and more layers, at which
+# induction heads form and in-context learning improves abruptly.
 #
 # The printed columns are, for each head at the end, its mean weight on the letter *before*, its weight on all that came
 # *after* the same letter earlier, and the loss with this head removed. Both heads of layer 2 have become induction
@@ -933,7 +936,7 @@ for name in ("colder", "hotter"):
 # **Predict first.** Of forty texts, how many change?
 
 
-# %%
+# %% tags=["hide-input"]
 import copy
 
 
