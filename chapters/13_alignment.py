@@ -8,10 +8,11 @@
 # %% [markdown]
 # # 13. Does attention point at the right word?
 #
-# Pictures of attention in a translator look like dictionaries. Are they? Here is a language in which that can be
-# checked: a small part of German, made by rules, where for each word we know which English words it renders. At the end
-# of this chapter there is a number for how often attention points at the right word, an experiment that shows what is
-# read there, and a race with the networks that came before the transformer.
+# Pictures of attention in a translator look like dictionaries, and are shown to explain why it wrote a word. Are they?
+# Here is a language in which that can be checked: a small part of German, made by rules, where for each word we know
+# which English words it renders. At the end of this chapter there is a number for how often attention points at the
+# right word, an experiment that shows what is read there, and a race with the networks that came before the
+# transformer.
 #
 # You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 25 minutes to read, and
 # 30 more for the exercises. You need no German.
@@ -39,9 +40,9 @@ transformer_map(built=13)
 #
 # A **synchronous grammar** makes a sentence once, as parts without an order, and puts the parts in order twice. So it
 # knows which word came from which. Ours is imported from `dotformer.data.grammar`; here it works on one clause. A
-# `Phrase` is its English words, and its German words, each with the English words that it renders: of *in the evening*
-# and *am Abend*, *Abend* renders *evening*, and *am* renders *in the*. The *prefix* is the part of the verb that comes
-# off. It renders the same English word.
+# `Phrase` is its English words, and its German words, each with the English words that it renders: in *am Abend*, for
+# *in the evening*, *am* renders *in the*, and *Abend* renders *evening*. The *prefix* is the part of the verb that
+# comes off. It renders the same English word.
 
 # %% tags=["hide-input", "nbval-check-output"]
 import numpy as np
@@ -115,8 +116,8 @@ assert [text for text, _ in because.german][-2:] == ["auf", "macht"]
 
 # %% [markdown]
 # With *because* in front the finite verb goes to the end of the German clause, behind its own prefix, while in English
-# nothing has moved. And in German the time comes before the object. (In writing, *auf* and *macht* become one word,
-# *aufmacht*; the package's `linearize` joins them.)
+# the verb still follows its subject, and only the time has moved, to the end. And in German the time comes before the
+# object. (In writing, *auf* and *macht* become one word, *aufmacht*; the package's `linearize` joins them.)
 #
 # `grammar` draws such clauses at random, one or two in a sentence, from a small lexicon. Each noun in it says what may
 # be done with it, so that nobody eats a window, and no noun or verb occurs twice in a sentence. What stands before a
@@ -508,8 +509,8 @@ quiz.one_choice(
 #
 # Before the transformer, the networks that translated were mostly recurrent ([chapter 1](01_why_attention.ipynb)). One
 # network read the sentence and kept a **state**, a list of numbers of fixed length. Another began with that state and
-# wrote. In 2014 attention was invented to help the writer: before each word, it looks back at *all* states of the
-# reader.
+# wrote. So a list of fixed length had to hold the whole sentence, however long. In 2014 attention was invented to help
+# the writer: before each word, it looks back at *all* states of the reader.
 #
 # Its scores are not dot products. The **additive** score compares the writer's state with one of those of the reader,
 # called a *memory*:
@@ -814,8 +815,8 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 # ### Break it: a baseline that nobody tuned
 #
 # Do you believe that table? Every model got a learning rate that was found for a transformer. Comparisons like this are
-# published: one's own model with its best settings, the others with the same. From outside they look fair. The check is
-# to give each the same *effort*, and that is what the program does, in three steps:
+# published: one's own model with its best settings, the other models with these same settings. From outside they look
+# fair. The check is to give each the same *effort*, and that is what the program does, in three steps:
 #
 # 1. *Its own learning rate.* Learning rates are tried in steps of a factor of 2, until the best has a worse one on
 #    either side. What counts is the share of right sentences on the validation set, with one seed.
@@ -910,12 +911,12 @@ assert max(times[3:]) < 1.05 * times[0]
 # attention. (Without attention they take about as long as the transformer, or less.)
 #
 # How large must a difference be? Count the sentences that one of two models gets wrong and the other right. If neither
-# were better, each such sentence would be a fair coin. Say that in five such sentences one model is right, and the
-# other in none. The chance of so uneven a split, in either direction, is $2 / 2^5 = 6$ percent; for nine against none
-# it is 0.4 percent. This is the **sign test**. It asks whether these two *trained models* differ. Whether the two
-# *kinds* do is a question about seeds. Suppose that all three seeds of one side beat all three of the other. Of the
-# $\binom{6}{3} = 20$ ways to divide six results between two sides 2 do that, so chance alone does it in 10 percent, and
-# by their order alone three seeds can never show more.
+# were better, each such sentence would be a fair coin. Suppose there are five such sentences, and the same model is
+# right in all of them. The chance of so uneven a split, in either direction, is $2 / 2^5 = 6$ percent; for nine against
+# none it is 0.4 percent. This is the **sign test**. It asks whether these two *trained models* differ. Whether the two
+# *kinds* do is a question about seeds. Suppose that all three seeds of one side beat all three of the other. There are
+# $\binom{6}{3} = 20$ ways to divide six results between two sides, and in 2 of them one side beats the other
+# completely. So chance alone does it in 10 percent, and by their order alone three seeds can never show more.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -960,7 +961,8 @@ assert points["gru, attention"][0] < points["transformer"][-1]
 # All three attend to a right word for more than four words in five, far above the diagonal. Every LSTM looks right less
 # often than every transformer (as chance alone makes it in 10 percent of such comparisons, see above). But to look
 # right is not the same as to write right: the LSTM makes as few mistakes as the others. Its encoder reads in both
-# directions, so the states beside a word may hold it too.
+# directions, so the states beside a word may hold it too. (That is so of the GRU as well, which points better. Why, we
+# have not tested.)
 #
 # ### Longer than anything it has learnt
 #
@@ -1004,7 +1006,7 @@ assert shorter == len(written) == 28
 # (Why, we have not tested. Numbers are made of few different words, and where their order changes, it changes between
 # neighbours.) The LSTM without makes 3 to 13. The transformer gets 3, 9 and 16 of 120 wrong. The sign test calls 9 and
 # 16 against 0 more than chance, so those two trained models are worse; about the kinds, three seeds each say little.
-# What they write is always too short. The positions are sinusoids, and [chapter
+# All of these mistakes are too short. The positions are sinusoids, and [chapter
 # 5](05_position.ipynb#could-the-encoding-be-learned) found that these can extrapolate and often do not.
 
 # %% [markdown]

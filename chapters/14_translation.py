@@ -692,14 +692,11 @@ assert agreed == [" orangefarbenen", " Hut", " starrt"]
 race = measured("captions")
 
 
-def judged(model, settings):
-    """The three trainings of a model with these settings."""
-    wanted = {
-        "part": "judge",
-        "corpus": "short",
-        "model": model,
-        "settings": settings,
-    }
+def judged(model, stage):
+    """The three trainings of a model with the settings that a stage has chosen."""
+    settings = race["chosen"]["short"][model][stage]
+    wanted = {"part": "judge", "corpus": "short", "model": model}
+    wanted["settings"] = settings
     return [run for run in race["runs"] if wanted.items() <= run.items()]
 
 
@@ -711,74 +708,100 @@ def length_ratio(run):
     return words.sum() / wanted.sum()
 
 
-def show_race(name, seeds):
-    bleus = " ".join(f"{run['BLEU']:.1f}" for run in seeds)
-    lengths = " ".join(f"{length_ratio(run):.2f}" for run in seeds)
-    losses = " ".join(f"{run['validation_loss']:.2f}" for run in seeds)
-    print(f"{name:22} {bleus:16} {lengths:16} {losses}")
+def show_race(stage):
+    print(f"{'':19}{'BLEU':19}chrF  length  validation loss  ms a step")
+    for name in race["chosen"]["short"]:
+        seeds = judged(name, stage)
+        bleus = " ".join(f"{run['BLEU']:.1f}" for run in seeds)
+        chrf, length, loss = (
+            np.mean([find(run) for run in seeds])
+            for find in (
+                lambda run: run["chrF2"],
+                length_ratio,
+                lambda run: run["validation_loss"],
+            )
+        )
+        ms = 1000 * np.mean([run["seconds"] for run in seeds]) / 2000
+        print(f"{name:19}{bleus:19}{chrf:4.1f}{length:8.2f}{loss:17.2f}{ms:11.0f}")
 
 
-tuned = {
-    name: judged(name, stages["warmed"])
-    for name, stages in race["chosen"]["short"].items()
-}
-print("                       BLEU             length           validation loss")
-for name, seeds in tuned.items():
-    show_race(name, seeds)
+show_race("warmed")
 
 # %% [markdown]
-# The transformer loses. With every seed the GRU with attention is three points ahead, and approximate randomisation
-# finds $p < 0.001$ for each of the nine pairs. (In part the transformer writes too little: nine words where the
-# reference has ten.) Without attention the GRU falls from 32 to 14. Is that the verdict?
+# The transformer loses. With every seed the GRU with attention is about three points ahead, and the LSTM is ahead, too.
+# (In part the transformer writes too little: nine words where the reference has ten.) Without attention the GRU falls
+# from 32 to 14. Is that the verdict?
 #
 # ### Break it: the setting that was not on the list
 #
 # Norms stand after the sums in this race, as in the paper. That was never varied, and the translator from above has
-# them in front. So take a transformer with **pre-norm**, and search its learning rate and warm-up again. Both may be
-# twice as high:
+# them in front. So search once more, with the order of norm and sum among the transformer's settings, and for all with
+# learning rate, warm-up and layers:
 
 # %% tags=["hide-input"]
-tried = [run for run in race["runs"] if run["settings"].get("norm_first")]
-searched = [run for run in tried if run["part"] == "search"]
-found_later = max(searched, key=lambda run: run["validation_bleu"])["settings"]
-pre_norm = judged("transformer", found_later)
-show_race("transformer, pre-norm", pre_norm)
+show_race("placed")
+found_later = race["chosen"]["short"]["transformer"]["placed"]
+print(found_later)
 
 # %% [markdown]
-# That brings a point and a half, half of what was missing, and the validation loss of the GRU. The other half is
-# length: it still writes nine words for ten, and without the brevity penalty both would have 33.
+# The recurrent models stay where they were. The transformer takes pre-norm, twice the learning rate, twice the warm-up,
+# and one layer a side in place of two. That brings 1.3 BLEU, four tenths of what was missing to the GRU, and a
+# validation loss that is nearly the GRU's.
 #
-# So a grid can be widened on every axis and still be unfair, by an axis that it lacks. From outside the first result
-# looks as fair as before: tuned models, three seeds, a test. Which kind wins here we do not know, since the second
-# search has not come to its end, and the recurrent models may lack an axis, too.
+# Now the GRU with attention is 1.9 BLEU ahead, and approximate randomisation finds $p < 0.01$ for each of the nine
+# pairs of trained models. So in this race, with little text, few parameters and few steps, **the GRU with attention
+# wins**, though each of its steps takes 30 percent longer. What is left is length: the transformer still writes nine
+# words for ten, and without the brevity penalty both would have 33. Transformer and LSTM are not told apart: of their
+# nine pairs one has a $p$ below 0.05.
+#
+# And a grid can be widened on every axis and still be unfair, by an axis that it lacks. From outside the first result
+# looks as fair as the second: tuned models, three seeds, a test. How far the length of a translation is favoured, for
+# one, was the same for all. Nor does the race say who wins with more text, or in the 24,000 steps of the translator
+# above.
 
 # %% tags=["proof"]
-post, gru, without = (
-    np.array([run["BLEU"] for run in tuned[name]])
-    for name in ("transformer", "gru, attention", "gru, no attention")
+attending = ("transformer", "gru, attention", "lstm, attention")
+before = {name: judged(name, "warmed") for name in attending}
+after = {name: judged(name, "placed") for name in attending}
+(first, gru, lstm), (later, *rest) = (
+    [np.array([run["BLEU"] for run in seeds]) for seeds in stage.values()]
+    for stage in (before, after)
 )
-assert gru.min() - post.max() > 2.8 and gru.max() - post.min() < 3.8
-assert round(gru.mean()) == 32 and round(without.mean()) == 14
-assert all(0.885 < length_ratio(run) < 0.925 for run in tuned["transformer"])
-chances = [
-    pair["p"]["BLEU"]
-    for pair in race["differences"]
-    if {name for name, _ in pair["runs"]} == {"transformer", "gru, attention"}
-]
-assert len(chances) == 9 and max(chances) < 0.001
-assert {len(seeds) for seeds in (*tuned.values(), pre_norm)} == {3}
-before = race["chosen"]["short"]["transformer"]["warmed"]
-for name in ("warmup", "learning_rate"):
-    assert found_later[name] == 2 * before[name]
-better = np.array([run["BLEU"] for run in pre_norm])
-assert better.min() > post.max() and 1.3 < better.mean() - post.mean() < 1.7
-assert 1.5 < gru.mean() - better.mean() < 1.8
-for seeds in (pre_norm, tuned["gru, attention"]):
-    assert round(np.mean([run["validation_loss"] for run in seeds]), 1) == 1.9
-    penalties = [np.exp(min(0, 1 - 1 / length_ratio(run))) for run in seeds]
-    bleus = [run["BLEU"] for run in seeds]
+assert all(map(np.array_equal, rest, (gru, lstm)))
+assert {*map(len, (first, gru, lstm, later))} == {3}
+assert gru.min() - first.max() > 2.8 and gru.max() - first.min() < 3.8
+assert lstm.min() > first.max()
+without = judged("gru, no attention", "placed")
+assert [round(gru.mean()), round(np.mean([r["BLEU"] for r in without]))] == [32, 14]
+gained, missing = later.mean() - first.mean(), gru.mean() - later.mean()
+assert round(gained, 1) == 1.3 and round(missing, 1) == 1.9
+assert round(gained / (gained + missing), 1) == 0.4
+was, now = (race["chosen"]["short"]["transformer"][s] for s in ("warmed", "placed"))
+assert now["norm_first"] and (was["layers"], now["layers"]) == (2, 1)
+assert all(now[name] == 2 * was[name] for name in ("warmup", "learning_rate"))
+for seeds in (*before.values(), *after.values()):
+    assert min(map(length_ratio, seeds)) > 0.88
+chances = {
+    pair: [
+        each["p"]["BLEU"]
+        for each in race["differences"]
+        if {name for name, _ in each["runs"]} == {"transformer", pair}
+    ]
+    for pair in ("gru, attention", "lstm, attention")
+}
+assert {*map(len, chances.values())} == {9}
+assert max(chances["gru, attention"]) < 0.01
+assert sum(p < 0.05 for p in chances["lstm, attention"]) == 1
+for name in ("transformer", "gru, attention"):
+    penalties = [np.exp(min(0, 1 - 1 / length_ratio(run))) for run in after[name]]
+    bleus = [run["BLEU"] for run in after[name]]
     assert round(np.mean(np.divide(bleus, penalties))) == 33
-assert all(0.9 < length_ratio(run) < 0.92 for run in pre_norm)
+longer, shorter = (
+    np.mean([run["seconds"] for run in after[name]])
+    for name in ("gru, attention", "transformer")
+)
+assert round(longer / shorter, 1) == 1.3
+assert all(0.9 < length_ratio(run) < 0.92 for run in after["transformer"])
 
 # %% [markdown]
 # ## Exercises

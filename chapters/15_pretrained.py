@@ -294,8 +294,9 @@ plt.show()
 #
 # In three stages. In **pre-training**, a large model, of BERT's size, learnt to guess words that were hidden in a text,
 # **masked language modelling**. A narrower one, *MiniLM*, of twelve layers, was trained to imitate it, which is called
-# **distillation**: in its last layer the attention weights should be those of its **teacher** ([Wang and others
-# 2020](https://arxiv.org/abs/2002.10957)). Of the **student's** twelve layers, every second was kept.
+# **distillation**: in its last layer it should have the attention weights of its **teacher**, and the same dot products
+# between values ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Of the **student's** twelve layers, every
+# second was kept.
 #
 # The third stage was **fine-tuning** for sentences. 1.17 billion pairs were collected from where people put two texts
 # side by side: a question and its answer, a title and its abstract, two captions of one picture. From a batch of 1,024
@@ -429,8 +430,9 @@ assert any('"finally"' in text for text in manual)
 #
 # ## Where do its heads look?
 #
-# Six layers of twelve heads are 72 matrices of weights for each sentence. Look around. Choose layer 1, head 3; then any
-# head of layer 3.
+# Six layers of twelve heads are 72 matrices of weights for each sentence. Suppose the search gives a wrong answer, and
+# you want to know why. The usual step is to look at such maps. First see what they show, then test whether the result
+# depends on it. Choose layer 1, head 3; then any head of layer 3.
 
 
 # %% tags=["plot"]
@@ -602,11 +604,11 @@ assert abs(within["clear map, words only"]) < 0.1
 # %% [markdown]
 # In the middle: rank 35 of 72. Switching off most heads changes little, so a middle rank still lies low in the figure.
 # Over all heads, the clearer the map, the *smaller* the change. But this correlation may have another cause: a map is
-# also clear when all weight goes to a special token. So leave the special tokens out, take each row as shares of what
-# goes to words, and nothing is left of it (−0.09, and 0.01 within the layers). What goes with the change is how much
-# weight a head gives to words at all. Nor is that an effect of the last layer, where the change is largest: ranked
-# layer by layer, the correlation is the same, 0.40. (Others may do the work of a head that is off, and this ablation
-# takes one at a time.)
+# also clear when all weight goes to a special token. So leave the special tokens out, scale each row to a sum of 1 over
+# the words, and nothing is left of it (−0.09, and 0.01 within the layers). What goes with the change is how much weight
+# a head gives to words at all. (Part of that is built in, since a head that fetches little has little to lose.) Nor is
+# that an effect of the last layer, where the change is largest: ranked layer by layer, the correlation is the same,
+# 0.40. (Others may do the work of a head that is off, and this ablation takes one at a time.)
 #
 # And the attention on the special tokens? A weight says how much of a *value* is taken. If the value has a small norm,
 # even a large weight contributes little. Measure the norm of what each token hands over, weight times value through
@@ -738,13 +740,13 @@ assert 0.65 < np.mean(correlations) < 0.85
 #
 # ### Is a token still its word, and still at its position?
 #
-# There is a second reason to read maps with care. A weight of layer 5 points at a *vector*, to which four layers have
-# added something, twice each. Does it still hold the word that once stood there, and its position? Ask a **probe**: a
-# linear map from the vector to the answer, fitted on some sentences and tested on others. For the position it has 16
-# outputs, one for each of the first sixteen, and takes the largest. For the word it aims at the word's embedding, and
-# the nearest of all 30,522 is taken, so that it can name a word on which it was not fitted. If it succeeds, the answer
-# is in the vector and easy to read. (If it fails, the answer may be there in another form. And that it is there does
-# not mean that the model uses it.)
+# There is a second reason to read maps with care. A weight of layer 5 points at a *vector*, which four layers have
+# changed, twice each: by attention, and by a feed-forward network. Does it still hold the word that once stood there,
+# and its position? Ask a **probe**: a linear map from the vector to the answer, fitted on some sentences and tested on
+# others. For the position it has 16 outputs, one for each of the first sixteen, and takes the largest. For the word it
+# aims at the word's embedding, and the nearest of all 30,522 is taken, so that it can name a word on which it was not
+# fitted. If it succeeds, the answer is in the vector and easy to read. (If it fails, the answer may be there in another
+# form. And that it is there does not mean that the model uses it.)
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
@@ -794,12 +796,12 @@ assert seen_words[1] > 0.95 and 0.5 < seen_words[6] < 0.8
 assert 0.75 < seen_words[5] < 0.87
 
 # %% [markdown]
-# At first both can be read. The position becomes harder to read: after the last layer the probe finds it in a third of
-# the cases, where guessing would find one in fifteen (there are fifteen positions after `[CLS]`). The word is found in
-# two of three, among all 30,522. (It was asked for the 148 tokens of the test whose words the probe had not been fitted
-# on.) The two tasks are not equally hard, so compare each with itself, before and after. So a map of layer 6, which
-# reads what layer 5 has left, points at vectors from which this probe still reads four words in five, but no longer
-# all. (One that is fitted on more tokens would read more.)
+# At first both can be read. The position fades faster: after the last layer the probe finds it in a third of the cases,
+# where guessing would find one in fifteen (there are fifteen positions after `[CLS]`). The word is found in two of
+# three, among all 30,522. (It was asked for the 148 tokens of the test whose words the probe had not been fitted on.)
+# The two tasks are not equally hard, so compare each with itself, before and after. So a map of layer 6, which reads
+# what layer 5 has left, points at vectors from which this probe still reads four words in five, but no longer all. (One
+# that is fitted on more tokens would read more.)
 #
 # ### Is the length of the input fixed?
 #

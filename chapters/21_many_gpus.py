@@ -14,7 +14,7 @@
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
 # needed: processes of one machine stand for devices, and that is also how all of this was tested. On several GPUs
-# nobody has run it yet. It takes about 34 minutes to read, and 35 more for the exercises.
+# nobody has run it yet. It takes about 36 minutes to read, and 35 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -198,8 +198,8 @@ quiz.one_choice(
 # **By hand.** Three processes, each with three numbers: $(1, 2, 3)$, $(10, 20, 30)$ and $(100, 200, 300)$. In the first
 # round rank 0 sends its first number to rank 1, rank 1 its second to rank 2, and rank 2 its third to rank 0. The first
 # number of rank 1 is now $1 + 10 = 11$. In the second round it sends that on, and the first number of rank 2 becomes
-# $111$: complete. In the third rank 2 sends it to rank 0, which keeps it instead of its own, and in the fourth rank 0
-# hands it on to rank 1.
+# $111$: complete. In the third round rank 2 sends it to rank 0, which keeps it instead of its own, and in the fourth
+# rank 0 hands it on to rank 1.
 #
 # **Predict first.** In each round a process sends one $N$-th of its gradient. How much does it send in all, if there
 # are 2 processes? If there are 100?
@@ -287,17 +287,17 @@ quiz.number(
 # ## Ready-made engines
 #
 # PyTorch has two engines for this. **Distributed data parallel** (DDP) leaves the whole model with every process, and
-# begins to send the gradients of the last layers while the backward pass still computes those of the first. **Fully
-# sharded data parallel** (FSDP) leaves each process only a shard of the parameters, the gradients and Adam's two
-# moments.
+# begins to send the gradients of the last layers while the backward pass still computes those of the first (**overlap
+# of communication and computation**). **Fully sharded data parallel** (FSDP) leaves each process only a shard of the
+# parameters, the gradients and Adam's two moments.
 #
 # Before a layer is used the processes gather its full parameters, and after it each frees what is not its own (it
-# *reshards*). To send while one computes is **overlap of communication and computation**. Of the 16 bytes for each
-# parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about $16 / N$.
+# *reshards*). Of the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves
+# about $16 / N$. With 8 billion parameters, 128 GB are more than a GPU of 80 GB holds; among eight it is 16 GB each.
 #
 # Both *average* gradients, as if all processes had equally many targets. We need the sum. So each process divides its
 # loss not by the targets of all, but by an $N$-th of them: the mean of $N$ gradients, each $N$ times too large, is
-# their sum. (For the 6 and 2 targets above by 4, and $(12 / 4 + 8 / 4) / 2 = 2.5$.)
+# their sum. (Above, there are 8 targets and 2 processes, so each divides by 4, and $(12 / 4 + 8 / 4) / 2 = 2.5$.)
 #
 # In code, `replicate` is one call. `shard` is longer, because a model that is too large for one device cannot be built
 # on one. Rank 0 builds it in the computer's own memory; the others may build it on the **meta device**, where a tensor
@@ -904,8 +904,7 @@ grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22 > 1e3 * (latency + 4 * 4e6 * per_byte)
 
 # %% [markdown]
-# The line gives the order of magnitude. (The 22 ms by which a step with 32 sentences grew, for 4 million numbers, are
-# more than it says. It is drawn through the shortest times, and DDP copies gradients besides.) Below about $\alpha
+# The line gives the order of magnitude. (The 22 ms by which a step with 32 sentences grew, for 4 million numbers, are more than it says.) Below about $\alpha
 # \beta$ bytes a message costs mostly its latency. So biases and gains should not be sent one by one, and that is why
 # gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
 #
@@ -981,8 +980,8 @@ class SumBackward(torch.autograd.Function):
 
 
 # %% [markdown]
-# With these a device computes `SumForward(relu(SumBackward(x) @ W_1) @ W_2)`, with its halves of the matrices. Is that
-# one process's layer? In the folded cell two processes compute output and gradients, in float64:
+# With these a device computes `SumForward.apply(relu(SumBackward.apply(x) @ W_1) @ W_2)`, with its halves of the
+# matrices. Is that one process's layer? In the folded cell two processes compute output and gradients, in float64:
 
 
 # %% tags=["hide-input"]
@@ -1088,7 +1087,8 @@ plt.show()
 # - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices: its matrices have $12 D^2$ numbers, so the
 #   forward pass takes $24 b D^2 / (N F)$ seconds. Two all-reduces of $b D$ numbers of 2 bytes take $\frac{N - 1}{N} \,
 #   8 b D / \beta$, and nothing hides them, because the next product waits for their sum (unless products or batches are
-#   cut into parts). They take longer than the products where $D < \frac{N - 1}{3} F / \beta$, whatever the batch.
+#   cut into parts). They take longer than the products where $D < \frac{N - 1}{3} F / \beta$, whatever the batch. (So
+#   at the break-even half of the time is lost. At three times that width it is a quarter.)
 # - **Pipeline**: at a border $2 b D$ bytes, against $24 b D^2$ FLOPs in each layer of a device. With $L$ layers each
 #   they hide where $D > F / (12 L \beta)$. So the price is mostly the bubble.
 # - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
@@ -1099,7 +1099,7 @@ plt.show()
 # with this model and its largest batch. (With small batches it reaches less, and communication has more time to hide.)
 # Within a machine an H100 has 450 GB/s in one direction ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives
 # 900 for both). Between machines a network card of 400 Gb/s has 50; eight of them side by side, each for an eighth of
-# the gradients, have 400, and we assume that half of that is reached:
+# the gradients, have 400; but gradients also cross the machine's own links, so we assume 200:
 
 # %% tags=["hide-input", "nbval-check-output"]
 speeds = (450, 200, 50)  # GB/s
@@ -1134,10 +1134,13 @@ assert bounds["data parallel, 64 devices: tokens a device"] * ratio[450] > 391
 
 # %% [markdown]
 # The paper's batch has 25,000 targets, which are 3,125 for each of eight devices, enough at 450 GB/s and at 200, and
-# 391 for each of 64, too few. Sharing its layers of width 512 between two devices takes 0.70 of the time of one within
-# a machine, and 2.28 times as long over one network card. Models of width 8,192 are shared this way among the eight
-# devices of one machine, which are joined by fast links (NVLink), and their batches are dealt out among machines: two
-# kinds of parallelism at once. With a pipeline besides, it is called **3D parallelism**.
+# 391 for each of 64, too few at this speed. (With so few tokens a device computes more slowly; see the estimate at the
+# end.) Sharing its layers of width 512 between two devices takes 0.70 of the time of one within a machine, and 2.28
+# times as long over one network card. Models of width 8,192 are shared this way among the eight devices of one machine,
+# which are joined by fast links (NVLink), and their batches are dealt out among machines: two kinds of parallelism at
+# once. With a pipeline besides, it is called **3D parallelism**. In which order? Begin with data parallelism. If memory
+# is short, shard. If a device has fewer tokens than the bound asks for, share layers within a machine. If layers still
+# do not fit, or links are slow, add a pipeline; if one sequence is too long, share its positions.
 #
 # ## What did the paper's run cost?
 #
@@ -1221,6 +1224,9 @@ for k in (0, 3, 6):
 assert [round(float(whole[0] / whole[k]), 1) for k in (3, 6)] == [4.2, 7.6]
 assert round(float(steps * whole[0] / 60)) == 65 and not extra.any()
 assert round(1000 * float(communication[6]), 1) == 2.5
+late = communication[6] + 2 * 63 * 10e-6  # seconds, with 10 µs a round
+assert round(1000 * float(late), 1) == 3.7 and late > 2 / 3 * computing[6]
+assert round(1000 * 2 / 3 * float(computing[6]), 1) == 3.5
 assert [round(1000 * float(computing[k])) for k in (0, 6)] == [39, 5]
 assert 4 * communication[6] > computing[6]
 step_flops = sum(
@@ -1235,7 +1241,8 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times
 # as fast, and 64 only 7.6 times. Yet at 200 GB/s the gradients fit behind the backward pass. (At 50 they would not.) It
 # is the step itself: with 6 pairs in place of 390 it still takes 5 ms in place of 39, and reaches 3 percent of the
-# peak. (So the bounds above, which assume 28, ask for more tokens than are needed to hide the gradients here.)
+# peak. And latency counts: a ring of 64 has $2 \cdot 63$ rounds, so with 10 microseconds each the gradients take 3.7
+# ms, which no longer fit behind a backward pass of 3.5.
 #
 # Whoever uses more devices has to give them a larger batch. That is another training: steps are fewer, and all is to be
 # searched again. Start, for $k$ times the batch, from $k$ times the learning rate with SGD, after a warm-up ([Goyal and

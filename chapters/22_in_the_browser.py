@@ -86,9 +86,9 @@ assert numbers.tolist() == [[50, -127, 25]] and abs(scales - 0.01) < 1e-8
 assert (row - numbers * scales[:, None]).abs().max() <= scales.max() / 2
 
 # %% [markdown]
-# Matrices are quantized, and tables of embeddings, which hold nearly all of the parameters. Biases and norms are few
-# and stay as they are. What a page needs is then one object that can be written as JSON, the notation of JavaScript for
-# data. It has room for numbers and texts, so the bytes of a matrix become letters, four for three bytes (**base64**).
+# We quantize matrices and embedding tables, which hold nearly all of the parameters. Biases and norms are few and stay
+# as they are. What a page needs is then one object that can be written as JSON, the notation of JavaScript for data. It
+# has room for numbers and texts, so the bytes of a matrix become letters, four for three bytes (**base64**).
 
 # %% tags=["export"] module="export"
 from typing import Any
@@ -237,10 +237,10 @@ assert round(zeros[True], 2) == 0.31 and round(zeros[False], 2) == 0.54
 assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5e-4
 
 # %% [markdown]
-# In 8 bits nothing is lost that this test could see, and even 3 bits, which can hold only $-3$ to 3, cost only a few
+# In 8 bits nothing is lost that this test could see, and even 3 bits, of which we use $-3$ to 3, cost only a few
 # sentences. With one scale for a matrix 3 bits fail: its largest entry sets the scale for all, and 54 percent of the
-# entries are rounded to 0 (31 with a scale for each row). But this language is easy, and the model is large for it.
-# On captions, which are harder, the same experiment costs more.
+# entries are rounded to 0 (31 with a scale for each row). But this language is easy, and the model is large for it. On
+# captions, which are harder, the same experiment costs more.
 
 # %% tags=["hide-input"]
 captions = measured("quantization")
@@ -254,11 +254,10 @@ for row_ in captions["rows"]:
 # (`python -m benchmarks.quantization`: three transformers of a million parameters, one a seed, translate the captions
 # of chapter 14.) In 8 bits all three keep their score to a tenth of a point, and the seeds differ by more than one.
 # With a scale for each row, 4 bits cost 0.8 to 1.5 points and 3 bits 5 to 7; with one scale for a matrix, 3 and 17 to
-# 20. (That 6 bits for a matrix are sometimes ahead of 6 for a row is noise.) For a page, then, 8 bits cost nothing.
-# (This is *weight-only* quantization. To compute in 8 bits one must quantize the **activations** as well, the vectors
-# between the matrices, with scales found on sample texts (**calibration**) or for each vector as it comes (*dynamic*).
-# In large models a few huge entries of these spoil the scale for the others: [Dettmers and others,
-# 2022](https://arxiv.org/abs/2208.07339).)
+# 20. For a page, then, 8 bits cost nothing. (This is *weight-only* quantization. To compute in 8 bits one must quantize
+#     the **activations** as well, the vectors between the matrices, with scales found on sample texts (**calibration**)
+#     or for each vector as it comes (*dynamic*). In large models a few huge entries of these spoil the scale for the
+#     others: [Dettmers and others, 2022](https://arxiv.org/abs/2208.07339).)
 
 # %% tags=["proof"]
 lost = {
@@ -846,7 +845,7 @@ assert pace > 100
 #   built in; and what has the same name has the same length. A length of 0 or 1 may be built in even so, because these
 #   broadcast differently.
 #
-# With two vectors of width 8 and two axes that vary:
+# With two matrices whose rows have width 8, and whose numbers of rows vary:
 
 # %% tags=["nbval-check-output"]
 from tempfile import TemporaryDirectory
