@@ -294,9 +294,9 @@ plt.show()
 #
 # In three stages. In **pre-training**, a large model, of BERT's size, learnt to guess words that were hidden in a text,
 # **masked language modelling**. A narrower one, *MiniLM*, of twelve layers, was trained to imitate it, which is called
-# **distillation**: in its last layer it should have the attention weights of its **teacher**, and the same dot products
-# between values ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Of the **student's** twelve layers, every
-# second was kept.
+# **distillation**: in its last layer it should have the attention weights of its **teacher**, and the same softmax of
+# dot products between values ([Wang and others 2020](https://arxiv.org/abs/2002.10957)). Of the **student's** twelve
+# layers, every second was kept.
 #
 # The third stage was **fine-tuning** for sentences. 1.17 billion pairs were collected from where people put two texts
 # side by side: a question and its answer, a title and its abstract, two captions of one picture. From a batch of 1,024
@@ -606,9 +606,9 @@ assert abs(within["clear map, words only"]) < 0.1
 # Over all heads, the clearer the map, the *smaller* the change. But this correlation may have another cause: a map is
 # also clear when all weight goes to a special token. So leave the special tokens out, scale each row to a sum of 1 over
 # the words, and nothing is left of it (−0.09, and 0.01 within the layers). What goes with the change is how much weight
-# a head gives to words at all. (Part of that is built in, since a head that fetches little has little to lose.) Nor is
-# that an effect of the last layer, where the change is largest: ranked layer by layer, the correlation is the same,
-# 0.40. (Others may do the work of a head that is off, and this ablation takes one at a time.)
+# a head gives to words at all. (Part of that is built in, since a head that fetches little has little to lose.) This
+# correlation is no effect of the last layer, where the change is largest: ranked layer by layer, the correlation is the
+# same, 0.40. (Others may do the work of a head that is off, and this ablation takes one at a time.)
 #
 # And the attention on the special tokens? A weight says how much of a *value* is taken. If the value has a small norm,
 # even a large weight contributes little. Measure the norm of what each token hands over, weight times value through
@@ -712,7 +712,7 @@ assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.0
 # their values at 0 it arrives with 0.1, as before. So the prediction holds, in this model: what is needed of the
 # special tokens is that weight can go there, so that a head may hand over *little*. A map of weights alone could not
 # have told us. (Two random words have far less weight to lose than the special tokens, so the rows *hidden* are no fair
-# comparison. In the rows *values 0* they lose more, and turn the vector less.)
+# comparison. In the rows *values 0* the special tokens lose more, and the vector turns less.)
 #
 # That does not make maps worthless. Hide one token, as a key, from all heads, and the vector changes more for the
 # tokens that receive more attention. The rank correlation is computed for each sentence, without its special tokens
@@ -903,8 +903,8 @@ for name, plant in mistakes.items():
 # Seven of the nine mistakes pass, and only two of these are harmless. A model with the wrong activation in every layer,
 # one with its heads cut wrongly, one that cannot tell the order of words: each still pairs all six sentences, and a
 # demonstration would go well. The segment vector, the same for every token, looks harmless, and leaving it out does
-# more harm than leaving out all positions. (One of its 384 entries is 0.36, more than four times the spread of the
-# tokens' there.) Yet one vector of the ReLU model has a cosine of only 0.43 with the right one. Six sentences on three
+# more harm than leaving out all positions. One of its 384 entries is 0.36, more than four times the spread of the
+# tokens' there. And one vector of the ReLU model has a cosine of only 0.43 with the right one. Six sentences on three
 # subjects are a weak test, and a result that looks sensible is a weak result.
 #
 # The last column is the strong test. Between our code and the library's, the difference is a few ten-millionths. The

@@ -88,7 +88,7 @@ for words in (2, 3, 4, 5, 20):
 
 # %% [markdown]
 # 14 over five words, and nearly two billion over twenty, before anyone asks for labels. Nobody can score them one by
-# one. The three parsers below have two ways around it.
+# one. Of the three parsers below one writes a single tree, and two search all without listing them.
 #
 # ## A tree is a text
 #
@@ -965,8 +965,8 @@ class SpanParser(nn.Module):
 
 # %% [markdown]
 # Spans that are labelled one by one can cross, and then they form no tree. So at the end comes CKY again, for the best
-# set of spans that does: the best score of a tree over a span is that of the span's best label plus the best scores of
-# its two parts, at the best cut. Where that label is *no constituent*, its parts go to the span around it.
+# set of spans that forms a tree: the best score of a tree over a span is that of the span's best label plus the best
+# scores of its two parts, at the best cut. Where that label is *no constituent*, its parts go to the span around it.
 
 
 # %% tags=["export", "hide-input"] module="parsing"

@@ -824,11 +824,11 @@ assert sentences["right"]["idf"] > sentences["right"]["shared_words"] > 0.75
 assert 0.73 < sentences["right"]["minilm"] < 0.75
 
 # %% [markdown]
-# The difference between counting words and 22 million parameters could be chance (p = 0.21 in McNemar's test, which
-# takes the questions that one gets right and the other wrong, and asks how often a coin would split them so unevenly),
-# and counting rare words more does better than MiniLM (p = 0.00002). Whoever wrote these questions had the paragraph
-# before them, and half of a question's words are in the answer's sentence. Where the two use different words, as in
-# chapter 15, counting has little to go by.
+# The difference between counting words and 22 million parameters could be chance (p = 0.21 in McNemar's test, chapter
+# 13's sign test, which takes the questions as independent, though each paragraph has about five), and counting rare
+# words more does better than MiniLM (p = 0.00002). Whoever wrote these questions had the paragraph before them, and
+# half of a question's words are in the answer's sentence. Where the two use different words, as in chapter 15, counting
+# has little to go by.
 #
 # ### A published model, zero-shot
 #

@@ -771,12 +771,12 @@ for run in runs:
     assert 12 < run["copying"]["first"] < run["copying"]["second"] < 12.7
 
 # %% [markdown]
-# It does not fall evenly, perhaps because each head is useless without the other: the second finds nothing until the
-# first has written what came before, and until then writing it gains nothing. For 250 steps little happens, then within
-# 200 steps the loss falls from 3.25 to about 0.5, in all three models, and at the same steps the heads of layer 2 turn
-# to what came after: from a weight of 0.04 to 0.6 and more. Such a sudden turn is called a **phase change**. [Olsson
-# and others (2022)](https://arxiv.org/abs/2209.11895) found one in language models of two and more layers, at which
-# induction heads form and in-context learning improves abruptly.
+# It does not fall evenly, perhaps because the layers need each other: the second finds nothing until the first has
+# written what came before, and writing it gains little until the second looks for it. For 250 steps little happens,
+# then within 200 steps the loss falls from 3.25 to about 0.5, in all three models, and at the same steps the heads of
+# layer 2 turn to what came after: from a weight of 0.04 to 0.6 and more. Such a sudden turn is called a **phase
+# change**. [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found one in language models of two and more
+# layers, at which induction heads form and in-context learning improves abruptly.
 #
 # The printed columns are, for each head at the end, its mean weight on the letter *before*, its weight on all that came
 # *after* the same letter earlier, and the loss with this head removed. Both heads of layer 2 have become induction

@@ -208,7 +208,8 @@ print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 #
 # Adding two matrices reads 8 bytes and writes 4 for a single FLOP: a twelfth of a FLOP per byte, far below. A product
 # of two matrices of $n$ rows and $n$ columns reads and writes $12 n^2$ bytes for $2 n^3$ FLOPs: $n / 6$ per byte. So
-# small products are memory-bound, and those with $n$ above six times the ridge point compute-bound.
+# small products are memory-bound, and those with $n$ above six times the ridge point (in 16 bits, three times)
+# compute-bound.
 #
 # On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits, and 3.35
 # TB/s: 295 FLOPs per byte.
@@ -926,8 +927,9 @@ there, gains = show_ladder(on_gpu)
 # is done](#record-a-step-and-repeat-it)). Recorded steps of 64, 256 and 400 pairs take 11, 28 and 40 ms. That is nearly
 # a line, of 5 ms and 0.09 for each pair, on which 100 pairs would take 14. No rung with 100 pairs had a median below
 # 35. And 400 pairs, unrecorded, took 51 ms, recorded 40, with quartiles that differ by a tenth of a millisecond. So the
-# steps of 100 pairs were overhead-bound (bf16, which converts numbers by kernels of its own, probably lost for that
-# reason), and what the rungs between tf32 and *larger batch* gain or lose there says little of a GPU that is kept busy.
+#     compiled steps of 100 pairs were overhead-bound, and the rungs in 16 bits before them probably too (bf16 converts
+#     numbers by kernels of its own), and what the rungs between tf32 and *larger batch* gain or lose there says little
+#     of a GPU that is kept busy.
 #
 # Making batches between the steps cost a quarter of the speed, and prefetching brought that back.
 
@@ -1038,8 +1040,8 @@ print(f"{len(kernels)} kernels {total:5.1f} ms of {ms['CUDA graph']:.1f}")
 #
 # Of the 40 ms with 400 pairs the twelve longest kernels take 25, about half of it products. The loss, with 37,000
 # scores for each target, takes 5, attention 4, and copies 2. At the peak the products would need 13 ms, and at the 71
-# percent of the projection 18. Twelve are in the long kernels, so of the 15 ms that are missing about six are shorter
-# products. The rest are other short kernels, and gaps.
+# percent of the projection 18. Twelve of these are in the long kernels, so at that speed about six of the missing 15 ms
+# would be shorter products. The rest are other short kernels, and gaps.
 
 # %% tags=["proof"]
 recorded = {row["pairs"]: 1000 * row["seconds"] for row in batches}
@@ -1666,9 +1668,9 @@ for one, other in zip(whole[2:], chunked[2:], strict=True):
     assert (one - other).abs().max() < 1e-5 * one.abs().max()
 
 # %% [markdown]
-# The same gradients, in no more time here and with a third of the memory (of the four arrays the logits are freed
-# early, so three are there at once), nearly all of it two arrays as large as the output matrix, for its gradient, which
-# do not grow with the targets. (In chunks it does not smooth labels, so our trainer does without it.)
+# The same gradients, in no more time here and with a third of the memory. (With all logits, three of their four arrays
+# exist at once.) Nearly all of it is two arrays as large as the output matrix, for its gradient, which do not grow with
+# the targets. (In chunks it does not smooth labels, so our trainer does without it.)
 #
 # Two more ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
 # 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: activation checkpointing keeps only what goes into
@@ -1832,10 +1834,10 @@ verdict
 # ## In one breath
 #
 # A step is a known number of FLOPs and a known number of bytes, and a machine does so many of each in a second;
-# whichever takes longer is the floor. What lies above it is mostly waiting, and a step that is recorded and batches
-# that are prefetched win it back. The floor itself sinks where fewer bytes are moved (16 bits, fused attention). Each
-# such change must leave the gradient as it was, but for rounding. Where memory is short, computing activations twice
-# takes the place of keeping them.
+# whichever takes longer is the floor. Part of what lies above it is waiting, which recorded steps and prefetched
+# batches win back. The floor itself sinks where fewer bytes are moved (16 bits, fused attention). Each such change must
+# leave the gradient as it was, but for rounding. Where memory is short, computing activations twice takes the place of
+# keeping them.
 #
 # **Sources.** The roofline: [Williams, Waterman and Patterson (2009)](https://doi.org/10.1145/1498765.1498785). Online
 # softmax: [Milakov and Gimelshein (2018)](https://arxiv.org/abs/1805.02867); attention in blocks: [Rabe and Staats

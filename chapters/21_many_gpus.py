@@ -293,7 +293,8 @@ quiz.number(
 #
 # Before a layer is used the processes gather its full parameters, and after it each frees what is not its own (it
 # *reshards*). Of the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves
-# about $16 / N$. With 8 billion parameters, 128 GB are more than a GPU of 80 GB holds; among eight it is 16 GB each.
+# about $16 / N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides
+# activations.
 #
 # Both *average* gradients, as if all processes had equally many targets. We need the sum. So each process divides its
 # loss not by the targets of all, but by an $N$-th of them: the mean of $N$ gradients, each $N$ times too large, is
@@ -904,7 +905,7 @@ grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22 > 1e3 * (latency + 4 * 4e6 * per_byte)
 
 # %% [markdown]
-# The line gives the order of magnitude. (The 22 ms by which a step with 32 sentences grew, for 4 million numbers, are more than it says.) Below about $\alpha
+# The line gives the order of magnitude. (The 22 ms by which a step with 32 sentences grew, for 4 million numbers, are more than it says; why, we have not tested.) Below about $\alpha
 # \beta$ bytes a message costs mostly its latency. So biases and gains should not be sent one by one, and that is why
 # gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
 #
@@ -1134,13 +1135,14 @@ assert bounds["data parallel, 64 devices: tokens a device"] * ratio[450] > 391
 
 # %% [markdown]
 # The paper's batch has 25,000 targets, which are 3,125 for each of eight devices, enough at 450 GB/s and at 200, and
-# 391 for each of 64, too few at this speed. (With so few tokens a device computes more slowly; see the estimate at the
-# end.) Sharing its layers of width 512 between two devices takes 0.70 of the time of one within a machine, and 2.28
-# times as long over one network card. Models of width 8,192 are shared this way among the eight devices of one machine,
-# which are joined by fast links (NVLink), and their batches are dealt out among machines: two kinds of parallelism at
-# once. With a pipeline besides, it is called **3D parallelism**. In which order? Begin with data parallelism. If memory
-# is short, shard. If a device has fewer tokens than the bound asks for, share layers within a machine. If layers still
-# do not fit, or links are slow, add a pipeline; if one sequence is too long, share its positions.
+# 391 for each of 64, too few if devices still reached 28 percent. (With so few they do not, so the gradients may still
+# fit; see the end.) Sharing its layers of width 512 between two devices takes 0.70 of the time of one within a machine,
+# and 2.28 times as long over one network card. Models of width 8,192 are shared this way among the eight devices of one
+# machine, which are joined by fast links (NVLink), and their batches are dealt out among machines: two kinds of
+# parallelism at once. With a pipeline besides, it is called **3D parallelism**. In which order? Begin with data
+# parallelism. If memory is short, shard. If a device has fewer tokens than the bound asks for, share layers within a
+# machine, if they are wide enough. If layers still do not fit, or links are slow, add a pipeline; if one sequence is
+# too long, share its positions.
 #
 # ## What did the paper's run cost?
 #
@@ -1241,8 +1243,8 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times
 # as fast, and 64 only 7.6 times. Yet at 200 GB/s the gradients fit behind the backward pass. (At 50 they would not.) It
 # is the step itself: with 6 pairs in place of 390 it still takes 5 ms in place of 39, and reaches 3 percent of the
-# peak. And latency counts: a ring of 64 has $2 \cdot 63$ rounds, so with 10 microseconds each the gradients take 3.7
-# ms, which no longer fit behind a backward pass of 3.5.
+# peak. And latency counts: a ring of 64 has $2 \cdot 63$ rounds. If each took 10 microseconds, the gradients would take
+# 3.7 ms, more than the 3.5 that a backward pass can hide.
 #
 # Whoever uses more devices has to give them a larger batch. That is another training: steps are fewer, and all is to be
 # searched again. Start, for $k$ times the batch, from $k$ times the learning rate with SGD, after a warm-up ([Goyal and

@@ -237,7 +237,7 @@ assert round(zeros[True], 2) == 0.31 and round(zeros[False], 2) == 0.54
 assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5e-4
 
 # %% [markdown]
-# In 8 bits nothing is lost that this test could see, and even 3 bits, of which we use $-3$ to 3, cost only a few
+# In 8 bits nothing is lost that this test could see, and even 3 bits, of whose values we use $-3$ to 3, cost only a few
 # sentences. With one scale for a matrix 3 bits fail: its largest entry sets the scale for all, and 54 percent of the
 # entries are rounded to 0 (31 with a scale for each row). But this language is easy, and the model is large for it. On
 # captions, which are harder, the same experiment costs more.
