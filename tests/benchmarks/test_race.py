@@ -88,9 +88,19 @@ def test_what_is_kept_is_not_done_again(store, monkeypatch):
 
 def test_captions_are_judged_by_what_was_written(monkeypatch):
     corpus = Corpus([], [Pair("a b", "ein Hund .")], [Pair("c d", "die Katze sieht den Hund im Garten .")] * 2)
-    written = iter([["die Katze sieht den Hund .", "x"], ["ein Hund ."]])
-    monkeypatch.setattr(Translator, "translate", lambda self, texts: next(written))
+    asked = []
+
+    def translate(self, texts, alpha):
+        """Longer texts, the more alpha favours them: 1.0 gives the validation caption as wanted."""
+        asked.append((len(texts), alpha))
+        full = ["ein", "Hund", ".", ".", ".", ".", ".", ".", "."]
+        return [" ".join(full[: round(3 * alpha)])] if len(texts) == 1 else ["die Katze sieht den Hund .", "x"]
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    monkeypatch.setattr(captions, "bleu", lambda texts, wanted: (50.0 * (texts == wanted), ""))
     found = captions.judged(Translator.__new__(Translator), corpus)
+    assert found["own_alpha"]["alpha"] == 1.0 and found["own_alpha"]["validation_bleu"] == 50
+    assert found["own_alpha"]["translations"] == found["translations"] and (2, 1.0) in asked and (2, 0.6) in asked
     assert found["validation_bleu"] == 0.0  # a text of three words has no 4-gram
     assert found["counts"] == ["6 4 3 2 6 8", "0 0 0 0 1 8"]
     assert found["translations"] == ["die Katze sieht den Hund .", "x"]
