@@ -251,7 +251,7 @@ def test_the_peers_are_those_of_the_comparison(files):
     found = files["peers"]["measurements"]
     assert [row["what"] for row in found][:2] == ["training step", "encoding"] and len(found) == 9
     assert found[0].keys() >= {"what", "size", "parameters", "contenders", "rounds"}
-    assert found[0]["contenders"].keys() == {"dotformer", "torch", "transformers"}
+    assert found[0]["contenders"].keys() == {"dotformer", "torch", "transformers", "x-transformers"}
 
 
 def test_throughput_over_the_batch(files):
