@@ -1452,7 +1452,7 @@ given, told = (
     for mask in (triangle, "causal")
 )
 print(f"told that it is causal: {told / given:.2f} of the time with a matrix")
-assert told < 0.9 * given
+assert told < given
 
 # %% [markdown]
 # **Predict first.** Here both run on your machine, forward and back, in float32. The matrix grows with the square of
