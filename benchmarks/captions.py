@@ -5,7 +5,8 @@ embeddings of its own, then a warm-up of its own, with the learning rate once mo
 depth, and for the transformer the order of norm and sum; in the long one, of four times as many steps, it begins with
 these and gets a learning rate of its own again. Settings are chosen by BLEU on the validation captions. Kept of each
 trained model: its translations of the test set, BLEU and chrF, what BLEU counts of each sentence, all that with an
-alpha of its own besides, and seconds; and of each pair of models whether they differ, by approximate randomisation.
+alpha of its own besides, and seconds; and of each pair of models, each with its alpha, whether they differ, by
+approximate randomisation.
 
 Takes some eighteen hours of one core. Whatever is done is kept in book/measurements/captions.json, and not done again.
 """
@@ -118,6 +119,5 @@ if __name__ == "__main__":
     last = {(task, name): [*stages.values()][-1] for task, of in found["chosen"].items() for name, stages in of.items()}
     judged_runs = [r for r in found["runs"] if r["part"] == "judge" and r["settings"] == last[r["corpus"], r["model"]]]
     with_own = [run | run["own_alpha"] for run in judged_runs]
-    wanted = [pair.target for pair in learnt()[0].test]
-    found |= {"differences": differences(judged_runs, wanted), "with_own_alpha": differences(with_own, wanted)}
+    found["differences"] = differences(with_own, [pair.target for pair in learnt()[0].test])
     save("captions", found)

@@ -113,7 +113,7 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # What is gained? From $c$ to $c'$ the derivative is $f$, a number that the gate sets (leaving aside that the gates
 # depend on the state, too). A gate at 0.5 keeps $0.5^{100} = 10^{-30}$ over 100 steps, one at 0.9 keeps $3 \cdot
 # 10^{-5}$, and one at 0.99 keeps 0.37. In the plain cell the derivative is $W_h$ times the slope of $\tanh$, with the
-# same $W_h$ for every word. A gate is set anew for each word and each entry. (A simpler variant, the **gated recurrent
+# same $W_h$ for every word. A gate is computed for each word and each entry. (A simpler variant, the **gated recurrent
 # unit** or GRU, has one state and two gates; [chapter 13](13_alignment.ipynb) uses it.)
 #
 # Here is the plain cell in code, with two biases as in PyTorch's.

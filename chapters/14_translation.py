@@ -809,7 +809,7 @@ assert 1.8 < ahead < 2
 
 def chances(one, other):
     """The p of BLEU for each pair of two kinds, each with an alpha of its own."""
-    pairs = race["with_own_alpha"]
+    pairs = race["differences"]
     found = [
         pair["p"]["BLEU"]
         for pair in pairs

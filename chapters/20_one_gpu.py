@@ -925,11 +925,11 @@ there, gains = show_ladder(on_gpu)
 # time, most of a step does not grow with the work. The likely cause is that the GPU waits for the host, which launches
 # one small kernel after the other, and there is a test: record the launches once, and repeat them by one call ([how it
 # is done](#record-a-step-and-repeat-it)). Recorded steps of 64, 256 and 400 pairs take 11, 28 and 40 ms. That is nearly
-# a line, of 5 ms and 0.09 for each pair, on which 100 pairs would take 14. No rung with 100 pairs had a median below
-# 35. And 400 pairs, unrecorded, took 51 ms, recorded 40, with quartiles that differ by a tenth of a millisecond. So the
-#     compiled steps of 100 pairs were overhead-bound, and the rungs in 16 bits before them probably too (bf16 converts
-#     numbers by kernels of its own), and what the rungs between tf32 and *larger batch* gain or lose there says little
-#     of a GPU that is kept busy.
+# a line, of 5 ms and 0.09 for each pair, on which 100 pairs would take 14. No rung with 100 pairs had a median below 35.
+# And 400 pairs, unrecorded, took 51 ms, recorded 40, with quartiles that differ by a tenth of a millisecond. So the
+# compiled steps of 100 pairs were overhead-bound, and the rungs in 16 bits before them probably too (bf16 converts
+# numbers by kernels of its own), and what the rungs between tf32 and *larger batch* gain or lose there says little of a
+# GPU that is kept busy.
 #
 # Making batches between the steps cost a quarter of the speed, and prefetching brought that back.
 
@@ -1003,7 +1003,7 @@ right.semilogx(pairs, [row["mfu"] for row in batches], "o-", color=plots.BLUE)
 right.set(xlabel="pairs in a batch", title="share of the peak", ylim=(0, 0.5))
 right.yaxis.set_major_formatter("{x:.0%}")
 plt.tight_layout()
-plots.measured_on(figure, measured("throughput-cuda"))
+plots.measured_on(measured("throughput-cuda"))
 plt.show()
 
 # %% tags=["hide-input"]
@@ -1546,7 +1546,7 @@ for axes, key, title in zip(
     axes.set(xlabel="tokens", title=title)
 panels[0].legend(frameon=False, fontsize=9)
 plt.tight_layout()
-plots.measured_on(figure, measured("attention-cuda"))
+plots.measured_on(measured("attention-cuda"))
 plt.show()
 
 # %% [markdown]

@@ -905,9 +905,10 @@ grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22
 
 # %% [markdown]
-# The line gives the order of magnitude. (The 22 ms by which a step with 32 sentences grew, for 4 million numbers, are more than it says; why, we have not tested.) Below about $\alpha
-# \beta$ bytes a message costs mostly its latency. So biases and gains should not be sent one by one, and that is why
-# gradients travel in buckets. PyTorch's have 25 megabytes, unless one says otherwise.
+# The line gives the order of magnitude. (The 22 ms by which a step with 32 sentences grew, for 4 million numbers, are
+# more than it says; why, we have not tested.) Below about $\alpha \beta$ bytes a message costs mostly its latency. So
+# biases and gains should not be sent one by one, and that is why gradients travel in buckets. PyTorch's have 25
+# megabytes, unless one says otherwise.
 #
 # ## Share a layer
 #
@@ -1213,7 +1214,7 @@ axes.set_yticks([1, 10, 100], ["1", "10", "100"])
 axes.set(xlabel="devices", ylabel="minutes, base model", ylim=(0.7, 130))
 axes.text(20, 2.2, "in proportion", ha="right", color=plots.GREY)
 axes.text(64, 13, "estimated", ha="right", color=plots.BLUE)
-plots.measured_on(figure, measured("throughput-cuda"))
+plots.measured_on(measured("throughput-cuda"))
 plt.show()
 whole = computing + extra
 for k in (0, 3, 6):

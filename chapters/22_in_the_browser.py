@@ -253,11 +253,11 @@ for row_ in captions["rows"]:
 # %% [markdown]
 # (`python -m benchmarks.quantization`: three transformers of a million parameters, one a seed, translate the captions
 # of chapter 14.) In 8 bits all three keep their score to a tenth of a point, and the seeds differ by more than one.
-# With a scale for each row, 4 bits cost 0.8 to 1.5 points and 3 bits 5 to 7; with one scale for a matrix, 3 and 17 to
-# 20. For a page, then, 8 bits cost nothing. (This is *weight-only* quantization. To compute in 8 bits one must quantize
-#     the **activations** as well, the vectors between the matrices, with scales found on sample texts (**calibration**)
-#     or for each vector as it comes (*dynamic*). In large models a few huge entries of these spoil the scale for the
-#     others: [Dettmers and others, 2022](https://arxiv.org/abs/2208.07339).)
+# With a scale for each row, 4 bits cost 0.8 to 1.5 points and 3 bits 5 to 7; with one scale for a matrix, 3 and 17 to 20.
+# For a page, then, 8 bits cost nothing. (This is *weight-only* quantization. To compute in 8 bits one must quantize the
+# **activations** as well, the vectors between the matrices, with scales found on sample texts (**calibration**) or for
+# each vector as it comes (*dynamic*). In large models a few huge entries of these spoil the scale for the others:
+# [Dettmers and others, 2022](https://arxiv.org/abs/2208.07339).)
 
 # %% tags=["proof"]
 lost = {

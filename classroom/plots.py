@@ -11,7 +11,6 @@ import numpy as np
 from IPython import get_ipython
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
-from matplotlib.figure import Figure
 from matplotlib_inline.backend_inline import set_matplotlib_formats
 from numpy.typing import ArrayLike
 
@@ -58,10 +57,9 @@ def book_style() -> None:
         set_matplotlib_formats("svg", metadata={"Date": None})
 
 
-def measured_on(figure: Figure, found: Mapping[str, Any]) -> None:
-    """Say below a figure on which device and on which day a measurement was made."""
-    said = f"{found['accelerator']}, {found['date']}"
-    figure.text(1, -0.01, said, ha="right", va="top", size=8, color=GREY)
+def measured_on(found: Mapping[str, Any]) -> None:
+    """Say below the current figure on which device and on which day a measurement was made."""
+    plt.figtext(1, -0.01, f"{found['accelerator']}, {found['date']}", ha="right", va="top", size=8, color=GREY)
 
 
 def attention_map(
