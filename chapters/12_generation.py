@@ -882,8 +882,8 @@ assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 # %% [markdown]
 # Each column is one seed. Greedy decoding gets as many right as teacher forcing does ([chapter
 # 11](11_training.ipynb#how-good-is-it)), as it must: a sentence that is right to the last word has never left the right
-# words. Four hypotheses instead of one get a few more numbers right with every seed (of 500, so a point is five), for
-# four times as many rows. The gain comes from the width: the length penalty does not add to it here.
+# words. Four hypotheses instead of one get a few more numbers right with every seed (a point is five of the 500
+# numbers), for four times as many rows. The gain comes from the width: the length penalty does not add to it here.
 #
 # Read what the first model writes. Here are a number that greedy decoding gets wrong and the beam gets right, and one
 # that it gets right and the beam breaks, with the beam's best hypotheses:
@@ -945,8 +945,6 @@ assert len(fixed) > len(broken) > 0
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
-#
-
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
