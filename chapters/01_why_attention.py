@@ -13,7 +13,7 @@
 # measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation. It
-# takes about 25 minutes to read, and 25 for the exercises.
+# takes about 23 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, has 3 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
 from functools import partial
@@ -101,14 +101,15 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # $$c' = f \odot c + i \odot g .$$
 #
-# The sign $\odot$ multiplies entry by entry. The **forget gate** $f$ says how much of each entry of $c$ is kept: with 1
-# everything, with 0 nothing. The **input gate** $i$ says how much of the new **candidate** $g$ is let in. A third gate,
-# the **output gate** $o$, says how much of the result is shown as the hidden state: $h' = o \odot \tanh c'$. One entry:
-# with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell state becomes $1.8 - 0.1 = 1.7$, and with $o = 0.5$ the
-# hidden state is $0.5 \tanh 1.7 = 0.47$.
+# The sign $\odot$ multiplies entry by entry, and each gate is a number between 0 and 1 for each entry. The **forget
+# gate** $f$ says what share of $c$ stays. The **input gate** $i$ says what share of the new **candidate** $g$ is let
+# in. One entry: with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell state becomes $1.8 - 0.1 = 1.7$.
 #
-# The gates are computed from the word and the hidden state. Each is $\sigma(x W_x + h W_h + b)$, with matrices of its
-# own, where $\sigma(z) = 1 / (1 + e^{-z})$ lies between 0 and 1. The candidate is the $\tanh$ of such a sum.
+# The third gate, the **output gate** $o$, says what share of the result is shown, as the hidden state: $h' = o \odot
+# \tanh c'$. With $o = 0.5$ the entry above shows $0.5 \tanh 1.7 = 0.47$.
+#
+# The gates are computed from the word and the hidden state. Each is $\sigma(x W_x + h W_h + b)$ with matrices of its
+# own, where $\sigma(z) = 1 / (1 + e^{-z})$. The candidate is the $\tanh$ of such a sum.
 #
 # What is gained? From $c$ to $c'$ the derivative is $f$, a number that the gate sets (leaving aside that the gates
 # depend on the state, too). A gate at 0.5 keeps $0.5^{100} = 10^{-30}$ over 100 steps, one at 0.9 keeps $3 \cdot
@@ -117,7 +118,6 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # unit** or GRU, has one state and two gates; [chapter 13](13_alignment.ipynb) uses it.)
 #
 # Here is the plain cell in code, with two biases as in PyTorch's.
-
 
 # %% tags=["export"] module="by_hand.recurrence"
 import numpy as np
@@ -194,11 +194,12 @@ def lstm_cell(
 # Multiplied from left to right it goes back in time (**backpropagation through time**). We compare its size, the root
 # of the sum of the squares of its entries.
 #
-# The state has $H = 24$ numbers, and the weights are drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and
-# $1/\sqrt{H}$. Each cell also gets a second start, chosen to forget less. *Plain, orthogonal* has an **orthogonal**
-# matrix for $W_h$, a rotation or reflection, which leaves every length as it is. *LSTM, gate open* has 3 added to the
-# bias of its forget gate, which therefore starts at about $\sigma(3) = 0.95$. (For an LSTM, state means $h$ and $c$
-# together, 48 numbers.)
+# The state of the plain cell has $H = 24$ numbers. An LSTM's has 48, its $h$ and its $c$ together. The weights are
+# drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$.
+#
+# Each cell also gets a second start, chosen to forget less. *Plain, orthogonal* has an **orthogonal** matrix for $W_h$,
+# a rotation or reflection, which leaves every length as it is. *LSTM, gate open* has 3 added to the bias of its forget
+# gate, which therefore starts at about $\sigma(3) = 0.95$.
 #
 # **Predict first.** Compared with the latest word, how much influence does the word 20 steps back have: about a fifth,
 # a hundredth, or less than a ten-thousandth?
@@ -267,39 +268,18 @@ for name in names:
 # Less than a ten-thousandth, in the first two rows: the plain cell keeps about two millionths. Twenty words is one
 # sentence.
 #
-# Why so little? Each step back multiplies by $W_h$ and by the slope of $\tanh$. The entries of $W_h$ lie between
-# $-1/\sqrt{H}$ and $1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it sums $H$
-# terms, so the length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$ is
-# $1 - \tanh^2$, which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step. Measured
-# from 5 back to 20 it is 0.52.
-
-# %% tags=["hide-input"]
-slopes, shrinks = [], []
-for seed in range(8):
-    step, weights, size = network("plain", np.random.default_rng(seed))
-    states = np.zeros((200, size))  # of 200 texts
-    for words in np.random.default_rng(seed).standard_normal((50, 200, 8)):
-        states = step(words, states, *weights)
-    slopes.append((1 - states**2).mean())  # tanh' = 1 - tanh²
-    shrinks.append(np.linalg.norm(weights[1]) / size**0.5)
-slope, shrinks = np.mean(slopes), np.mean(shrinks)
-a_step = (influence["plain"][20] / influence["plain"][5]) ** (1 / 15)
-print(f"slope {slope:.2f}, matrix {shrinks:.2f}, measured {a_step:.2f} a step")
-assert abs(slope - 0.86) < 0.02 and abs(shrinks - 0.58) < 0.02
-gated = (influence["LSTM"][20] / influence["LSTM"][5]) ** (1 / 15)
-assert 0.55 < gated < 0.7
-assert abs(a_step - 0.52) < 0.01
+# Why so little? Each step back multiplies by $W_h$ and by the slope of $\tanh$, which is 1 at 0 and less everywhere
+# else. Together that is a factor of about 0.5 ([worked out below](#where-does-the-half-come-from)). The LSTM keeps some
+# 0.6 a step, because with biases near 0 its gates stand half open, at $\sigma(0) = \frac12$.
 
 # %% [markdown]
-# The LSTM keeps some 0.6 a step. With biases near 0 its gates stand half open, at $\sigma(0) = \frac12$, and a little
-# of the old state comes back by way of the candidate.
+# Much of the blame lies with the start, and the last two rows have a better one. An orthogonal $W_h$ keeps every
+# length, so only the slope of $\tanh$ is left, some 0.8 a step. At 20 back the influence is thousands of times what it
+# was. But no slope is above 1, so no step can stretch a change of the state, and even this cell fades.
 #
-# Much of the blame, then, lies with the start, and the last two rows show a better one. An orthogonal $W_h$ has the
-# factor 1 where the other had 0.58. Only the slope of $\tanh$ is left, some 0.8 a step (its entries are larger, so that
-# $\tanh$ is flatter), and at 20 back the influence is thousands of times what it was. But no slope is above 1, so no
-# step can stretch a change of the state, and even this cell fades. The open gate holds on. By itself it keeps 0.95 a
-# step, some 0.14 after 40 steps. Measured, a third or more is left (in the median of eight starts), because a word has
-# a second path, from $c$ to $h$, and from there through the candidate $g$ into the next $c$.
+# The open gate holds on. By itself it keeps 0.95 a step, some 0.14 after 40 steps. Measured, a third or more is left
+# (in the median of eight starts), because a word has a second path: from $c$ to $h$, and from there through the
+# candidate $g$ into the next $c$.
 #
 # Influence decides what can be learned. During training the same product carries the error back to the words, so a
 # network does not learn from words that have no influence: the **vanishing gradient**. Training could open a gate, but
@@ -319,9 +299,9 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 #
 # A gradient that arrives is not yet a memory: the last state *depends* on the word 40 back, but can you tell from it
 # what the word was? Read 4,000 random texts, whose words are 8 independent numbers each, and try to recall, from the
-# last state, the word $k$ steps back: fit one matrix by least squares. The score is $R^2$, the share of a number's
-# variance that the fit explains, less what it would explain by chance: 1 is perfect recall, 0 is none. Add up the $R^2$
-# of every number of every word, and you have how many numbers the state recalls.
+# last state, the word $k$ steps back: fit one matrix by least squares. For each of its numbers the score is $R^2$, the
+# share of the number's variance that the fit explains, less what chance would explain: 1 is perfect recall, 0 is none.
+# A word recalled in full scores 8. Add up the $R^2$ of all words, and you have how many numbers the state recalls.
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can it recall, at most?
 
@@ -366,25 +346,11 @@ for name in names:
 # of that 10 back, and the open gate still has 2 % of the word 40 back. To forget slowly is to spread a memory over more
 # words, each less sharp.
 #
-# Why not more than 24? Take a state of one number that has read two independent ones of variance 1, $h = a x_1 + b
-# x_2$. Its correlation with $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls
-# $x_1$: $a^2 / (a^2 + b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other
-# loses: with $a = b$ half of each is recalled, with $a = 2b$ 0.8 and 0.2. However many numbers $h$ has read, it has a
-# budget of 1 to share among them. (With a $\tanh$ it is less, since part of $h$ is then no linear function of what was
-# read.) Now mix a state of $H$ numbers into $H$ uncorrelated ones, which hold the same, and write down all $R^2$: a row
-# for each of them, and a column for each number read. Every row sums to at most 1, and a column's sum is what the whole
-# state recalls of that number, because over uncorrelated ones the $R^2$ add up. So all that is recalled sums to at most
-# $H$.
-#
-# So **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent numbers that were read**, whatever
-# the weights: from 24, three words of 8. The sum in the last column is the state's **memory capacity**. As long as it
-# is read out linearly, training can only choose *which* numbers to keep, 24 at most. It cannot wait for the question. A
-# larger state holds more, at a price: 50 words of 8 take 400 numbers, so $400^2$ multiplications a step, and the 51st
-# word overwrites something again.
-#
-# Why is the LSTM so far below its 48? Because $h = o \odot \tanh c$ nearly repeats $c$, from which a linear fit
-# predicts 97 percent of it. The little that $h$ adds is mostly products of two of the numbers read, and $x_1 x_2$ is
-# correlated with neither factor. Asked for such products, too, the fit recalls some 45 of 48.
+# It cannot be more: **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent numbers that were
+# read**, whatever the weights ([why](#why-not-more-than-24)): from 24, three words of 8. The sum in the last column is
+# the state's **memory capacity**. As long as it is read out linearly, training can only choose *which* numbers to keep,
+# 24 at most. It cannot wait for the question. A larger state holds more, at a price. For 50 words of 8 it needs 400
+# numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites something again.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fits, and a cleverer reading than
 # a linear one finds more. What remains is that the state stays as wide as it is, however long the text. That is so for
@@ -595,11 +561,12 @@ plt.show()
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
 # **bidirectional** network).
 #
-# So the encoder need no longer choose in advance what to keep of the source, and the limit of $H$ numbers for all of it
-# is gone. But the waiting remains: in encoder and decoder each state still waits for the one before it. The long paths
-# within the source and within the target remain, too. The transformer replaces these states, too. There each word looks
-# at the words of its *own* sentence in the same way, so that no state waits for another, and any two words of a
-# sentence are one step apart.
+# So the encoder need no longer choose in advance what to keep of the source: the limit of $H$ numbers is gone. Two
+# troubles remain. In the encoder and in the decoder each state is computed from the one before it, so the words must be
+# taken in a row. And within the source, and within the target, the path from one word to another is still long.
+#
+# The transformer removes both. There each word looks at the words of its *own* sentence in the same way. No state waits
+# for another, and any two words of a sentence are one step apart.
 #
 # ## What does it cost?
 #
@@ -644,29 +611,12 @@ everybody = layers_needed(lambda layer: distance >= 0)
 assert (neighbours, dilated, everybody) == (40, 4, 1)
 
 # %% [markdown]
-# The column of work leaves out constants, and attention's own matrices. Per word, a plain cell multiplies by two
-# matrices of $d \times d$, an LSTM by eight, and attention by four (chapters 4 and 6 say which), besides $2 n d$
-# multiplications for comparing and adding up $n$ words. For the width of the original transformer, $d = 512$:
-
-# %% tags=["nbval-check-output"]
-d = 512
-for n in (50, 512, 5000):
-    plain, lstm, attention = 2 * n * d**2, 8 * n * d**2, 4 * n * d**2 + 2 * n**2 * d
-    print(
-        f"{n:5} words: attention does {attention / plain:4.1f} times the work",
-        f"of a plain cell, {attention / lstm:.2f} times that of an LSTM",
-    )
-
-# %% [markdown]
-# For a sentence of 50 words attention by itself costs twice as much as a plain cell and half as much as an LSTM. As
-# the text grows the square takes over: at $n = 2d$, a thousand words, it costs as much as the LSTM, at ten thousand it
-# costs five times as much. In work alone it never beats a plain cell.
-#
-# What attention saves in training is the *waiting*: it computes all words at once, where a recurrent network with a
-# $\tanh$ must take them in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. A
-# GPU has thousands of units that work side by side, and short steps leave most of them idle, though a batch of many
-# sentences fills more. So the same hours can train a larger model, or take in more text. When attention
-# *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
+# In work alone attention never beats a plain cell, and from some thousand words on it costs more than an LSTM ([counted
+# below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes all words at once, where a
+# recurrent network with a $\tanh$ must take them in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before
+# $h_{t-1}$ is there. A GPU has thousands of units that work side by side, and short steps leave most of them idle,
+# though a batch of many sentences fills more. So the same hours can train a larger model, or take in more text. When
+# attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
@@ -887,3 +837,73 @@ verdict
 #
 # **Next.** To look back at the right words, the network must find out which words go together. [Chapter
 # 2](02_similarity.ipynb) begins with two of them.
+
+# %% [markdown]
+# ## Going further
+#
+# Three questions whose answers the chapter has used.
+#
+# ### Where does the half come from?
+#
+# A plain cell multiplies the influence by about 0.5 at each step back. The entries of $W_h$ lie between $-1/\sqrt{H}$
+# and $1/\sqrt{H}$, which gives them the variance $\frac{1}{3H}$. Each entry of a product with it sums $H$ terms, so the
+# length of a vector is multiplied by about $\sqrt{H \cdot \frac{1}{3H}} = 0.58$. The slope of $\tanh$ is $1 - \tanh^2$,
+# which is 1 at 0 and less everywhere else, here 0.86 on average. Together that is 0.50 a step. Measured from 5 back to
+# 20 it is 0.52.
+
+# %% tags=["hide-input"]
+slopes, shrinks = [], []
+for seed in range(8):
+    step, weights, size = network("plain", np.random.default_rng(seed))
+    states = np.zeros((200, size))  # of 200 texts
+    for words in np.random.default_rng(seed).standard_normal((50, 200, 8)):
+        states = step(words, states, *weights)
+    slopes.append((1 - states**2).mean())  # tanh' = 1 - tanh²
+    shrinks.append(np.linalg.norm(weights[1]) / size**0.5)
+slope, shrinks = np.mean(slopes), np.mean(shrinks)
+a_step = (influence["plain"][20] / influence["plain"][5]) ** (1 / 15)
+print(f"slope {slope:.2f}, matrix {shrinks:.2f}, measured {a_step:.2f} a step")
+assert abs(slope - 0.86) < 0.02 and abs(shrinks - 0.58) < 0.02
+gated = (influence["LSTM"][20] / influence["LSTM"][5]) ** (1 / 15)
+assert 0.55 < gated < 0.7
+assert abs(a_step - 0.52) < 0.01
+
+# %% [markdown]
+# The LSTM's gates, half open, would keep 0.5. It keeps some 0.6, because a little of the old state comes back by way of
+# the candidate.
+
+# %% [markdown]
+# ### Why not more than 24?
+#
+# Take a state of one number that has read two independent ones of variance 1, $h = a x_1 + b x_2$. Its correlation with
+# $x_1$ is $a / \sqrt{a^2 + b^2}$, and the square of that is the $R^2$ with which $h$ recalls $x_1$: $a^2 / (a^2 +
+# b^2)$. For $x_2$ it is $b^2 / (a^2 + b^2)$. Together they are 1, so what one gains the other loses: with $a = b$ half
+# of each is recalled, with $a = 2b$ 0.8 and 0.2. However many numbers $h$ has read, it has a budget of 1 to share among
+# them. (With a $\tanh$ it is less, since part of $h$ is then no linear function of what was read.) Now mix a state of
+# $H$ numbers into $H$ uncorrelated ones, which hold the same, and write down all $R^2$: a row for each of them, and a
+# column for each number read. Every row sums to at most 1, and a column's sum is what the whole state recalls of that
+# number, because over uncorrelated ones the $R^2$ add up. So all that is recalled sums to at most $H$.
+#
+# Why is the LSTM so far below its 48? Because $h = o \odot \tanh c$ nearly repeats $c$, from which a linear fit
+# predicts 97 percent of it. The little that $h$ adds is mostly products of two of the numbers read, and $x_1 x_2$ is
+# correlated with neither factor. Asked for such products, too, the fit recalls some 45 of 48.
+#
+# ### How much work is it?
+#
+# The column of work leaves out constants, and attention's own matrices. Per word, a plain cell multiplies by two
+# matrices of $d \times d$, an LSTM by eight, and attention by four (chapters 4 and 6 say which), besides $2 n d$
+# multiplications for comparing and adding up $n$ words. For the width of the original transformer, $d = 512$:
+
+# %% tags=["nbval-check-output"]
+d = 512
+for n in (50, 512, 5000):
+    plain, lstm, attention = 2 * n * d**2, 8 * n * d**2, 4 * n * d**2 + 2 * n**2 * d
+    print(
+        f"{n:5} words: attention does {attention / plain:4.1f} times the work",
+        f"of a plain cell, {attention / lstm:.2f} times that of an LSTM",
+    )
+
+# %% [markdown]
+# For a sentence of 50 words attention by itself costs twice as much as a plain cell and half as much as an LSTM. As
+# the text grows the square takes over: at $n = 2d$, a thousand words, it costs as much as the LSTM, at ten thousand it
+# costs five times as much. In work alone it never beats a plain cell.

@@ -12,8 +12,8 @@
 # of this chapter you will have a function that compares all words of a sentence with all others, in one line, and will
 # have asked the vectors of a published model which words are most like *tea*, *debts* and *python*.
 #
-# You need a little Python and the product of two matrices. It takes about 25 minutes to read, and 30 more for the
-# exercises.
+# You need a little Python and the product of two matrices. It takes about 23 minutes to read, and 30 for the exercises.
+# [Going further](#going-further), at the end, has 4 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
 from functools import partial
@@ -81,15 +81,12 @@ assert distances["pays"] == 2 and question not in offers.values()
 # which has nothing of what is asked. With the *sum of products* such a word counts for more, 18 instead of 6, and what
 # is not asked for costs nothing, since whatever a word has there is multiplied by 0.
 #
-# Against equality there is a second reason. A question must be *learned*, in small steps, and so every step must tell
-# whether it led the right way. What is not *equal* is hardly ever equal after a small step either. The answer has not
-# changed, so nothing says whether the step was right: equality has no slope, and cannot be learned in this way. The sum
-# of products has a slope. Move an entry of the question by a little, and the sum moves by that much times the word's
-# entry.
+# Equality has a second fault. A question must be *learned*, in small steps, and what is not equal is hardly ever equal
+# after a small step either: nothing says whether the step led the right way. The sum of products has a slope. Move an
+# entry of the question by a little, and the sum moves by that much times the word's entry.
 #
-# The choice of the best word has no slope either. After a small step the same word is still the best, so the answer has
-# not moved (and where another one becomes the best, it jumps). So [chapter 3](03_softmax.ipynb) makes the choice smooth
-# as well: it returns a blend of what all words hand over, their **values**. That is a *soft look-up*.
+# The choice of the best word has no slope either, so [chapter 3](03_softmax.ipynb) makes it smooth: it returns a blend
+# of what all words hand over, their **values**. That is a *soft look-up*.
 #
 # In attention the question is called the **query**, and what a word offers is its **key**. This chapter is about the
 # comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
@@ -149,7 +146,6 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
 # This is the version that the rest of the book imports. `" D"` names the length of an array; where two arrays say it,
 # `@shapes` checks that they are equally long. `Real` takes whole numbers too, and `astype(float)` turns them into
 # float64, in which all of part I computes.
-
 
 # %% tags=["export"] module="by_hand.similarity"
 import numpy as np
@@ -225,21 +221,24 @@ plt.show()
 # The **length** of an arrow, the **norm** of its vector, is Pythagoras in $D$ dimensions, and it is a dot product too:
 # $\|a\| = \sqrt{a_1^2 + \dots + a_D^2} = \sqrt{a \cdot a}$.
 #
-# What has the dot product to do with the angle $\theta$ between two arrows? They span a triangle, and its third side is
-# $a - b$. Compute the square of that side in two ways. Multiplied out, as for numbers, it is $(a - b) \cdot (a - b) = a
-# \cdot a - 2\, a \cdot b + b \cdot b$. And by the law of cosines, which is Pythagoras for any angle, it is what stands on the right (however wide the vectors, two arrows lie in one plane):
+# What has the dot product to do with the angle $\theta$ between two arrows? However wide the vectors, two arrows lie in
+# one plane. There they span a triangle, whose third side is $a - b$. Compute the square of that side twice. Multiplied
+# out, as for numbers, it is
 #
-# $$\|a\|^2 + \|b\|^2 - 2\, a \cdot b \;=\; \|a - b\|^2 \;=\; \|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta .$$
+# $$\|a - b\|^2 = (a - b) \cdot (a - b) = \|a\|^2 + \|b\|^2 - 2\, a \cdot b .$$
 #
-# Take away what both sides have, and divide by $-2$:
+# By the law of cosines, which is Pythagoras for any angle, it is $\|a\|^2 + \|b\|^2 - 2\, \|a\| \, \|b\| \cos\theta$.
+# Both are the same, so
 #
 # $$a \cdot b = \|a\| \, \|b\| \cos\theta .$$
 #
-# So the dot product depends on the lengths and on the angle: it is the length of $b$ times that of the shadow, $\|a\|
-# \cos\theta$, which $a$ casts on the line through $b$ (negative if it points the other way). What is at right angles to $b$ casts none. For the angle alone,
-# divide by the lengths. What is left is the **cosine similarity**: 1 for the same direction, 0 for a right angle, $-1$
-# for opposite directions. (For vectors of length 1 the squared distance is $2 - 2 \cos\theta$, so the nearest is the
-# one with the largest cosine.)
+# So the dot product depends on both lengths and on the angle. Let $a$ cast a shadow on the line through $b$: the shadow
+# is $\|a\| \cos\theta$ long, and the dot product is that times the length of $b$. At a right angle there is no shadow,
+# and beyond it the shadow points the other way and counts as negative.
+#
+# For the angle alone, divide by both lengths. What is left is the **cosine similarity**: 1 for the same direction, 0
+# for a right angle, $-1$ for opposite directions. (Among vectors of length 1 the nearest is the one with the largest
+# cosine, because their squared distance is $2 - 2 \cos\theta$.)
 #
 # For tea and coffee, $\|a\| = \sqrt{4 + 9} = \sqrt{13}$ and $\|b\| = \sqrt{9 + 9} = \sqrt{18}$, so the cosine is
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
@@ -306,11 +305,11 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | dot product | direction and length | attention, where training chooses the norms, too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
-# Stretching the query multiplies all its scores alike, so their order stays. Stretching one key can change which key
-# wins: with an arrow as long as tea's, coffee would have scored 12.7 and lost to tea's 13. A long key is wanted where
-# a word matters to every question, because all queries that point even partly its way then find it. It is not wanted
-# where it wins too often, or where scores grow so large that the winner takes nearly all weight (chapter 3). So some of
-# today's models normalise queries and keys ([chapter 19](19_modern.ipynb)).
+# Stretch the query, and all its scores grow alike: their order stays. Stretch or shrink one key, and another one may
+# win. Shrunk to the length of tea, coffee has $\sqrt{13} \cdot \sqrt{13} \cdot 0.981 = 12.7$ and loses to tea's 13. So
+# a long key is found by every query that points even partly its way. That is good for a word that matters to every
+# question. It is bad where such a key wins too often, or where scores grow so large that the winner takes nearly all
+# weight (chapter 3). So some of today's models normalise queries and keys ([chapter 19](19_modern.ipynb)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -392,48 +391,18 @@ for width in widths:
 # They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and its typical size, the root of
 # the mean square, is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four times the width, half the size.
 #
-# Why? Scale both vectors to length 1, and turn the two together, which does not change their angle, until one of them
-# lies along the first axis. The cosine is then the first entry of the other, whose direction is still random, since the
-# normal distribution favours none. Its $D$ squared entries add up to 1, so each is $1/D$ on average.
+# Why? Scale both vectors to length 1, and turn the two together, which leaves their angle as it is, until one lies
+# along the first axis. The cosine is now the first entry of the other vector. That one's $D$ squared entries add up
+# to 1. Its direction is still random, since the normal distribution favours none, so each of them is $1/D$ on
+# average.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
 # width 2 and practically never happens at width 512.
-#
-# ### More features than dimensions
-#
-# So there is room in a wide space. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes:
-# the largest of all their cosines is 0.21 to 0.24, in ten draws. How many directions fit that are nearly at right
-# angles grows exponentially with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf),
-# lecture 2).
-#
-# A model could use that, and small ones have been shown to ([Elhage and others,
-# 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). It gives every *feature*, such as *is a drink* or
-# *is hot*, a direction of its own, and a word is the sum of the few that it has (**superposition**). The price is
-# noise. Ask a sum of $k$ random vectors of length 1 for one of them:
-#
-# $$(v_1 + v_2 + \dots + v_k) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_k \cdot v_1 .$$
-#
-# After the 1 stand $k - 1$ cosines of random vectors. What is the typical size of their sum? Square it: the products of
-# two different cosines are as often positive as negative and cancel on average, and $k - 1$ squares remain, each $1/D$
-# on average. So the error is about $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. There may be many
-# features, but only a few of them present at a time.
 
 # %% tags=["proof"]
 assert all(abs(cosines[width] * width**0.5 - 1) < 0.03 for width in widths)
 assert 87 < np.degrees(np.arccos(cosines[512])) < 88
-crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))
-largest = []
-for seed in range(10):
-    some = normalize(np.random.default_rng(seed).standard_normal((2000, 512)))
-    cosine = np.abs(some @ some.T)  # of all pairs at once
-    np.fill_diagonal(cosine, 0)
-    largest.append(cosine.max())
-assert min(largest) > 0.205 and max(largest) < 0.245
-errors = [
-    vectors[0] @ vectors.sum(axis=0) - 1 for vectors in crowd.reshape(400, 20, 512)
-]
-assert abs(np.std(errors) - (19 / 512) ** 0.5) < 0.02
 
 # %% [markdown]
 # ## Real vectors
@@ -444,13 +413,13 @@ assert abs(np.std(errors) - (19 / 512) ** 0.5) < 0.02
 # word from its neighbours, ends up with similar vectors for them. Presumably that is because a guess that is right
 # beside *tea*, such as *cup*, is often right beside *coffee*. So training pushes both vectors the same way.
 #
-# Our vectors come from all-MiniLM-L6-v2, a small published model that was first trained to imitate a larger one of this
-# kind (*distilled*), and then on a billion pairs of sentences. It is installed with this book, and chapter 15 runs all
-# of it. Here we need only its first part, the **embedding table**: 30,522 learned vectors of width 384, the
-# **embeddings**, one for each **token**, which is a word, part of a word or a character. To look a word up is to pick
-# its row. One can also write it as a product: give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$,
-# and multiply it by the embedding table. By themselves one-hot vectors know nothing of likeness, since any two of them
-# have the dot product 0: *tea* would be as far from *coffee* as from *train*.
+# Our vectors come from all-MiniLM-L6-v2, a small published model that is installed with this book; chapter 15 runs all
+# of it. Here we need only its first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each row is the
+# **embedding** of one **token**, which is a word, part of a word or a character. To look a word up is to pick its row.
+#
+# One can also write that as a product: give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$, and
+# multiply it by the embedding table. By themselves one-hot vectors know nothing of likeness. Any two of them have the
+# dot product 0: *tea* would be as far from *coffee* as from *train*.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -522,72 +491,10 @@ assert 0.28 < luckiest.mean() < 0.295 and np.quantile(luckiest, 0.95) < 0.35
 assert "debt" in dict(nearest("debts"))
 
 # %% [markdown]
-# ### King minus man plus woman
-#
-# If a feature is a direction, a *difference* of two words may be one too: from *man* to *woman* should be the way from
-# *king* to *queen*. So $\text{king} - \text{man} + \text{woman}$ should lie near *queen*, an **analogy** solved by
-# arithmetic ([Mikolov and others, 2013](https://aclanthology.org/N13-1090/)).
-#
-# **Predict first.** Which word is nearest to king − man + woman?
-
-# %%
-for a, b, c in [
-    ("king", "man", "woman"),
-    ("actor", "man", "woman"),
-    ("paris", "france", "italy"),
-    ("walking", "walk", "swim"),
-]:
-    end = normalize(table[row_of[a]] - table[row_of[b]] + table[row_of[c]])
-    best = np.argsort(-(rows @ end))[:4]
-    found = (f"{known[n]} {rows[n] @ end:.2f} " for n in best)
-    print(f"{a} - {b} + {c}:".ljust(24), *found)
-
-# %% [markdown]
-# It is *king* itself, with 0.65; *queen* comes second. Published solutions leave out the three words of the question,
-# and then *queen* wins. How much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only
-# to *kings*, at 0.69. The sum is less like all three: its cosine is 0.65 with *king*, 0.50 with *queen* and 0.45 with
-# *kings*. So *queen* overtakes *kings*.
-#
-# *Actress* and *swimming* look better, but they are near *actor* and *swim* anyway: only *actors* is nearer to *actor*,
-# and nothing to *swim*. And *rome* is still behind *italian*. So before you believe an analogy, look at what is near
-# its inputs ([Linzen, 2016](https://aclanthology.org/W16-2503/)).
-#
-# Two more warnings about cosines:
-
-# %%
-for pair in ["hot warm", "hot cold", "good great", "good bad"]:
-    first, second = (table[row_of[word]] for word in pair.split())
-    print(f"{pair:11} {first @ second:.2f}")
-for job in ("nurse", "engineer"):
-    he, she = (table[row_of[job]] @ table[row_of[who]] for who in ("he", "she"))
-    print(f"{job:9} with he {he:5.2f}, with she {she:5.2f}")
-
-# %% [markdown]
-# Opposites can keep the same company: *bad* is as near to *good* as *great* is, and *cold* not much further from *hot*
-# than *warm*. And text has habits: *nurse* is nearer to *she* than to *he*, and *engineer* the other way round, though
-# all four cosines are near those of words drawn at random, so that a single pair proves little (**bias**, shown for
-# many words by [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
-
-# %% tags=["proof"]
-queen = normalize(
-    table[row_of["king"]] - table[row_of["man"]] + table[row_of["woman"]]
-)
-ranked = [known[n] for n in np.argsort(-(rows @ queen))[:4]]
-assert ranked == ["king", "queen", "kings", "woman"]
-king = table[row_of["king"]]
-to_queen = [round(v @ table[row_of["queen"]], 2) for v in (king, queen)]
-assert to_queen == [0.63, 0.50] and round(king @ queen, 2) == 0.65
-assert [word for word, _ in nearest("king")][:2] == ["kings", "queen"]
-assert nearest("swim")[0][0] == "swimming" and nearest("actor")[1][0] == "actress"
-kings = [round(v @ table[row_of["kings"]], 2) for v in (king, queen)]
-assert kings == [0.69, 0.45] and nearest("actor")[0][0] == "actors"
-
-# %% [markdown]
 # ## A whole sentence at once
 #
 # Now compare every word of a sentence with every word. In each comparison one word is the query and the other the key.
 # In every matrix of this book that compares the two, **queries are rows and keys are columns**.
-
 
 # %%
 sentence = "they drink hot coffee or tea".split()
@@ -924,3 +831,102 @@ verdict
 #
 # **Next.** The matrix says how alike words are, but it makes no choice: 15 is more than 13, and then what? [Chapter
 # 3](03_softmax.ipynb) turns a row of scores into weights.
+
+# %% [markdown]
+# ## Going further
+#
+# Two uses of directions in a wide space. No later chapter needs them.
+#
+# ### More features than dimensions
+#
+# In a wide space random vectors are almost at right angles, so there is room for many. Draw 2,000 random vectors of
+# width 512, nearly four times as many as there are axes: the largest of all their cosines is 0.21 to 0.24, in ten
+# draws. How many directions fit that are nearly at right angles grows exponentially with the width ([Ball,
+# 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
+#
+# A model could use that, and small ones have been shown to ([Elhage and others,
+# 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). It gives every *feature*, such as *is a drink* or
+# *is hot*, a direction of its own, and a word is the sum of the few that it has (**superposition**). The price is
+# noise. Ask a sum of $k$ random vectors of length 1 for one of them:
+#
+# $$(v_1 + v_2 + \dots + v_k) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_k \cdot v_1 .$$
+#
+# After the 1 stand $k - 1$ cosines of random vectors. What is the typical size of their sum? Square it: the products of
+# two different cosines are as often positive as negative and cancel on average, and $k - 1$ squares remain, each $1/D$
+# on average. So the error is about $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. There may be many
+# features, but only a few of them present at a time.
+
+# %% tags=["proof"]
+crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))
+largest = []
+for seed in range(10):
+    some = normalize(np.random.default_rng(seed).standard_normal((2000, 512)))
+    cosine = np.abs(some @ some.T)  # of all pairs at once
+    np.fill_diagonal(cosine, 0)
+    largest.append(cosine.max())
+assert min(largest) > 0.205 and max(largest) < 0.245
+errors = [
+    vectors[0] @ vectors.sum(axis=0) - 1 for vectors in crowd.reshape(400, 20, 512)
+]
+assert abs(np.std(errors) - (19 / 512) ** 0.5) < 0.02
+
+# %% [markdown]
+# ### King minus man plus woman
+#
+# If a feature is a direction, a *difference* of two words may be one too: from *man* to *woman* should be the way from
+# *king* to *queen*. So $\text{king} - \text{man} + \text{woman}$ should lie near *queen*, an **analogy** solved by
+# arithmetic ([Mikolov and others, 2013](https://aclanthology.org/N13-1090/)).
+#
+# **Predict first.** Which word is nearest to king − man + woman?
+
+# %%
+for a, b, c in [
+    ("king", "man", "woman"),
+    ("actor", "man", "woman"),
+    ("paris", "france", "italy"),
+    ("walking", "walk", "swim"),
+]:
+    end = normalize(table[row_of[a]] - table[row_of[b]] + table[row_of[c]])
+    best = np.argsort(-(rows @ end))[:4]
+    found = (f"{known[n]} {rows[n] @ end:.2f} " for n in best)
+    print(f"{a} - {b} + {c}:".ljust(24), *found)
+
+# %% [markdown]
+# It is *king* itself, with 0.65; *queen* comes second. Published solutions leave out the three words of the question,
+# and then *queen* wins. How much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only
+# to *kings*, at 0.69. The sum is less like all three: its cosine is 0.65 with *king*, 0.50 with *queen* and 0.45 with
+# *kings*. So *queen* overtakes *kings*.
+#
+# *Actress* and *swimming* look better, but they are near *actor* and *swim* anyway: only *actors* is nearer to *actor*,
+# and nothing to *swim*. And *rome* is still behind *italian*. So before you believe an analogy, look at what is near
+# its inputs ([Linzen, 2016](https://aclanthology.org/W16-2503/)).
+#
+# Two more warnings about cosines:
+
+# %%
+for pair in ["hot warm", "hot cold", "good great", "good bad"]:
+    first, second = (table[row_of[word]] for word in pair.split())
+    print(f"{pair:11} {first @ second:.2f}")
+for job in ("nurse", "engineer"):
+    he, she = (table[row_of[job]] @ table[row_of[who]] for who in ("he", "she"))
+    print(f"{job:9} with he {he:5.2f}, with she {she:5.2f}")
+
+# %% [markdown]
+# Opposites can keep the same company: *bad* is as near to *good* as *great* is, and *cold* not much further from *hot*
+# than *warm*. And text has habits: *nurse* is nearer to *she* than to *he*, and *engineer* the other way round, though
+# all four cosines are near those of words drawn at random, so that a single pair proves little (**bias**, shown for
+# many words by [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
+
+# %% tags=["proof"]
+queen = normalize(
+    table[row_of["king"]] - table[row_of["man"]] + table[row_of["woman"]]
+)
+ranked = [known[n] for n in np.argsort(-(rows @ queen))[:4]]
+assert ranked == ["king", "queen", "kings", "woman"]
+king = table[row_of["king"]]
+to_queen = [round(v @ table[row_of["queen"]], 2) for v in (king, queen)]
+assert to_queen == [0.63, 0.50] and round(king @ queen, 2) == 0.65
+assert [word for word, _ in nearest("king")][:2] == ["kings", "queen"]
+assert nearest("swim")[0][0] == "swimming" and nearest("actor")[1][0] == "actress"
+kings = [round(v @ table[row_of["kings"]], 2) for v in (king, queen)]
+assert kings == [0.69, 0.45] and nearest("actor")[0][0] == "actors"

@@ -14,7 +14,7 @@
 # scores, until the blend is a hard choice again, and a hard choice hardly learns.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. It takes
-# about 25 minutes to read, and 35 more for the exercises.
+# about 22 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, has 5 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
 from functools import partial
@@ -82,12 +82,15 @@ with np.errstate(all="ignore"):
 # nearly evenly. But another drink on the menu should not change how tea and coffee share. So demand a little more:
 # **the ratio of two shares depends on the difference of these two scores, and on nothing else.**
 #
-# That settles the formula. Let $f(d)$ be the ratio for the difference $d$, and take three keys, each 1 ahead of the
-# next. If the first gets twice the share of the second, and the second twice that of the third, the first gets four
-# times that of the third: $f(1 + 1) = f(1) f(1)$. In general $f(x + y) = f(x) f(y)$. Differentiate by $y$ at 0: $f'(x)
-# = f'(0) f(x)$. The functions that grow in proportion to themselves are the exponentials. So take a number above 1 to
-# the power of each score, and divide by the sum. We take $e$, the base with the simplest derivative; another would be
-# another *temperature* ([below](#temperature)). For the scores 0, 1, 2:
+# That settles the formula. Let $f(d)$ be the ratio of two shares whose scores differ by $d$, and take three keys, each
+# 1 ahead of the next. If the first gets twice the share of the second, and the second twice that of the third, the
+# first gets four times that of the third: $f(1 + 1) = f(1) f(1)$. In the same way $f(x + y) = f(x) f(y)$ for any two
+# differences. So each further point multiplies the ratio by the same number $a = f(1)$, and half a point by its root:
+# $f(d) = a^d$.
+#
+# To get such ratios, take $a$ to the power of each score, and divide by the sum. We take $a = e$, the base with the
+# simplest derivative; another one above 1 would be another *temperature* ([below](#temperature)). For the scores 0, 1,
+# 2:
 #
 # | score | $e^{\text{score}}$ | share |
 # |---|---|---|
@@ -119,13 +122,12 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
-# Its results are called **weights**. In the function below, the largest score of each row, `highest`, is subtracted
-# from all. That changes no weight (**shift invariance**): with $c$ added to each score, $e^{s_i + c} = e^c e^{s_i}$,
-# and the factor $e^c$ stands above and below the line. "Break it", below, shows what it is for.
+# Its results are called **weights**. Add a number $c$ to every score, and no weight changes (**shift invariance**):
+# $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ stands above and below the line. So the function below may subtract
+# from each row its largest score, `highest`; "Break it" shows why it should.
 #
 # The other way round, scores are logarithms of shares, up to a constant: $0$, $\ln 2$ and $\ln 5$ give shares in the
 # ratio 1 : 2 : 5, that is 0.125, 0.25 and 0.625.
-
 
 # %% tags=["export"] module="by_hand.softmax"
 import numpy as np
@@ -315,8 +317,8 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 # which matters where somebody takes their logarithm (exercise 2) or divides by them.
 #
 # A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
-# minus infinity has no weights: minus infinity minus itself is NaN, and `check_scores` refuses it (the PyTorch version
-# of chapter 7 will give such a row zeros), as it refuses NaN and scores of plus infinity.
+# minus infinity has no weights, because its largest score, subtracted from itself, is NaN. `check_scores` refuses such
+# a row, and any with NaN or plus infinity. (In PyTorch, from chapter 7 on, such a row gets zeros.)
 
 # %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
@@ -405,9 +407,9 @@ quiz.one_choice(
 #
 # Our vectors had three entries. In the original transformer a word's vector has 512, and its query and key, shorter
 # vectors made from it, have $d_k = 64$. Their dot product is a sum of 64 products. Take entries that are independent,
-# with mean 0 and **variance** 1 (the mean squared distance from the mean). Each product $q_i k_i$ then has mean 0 and
-# variance $\mathbb{E}[q_i^2 k_i^2] = \mathbb{E}[q_i^2] \, \mathbb{E}[k_i^2] = 1$, and the variances of independent
-# terms add up:
+# with mean 0 and **variance** 1. (The variance is the mean squared distance from the mean, so here it is the mean
+# square.) A product $q_i k_i$ then has mean 0 as well. Its square $q_i^2 k_i^2$ is on average $1 \cdot 1$, so its
+# variance is 1, too. And the variances of independent terms add up:
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
@@ -443,6 +445,7 @@ for width in widths:
 # scores have the standard deviation $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights, and at 1024
 # each of these ten keys gets nearly a tenth.
 #
+
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
 assert all(0.25 < divided < 0.33 for _, divided, _ in luckiest.values())
@@ -454,105 +457,18 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # Training moves queries and keys, and through them the scores, so the slopes for both pass through $J$. Where a softmax
 # is saturated, $J$ is nearly 0, and so are the slopes: a **vanishing gradient**, within a single softmax.
 #
-# Does it matter? Let queries *learn*. One of ten random keys is the right one: its value is 1 and those of the others
-# are 0, so that the weighted sum is its weight. The query follows the slope of that weight uphill for 100 steps
-# (**gradient ascent**). How far a step goes for a given slope is the **learning rate**. By the chain rule, with the
-# keys as the rows of $K$, the scores $q K^\top / \tau$ where $\tau$ is $\sqrt{d_k}$ or 1, and $J_1$ the first row of
-# $J$,
-#
-# $$\frac{\partial w_1}{\partial q} = \frac{1}{\tau} \, J_1 K .$$
-
-
-# %%
-def learn(width, tau, learning_rate, seed, scale=1.0, steps=100, unit=False):
-    """The share of 100 queries that end with more than 0.9 on the key they want."""
-    rng = np.random.default_rng(seed)
-    query = scale * rng.standard_normal((100, 1, width))
-    keys = scale * rng.standard_normal((100, 10, width))
-    for _ in range(steps):
-        weights = softmax(query @ keys.swapaxes(1, 2) / tau)
-        slope = softmax_jacobian(weights)[:, :, 0] @ keys / tau  # of key 0's weight
-        if unit:  # every slope as long as any other
-            slope = slope / np.linalg.norm(slope, axis=-1, keepdims=True)
-        query = query + learning_rate * slope
-    return np.mean(softmax(query @ keys.swapaxes(1, 2) / tau)[:, 0, 0] > 0.9)
-
-
-rates, ends = (0, 0.1, 1, 10, 1e6), {}
-print("queries that find their key, by learning rate")
-print(f"{'':22}", *(f"{rate:9g}" for rate in rates))
-for width in (64, 1024):
-    for name, tau in (("undivided", 1), ("divided", width**0.5)):
-        ends[name, width] = [
-            np.mean([learn(width, tau, rate, seed) for seed in range(3)])
-            for rate in rates
-        ]
-        row = " ".join(f"{share:9.0%}" for share in ends[name, width])
-        print(f"d_k {width:4}, {name:13} {row}")
-
-# %% [markdown]
-# Without any step, at a learning rate of 0, some of the undivided queries have their key by luck. At 0.1, too small for
-# a hundred steps, the undivided version is ahead: where its softmax is not saturated its slopes are the larger ones,
-# since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and at 10 every one does.
-# Undivided, even a learning rate of a million leaves one in nine behind at width 64, that of the original transformer,
-# and 70 percent at 1024. So what the division buys is not larger slopes for all, but a softmax that *starts* away from
-# where they vanish.
+# Does it matter? [An experiment below](#can-a-query-still-learn) lets queries learn in a hundred small steps which of
+# ten keys is the right one. With the division every query finds its key, once the learning rate is large enough.
+# Without it even a learning rate of a million leaves one query in nine behind at width 64, and 70 percent at width
+# 1024: where the softmax is saturated, there is no slope to follow.
 #
 # The paper of 2017 gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
 # magnitude, pushing the softmax function into regions where it has extremely small gradients".
-#
-# The softmax at the end of a model, which names the next word, does not stall like this ([chapter
-# 11](11_training.ipynb)). It is told which weight was right, and trained on the loss $-\ln w$ of that weight. The slope
-# of the loss with respect to its score is $-\frac1w \cdot w (1 - w) = -(1 - w)$, near $-1$ wherever $w$ is small, and
-# so where the model is confidently wrong. Inside attention nothing says which weight was right.
-#
-# ### When does it matter less?
-#
-# The division cancels the growth with the width, and not the scale of the entries. If these have variance $v$ in place
-# of 1, the scores have variance $v^2 d_k$ before the division and $v^2$ after it: entries twice as large make scores
-# four times as large. In a transformer queries and keys are made from words, by two matrices that are learned, $W_Q$
-# and $W_K$ ([chapter 4](04_self_attention.ipynb)), so $v$ depends on how these start. PyTorch's `nn.Linear` draws each
-# entry of its matrix with the variance $1 / (3D)$. An entry of a query is $q_i = \sum_j W_{ij} x_j$, a sum of $D$
-# products, so from words of variance 1 it makes queries and keys with $v = D \cdot 1 / (3D) = \tfrac13$. Undivided
-# scores at width 64 then have a variance of only 7. Let the undivided queries learn again, from there:
-
-# %%
-for width in (64, 1024):
-    small = partial(learn, width, learning_rate=10, scale=3**-0.5)
-    found, divided = (
-        np.mean([small(tau=tau, seed=seed) for seed in range(3)])
-        for tau in (1, width**0.5)
-    )
-    print(
-        f"d_k {width:4}, learning rate 10: undivided {found:.0%}, divided {divided:.0%}"
-    )
-    assert round(found, 2) == (0.98 if width == 64 else 0.43) and divided == 1
-    assert all(learn(width, 1, 0.1, seed, unit=True) == 1 for seed in range(3))
-
-# %% [markdown]
-# At width 64 nearly all of them find their key, and at 1024 fewer than half; divided, all do. The model of [chapter
-# 9](09_decoder.ipynb) draws its matrices so that words of variance 1 get $v = 1$, as in the experiment. The wider the
-# keys, the more the division matters; and it costs next to nothing. (With entries several times as large even divided
-# scores saturate.) It matters less, too, where the size of a slope does not set the length of a step: with steps of the
-# fixed length 0.1, along the same slopes, every undivided query finds its key at either width (in float64).
 #
 # Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is
 # the same function, so training can absorb any constant divisor. The division changes where training *begins*, with
 # scores of the same size at every width, and how far one step of a query moves them. Once trained, queries and keys are
 # no longer independent, and scores may grow as large as a head needs.
-
-# %% tags=["proof"]
-assert ends["undivided", 64][1] > 0.3 > 0.02 > ends["divided", 64][1]
-for width in (64, 1024):
-    assert (
-        0.07 < ends["undivided", width][0] < 0.13 and ends["divided", width][0] == 0
-    )
-    assert 0.94 < ends["divided", width][2] < 0.99
-    assert min(ends["divided", width][3:]) == 1
-    assert max(ends["undivided", width][2:4]) < 0.56
-assert 0.1 < 1 - ends["undivided", 64][4] < 0.12
-assert max(ends["undivided", 1024]) < 1 / 3
-assert round(64 / 9) == 7
 
 # %% [markdown]
 # ### Which d is under the root?
@@ -816,3 +732,102 @@ verdict
 #
 # **Next.** One query has looked something up. [In chapter 4](04_self_attention.ipynb) every word of a sentence does so,
 # and the first attempt fails.
+
+# %% [markdown]
+# ## Going further
+#
+# Two questions about the division. No later chapter needs the answers.
+#
+# ### Can a query still learn?
+#
+# Does a saturated softmax learn less? Let queries *learn*. One of ten random keys is the right one: its value is 1 and
+# those of the others are 0, so that the weighted sum is its weight. The query follows the slope of that weight uphill
+# for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning rate**. Write the keys as
+# the rows of $K$ and the scores as $q K^\top / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 for no division. Then by the
+# chain rule, with $J_1$ for the first row of $J$,
+#
+# $$\frac{\partial w_1}{\partial q} = \frac{1}{\tau} \, J_1 K .$$
+
+
+# %%
+def learn(width, tau, learning_rate, seed, scale=1.0, steps=100, unit=False):
+    """The share of 100 queries that end with more than 0.9 on the key they want."""
+    rng = np.random.default_rng(seed)
+    query = scale * rng.standard_normal((100, 1, width))
+    keys = scale * rng.standard_normal((100, 10, width))
+    for _ in range(steps):
+        weights = softmax(query @ keys.swapaxes(1, 2) / tau)
+        slope = softmax_jacobian(weights)[:, :, 0] @ keys / tau  # of key 0's weight
+        if unit:  # every slope as long as any other
+            slope = slope / np.linalg.norm(slope, axis=-1, keepdims=True)
+        query = query + learning_rate * slope
+    return np.mean(softmax(query @ keys.swapaxes(1, 2) / tau)[:, 0, 0] > 0.9)
+
+
+rates, ends = (0, 0.1, 1, 10, 1e6), {}
+print("queries that find their key, by learning rate")
+print(f"{'':22}", *(f"{rate:9g}" for rate in rates))
+for width in (64, 1024):
+    for name, tau in (("undivided", 1), ("divided", width**0.5)):
+        ends[name, width] = [
+            np.mean([learn(width, tau, rate, seed) for seed in range(3)])
+            for rate in rates
+        ]
+        row = " ".join(f"{share:9.0%}" for share in ends[name, width])
+        print(f"d_k {width:4}, {name:13} {row}")
+
+# %% [markdown]
+# Without any step, at a learning rate of 0, some of the undivided queries have their key by luck. At 0.1, too small for
+# a hundred steps, the undivided version is ahead: where its softmax is not saturated its slopes are the larger ones,
+# since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and at 10 every one does.
+# Undivided, even a learning rate of a million leaves one in nine behind at width 64, that of the original transformer,
+# and 70 percent at 1024. So what the division buys is not larger slopes for all, but a softmax that *starts* away from
+# where they vanish.
+#
+# The softmax at the end of a model, which names the next word, does not stall like this ([chapter
+# 11](11_training.ipynb)). It is told which weight was right, and trained on the loss $-\ln w$ of that weight. The slope
+# of the loss with respect to its score is $-\frac1w \cdot w (1 - w) = -(1 - w)$, near $-1$ wherever $w$ is small, and
+# so where the model is confidently wrong. Inside attention nothing says which weight was right.
+#
+# ### When does it matter less?
+#
+# The division cancels the growth with the width, and not the scale of the entries. If these have variance $v$ in place
+# of 1, the scores have variance $v^2 d_k$ before the division and $v^2$ after it: entries twice as large make scores
+# four times as large. In a transformer queries and keys are made from words, by two matrices that are learned, $W_Q$
+# and $W_K$ ([chapter 4](04_self_attention.ipynb)), so $v$ depends on how these start. PyTorch's `nn.Linear` draws each
+# entry of its matrix with the variance $1 / (3D)$. An entry of a query is $q_i = \sum_j W_{ij} x_j$, a sum of $D$
+# products, so from words of variance 1 it makes queries and keys with $v = D \cdot 1 / (3D) = \tfrac13$. Undivided
+# scores at width 64 then have a variance of only 7. Let the undivided queries learn again, from there:
+
+# %%
+for width in (64, 1024):
+    small = partial(learn, width, learning_rate=10, scale=3**-0.5)
+    found, divided = (
+        np.mean([small(tau=tau, seed=seed) for seed in range(3)])
+        for tau in (1, width**0.5)
+    )
+    print(
+        f"d_k {width:4}, learning rate 10: undivided {found:.0%}, divided {divided:.0%}"
+    )
+    assert round(found, 2) == (0.98 if width == 64 else 0.43) and divided == 1
+    assert all(learn(width, 1, 0.1, seed, unit=True) == 1 for seed in range(3))
+
+# %% [markdown]
+# At width 64 nearly all of them find their key, and at 1024 fewer than half; divided, all do. The model of [chapter
+# 9](09_decoder.ipynb) draws its matrices so that words of variance 1 get $v = 1$, as in the experiment. The wider the
+# keys, the more the division matters; and it costs next to nothing. (With entries several times as large even divided
+# scores saturate.) It matters less, too, where the size of a slope does not set the length of a step: with steps of the
+# fixed length 0.1, along the same slopes, every undivided query finds its key at either width (in float64).
+
+# %% tags=["proof"]
+assert ends["undivided", 64][1] > 0.3 > 0.02 > ends["divided", 64][1]
+for width in (64, 1024):
+    assert (
+        0.07 < ends["undivided", width][0] < 0.13 and ends["divided", width][0] == 0
+    )
+    assert 0.94 < ends["divided", width][2] < 0.99
+    assert min(ends["divided", width][3:]) == 1
+    assert max(ends["undivided", width][2:4]) < 0.56
+assert 0.1 < 1 - ends["undivided", 64][4] < 0.12
+assert max(ends["undivided", 1024]) < 1 / 3
+assert round(64 / 9) == 7

@@ -14,9 +14,10 @@
 # words are then one step apart, where a recurrent network takes as many steps as lie between them, and where a whole
 # text is given no word has to wait for the one before. The price is a weight for every pair of words.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 30 minutes to read, and 45 more
-# for the exercises. For the shortest way to a working attention function, some fifteen minutes, read from [three
-# roles](#three-roles) to the [PyTorch module](#the-same-as-a-pytorch-module).
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 26 minutes to read, and 45 for the
+# exercises. [Going further](#going-further), at the end, has 4 more. For the shortest way to a working attention
+# function, some fifteen minutes, read from [three roles](#three-roles) to the [PyTorch
+# module](#the-same-as-a-pytorch-module).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
 from functools import partial, wraps
@@ -40,7 +41,6 @@ transformer_map(built=4)
 # where the nearest words to *python* were animals as well as *import* and *pip*. They are scaled to length 1, so the
 # scores are cosines, and the temperature is 0.1, so that the choice is clear. (A model reads **tokens**. In this
 # chapter each is a word.)
-
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -142,10 +142,10 @@ assert weights[-1].round(2) == 0.88
 # enough: their plain average, the grey line below each, is near to *with* and *the*. The attention weights choose. That
 # is attention, and the rest of this chapter makes it better.
 #
-# It needs to be better, because leaving the word itself out is only a patch. A word may well need itself, and it should
-# not always ask for what is most like it: a verb looks for something alive, which is not what is most like a verb. And
-# as long as one vector both asks and answers, every score is mutual: if *drink* looks hard for *tea*, *tea* must look
-# as hard for *drink*.
+# It needs to be better. Leaving the word itself out is only a patch, since a word may need itself. And with one vector
+# for everything a word asks for what is most like it, where it may need something unlike: a verb looks for something
+# alive, and not for other verbs. Nor should every score be mutual: if *drink* looks hard for *tea*, *tea* must look as
+# hard for *drink*.
 #
 # ## Three roles
 #
@@ -166,10 +166,10 @@ assert weights[-1].round(2) == 0.88
 # they have $D (2 d_k + d_v)$ parameters, however long a sentence is.
 #
 # Here is a sentence small enough for paper. A word has three numbers: is it *animate*, is it an *action*, is it
-# *human*? Queries and keys have two: *alive* and *action*. A matrix has a row for each of a word's three numbers, and
-# the row says what that number turns into. The second row of $W_Q$, $(2, 0)$, means: an action looks strongly for
-# something alive. In $W_K$ both *animate* and *human* count as alive, so *man* has the key $(2, 0)$, and is found more
-# easily than *dog*.
+# *human*? Queries and keys have two numbers, *alive* and *action*. A matrix has a row for each of a word's three
+# numbers, which says what a 1 there adds to the query or the key. In $W_Q$ the row of *action* is $(2, 0)$: an action
+# asks, strongly, for something alive. In $W_K$ the rows of *animate* and *human* are both $(1, 0)$. *Man* is both, so
+# its key is $(2, 0)$, and it is found more easily than *dog* with $(1, 0)$.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -320,7 +320,6 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # The folded cell holds the version that the rest of the book imports, `scaled_dot_product_attention`, with its shapes
 # in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
 
-
 # %% tags=["export", "hide-input"] module="by_hand.attention"
 import numpy as np
 from dotformer.by_hand.softmax import softmax
@@ -376,14 +375,8 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 # What the verb needs from the man is one thing, and what the man needs from the verb another.
 #
 # The reason is that queries and keys have a matrix each: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
-# product $W_Q W_K^\top$ in the middle need not be symmetric. It can be any matrix whose rank is at most $d_k$: each
-# column of $W_Q$, with its partner in $W_K$, is one question and what answers it, and a score adds up $d_k$ such
-# matches.
-#
-# Only this product matters for the scores. Why not train it as one $(D, D)$ matrix? Because two narrow ones are
-# cheaper. With $D = 512$ and $d_k = 64$ they hold $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$.
-# Each word's short key is computed once, and then a score takes 64 multiplications and not 512. The rank is the price,
-# and [chapter 6](06_many_heads.ipynb#what-if-a-head-is-too-narrow) says what it costs.
+# product $W_Q W_K^\top$ in the middle need not be symmetric. ([Further on](#why-two-matrices-and-not-their-product):
+# why it is not trained as one matrix.)
 #
 # ### What does it cost?
 #
@@ -392,10 +385,10 @@ assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
 # **quadratic** in the length. (A fused kernel, [chapter 20](20_one_gpu.ipynb), never stores the weights, so that only
 # the time is.)
 #
-# The three projections before it, $T D (2 d_k + d_v)$ multiplications for $S = T$, grow only with the length itself.
-# With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$, they are most of the work below $T =
-# \tfrac32 D = 768$ words. At 10,000 words the quadratic part is 13 times theirs, and the weights of one such attention
-# take 400 megabytes (in 32 bits).
+# The three projections before it take $T D (2 d_k + d_v)$ multiplications for $S = T$, which grows only with the length
+# itself. With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$, that is $192 \, T D$ against $128
+# \, T^2$ for scores and blends. The two are equal at $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part
+# is 13 times the other, and the weights of one such attention take 400 megabytes (in 32 bits).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -421,15 +414,14 @@ quiz.one_choice(
 # %% [markdown]
 # ## Why the square root?
 #
-# A score sums $d_k$ products. If the entries of query and key are independent, with mean 0 and variance 1, so are the
-# products, and the variance of their sum is $d_k$. So scores of wide queries and keys lie further apart, and one word
-# gets nearly all the weight before anything has been learned.
+# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived it, in short: a score sums $d_k$
+# products. If the entries of query and key are independent, with mean 0 and variance 1, the variance of that sum is
+# $d_k$. So scores of wide queries and keys lie further apart, and one word gets nearly all the weight before anything
+# has been learned. Such a choice hardly moves, since a weight near 0 or 1 has next to no slope.
 #
-# That is bad for learning. The derivative of a weight $w$ with respect to its own score is $w (1 - w)$, which is next
-# to nothing where $w$ is near 0 or 1: there the choice hardly moves, unless the gradient of the loss with respect to
-# $w$ is enormous. Scores that are divided by $c$ have a variance divided by $c^2$, so with $c = \sqrt{d_k}$ it is 1 at
-# every width. (If the entries have another variance, the same at every width, that number changes, but the spread of
-# the scores still grows as $\sqrt{d_k}$.) One query and ten keys, all random, 1,000 times:
+# Scores that are divided by $c$ have a variance divided by $c^2$, so with $c = \sqrt{d_k}$ it is 1 at every width.
+# (Entries with another variance, the same at every width, change the 1, but the spread of undivided scores still grows
+# as $\sqrt{d_k}$.) One query and ten keys, all random, 1,000 times:
 
 # %% tags=["hide-input"]
 rng, largest = np.random.default_rng(0), {}
@@ -478,9 +470,9 @@ quiz.number(
 # `scaled_dot_product_attention`, **True means *may attend***. Two kinds are common.
 #
 # A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later. A model that
-# writes a text word by word (an **autoregressive** model) does not have the later words yet. In training it is given
-# the whole text and has to guess each next word from those before, so there the later ones must be hidden, or it would
-# copy them ([chapter 9](09_decoder.ipynb)). The mask is a lower triangle, one row for each query:
+# writes a text word by word (an **autoregressive** model) does not have the later words yet. In training the whole text
+# is there, and at each word the model has to guess the next. If it could see the next word, it would copy it ([chapter
+# 9](09_decoder.ipynb)). The mask is a lower triangle, one row for each query:
 
 # %% tags=["nbval-check-output"]
 causal = np.tril(np.ones((3, 3), dtype=bool))
@@ -597,11 +589,11 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # side by side have the width $D$ of a word again. (`nn.Linear` stores its matrix transposed, hence the `.T`.)
 
 # %% [markdown]
-# ## Two ways to go wrong
+# ## A row with nothing to attend to
 #
-# **A row with nothing to attend to.** If every key is hidden, every scaled score is minus infinity, the largest one
-# too, and their difference is NaN, which spreads to everything it touches. It happens where padding stands before a
-# text: under a causal mask such a token sees only itself and other padding, and that is hidden.
+# If every key is hidden, every scaled score is minus infinity, the largest one too, and their difference is NaN, which
+# spreads to everything it touches. It happens where padding stands before a text: under a causal mask such a token sees
+# only itself and other padding, and that is hidden.
 #
 # Implementations differ here. `attention` and the module above give NaN; the folded function, which the book uses,
 # refuses. PyTorch's functions return NaN or zeros, depending on the function and its arguments. In a model you want the
@@ -617,123 +609,16 @@ except ValueError as error:
     print("with one:", error)
 
 # %% [markdown]
-# **A mask that broadcasts over the wrong axis.** Chapter 6 runs several attentions side by side, called *heads*, and
-# then the weights have the shape (batch, heads, T, S). A mask of shape (batch, T, S) lines up with the *last* three
-# axes, so its batch is taken for heads. With 2 sentences and 4 heads you get an error. With 4 sentences and 4 heads you
-# get none, and every sentence is masked by all four masks, one in each head.
-
-# %% tags=["hide-input"]
-per_sentence = np.stack([np.tril(np.ones((3, 3), dtype=bool))] * 4)
-per_sentence[1:] = True  # only sentence 0 is causal
-heads = np.random.default_rng(0).standard_normal(
-    (4, 4, 3, 2)
-)  # batch, heads, T, d_k
-_, wrong = scaled_dot_product_attention(heads, heads, heads, per_sentence)
-_, right = scaled_dot_product_attention(heads, heads, heads, per_sentence[:, None])
-for name, weights in (("per_sentence", wrong), ("per_sentence[:, None]", right)):
-    print(f"{name:22} sentence 0 sees the future:", (weights[0, :, 0, 2] > 0).any())
-assert wrong[0, 1, 0, 2] > 0 and (right[0, :, 0, 1:] == 0).all()
-assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
-
-# %% [markdown]
-# Write `mask[:, None]`, which makes it (batch, 1, T, S); a padding mask of shape (batch, S) needs two new axes, (batch,
-# 1, 1, S). And test with at least two heads and two sentences, and with fewer or more sentences than heads.
-
-# %% [markdown]
 # ## What do the three matrices buy?
 #
-# ### Would one shared matrix do?
+# Would one matrix do for queries and keys? Then every score is mutual, and at the start nearly every word attends most
+# to itself, because its query *is* its own key ([measured below](#would-one-shared-matrix-do)). With two random
+# matrices no word is favoured, on average.
 #
-# A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences of nine random vectors
-# of width 16, each with projections of its own, $16 \times 16$, random and untrained, and count how often a word
-# attends most to itself. Chance is 1/9, about 11 percent; with no matrix at all it is nearly always.
-#
-# **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or half-way?
-
-
-# %% tags=["hide-input"]
-def weigh(queries, keys):
-    return softmax(similarity_matrix(queries, keys) / np.sqrt(keys.shape[-1]))
-
-
-def favours_itself(weights):
-    """Share of the rows whose largest weight is the token's own."""
-    return np.mean(weights.argmax(axis=-1) == np.arange(weights.shape[-1]))
-
-
-width = 16
-many = np.random.default_rng(1).standard_normal((2000, 9, width))
-rng = np.random.default_rng(2)
-w_1, w_2 = rng.standard_normal((2, len(many), width, width)) / np.sqrt(width)
-shares = {
-    "no matrix": weigh(many, many),
-    "one shared matrix": weigh(many @ w_1, many @ w_1),
-    "two matrices": weigh(many @ w_1, many @ w_2),
-}
-for name, all_weights in shares.items():
-    batches = [favours_itself(batch) for batch in np.split(all_weights, 20)]
-    print(
-        f"{name:18} favours itself in {np.mean(batches):6.1%} of rows"
-        f" (in 20 batches: {min(batches):.1%} to {max(batches):.1%})"
-    )
-assert 0.99 < favours_itself(shares["no matrix"]) < 1
-assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
-assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
-
-# %% [markdown]
-# With one shared matrix of this width nearly every word still attends most to itself at the start, because its query
-# *is* its own key. The scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with
-# itself can be below 0. With two random matrices a word's query has no more to do with its own key than with any other,
-# so at the start, on average, no word is favoured.
-#
-# An attention that picks its own word fetches nothing new. A mask can cure this: [Kitaev and others
-# (2020)](https://arxiv.org/abs/2001.04451) share the matrix, let words attend to themselves only where there is nobody
-# else, scale the keys to length 1, and lose nothing in their tasks. So one matrix can be made to do. With two the
-# problem does not arise at the start.
-#
-# ### What is the third matrix for?
-#
-# Suppose that word $i$ needs word $j$, and finds it. What it receives is then added to its own vector (chapter 8 says
-# why). With values that are the words themselves the sum is $x_i + x_j$. Can a later matrix still tell what the word
-# was from what it found?
-#
-# Test it with random words of width 16. A fit by least squares has to recover both words from the sum, $x_i + x_j$ or
-# $x_i + x_j W_V$ with a random $W_V$. Words use all of their 16 numbers, or only the first 8, so that there is room for
-# another word. How much of the words' squared length does the fit miss, on held-out sums?
-
-
-# %% tags=["hide-input"]
-def share_lost(received, wanted):
-    """Fit on the first half of the rows; what is missed on the second."""
-    half = len(wanted) // 2
-    fit = np.linalg.lstsq(received[:half], wanted[:half], rcond=None)[0]
-    missed = received[half:] @ fit - wanted[half:]
-    return np.mean(missed**2) / np.mean(wanted[half:] ** 2)
-
-
-for used in (8, 16):
-    rng = np.random.default_rng(0)
-    own, found = np.zeros((2, 2000, 16))
-    own[:, :used], found[:, :used] = rng.standard_normal((2, 2000, used))
-    both = np.hstack([own[:, :used], found[:, :used]])
-    w = rng.standard_normal((16, 16)) / 4
-    lost = share_lost(own + found, both), share_lost(own + found @ w, both)
-    print(
-        f"{used:2} numbers in use: lost {lost[0]:4.0%} with V = X, {lost[1]:4.0%} with V = X W_V"
-    )
-    assert 0.48 < lost[0] < 0.52
-    assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
-
-# %% [markdown]
-# Without $W_V$ it misses half: in a sum of two independent vectors each accounts for half, and no linear map can tell
-# them apart where both may point in the same directions. A matrix, even a random one, turns what was found into other
-# directions than those the word itself uses. Then nothing is lost where there is room, as 8 and 8 numbers fit in 16;
-# two full words do not. (Another matrix between value and sum would serve as well, such as that which [chapter
-# 6](06_many_heads.ipynb) puts after several heads.)
-#
-# The matrix also lets a word keep something back: with $V = X$ *bites* would have handed over that it is an action,
-# whereas its value was $(0, 0)$. With $V = K$ a word would hand over the very numbers by which it is found, so it could
-# not be easy to find and hand over nothing, as an attention sink does, unless a later matrix took it away.
+# And what is $W_V$ for? What a word receives is added to its own vector (chapter 8 says why), and $W_V$ turns it into
+# other directions than those that the word itself uses, so that a later layer can [tell the two
+# apart](#what-is-the-third-matrix-for). It also lets a word keep something back: with $V = X$ *bites* would have handed
+# over that it is an action, whereas its value was $(0, 0)$.
 
 # %% [markdown]
 # ## Are the weights based on position?
@@ -749,6 +634,7 @@ for used in (8, 16):
 
 # %%
 tokens = ["I", "like", "Natural", "Language", "Processing", ",", "a", "lot", "!"]
+width = 16
 x = np.random.default_rng(0).standard_normal((9, width))
 projections = np.random.default_rng(3).standard_normal((3, width, width)) / 4
 output, weights = self_attention(x, *projections)
@@ -833,7 +719,6 @@ quiz.several_choices(
 # root of the number of queries, and a softmax over queries. Five checks follow: the shape of the output; that the
 # weights of a query sum to 1; that shuffled words give shuffled outputs; that leaving out queries does not change the
 # answers to the others; and that a slow loop agrees. **Predict first:** which check catches which mistake?
-
 
 # %%
 versions = {
@@ -1113,3 +998,136 @@ verdict
 # **Next.** [Chapter 5](05_position.ipynb) gives each word a position, so that *dog bites man* and *man bites dog*
 # become different. [Chapter 6](06_many_heads.ipynb) runs several attentions side by side, and adds the linear layer
 # that mixes what they found.
+
+# %% [markdown]
+# ## Going further
+#
+# Four questions about the matrices and the mask. What later chapters need of the answers, they say again.
+#
+# ### Why two matrices, and not their product?
+#
+# For the scores only the product $W_Q W_K^\top$ matters. It can be any matrix whose rank is at most $d_k$: each column
+# of $W_Q$, with its partner in $W_K$, is one question and what answers it, and a score adds up $d_k$ such matches.
+#
+# Why not train it as one $(D, D)$ matrix? Because two narrow ones are cheaper. With $D = 512$ and $d_k = 64$ they hold
+# $2 D d_k = 65{,}536$ numbers, and one would hold $D^2 = 262{,}144$. Each word's short key is computed once, and then a
+# score takes 64 multiplications and not 512. The rank is the price, and [chapter
+# 6](06_many_heads.ipynb#what-if-a-head-is-too-narrow) says what it costs.
+
+# %% [markdown]
+# ### Would one shared matrix do?
+#
+# A compromise looks tempting: one matrix for both queries and keys. Draw two thousand sentences of nine random vectors
+# of width 16, each with projections of its own, $16 \times 16$, random and untrained, and count how often a word
+# attends most to itself. Chance is 1/9, about 11 percent; with no matrix at all it is nearly always.
+#
+# **Predict first.** For *one shared* matrix, do you expect a number near 11 percent, near 100, or half-way?
+
+
+# %% tags=["hide-input"]
+def weigh(queries, keys):
+    return softmax(similarity_matrix(queries, keys) / np.sqrt(keys.shape[-1]))
+
+
+def favours_itself(weights):
+    """Share of the rows whose largest weight is the token's own."""
+    return np.mean(weights.argmax(axis=-1) == np.arange(weights.shape[-1]))
+
+
+many = np.random.default_rng(1).standard_normal((2000, 9, width))
+rng = np.random.default_rng(2)
+w_1, w_2 = rng.standard_normal((2, len(many), width, width)) / np.sqrt(width)
+shares = {
+    "no matrix": weigh(many, many),
+    "one shared matrix": weigh(many @ w_1, many @ w_1),
+    "two matrices": weigh(many @ w_1, many @ w_2),
+}
+for name, all_weights in shares.items():
+    batches = [favours_itself(batch) for batch in np.split(all_weights, 20)]
+    print(
+        f"{name:18} favours itself in {np.mean(batches):6.1%} of rows"
+        f" (in 20 batches: {min(batches):.1%} to {max(batches):.1%})"
+    )
+assert 0.99 < favours_itself(shares["no matrix"]) < 1
+assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
+assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
+
+# %% [markdown]
+# With one shared matrix of this width nearly every word still attends most to itself at the start, because its query
+# *is* its own key. The scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with
+# itself can be below 0. With two random matrices a word's query has no more to do with its own key than with any other,
+# so at the start, on average, no word is favoured.
+#
+# An attention that picks its own word fetches nothing new. A mask can cure this: [Kitaev and others
+# (2020)](https://arxiv.org/abs/2001.04451) share the matrix, let words attend to themselves only where there is nobody
+# else, scale the keys to length 1, and lose nothing in their tasks. So one matrix can be made to do. With two the
+# problem does not arise at the start.
+#
+# ### What is the third matrix for?
+#
+# Suppose that word $i$ needs word $j$, and finds it. What it receives is then added to its own vector (chapter 8 says
+# why). With values that are the words themselves the sum is $x_i + x_j$. Can a later matrix still tell what the word
+# was from what it found?
+#
+# Test it with random words of width 16. A fit by least squares has to recover both words from the sum, $x_i + x_j$ or
+# $x_i + x_j W_V$ with a random $W_V$. Words use all of their 16 numbers, or only the first 8, so that there is room for
+# another word. How much of the words' squared length does the fit miss, on held-out sums?
+
+
+# %% tags=["hide-input"]
+def share_lost(received, wanted):
+    """Fit on the first half of the rows; what is missed on the second."""
+    half = len(wanted) // 2
+    fit = np.linalg.lstsq(received[:half], wanted[:half], rcond=None)[0]
+    missed = received[half:] @ fit - wanted[half:]
+    return np.mean(missed**2) / np.mean(wanted[half:] ** 2)
+
+
+for used in (8, 16):
+    rng = np.random.default_rng(0)
+    own, found = np.zeros((2, 2000, 16))
+    own[:, :used], found[:, :used] = rng.standard_normal((2, 2000, used))
+    both = np.hstack([own[:, :used], found[:, :used]])
+    w = rng.standard_normal((16, 16)) / 4
+    lost = share_lost(own + found, both), share_lost(own + found @ w, both)
+    print(
+        f"{used:2} numbers in use: lost {lost[0]:4.0%} with V = X, {lost[1]:4.0%} with V = X W_V"
+    )
+    assert 0.48 < lost[0] < 0.52
+    assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
+
+# %% [markdown]
+# Without $W_V$ it misses half: in a sum of two independent vectors each accounts for half, and no linear map can tell
+# them apart where both may point in the same directions. A matrix, even a random one, turns what was found into other
+# directions than those the word itself uses. Then nothing is lost where there is room, as 8 and 8 numbers fit in 16;
+# two full words do not. (Another matrix between value and sum would serve as well, such as that which [chapter
+# 6](06_many_heads.ipynb) puts after several heads.)
+#
+# The matrix also lets a word keep something back: with $V = X$ *bites* would have handed over that it is an action,
+# whereas its value was $(0, 0)$. With $V = K$ a word would hand over the very numbers by which it is found, so it could
+# not be easy to find and hand over nothing, as an attention sink does, unless a later matrix took it away.
+
+# %% [markdown]
+# ### A mask over the wrong axis
+#
+# Chapter 6 runs several attentions side by side, called *heads*, and then the weights have the shape (batch, heads, T,
+# S). A mask of shape (batch, T, S) lines up with the *last* three axes, so its batch is taken for heads. With 2
+# sentences and 4 heads you get an error. With 4 sentences and 4 heads you get none, and every sentence is masked by all
+# four masks, one in each head.
+
+# %% tags=["hide-input"]
+per_sentence = np.stack([np.tril(np.ones((3, 3), dtype=bool))] * 4)
+per_sentence[1:] = True  # only sentence 0 is causal
+heads = np.random.default_rng(0).standard_normal(
+    (4, 4, 3, 2)
+)  # batch, heads, T, d_k
+_, wrong = scaled_dot_product_attention(heads, heads, heads, per_sentence)
+_, right = scaled_dot_product_attention(heads, heads, heads, per_sentence[:, None])
+for name, weights in (("per_sentence", wrong), ("per_sentence[:, None]", right)):
+    print(f"{name:22} sentence 0 sees the future:", (weights[0, :, 0, 2] > 0).any())
+assert wrong[0, 1, 0, 2] > 0 and (right[0, :, 0, 1:] == 0).all()
+assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
+
+# %% [markdown]
+# Write `mask[:, None]`, which makes it (batch, 1, T, S); a padding mask of shape (batch, S) needs two new axes, (batch,
+# 1, 1, S). And test with at least two heads and two sentences, and with fewer or more sentences than heads.

@@ -13,7 +13,8 @@
 # once and sums, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
 # encoding**, and the verb can tell which word stands before it, here the one who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 30 minutes to read, and 45 more for the exercises.
+# You need chapter 4, and sine and cosine. It takes about 24 minutes to read, and 45 for the exercises. [Going
+# further](#going-further), at the end, has 5 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
 from functools import partial
@@ -90,9 +91,9 @@ for t in (0, 1, 10, 100):
 # neighbour, as with position 50. And in 100 numbers there is none for position 100. (Multiplied by a matrix, it picks a
 # row of that matrix. That is the learned table that we meet below.)
 #
-# What about a small step of fixed size, $t / 10{,}000$? It is bounded for any text that we shall meet, and looks the
-# same everywhere. But a score is linear in the key's number, so for one query it rises or falls from the first word to
-# the last: it can favour one of the ends, and never the word before. And a ten-thousandth is all that tells two
+# What about a small step of fixed size, $t / 10{,}000$? It is bounded for any text that we shall meet, and a step is
+# the same everywhere. But the position's part of a score then grows, or shrinks, steadily from the first key to the
+# last. So it can favour one of the ends, and never the word before. And a ten-thousandth is all that tells two
 # neighbours apart. Several numbers together can be both slow and fine, as hours, minutes and seconds are.
 #
 # So here is the wish list:
@@ -160,8 +161,9 @@ plt.show()
 #
 # As in the counter, each pair is slower than the one before by a constant factor, here $10000^{2/D}$ instead of 2. The
 # first, like the hand of a clock, turns by $\omega_0 = 1$ a step, and has come full circle after $2\pi \approx 6.3$.
-# The last, for a large $D$, turns by nearly 1/10000 a step. Do it on paper for $D = 4$, with angles in radians. There
-# are two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} = \frac{1}{100}$:
+# The last, for a large $D$, turns by nearly 1/10000 a step ([further on](#why-10000): why this number). Do it on paper
+# for $D = 4$, with angles in radians. There are two pairs, with $\omega_0 = 1$ and $\omega_1 = 10000^{-2/4} =
+# \frac{1}{100}$:
 #
 # | position $t$ | $\sin t$ | $\cos t$ | $\sin \frac{t}{100}$ | $\cos \frac{t}{100}$ |
 # |---|---|---|---|---|
@@ -218,7 +220,6 @@ plt.show()
 # %% [markdown]
 # For the rest of the book there are two functions, one for any given positions and one for positions 0 to $T - 1$.
 # ("Break it", below, shows why the first is needed.)
-
 
 # %% tags=["export"] module="by_hand.positions"
 import numpy as np
@@ -353,9 +354,9 @@ quiz.number(
 #
 # $$\bigl(\sin \omega (t + k),\; \cos \omega (t + k)\bigr) = \bigl(\sin \omega t,\; \cos \omega t\bigr) \begin{pmatrix} \cos \omega k & -\sin \omega k \\ \sin \omega k & \cos \omega k \end{pmatrix} .$$
 #
-# One such block for each pair, along the diagonal of a $D \times D$ matrix $R_k$, and a step of $k$ looks the same from
-# every position: $p_{t+k} = p_t R_k$. That is the better reason for pairs. With sines alone there is no such matrix: at
-# $t = 0$ all of them are 0, and 0 times any matrix is 0.
+# Put one such block for each pair on the diagonal of a $D \times D$ matrix, and call it $R_k$. Then $p_{t+k} = p_t
+# R_k$: one matrix moves *every* position by $k$. That is why each sine has its cosine. With sines alone there is no
+# such matrix, because at $t = 0$ all of them are 0, and 0 times any matrix is 0.
 
 
 # %% tags=["export"] module="by_hand.positions"
@@ -415,7 +416,7 @@ assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 # Now add words, and the verb can tell which one stands before it. The words are vectors of the published model from
 # [chapter 2](02_similarity.ipynb#real-vectors), 384 numbers and after them 32 zeros; the positions are 384 zeros and
 # after them 32 sines and cosines. So their sum $x_t + p_t$ really sets them side by side (sums in which the two overlap
-# come later). $W_Q$ and $W_K$ read the positions, as above, and $W_V$ reads the words. Which word is nearest to what
+# come next). $W_Q$ and $W_K$ read the positions, as above, and $W_V$ reads the words. Which word is nearest to what
 # *bites* receives?
 
 # %% tags=["hide-input"]
@@ -451,15 +452,93 @@ print(
 assert round(apart, 1) == 0.5 and 1 < np.abs(news).mean() < 1.1
 
 # %% [markdown]
-# What *bites* receives is nearest to *dog* in the one and to *man* in the other. The last line goes back to the random
-# words and matrices from the beginning, where the verb's two outputs were equal. With positions added they are not:
-# they differ by up to 0.5 in an entry, where entries have a size of about 1. Words and positions need not keep apart so
-# neatly, and the subject of a verb is not always the word before it. But heads that attend to the word before, or
-# after, are easy to find in trained translators ([Voita and others, 2019](https://aclanthology.org/P19-1580/), call
-# them positional heads), and chapter 6 shows one.
+# What *bites* receives is nearest to *dog* in the one and to *man* in the other. There word and position had numbers of
+# their own. The last line adds them into the *same* numbers, for the random words and matrices of the beginning: the
+# verb's two outputs, equal then, now differ by up to 0.5 in an entry, where entries have a size of about 1.
+#
+# The subject of a verb is not always the word before it. But heads that attend to the word before, or after, are easy
+# to find in trained translators ([Voita and others, 2019](https://aclanthology.org/P19-1580/), call them positional
+# heads), and chapter 6 shows one.
 
 # %% tags=["proof"]
 assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
+
+# %% [markdown]
+# ## Does adding destroy the word?
+#
+# Not if the vectors are wide enough, as we shall measure. But would it not be cleaner to put word and position side by
+# side (**concatenation**) and make the vector wider? The next thing that happens to it is a projection, and
+#
+# $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
+#
+# Adding first is the case $W_1 = W_2$: this saves the second matrix and the extra width, but gives up some freedom.
+#
+# In turn, concatenation is a special case of adding: $(x, 0) + (0, p) = (x, p)$, as with the dog and the man. At a
+# given $D$, room for positions is room taken from words; but word vectors are learned, and can leave that room where it
+# helps.
+#
+# In the scores, everything meets everything. With $M = W_Q W_K^\top$, a score $(x_t + p_t) \, M \, (x_s + p_s)^\top$
+# has four terms: word with word, word with position, position with word, and position with position, where *one word
+# back* is found. All four share one matrix.
+#
+# Can the sum be taken apart when the words leave no room? Try it with 50 random words and 32 positions. On half of all
+# 1,600 combinations, fit a linear map from the sum to the word's vector, and one to the position's, by least squares.
+# On the other half, take the word and the position that are nearest to what these maps return. How often are they
+# right?
+
+# %% tags=["hide-input"]
+word_of, position_of = np.repeat(np.arange(50), 32), np.tile(np.arange(32), 50)
+fitted, held_out = np.split(np.random.default_rng(6).permutation(50 * 32), 2)
+missed = {}
+print("of 800 combinations    words right   positions right")
+for d_model in (256, 64, 48, 32):
+    vocabulary = np.random.default_rng(5).standard_normal((50, d_model))
+    encodings = sinusoidal_positions(32, d_model)
+    sums = vocabulary[word_of] + encodings[position_of]
+    inputs = np.column_stack([sums, np.ones(len(sums))])
+    for name, table, answer in [
+        ("word", vocabulary, word_of),
+        ("position", encodings, position_of),
+    ]:
+        linear_map = np.linalg.lstsq(
+            inputs[fitted], table[answer[fitted]], rcond=None
+        )[0]
+        found = inputs[held_out] @ linear_map
+        nearest = np.linalg.norm(found[:, None] - table, axis=-1).argmin(axis=1)
+        off = np.abs(nearest - answer[held_out])
+        missed[d_model, name] = off[off > 0]
+    shares = (1 - len(missed[d_model, name]) / 800 for name in ("word", "position"))
+    print(f"width {d_model:3}", *(f"{share:16.0%}" for share in shares))
+assert not any(len(missed[width, "word"]) for width in (256, 64, 48, 32))
+for width, share in ((48, 0.13), (32, 0.39)):
+    assert round(len(missed[width, "position"]) / 800, 2) == share
+    assert np.mean(missed[width, "position"] <= 2) > 0.8
+short = np.random.default_rng(5).standard_normal((50, 32)) / 2
+sums = short[word_of] + sinusoidal_positions(32, 32)[position_of]
+inputs = np.column_stack([sums, np.ones(len(sums))])
+wanted = sinusoidal_positions(32, 32)
+found = np.linalg.lstsq(inputs[fitted], wanted[position_of[fitted]], rcond=None)[0]
+nearest = (inputs[held_out] @ found @ wanted.T).argmax(axis=1)
+assert round(np.mean(nearest == position_of[held_out]), 2) == 0.93
+word_of, position_of = np.repeat(np.arange(1000), 32), np.tile(np.arange(32), 1000)
+fitted, held_out = np.split(np.random.default_rng(6).permutation(32_000), 2)
+for d_model, share in ((64, 0.50), (512, 0.99)):
+    vocabulary = np.random.default_rng(5).standard_normal((1000, d_model))
+    encodings = sinusoidal_positions(32, d_model)
+    inputs = np.column_stack(
+        [vocabulary[word_of] + encodings[position_of], np.ones(32_000)]
+    )
+    wanted = encodings[position_of[fitted]]
+    found = np.linalg.lstsq(inputs[fitted], wanted, rcond=None)[0]
+    rows = held_out[:3000]  # all positions are equally long
+    nearest = (inputs[rows] @ found @ encodings.T).argmax(axis=1)
+    assert abs(np.mean(nearest == position_of[rows]) - share) < 0.015
+
+# %% [markdown]
+# At widths 256 and 64 both come back, in every held-out combination. At 48 and 32 the words still do, and the positions
+# suffer: they are shorter than these words, and neighbouring ones are similar. With words half as long, width 32
+# recovers 93 percent of the positions. And with 1,000 words in place of 50, width 64 recovers only half of them, and
+# width 512 recovers 99 percent.
 
 # %% [markdown]
 # ## Neighbouring positions are similar
@@ -475,6 +554,7 @@ assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
 movable.position(sinusoidal_positions(48, 16), position=12)
 
 # %% tags=["proof"]
+encodings = sinusoidal_positions(50, 32)
 products = encodings @ encodings.T
 for distance in range(50):
     expected = np.cos(distance * 10000 ** (-np.arange(0, 32, 2) / 32)).sum()
@@ -516,76 +596,19 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ### Why 10,000?
-#
-# The base sets how slow the slowest pair is. Take the similarity of two positions $k$ apart, their dot product as a
-# share of its largest value, $D/2$. How does it fall with the distance? Compare three bases, at width $D = 64$.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels for width 64 and the bases 100, ten thousand and a million. Left, the period of each pair on a logarithmic axis: straight lines that all start at 6.3 words and end near 540, 47 thousand and 4 million. Right, similarity against distance 1 to 10 thousand on a logarithmic axis, averaged over neighbouring distances: with base 100 it has fallen to 0 by 50 words, with ten thousand it comes near 0 only at some thousands, and with a million it is still 0.3 at 10 thousand."}}
-figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.3))
-distances, curves = np.unique(np.geomspace(1, 10_000, 60).round()), {}
-for base, color, at in [
-    (1e2, plots.RED, (4.5, 0.2)),
-    (1e4, plots.BLUE, (1400, 0.18)),
-    (1e6, plots.TEAL, (300, 0.62)),
-]:
-    omega = base ** (-np.arange(32) / 32)
-    left.plot(2 * np.pi / omega, color=color)
-    left.text(31.5, 2 * np.pi / omega[-1], f"{base:,.0f}", color=color)
-    curve = np.cos(np.multiply.outer(np.arange(20_000), omega)).mean(axis=1)
-    curves[base] = curve
-    likeness = [
-        curve[int(d / 1.5) + 1 : int(d * 1.5) + 1].mean() for d in distances
-    ]
-    right.plot(distances, likeness, color=color)
-    right.text(*at, f"{base:,.0f}", color=color)
-left.set(yscale="log", xlim=(0, 44), xlabel="pair", title="period, in words")
-right.set(xscale="log", xlabel="distance", title="similarity, smoothed")
-figure.tight_layout()
-plt.show()
-
-# %% [markdown]
-# The periods (wavelengths) grow by the same factor from pair to pair, from $2\pi \approx 6.3$ words for the first,
-# whatever the base, towards $2\pi$ times the base for the last.
-#
-# Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A small base has too few slow
-# pairs: with base 100 the similarity has fallen to 0 at a distance of 46 and then swings around it, so 100 words away
-# looks no nearer than 1,000. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and
-# still 0.76 with a million, so neighbours are harder to tell apart. Models for long texts accept that.
-#
-# Llama 3 has a base of 500,000, for the rotary positions [below](#turning-instead-of-adding) ([Grattafiori and others,
-# 2024](https://arxiv.org/abs/2407.21783)). The paper of 2017 gives no reason for this very number.
-
-# %% tags=["hide-input"]
-left_at = {}
-print("mean similarity at    10   50-200   500-2000   5000-10000")
-for base, curve in curves.items():
-    around = (10, 11), (50, 200), (500, 2000), (5000, 10_000)
-    left_at[base] = [curve[a:b].mean() for a, b in around]  # not one peak or dip
-    shares = "{:8.2f} {:8.2f} {:10.2f} {:12.2f}".format(*left_at[base])
-    print(f"base {base:9,.0f} {shares}")
-assert (curves[1e2] <= 0).argmax() == 46
-assert left_at[1e2][0] < left_at[1e4][0] < left_at[1e6][0]
-assert abs(np.array(left_at[1e2][1:])).max() < 0.1 < 0.4 < left_at[1e4][1]
-assert [round(left_at[base][0], 2) for base in (1e4, 1e6)] == [0.66, 0.76]
-assert 530 < 2 * np.pi * 1e2 ** (62 / 64) < 550
-assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
-
-# %% [markdown]
 # ## Could the encoding be learned?
 #
 # A model could also start with a random vector for every position and train it, like the word vectors. BERT and GPT-2
 # have such **learned position embeddings**.
 #
-# Take a small task: every position must attend to the position before it. The scores are $E A E^\top$, where $E$ has a
-# row for each position and $A$, to be found, stands for $W_Q W_K^\top$; with sinusoids $R_{-1}$ would be a solution. In
-# one version $E$ holds sinusoids; in the other it starts at random and is trained along with $A$. Both learn on
-# positions 0 to 23, in the way of [chapter 7](07_learning.ipynb), and are tested on 24 to 47 (**extrapolation**). Each
-# starts three times at each of five learning rates. Shown is the mean of the three at the best learning rate, chosen by
-# the result beyond 23, which flatters both.
+# Take a small task: every position must attend to the one before it. The scores are $E A E^\top$, where $E$ has a row
+# for each position and $A$, which is learned, stands for $W_Q W_K^\top$. Compare two kinds of $E$: sinusoids, for which
+# $A = R_{-1}$ would be a solution, and an embedding table that starts at random and is trained along with $A$. Training
+# ([chapter 7](07_learning.ipynb) says how) sees positions 0 to 23, the test asks about 24 to 47: to go beyond what was
+# trained is **extrapolation**. (Each starts three times at each of five learning rates. Shown is the mean of the three
+# at the best one, chosen by the result beyond 23, which flatters both.)
 #
 # **Predict first.** How often does each attend to the right position beyond 23?
-
 
 # %% tags=["hide-input"]
 RATES = (0.05, 0.1, 0.25, 0.5, 1.0)
@@ -678,151 +701,20 @@ assert abs(beyond_with(64, slice(8)) - 0.65) < 0.03
 #
 # Sinusoids can extrapolate, and often do not. At widths 16 and 32 nearly every position beyond is right; at 64 two
 # thirds; at 128 hardly any. Yet the rotation $R_{-1}$ would be right everywhere, at any width. The formula makes going
-# further *possible*, but nothing makes a model learn it.
-#
-# Why is a wider encoding worse? Not only because its matrix is larger. With the five fastest pairs alone, a matrix of
-# ten by ten, all positions beyond are right at the spacing of width 64, and only 42 percent at that of width 128: it
-# matters how close the frequencies lie (why, we have not found out). At one spacing, more and slower pairs matter, too:
-# with the eight fastest of width 64 it is 65 percent. Every fourth pair of width 128, which makes the encoding of width
-# 32, gets all right again.
+# further *possible*, but nothing makes a model learn it. ([Why a wider one is worse](#why-is-a-wider-encoding-worse) we
+# have found out only in part.)
 #
 # Within the trained length the paper found the two nearly identical in quality (its table 3, row E), and preferred
 # sinusoids in the hope of longer texts.
-#
-# ## Does adding destroy the word?
-#
-# Not if the vectors are wide enough, as we shall measure. But would it not be cleaner to put word and position side by
-# side (**concatenation**) and make the vector wider? The next thing that happens to it is a projection, and
-#
-# $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
-#
-# Adding first is the case $W_1 = W_2$: this saves the second matrix and the extra width, but gives up some freedom.
-#
-# In turn, concatenation is a special case of adding: $(x, 0) + (0, p) = (x, p)$, as with the dog and the man. At a
-# given $D$, room for positions is room taken from words; but word vectors are learned, and can leave that room where it
-# helps.
-#
-# In the scores, everything meets everything. With $M = W_Q W_K^\top$, a score $(x_t + p_t) \, M \, (x_s + p_s)^\top$
-# has four terms: word with word, word with position, position with word, and position with position, where *one word
-# back* is found. All four share one matrix.
-#
-# Can the sum be taken apart when the words leave no room? Try it with 50 random words and 32 positions. On half of all
-# 1,600 combinations, fit a linear map from the sum to the word's vector, and one to the position's, by least squares.
-# On the other half, take the word and the position that are nearest to what these maps return. How often are they
-# right?
-
-# %% tags=["hide-input"]
-word_of, position_of = np.repeat(np.arange(50), 32), np.tile(np.arange(32), 50)
-fitted, held_out = np.split(np.random.default_rng(6).permutation(50 * 32), 2)
-missed = {}
-print("of 800 combinations    words right   positions right")
-for d_model in (256, 64, 48, 32):
-    vocabulary = np.random.default_rng(5).standard_normal((50, d_model))
-    encodings = sinusoidal_positions(32, d_model)
-    sums = vocabulary[word_of] + encodings[position_of]
-    inputs = np.column_stack([sums, np.ones(len(sums))])
-    for name, table, answer in [
-        ("word", vocabulary, word_of),
-        ("position", encodings, position_of),
-    ]:
-        linear_map = np.linalg.lstsq(
-            inputs[fitted], table[answer[fitted]], rcond=None
-        )[0]
-        found = inputs[held_out] @ linear_map
-        nearest = np.linalg.norm(found[:, None] - table, axis=-1).argmin(axis=1)
-        off = np.abs(nearest - answer[held_out])
-        missed[d_model, name] = off[off > 0]
-    shares = (1 - len(missed[d_model, name]) / 800 for name in ("word", "position"))
-    print(f"width {d_model:3}", *(f"{share:16.0%}" for share in shares))
-assert not any(len(missed[width, "word"]) for width in (256, 64, 48, 32))
-for width, share in ((48, 0.13), (32, 0.39)):
-    assert round(len(missed[width, "position"]) / 800, 2) == share
-    assert np.mean(missed[width, "position"] <= 2) > 0.8
-short = np.random.default_rng(5).standard_normal((50, 32)) / 2
-sums = short[word_of] + sinusoidal_positions(32, 32)[position_of]
-inputs = np.column_stack([sums, np.ones(len(sums))])
-wanted = sinusoidal_positions(32, 32)
-found = np.linalg.lstsq(inputs[fitted], wanted[position_of[fitted]], rcond=None)[0]
-nearest = (inputs[held_out] @ found @ wanted.T).argmax(axis=1)
-assert round(np.mean(nearest == position_of[held_out]), 2) == 0.93
-word_of, position_of = np.repeat(np.arange(1000), 32), np.tile(np.arange(32), 1000)
-fitted, held_out = np.split(np.random.default_rng(6).permutation(32_000), 2)
-for d_model, share in ((64, 0.50), (512, 0.99)):
-    vocabulary = np.random.default_rng(5).standard_normal((1000, d_model))
-    encodings = sinusoidal_positions(32, d_model)
-    inputs = np.column_stack(
-        [vocabulary[word_of] + encodings[position_of], np.ones(32_000)]
-    )
-    wanted = encodings[position_of[fitted]]
-    found = np.linalg.lstsq(inputs[fitted], wanted, rcond=None)[0]
-    rows = held_out[:3000]  # all positions are equally long
-    nearest = (inputs[rows] @ found @ encodings.T).argmax(axis=1)
-    assert abs(np.mean(nearest == position_of[rows]) - share) < 0.015
-
-# %% [markdown]
-# At widths 256 and 64 both come back, in every held-out combination. At 48 and 32 the words still do, and the positions
-# suffer: they are shorter than these words, and neighbouring ones are similar. With words half as long, width 32
-# recovers 93 percent of the positions. And with 1,000 words in place of 50, width 64 recovers only half of them, and
-# width 512 recovers 99 percent.
-#
-# ### Why multiply the embedding by the root of the width?
-#
-# In the paper (section 3.4) the word vectors are multiplied by $\sqrt{D}$ before the positions are added. The paper
-# shares the word vectors with its output layer, which wants them small (chapter 9), and says no more about the factor.
-# The factor decides whether the word or the position has the larger norm at the start, and that depends on how the word
-# vectors start.
-
-# %%
-D = 512
-positions = sinusoidal_positions(64, D)
-shares = []
-for start, size in [
-    ("1/sqrt(D), as in the paper's code", D**-0.5),
-    ("1, PyTorch's default", 1),
-]:
-    words = size * np.random.default_rng(7).standard_normal((64, D))
-    for factor in (1, np.sqrt(D)):
-        together = (positions**2).sum() + ((factor * words) ** 2).sum()
-        shares.append((positions**2).sum() / together)
-        print(f"start {start:34} times {factor:4.1f}: position {shares[-1]:6.1%}")
-assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
-
-# %% [markdown]
-# These are shares of the squared norm, at $D = 512$. Started small and multiplied, a third is position. Started small
-# and *not* multiplied, nearly everything is position. With PyTorch's default start it is the other way round: leave the
-# factor out and the two are comparable; put it in, and the position is a tenth of a percent. Training can still find it
-# there, but at the start it is negligible beside the word.
-
-# %% tags=["quiz"]
-quiz.several_choices(
-    "A model's word vectors start with entries of size 1, have width 512, and are multiplied by $\\sqrt{512}$ before sinusoids are added. What holds at the start of training? (More than one may be right.)",
-    quiz.wrong(
-        "The factor undoes the division by the root of the key's width",
-        "That division comes later and knows nothing of $D$. With this start the factor makes the scores far too *large*.",
-    ),
-    quiz.right(
-        "In the scores, words count for far more than positions",
-        "Yes: a word's vector is 32 times as long as its position's, $512$ against $16$.",
-    ),
-    quiz.right(
-        "Leaving the factor out would balance word and position",
-        "Yes: entries of size 1 give words of length $\\sqrt{512}$, and positions have length $\\sqrt{256}$.",
-    ),
-    quiz.wrong(
-        "In the scores, positions count for far more than words",
-        "It is the other way round. That happens with a *small* start and no factor.",
-    ),
-)
 
 # %% [markdown]
 # ## Turning instead of adding
 #
-# Adding has a price: positions mix with the words, in the values too, and a score may depend on where two words stand
-# when only their distance should count. Since a step is a rotation, distance can enter the scores in another way. Do
-# not add anything to the words. Instead, turn each pair of entries of a *query* by its angle at the query's position,
-# and each pair of a *key* by its angle at the key's position. Queries and keys have $d_k$ entries, so $d_k$ takes the
-# place of $D$ in the frequencies. With $R_t$ for the rotation by $t$ steps, a query $q$ at position $t$ and a key $k$
-# at position $s$ have the score
+# Adding has a price. Positions mix with the words, in the values too, and a score may depend on where two words stand
+# when only their distance should count. Rotations can bring in the distance alone. Add nothing to the words. Instead,
+# turn each pair of entries of a *query* by its angle at the query's position, and each pair of a *key* by its angle at
+# the key's position. (The angles are as before, with the width of a query, $d_k$, in place of $D$.) A query $q$ at
+# position $t$ becomes $q R_t$, a key $k$ at position $s$ becomes $k R_s$, and their score is
 #
 # $$(q R_t) \cdot (k R_s) = q R_t R_s^\top k^\top = q R_{t-s} \, k^\top ,$$
 #
@@ -833,52 +725,8 @@ quiz.several_choices(
 # What is different? The score depends on the two words and on the difference of their positions: the encoding is
 # **relative**. Sinusoids are **absolute**: what is added to a word depends on where it stands, and $W_Q$ and $W_K$ must
 # pick the distance out of the sum. And the rotations are applied in every layer, so that no layer has to remember
-# positions.
-#
-# **By hand**, with one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the
-# query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot
-# product, $0.093 - 0.746$, is $-0.654$ (unrounded), and this is $\cos 4$. A hundred positions later they are
-# $(0.185, 0.983)$ and $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
-
-# %%
-rng = np.random.default_rng(8)
-query, key = rng.standard_normal((2, 16))
-
-
-def rotary_score(t, s):
-    return (query @ rotation_matrix(t, 16)) @ (key @ rotation_matrix(s, 16))
-
-
-for t, s in ((7, 3), (107, 103), (3, 7)):
-    print(f"query at {t}, key at {s}: {rotary_score(t, s):.3f}")
-
-# %% tags=["proof"]
-assert np.isclose(rotary_score(7, 3), rotary_score(107, 103))  # the distance counts
-assert not np.isclose(rotary_score(7, 3), rotary_score(3, 7))  # and its sign
-assert np.isclose(rotary_score(5, 5), query @ key)  # no distance, no turn
-turned = [rotation_matrix(t, 2)[1] for t in (7, 3, 107, 103)]  # (0, 1), turned
-expected = [[0.657, 0.754], [0.141, -0.990], [0.185, 0.983], [0.623, -0.782]]
-assert np.allclose(turned, expected, atol=5e-4)
-assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
-
-# %% [markdown]
-# Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) and many open language models since use it.
-# Beyond the trained length it often fails, too, because slow pairs there turn by angles that no score has seen. So for
-# longer texts the angles are rescaled (*position interpolation*, [Chen and others,
-# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
-#
-# There are other ways:
-#
-# - A **relative position bias** adds to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$:
-#   one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus
-#   a multiple of the distance ([ALiBi, Press and others, 2022](https://arxiv.org/abs/2108.12409)).
-# - *NoPE* leaves positions out where a causal mask tells the order ([chapter
-#   9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
-#
-# ## Break it: one word at a time
-#
-# A model that generates text produces its words one at a time. It is natural to encode each as it comes: add
-# `sinusoidal_positions(1, D)` to a sequence of length 1. **Predict first:** what is wrong with it?
+# positions. Many open language models use them, from Llama on ([Touvron and others,
+# 2023](https://arxiv.org/abs/2302.13971)), and [chapter 19](19_modern.ipynb) builds one that does.
 
 # %% tags=["nbval-check-output"]
 words = np.random.default_rng(9).standard_normal((4, 8))
@@ -1090,3 +938,169 @@ verdict
 #
 # **Next.** Each word now has content and a position, and one chance to look around. [Chapter 6](06_many_heads.ipynb)
 # gives it several.
+
+# %% [markdown]
+# ## Going further
+#
+# Four questions about the encoding. What later chapters need of the answers, they say again.
+#
+# ### Why 10,000?
+#
+# The base sets how slow the slowest pair is. Take the similarity of two positions $k$ apart, their dot product as a
+# share of its largest value, $D/2$. How does it fall with the distance? Compare three bases, at width $D = 64$.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels for width 64 and the bases 100, ten thousand and a million. Left, the period of each pair on a logarithmic axis: straight lines that all start at 6.3 words and end near 540, 47 thousand and 4 million. Right, similarity against distance 1 to 10 thousand on a logarithmic axis, averaged over neighbouring distances: with base 100 it has fallen to 0 by 50 words, with ten thousand it comes near 0 only at some thousands, and with a million it is still 0.3 at 10 thousand."}}
+figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.3))
+distances, curves = np.unique(np.geomspace(1, 10_000, 60).round()), {}
+for base, color, at in [
+    (1e2, plots.RED, (4.5, 0.2)),
+    (1e4, plots.BLUE, (1400, 0.18)),
+    (1e6, plots.TEAL, (300, 0.62)),
+]:
+    omega = base ** (-np.arange(32) / 32)
+    left.plot(2 * np.pi / omega, color=color)
+    left.text(31.5, 2 * np.pi / omega[-1], f"{base:,.0f}", color=color)
+    curve = np.cos(np.multiply.outer(np.arange(20_000), omega)).mean(axis=1)
+    curves[base] = curve
+    likeness = [
+        curve[int(d / 1.5) + 1 : int(d * 1.5) + 1].mean() for d in distances
+    ]
+    right.plot(distances, likeness, color=color)
+    right.text(*at, f"{base:,.0f}", color=color)
+left.set(yscale="log", xlim=(0, 44), xlabel="pair", title="period, in words")
+right.set(xscale="log", xlabel="distance", title="similarity, smoothed")
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# The periods (wavelengths) grow by the same factor from pair to pair, from $2\pi \approx 6.3$ words for the first,
+# whatever the base, towards $2\pi$ times the base for the last.
+#
+# Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A small base has too few slow
+# pairs: with base 100 the similarity has fallen to 0 at a distance of 46 and then swings around it, so 100 words away
+# looks no nearer than 1,000. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and
+# still 0.76 with a million, so neighbours are harder to tell apart. Models for long texts accept that.
+#
+# Llama 3 has a base of 500,000, for the rotary positions [below](#turning-instead-of-adding) ([Grattafiori and others,
+# 2024](https://arxiv.org/abs/2407.21783)). The paper of 2017 gives no reason for this very number.
+
+# %% tags=["hide-input"]
+left_at = {}
+print("mean similarity at    10   50-200   500-2000   5000-10000")
+for base, curve in curves.items():
+    around = (10, 11), (50, 200), (500, 2000), (5000, 10_000)
+    left_at[base] = [curve[a:b].mean() for a, b in around]  # not one peak or dip
+    shares = "{:8.2f} {:8.2f} {:10.2f} {:12.2f}".format(*left_at[base])
+    print(f"base {base:9,.0f} {shares}")
+assert (curves[1e2] <= 0).argmax() == 46
+assert left_at[1e2][0] < left_at[1e4][0] < left_at[1e6][0]
+assert abs(np.array(left_at[1e2][1:])).max() < 0.1 < 0.4 < left_at[1e4][1]
+assert [round(left_at[base][0], 2) for base in (1e4, 1e6)] == [0.66, 0.76]
+assert 530 < 2 * np.pi * 1e2 ** (62 / 64) < 550
+assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
+
+# %% [markdown]
+# ### Why is a wider encoding worse?
+#
+# In the [experiment above](#could-the-encoding-be-learned) wider sinusoids extrapolate worse. Not only because their
+# matrix is larger. With the five fastest pairs alone, a matrix of ten by ten, all positions beyond are right at the
+# spacing of width 64, and only 42 percent at that of width 128: it matters how close the frequencies lie (why, we have
+# not found out). At one spacing, more and slower pairs matter, too: with the eight fastest of width 64 it is 65
+# percent. Every fourth pair of width 128, which makes the encoding of width 32, gets all right again.
+
+# %% [markdown]
+# ### Why multiply the embedding by the root of the width?
+#
+# In the paper (section 3.4) the word vectors are multiplied by $\sqrt{D}$ before the positions are added. The paper
+# shares the word vectors with its output layer, which wants them small (chapter 9), and says no more about the factor.
+# The factor decides whether the word or the position has the larger norm at the start, and that depends on how the word
+# vectors start.
+
+# %%
+D = 512
+positions = sinusoidal_positions(64, D)
+shares = []
+for start, size in [
+    ("1/sqrt(D), as in the paper's code", D**-0.5),
+    ("1, PyTorch's default", 1),
+]:
+    words = size * np.random.default_rng(7).standard_normal((64, D))
+    for factor in (1, np.sqrt(D)):
+        together = (positions**2).sum() + ((factor * words) ** 2).sum()
+        shares.append((positions**2).sum() / together)
+        print(f"start {start:34} times {factor:4.1f}: position {shares[-1]:6.1%}")
+assert np.allclose(shares, [0.996, 0.334, 0.334, 0.001], rtol=0, atol=0.002)
+
+# %% [markdown]
+# These are shares of the squared norm, at $D = 512$. Started small and multiplied, a third is position. Started small
+# and *not* multiplied, nearly everything is position. With PyTorch's default start it is the other way round: leave the
+# factor out and the two are comparable; put it in, and the position is a tenth of a percent. Training can still find it
+# there, but at the start it is negligible beside the word.
+
+# %% tags=["quiz"]
+quiz.several_choices(
+    "A model's word vectors start with entries of size 1, have width 512, and are multiplied by $\\sqrt{512}$ before sinusoids are added. What holds at the start of training? (More than one may be right.)",
+    quiz.wrong(
+        "The factor undoes the division by the root of the key's width",
+        "That division comes later and knows nothing of $D$. With this start the factor makes the scores far too *large*.",
+    ),
+    quiz.right(
+        "In the scores, words count for far more than positions",
+        "Yes: a word's vector is 32 times as long as its position's, $512$ against $16$.",
+    ),
+    quiz.right(
+        "Leaving the factor out would balance word and position",
+        "Yes: entries of size 1 give words of length $\\sqrt{512}$, and positions have length $\\sqrt{256}$.",
+    ),
+    quiz.wrong(
+        "In the scores, positions count for far more than words",
+        "It is the other way round. That happens with a *small* start and no factor.",
+    ),
+)
+
+# %% [markdown]
+# ### Rotary positions, by hand
+#
+# Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the query is
+# $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product, $0.093 - 0.746$,
+# is $-0.654$ (unrounded), and this is $\cos 4$. A hundred positions later they are $(0.185, 0.983)$ and $(0.623,
+# -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
+
+# %%
+rng = np.random.default_rng(8)
+query, key = rng.standard_normal((2, 16))
+
+
+def rotary_score(t, s):
+    return (query @ rotation_matrix(t, 16)) @ (key @ rotation_matrix(s, 16))
+
+
+for t, s in ((7, 3), (107, 103), (3, 7)):
+    print(f"query at {t}, key at {s}: {rotary_score(t, s):.3f}")
+
+# %% tags=["proof"]
+assert np.isclose(rotary_score(7, 3), rotary_score(107, 103))  # the distance counts
+assert not np.isclose(rotary_score(7, 3), rotary_score(3, 7))  # and its sign
+assert np.isclose(rotary_score(5, 5), query @ key)  # no distance, no turn
+turned = [rotation_matrix(t, 2)[1] for t in (7, 3, 107, 103)]  # (0, 1), turned
+expected = [[0.657, 0.754], [0.141, -0.990], [0.185, 0.983], [0.623, -0.782]]
+assert np.allclose(turned, expected, atol=5e-4)
+assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
+
+# %% [markdown]
+# Beyond the trained length rotary positions often fail, too, because slow pairs there turn by angles that no score has
+# seen. So for longer texts the angles are rescaled (*position interpolation*, [Chen and others,
+# 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
+#
+# There are other ways:
+#
+# - A **relative position bias** adds to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$:
+#   one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus
+#   a multiple of the distance ([ALiBi, Press and others, 2022](https://arxiv.org/abs/2108.12409)).
+# - *NoPE* leaves positions out where a causal mask tells the order ([chapter
+#   9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
+#
+# ## Break it: one word at a time
+#
+# A model that generates text produces its words one at a time. It is natural to encode each as it comes: add
+# `sinusoidal_positions(1, D)` to a sequence of length 1. **Predict first:** what is wrong with it?

@@ -14,7 +14,7 @@
 # ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). It takes
-# about 25 minutes to read, and 45 more for the exercises.
+# about 23 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, has 3 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
 from functools import partial, wraps
@@ -46,9 +46,9 @@ transformer_map(built=6)
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with two thousand pairs of names, each a random vector that fills 8 of the $D = 16$ numbers of a word, the same
-# 8 for all names. One head of width 16 hands over its average, projected to 16 numbers. Two heads of width 8 hand over
-# 8 each: one reads only the first name, the other only the last.
+# Try it with two thousand pairs of names, each a random vector. A word has $D = 16$ numbers, and a name uses 8 of them,
+# the same 8 for all names, so a head of width 8 can hold one name. One head of width 16 hands over its average. Two
+# heads of width 8 hand over 8 numbers each: one reads only the first name, the other only the last.
 #
 # On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).
 # On the others, measure what share of the names' squared length it misses.
@@ -94,34 +94,17 @@ plt.show()
 
 # %% [markdown]
 # Half, whatever $\alpha$ is, in each of ten runs. Why? Move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$, with
-# any vector $d$, and the average $\alpha \, a + (1 - \alpha) \, b$ stays the same. So it does not determine another
-# combination of the names, $(1 - \alpha) \, a - \alpha \, b$, which holds as much as the average does and, for
-# independent names that are drawn alike, is uncorrelated with it, so that no matrix recovers any of it. That half is
-# lost. How much of each name the average holds is its squared correlation with it ([chapter
-# 1](01_why_attention.ipynb#how-much-do-they-hold)):
-#
-# $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
-#
-# The two sum to 1. With $\alpha = \tfrac12$ the average holds half of each name, with $\alpha = 1$ all of $a$ and
-# nothing of $b$: in sum one name's worth is lost, and favouring one helps it exactly as much as it hurts the other.
-# Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
+# any vector $d$, and the average $\alpha \, a + (1 - \alpha) \, b$ stays the same. So the average cannot say which of
+# all these pairs it was made of. It holds one name's worth of the two ([why exactly half](#why-exactly-half)), and to
+# favour one name helps that one exactly as much as it hurts the other.
 #
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
 # of $\alpha$ would do: two equations for two unknowns.
 #
-# Each head must be as wide as a name, though. Had the names filled all 16 numbers, two heads of 8 would have kept only
-# half of each. So a head of half the width hands over half as much of a word, and in exchange one gets a second choice
-# of words. That pays where only a few numbers of each word are wanted. In the original transformer a word has 512
-# numbers, and a head hands over 64 combinations of them, those that its $W_V$ picks.
-#
-# Could one head escape by other means?
-#
-# - *By its $W_V$, writing the first name into other numbers than the last?* Not in the first layer. The matrix is the
-#   same for every word, and a position is only added, so all names land in the same 8 numbers.
-# - *By a later part that is not linear?* For a list of known names it may be: where no two pairs have the same average,
-#   it can tell them apart. For arbitrary new names, no.
-# - *By two layers of one head, one name after the other?* Yes, if the first is passed on beside the second (chapter 8).
-#   Two heads do it in one layer.
+# The two heads won because each was as wide as a name. Had the names filled all 16 numbers, two heads of 8 would have
+# kept half of each. That is the trade: a second choice of where to look, for half as many numbers of each word. It pays
+# where only a few numbers of a word are wanted. In the original transformer a word has 512 numbers, and a head hands
+# over 64 combinations of them, those that its $W_V$ picks.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -139,9 +122,9 @@ assert abs(share_missed(both, np.hstack([first, last])) - 0.5) < 0.03
 # ## Two heads by hand
 #
 # Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
-# is it a *verb*, and its *position*, 1 for first and −1 for last. Here *dog* and *man* have a number each, so that you
-# can follow them by eye. (With two known names one head would do: two thirds of *dog* and a third of *man* could mean
-# that the dog came first. The example shows how heads are joined. That arbitrary names need two has been shown above.)
+# is it a *verb*, and its *position*, 1 for first and −1 for last. (For two names that are known one head would do: two
+# thirds of *dog* and a third of *man* could mean that the dog came first. Here they are known so that you can follow by
+# eye how heads are joined.)
 
 # %%
 import numpy as np
@@ -164,7 +147,6 @@ w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
 # −6.364. The exponentials are 580.5, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
 # names is $0.9983 \cdot (1, 0) + 0.0017 \cdot (0, 0) = (0.998, 0)$: *dog*. In head 2 the same happens from the other
 # end, and the blend is $(0, 0.998)$: *man*.
-
 
 # %% tags=["nbval-check-output"]
 from dotformer.by_hand.attention import scaled_dot_product_attention
@@ -231,10 +213,10 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
 #
-# The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. A head's rows say where in
-# the word's vector it writes. Without biases, its $W_V$ and its rows of $W_O$ matter only through their product, the
-# head's **OV circuit**. Likewise its $W_Q$ and $W_K$ matter only through theirs, the **QK circuit**, unless rotary
-# positions stand between them ([Elhage and others, 2021](https://transformer-circuits.pub/2021/framework/index.html)).
+# The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. So a head has two jobs, with
+# two matrices for each. Its $W_Q$ and $W_K$ say where it looks (its **QK circuit**). Its $W_V$ and its rows of $W_O$
+# say what it hands over, and where in the word's vector it writes (its **OV circuit**; the names are those of [Elhage
+# and others, 2021](https://transformer-circuits.pub/2021/framework/index.html)).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -412,7 +394,6 @@ plt.show()
 # The folded cell holds the version that the rest of the book uses, `multi_head_attention`: its shapes in the signature,
 # with a mask, and with queries that need not come from the same words as keys and values.
 
-
 # %% tags=["export", "hide-input"] module="by_hand.multihead"
 import numpy as np
 from dotformer.by_hand.attention import scaled_dot_product_attention
@@ -496,10 +477,11 @@ quiz.number(
 # ## The same as a PyTorch module
 #
 # The module has the three projections of chapter 4's and a fourth, $W_O$ (with biases, as in PyTorch's). Its `forward`
-# is a split, PyTorch's own attention, and a merge. Queries may come from other words than keys and values, so the layer
-# serves as self-attention and as cross-attention. A mask for each sentence must have the shape (B, 1, T, S), with a 1
-# for the heads, which all share it ([chapter 4](04_self_attention.ipynb#two-ways-to-go-wrong) says what happens
-# without). The module returns no weights, since PyTorch's function has none to give.
+# is a split, PyTorch's own attention, and a merge. The $T$ queries may come from other words than the $S$ keys and
+# values, so the layer serves as self-attention and as cross-attention. All heads share a mask: one for each sentence
+# has the shape (B, 1, T, S), where the 1 stands for the heads ([chapter
+# 4](04_self_attention.ipynb#a-mask-over-the-wrong-axis) says what happens without). The module returns no weights,
+# since PyTorch's function has none to give.
 
 # %%
 import torch
@@ -598,22 +580,6 @@ assert (change > 0.01).all()
 
 # %% [markdown]
 # Every head does. ($W_O$ is the identity here, so that each head's output stays in columns of its own.)
-#
-# ### What if a head is too narrow?
-#
-# A head's scores are $X W_Q W_K^\top X^\top$ (without biases, and before the division), so only the product $W_Q
-# W_K^\top$ counts, one matrix of shape $(D, D)$. As a product of two narrow ones it has **rank** at most $d_k$, so a
-# head can compare words in only $d_k$ respects.
-#
-# With $d_k = 1$ a query can ask for the largest or for the smallest of one number, but never for a value in between.
-# With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them. And the $(T, T)$ scores of a
-# sentence have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every pattern of
-# weights is possible: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
-# What a head hands over is bounded in the same way, by the width of its values.
-
-# %% tags=["proof"]
-narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
-assert np.linalg.matrix_rank(narrow_q @ narrow_k.T) == 4
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -710,16 +676,6 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # the start, where equal weights would be a tenth. [Clark and others (2019)](https://aclanthology.org/W19-4828/) found
 # that in BERT, an encoder of the same kind, early heads often attend to `[CLS]`, and those of middle layers to the
 # other special token, `[SEP]`. They suspect that a head looks there when it finds nothing relevant (an attention sink).
-#
-# They also found heads of higher layers that follow *syntax*, from an object to its verb or from an article to its
-# noun, and one that leads from a pronoun to what it stands for. In language models some heads attend to what followed
-# an earlier copy of the same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
-#
-# Can heads be removed? Michel and others took single heads from a trained translator: of the 96 in its encoder only 8
-# changed the BLEU score measurably, and half of these for the better. Many can even go together, one after the other:
-# Voita and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU.
-# Yet models that had the small number of heads from the start were worse than those pruned to it ([Behnke and Heafield,
-# 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning can choose among many random starts.
 #
 # A map of weights does not explain what the model answered. It shows neither what a head hands over, nor whether
 # another hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off, as
@@ -984,10 +940,9 @@ verdict
 # %% [markdown]
 # ## In one breath
 #
-# One head gives each word one average, and from an average of two unrelated things that are drawn alike and fill the
-# same space a matrix gets only half back. So attention runs several times side by side, in narrow heads with matrices
-# of their own, with the parameters and the multiplications of a single wide one. Each head writes through its own rows
-# of $W_O$, and what they write is added up.
+# One head gives each word one average, and from an average of two unrelated things a matrix gets only half back. So
+# attention runs several times side by side, in narrow heads with matrices of their own, with the parameters and the
+# multiplications of a single wide one. Each head writes through its own rows of $W_O$, and what they write is added up.
 #
 # **Sources.** Multi-head attention: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.2.2. What
 # trained heads do, and how many can be switched off: [Clark and others (2019)](https://aclanthology.org/W19-4828/),
@@ -996,3 +951,60 @@ verdict
 #
 # **Next.** Part I ends here: attention, positions, heads, by hand and with matrices that we chose. Part II lets them
 # learn. A [list of common misconceptions](../misconceptions.md) says which chapter tests each.
+
+# %% [markdown]
+# ## Going further
+#
+# Four questions about heads. What later chapters need of the answers, they say again.
+#
+# ### Why exactly half?
+#
+# The average leaves open another combination of the names, $(1 - \alpha) \, a - \alpha \, b$, which holds as much as
+# the average does. For independent names that are drawn alike the two are uncorrelated, so that no matrix recovers any
+# of the other from the average. That half is lost. How much of each name the average holds is its squared correlation
+# with it ([chapter 1](01_why_attention.ipynb#why-not-more-than-24)):
+#
+# $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
+#
+# The two sum to 1. With $\alpha = \tfrac12$ the average holds half of each name, with $\alpha = 1$ all of $a$ and
+# nothing of $b$: in sum one name's worth is lost, and favouring one helps it exactly as much as it hurts the other.
+# Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
+#
+# ### Could one head escape by other means?
+#
+# - *By its $W_V$, writing the first name into other numbers than the last?* Not in the first layer. The matrix is the
+#   same for every word, and a position is only added, so all names land in the same 8 numbers.
+# - *By a later part that is not linear?* For a list of known names it may be: where no two pairs have the same average,
+#   it can tell them apart. For arbitrary new names, no.
+# - *By two layers of one head, one name after the other?* Yes, if the first is passed on beside the second (chapter 8).
+#   Two heads do it in one layer.
+
+# %% [markdown]
+# ### What if a head is too narrow?
+#
+# A head's scores are $X W_Q W_K^\top X^\top$ (without biases, and before the division), so only the product $W_Q
+# W_K^\top$ counts, one matrix of shape $(D, D)$. As a product of two narrow ones it has **rank** at most $d_k$, so a
+# head can compare words in only $d_k$ respects.
+#
+# With $d_k = 1$ a query can ask for the largest or for the smallest of one number, but never for a value in between.
+# With $d_k = 2$ the keys can lie on a circle, where a query can point at any of them. And the $(T, T)$ scores of a
+# sentence have rank $d_k$ at most, too, so where it has many more words than a head has numbers, not every pattern of
+# weights is possible: the **low-rank bottleneck** ([Bhojanapalli and others, 2020](https://arxiv.org/abs/2002.07028)).
+# What a head hands over is bounded in the same way, by the width of its values.
+
+# %% tags=["proof"]
+narrow_q, narrow_k = rng.standard_normal((2, 16, 4))
+assert np.linalg.matrix_rank(narrow_q @ narrow_k.T) == 4
+
+# %% [markdown]
+# ### What else do heads do, and can they be removed?
+#
+# Clark and others (2019) also found heads of higher layers that follow *syntax*, from an object to its verb or from an
+# article to its noun, and one that leads from a pronoun to what it stands for. In language models some heads attend to
+# what followed an earlier copy of the same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
+#
+# Can heads be removed? Michel and others took single heads from a trained translator: of the 96 in its encoder only 8
+# changed the BLEU score measurably, and half of these for the better. Many can even go together, one after the other:
+# Voita and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU.
+# Yet models that had the small number of heads from the start were worse than those pruned to it ([Behnke and Heafield,
+# 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning can choose among many random starts.

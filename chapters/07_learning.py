@@ -14,8 +14,8 @@
 # evenly spread weights into a look-up.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 30 minutes to read, and 45 more for
-# the exercises.
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 27 minutes to read, and 45 for the
+# exercises. [Going further](#going-further), at the end, has 4 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
 from functools import partial
@@ -75,15 +75,15 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
-# One scaled score $s_i$ moves all three weights. Chapter 3 found by how much: $\partial w_j / \partial s_i = w_j
-# (\delta_{ij} - w_i)$, where $\delta_{ij}$ is 1 for $i = j$ and 0 otherwise. Add up the three ways in which $s_i$
-# reaches the loss, and multiply out:
+# Raise one scaled score $s_i$ a little. Chapter 3 found what that does to the weights: weight $i$ gains $w_i$ times
+# that little, and then every weight $j$, $i$ included, gives up $w_j w_i$ times it, so that the sum stays 1. Each
+# weight has its gradient, so the loss changes by
 #
-# $$\frac{\partial L}{\partial s_i} = \sum_j \frac{\partial L}{\partial w_j} w_j \, \delta_{ij} - \sum_j \frac{\partial L}{\partial w_j} w_j w_i = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
+# $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
-# (Of the sum with $\delta_{ij}$ only $j = i$ is left; in the other $w_i$ is a common factor.) What is subtracted is
-# the *average* gradient of the weights, weighted as the blend was. So a score is judged by comparison: it falls if its
-# value did worse than the average, and rises if it did better. And the result is multiplied by $w_i$.
+# What is subtracted is the *average* gradient of the weights, weighted as the blend was. So a score is judged by
+# comparison: it falls if its value did worse than the average, and rises if it did better. And the result is multiplied
+# by $w_i$.
 #
 # So a key that got hardly any weight is hardly corrected. Nor is a key that has nearly all of it, because the average
 # is then nearly its own gradient, and the difference nearly 0. A **saturated** row, near 0 and 1, therefore recovers
@@ -144,6 +144,9 @@ assert abs(d_scaled.sum()) < 1e-15
 # Ask again with the new query, $(1.887, 0.018)$. The scaled scores are now 1.334, 0.012 and 2.668 (they were 1.414, 0
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is $\tfrac12
 # (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**.
+#
+# [Further steps](#keep-going) bring the loss close to 0. The learning rate decides how fast: with a small one slowly,
+# and with too large a one each step overshoots further than the one before, so that the loss **diverges**.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scaled scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram
@@ -184,11 +187,13 @@ w_q = np.array([[0, 2.0], [2, 0], [0, 0]])
 x_bites = np.array([[0, 1.0, 0]])  # animate, action, human
 w_q -= x_bites.T @ d_query[None]
 better, new_weights = attend_by_hand(x_bites @ w_q, k, v)
-losses = [0.5 * ((o[0] - [1, 0]) ** 2).sum() for o in (output, better)]
-print("loss before and after one step:", *np.round(losses, 3))
+two_losses = [0.5 * ((o[0] - [1, 0]) ** 2).sum() for o in (output, better)]
+print("loss before and after one step:", *np.round(two_losses, 3))
 assert np.allclose(w_q[1], [1.887, 0.018], rtol=0, atol=0.0005)
-assert np.allclose(losses, [0.296, 0.283], rtol=0, atol=0.0005)
-assert round(losses[0] - losses[1], 3) == round(d_query @ d_query, 3) == 0.013
+assert np.allclose(two_losses, [0.296, 0.283], rtol=0, atol=0.0005)
+assert (
+    round(two_losses[0] - two_losses[1], 3) == round(d_query @ d_query, 3) == 0.013
+)
 new_scores = (x_bites @ w_q) @ k.T / np.sqrt(2)
 assert np.allclose(new_scores, [1.334, 0.012, 2.668], rtol=0, atol=0.0006)
 assert np.allclose(new_weights[0], [0.197, 0.053, 0.750], rtol=0, atol=0.0006)
@@ -219,9 +224,10 @@ quiz.one_choice(
 # ## The definition
 #
 # Here are the same steps for a whole matrix of queries. Write $dX$ for the gradient of the loss with respect to $X$; it
-# has the shape of $X$. $A$ are the attention weights ($w$ above), $S = Q K^\top / \sqrt{d_k}$ the scaled scores ($s$
-# above), and $\circ$ multiplies entry by entry. $\operatorname{rowsum}$ adds up each row and gives a column, and each
-# of its entries is subtracted from the whole row. From $dO$ of shape $(T, d_v)$:
+# has the shape of $X$. The weights $w$ become a matrix $A$, and the scaled scores $s$ become $S = Q K^\top /
+# \sqrt{d_k}$, with a row for each query. The sign $\circ$ multiplies entry by entry, and $\operatorname{rowsum}$ adds
+# up each row. So $\operatorname{rowsum}(A \circ dA)$ is the average from above, one number for each query, and it is
+# subtracted from the whole row. From $dO$ of shape $(T, d_v)$:
 #
 # $$dV = A^\top dO , \qquad dA = dO \, V^\top ,$$
 #
@@ -286,102 +292,23 @@ def finite_differences(loss, x, step=1e-5):
     return slopes
 
 
-def loss(q, k, v):
+def loss_of(q, k, v):
     return 0.5 * ((attend_by_hand(q, k, v)[0] - [1, 0]) ** 2).sum()
 
 
 by_formula = attention_gradients(q, k, v, d_output)
 by_difference = [
-    finite_differences(lambda x: loss(x, k, v), q),
-    finite_differences(lambda x: loss(q, x, v), k),
-    finite_differences(lambda x: loss(q, k, x), v),
+    finite_differences(lambda x: loss_of(x, k, v), q),
+    finite_differences(lambda x: loss_of(q, x, v), k),
+    finite_differences(lambda x: loss_of(q, k, x), v),
 ]
 for formula, difference in zip(by_formula, by_difference, strict=True):
     assert np.allclose(formula, difference, rtol=0, atol=1e-10)
 assert np.allclose(by_formula[0], d_query)
 
 # %% [markdown]
-# All 14 numbers (the query, the keys and the values) agree to more than ten digits after the point. How small should
-# the step be?
-
-# %% tags=["hide-input"]
-print("step    largest error, query")
-off = {}
-for exponent in (-2, -3, -5, -7, -9):
-    differences = finite_differences(lambda x: loss(x, k, v), q, 10.0**exponent)
-    off[exponent] = np.abs(by_formula[0] - differences).max()
-    print(f"1e{exponent:+03} {off[exponent]:10.0e}")
-assert 80 < off[-2] / off[-3] < 120 and off[-5] < 1e-11 < off[-7] < off[-9]
-
-# %% [markdown]
-# With a large step one measures a chord, and its error falls with the square of the step. With a tiny one the two
-# losses differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$
-# lies between the two. In 32-bit floats, in which the rest of this book trains, no step comes near: check gradients in
-# 64 bits.
-#
-# ### Keep going
-#
-# With these gradients we can take more steps, first with $W_Q$ alone, then with $W_K$ too, then with all three
-# matrices.
-
-# %% tags=["hide-input"]
-x = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 1]])  # animate, action, human
-
-
-def descend(learning, steps=50, learning_rate=1.0):
-    """Losses at each step, and the matrices, when those named in `learning` learn."""
-    w = {
-        "W_Q": np.array([[0.0, 2], [2, 0], [0, 0]]),
-        "W_K": np.array([[1.0, 0], [0, 1], [1, 0]]),
-        "W_V": np.array([[1.0, 0], [0, 0], [0, 1]]),
-    }
-    history = []
-    for _ in range(steps):
-        query, key, value = x[[1]] @ w["W_Q"], x @ w["W_K"], x @ w["W_V"]
-        d_out = attend_by_hand(query, key, value)[0] - [1, 0]
-        history.append(0.5 * (d_out**2).sum())
-        d_q, d_k, d_v = attention_gradients(query, key, value, d_out)
-        for name, asks, d in (
-            ("W_Q", x[[1]], d_q),
-            ("W_K", x, d_k),
-            ("W_V", x, d_v),
-        ):
-            if name in learning:
-                w[name] -= learning_rate * asks.T @ d
-    return history, w
-
-
-assert np.allclose(descend(["W_Q"], steps=2)[0], losses)  # the step on paper
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Loss over 50 steps of gradient descent, from 0.296. With W_Q alone it falls to about 0.1; with W_Q and W_K it is below 0.01 at the end; with all three it is near 0 after three steps."}}
-figure, axes = plt.subplots(figsize=(6, 3))
-for learning, color, at in [
-    (["W_Q"], plots.RED, (30, 0.125)),
-    (["W_Q", "W_K"], plots.GOLD, (12, 0.06)),
-    (["W_Q", "W_K", "W_V"], plots.BLUE, (3, 0.012)),
-]:
-    axes.plot(descend(learning)[0], color=color)
-    axes.text(*at, ", ".join(f"${name}$" for name in learning), color=color)
-axes.set(xlabel="step", ylabel="loss", ylim=(0, 0.31))
-plt.show()
-
-# %% [markdown]
-# With $W_Q$ alone it is slow, because the keys stay where they are. With all three it is fastest, and $W_V$ does most
-# of it: learning alone, it has brought the loss below 0.006 after three steps. Training changes all of them at once.
-#
-# And the learning rate decides. With all three, at 0.01 the loss is still above 0.05 after 50 steps; at 3 each step
-# overshoots further than the one before, and the loss **diverges**.
-
-# %% tags=["hide-input"]
-every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
-print("learning rate   loss after 50 steps")
-for learning_rate in (0.01, 0.1, 1, 3):
-    history, _ = descend(every[2], learning_rate=learning_rate)
-    print(f"{learning_rate:13} {history[-1]:21.2g}")
-assert history[-1] > 1e20 and 0.05 < descend(every[2], 50, 0.01)[0][-1] < 0.08
-assert 0.08 < descend(["W_Q"])[0][-1] < 0.12
-assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
-assert descend(["W_V"])[0][3] < 0.006
+# All 14 numbers (the query, the keys and the values) agree to more than ten digits after the point. That is in 64-bit
+# floats: check gradients in these, because in 32 bits rounding [takes over](#how-small-a-step-in-a-gradient-check).
 
 # %% [markdown]
 # ## Let the machine do it
@@ -421,11 +348,11 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # | a matrix that can learn | | `nn.Linear(D, d_k)`, which stores the matrix transposed and adds a vector, the **bias** |
 # | a function with parameters | | a class, an `nn.Module`, with its function in `forward` |
 #
-# Here is attention again, with two additions. The first: a query with nothing to attend to receives zeros instead of an
-# error (as in recent versions of PyTorch). Inside a large batch that must be possible, and it must not turn into NaN,
-# which would spread backwards into every matrix. So a masked score becomes the lowest number that the dtype has,
-# instead of minus infinity, and its weight is still 0. Where a whole row is masked, the softmax is even, and the second
-# `masked_fill` sets it to 0. The second addition is *dropout*; chapter 8 says what it is for.
+# Here is attention again, with two additions. The first is for a large batch, where some query may have nothing to
+# attend to. With minus infinity in all its row, its weights would be 0/0, which is NaN, and on the way back NaN spreads
+# into every matrix. So a masked score becomes the lowest number that the dtype has, and its weight is still 0. Where a
+# whole row is masked, the softmax is even, and the second `masked_fill` sets it to 0: such a query receives zeros, as
+# in recent versions of PyTorch. The second addition is *dropout*; chapter 8 says what it is for.
 
 # %% tags=["export"] module="attention"
 import math
@@ -647,17 +574,9 @@ loss.backward()
 optimizer.step()
 
 # %% [markdown]
-# Where does `loss.backward()` begin? The gradient of the loss with respect to the logits $z_i$ follows from the formula
-# for a softmax, above, where $p$ was called $w$, and $z$ was $s$. Let $y_i$ be 1 for the right digit and 0 for the
-# others. Of the probabilities only the right one is in the loss, so $\partial L / \partial p_i = -y_i / p_i$. The
-# average of these derivatives, weighted by the $p_i$, has a single term, that of the right digit $r$: $p_r \cdot (-1 /
-# p_r) = -1$. So
-#
-# $$\frac{\partial L}{\partial z_i} = p_i \left( \frac{\partial L}{\partial p_i} - (-1) \right) = p_i - y_i :$$
-#
-# what the model said minus what was right. The logarithm's $1 / p$ has cancelled the softmax's factor $p$, so a model
-# that is certain and wrong gets a gradient of nearly $-1$ at the right digit. With a squared error,
-# $\tfrac12 (1 - p)^2$, it would be $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$ a ten-thousandth of that.
+# The gradient for the logits, where `loss.backward()` begins, is $p - y$: what the model said minus what was right,
+# with $y$ 1 for the right digit and 0 for the others ([derived below](#where-does-the-gradient-begin), and in exercise
+# 3).
 
 # %% tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -721,12 +640,12 @@ for step in (0, 80, 100, 120, 140, 1000):
 # grey. By step 80 the loss has come down by 0.4, and the grey is nearly as even as before. Then, between steps 80 and
 # 140, the diagonal appears and the loss drops to almost nothing.
 #
-# Why in this order? A score is corrected by *comparing values*. At first the values are small random vectors that
-# differ little and mean nothing, so there is hardly anything to compare. But the layer can learn to hand over digits at
-# all: then the model can bet on the five digits in the note. Once the values say something, looking at the right one
-# pays. The gradients agree: until step 80 that of $W_Q$ grows much more than that of $W_V$ (the last two columns
-# below). And in the formulas the gradient of the queries has values and keys as factors, and that of the keys values
-# and queries. So while values say little both learn slowly, and once they grow each speeds up the other.
+# Why in this order? A score is corrected by *comparing values*. At first these are small random vectors that differ
+# little and mean nothing, so there is hardly anything to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn
+# something alone, namely to hand over digits: even with even weights the model can then bet on the five digits in the
+# note. Once the values say something, looking at the right one pays. And a sharper look-up makes the values learn
+# faster in turn. The gradients agree: until step 80 that of $W_Q$ grows much more than that of $W_V$ (the last two
+# columns of the next output).
 #
 # And one can intervene. Let a model learn values first, for 300 steps with $W_Q$ and $W_K$ frozen at their random
 # start, and only then let these learn, too. If missing values were what held it up, the look-up should now come
@@ -898,10 +817,11 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
     assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
 
 # %% [markdown]
-# With deviation 1 the logits have size $\sqrt{64} = 8$, and the loss is about 26, as large as the largest of a
-# thousand such logits: a model that knows nothing bets on one token, and is wrong. Training will spend its first steps
-# on taking that back. With deviation $1/8$ the logits have size 1, and the loss is half a unit above $\ln 1000$, since
-# the average of $e^s$ is then $e^{1/2}$.
+# With deviation 1 a logit, a sum of 64 products, has size $\sqrt{64} = 8$, and the largest of a thousand is about 26.
+# It makes up nearly all of the sum in the softmax, while the right logit is 0 on average, so the loss is about 26, too.
+# A model that knows nothing bets on one token, and is wrong, and training will spend its first steps on taking that
+# back. With deviation $1/8$ the logits have size 1. The average of $e^s$ is then $e^{1/2}$, and the loss is $\ln (1000
+# \, e^{1/2})$, half a unit above $\ln 1000$.
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given:
 #
@@ -924,65 +844,8 @@ assert leaking < 1
 # %% [markdown]
 # (Here embeddings have deviation 1/8, and the state *is* the target's embedding, scaled up to entries of size 1.) So
 # before you train anything, print the first loss and compare it with $\ln V$. Far above: something starts too large.
-# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong.
-#
-# ### What if matrices start at zero?
-#
-# Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, the units of a
-# layer (but for the last) stay equal: they read the same input, what they hand on is multiplied by equal parameters,
-# and so they get the same gradient. Two such heads are one head for the price of two. A random start
-# (**initialisation**) is there to **break the symmetry**.
-#
-# Zeros can do worse, as the formulas say: but for the root, $dQ$ is $dS \, K$, and $dK$ is $dS^\top Q$. If only $W_Q$
-# is zero, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so
-# are both gradients, since each has the other as a factor, and they stay zero for ever: all scores are 0, and every
-# weight is exactly $1/n$.
-#
-# The folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, near $\ln 5 = 1.61$, the loss of
-# guessing one of five digits in the note.
-
-# %% tags=["hide-input"]
-for zeroed in (["w_q"], ["w_q", "w_k"]):
-    torch.manual_seed(0)
-    from_zero = NoteModel()
-    for name in zeroed:
-        for parameter in getattr(from_zero.attention, name).parameters():
-            nn.init.zeros_(parameter)
-    history, *_ = train(from_zero, 1000)
-    moved = from_zero.attention.w_q.weight.abs().max() > 0
-    print(
-        " and ".join(zeroed), f"at zero: loss {np.mean(history[-100:]):.2f}", end=""
-    )
-    print(f", W_Q has moved: {bool(moved)}")
-    assert bool(moved) == (len(zeroed) == 1)
-assert round(np.mean(history[-100:]), 2) == 1.62
-
-# %% [markdown]
-# How large, then? `nn.Linear` draws the entries of a matrix with $D$ inputs with deviation $1/\sqrt{3D}$, so that a sum
-# of $D$ products has about the size of an input (0.6 of it), at any width. Even so, twenty such layers would leave next
-# to nothing of a signal; the residual connections and norms of [chapter 8](08_encoder.ipynb) prevent that. (A rule that
-# uses the number of outputs, too, is *Xavier* or *Glorot* initialisation.)
-#
-# And large entries of $W_Q$ and $W_K$ make large scores, so saturated rows. Multiply both matrices before training:
-
-# %% tags=["hide-input"]
-fresh = as_vectors(*draw(500, torch.Generator().manual_seed(9)))
-print("W_Q, W_K times   largest weight   loss after 1000 steps")
-for factor in (4, 64):
-    scaled_up = new_model()
-    with torch.no_grad():
-        for w in (scaled_up.attention.w_q, scaled_up.attention.w_k):
-            w.weight.mul_(factor)
-        largest = scaled_up(*fresh)[1].max(dim=-1).values.mean()
-    history, *_ = train(scaled_up, 1000)
-    print(f"{factor:10}{largest:19.2f}{np.mean(history[-100:]):20.2f}")
-assert largest > 0.98 and np.mean(history[-100:]) > 1
-assert 3**-10 < 2e-5  # twenty layers with 1/sqrt(3)
-
-# %% [markdown]
-# With 4 times both matrices it still learns, with this seed. With 64 times both, the largest of a row's five weights is
-# 0.99 before anything has been learned, on a name that is mostly wrong, and after 1,000 steps the loss is still above
-# that of guessing among the five digits.
+# Below, by more than the noise from batch to batch: the model was given something, or the divisor is wrong. (Why
+# parameters start random at all, and how large: [below](#what-if-matrices-start-at-zero).)
 
 # %% tags=["quiz"]
 quiz.number(
@@ -1272,3 +1135,165 @@ verdict
 #
 # **Next.** One layer learns. [Chapter 8](08_encoder.ipynb) stacks many, which takes a sum and a norm to keep words and
 # gradients alive, and a small network to work on what was found.
+
+# %% [markdown]
+# ## Going further
+#
+# Four questions about gradients and the start. What later chapters need of the answers, they say again.
+#
+# ### How small a step in a gradient check?
+#
+# Here is the largest error of the query's gradient, for steps of several sizes.
+
+# %% tags=["hide-input"]
+print("step    largest error, query")
+off = {}
+for exponent in (-2, -3, -5, -7, -9):
+    differences = finite_differences(lambda x: loss_of(x, k, v), q, 10.0**exponent)
+    off[exponent] = np.abs(by_formula[0] - differences).max()
+    print(f"1e{exponent:+03} {off[exponent]:10.0e}")
+assert 80 < off[-2] / off[-3] < 120 and off[-5] < 1e-11 < off[-7] < off[-9]
+
+# %% [markdown]
+# With a large step one measures a chord, and its error falls with the square of the step. With a tiny one the two
+# losses differ only in their last digits, and rounding, divided by the step, takes over. In 64-bit floats $10^{-5}$
+# lies between the two. In 32-bit floats, in which the rest of this book trains, no step comes near: check gradients in
+# 64 bits.
+
+# %% [markdown]
+# ### Keep going
+#
+# With these gradients we can take more steps, first with $W_Q$ alone, then with $W_K$ too, then with all three
+# matrices.
+
+# %% tags=["hide-input"]
+x = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 1]])  # animate, action, human
+
+
+def descend(learning, steps=50, learning_rate=1.0):
+    """Losses at each step, and the matrices, when those named in `learning` learn."""
+    w = {
+        "W_Q": np.array([[0.0, 2], [2, 0], [0, 0]]),
+        "W_K": np.array([[1.0, 0], [0, 1], [1, 0]]),
+        "W_V": np.array([[1.0, 0], [0, 0], [0, 1]]),
+    }
+    history = []
+    for _ in range(steps):
+        query, key, value = x[[1]] @ w["W_Q"], x @ w["W_K"], x @ w["W_V"]
+        d_out = attend_by_hand(query, key, value)[0] - [1, 0]
+        history.append(0.5 * (d_out**2).sum())
+        d_q, d_k, d_v = attention_gradients(query, key, value, d_out)
+        for name, asks, d in (
+            ("W_Q", x[[1]], d_q),
+            ("W_K", x, d_k),
+            ("W_V", x, d_v),
+        ):
+            if name in learning:
+                w[name] -= learning_rate * asks.T @ d
+    return history, w
+
+
+assert np.allclose(descend(["W_Q"], steps=2)[0], two_losses)  # the step on paper
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Loss over 50 steps of gradient descent, from 0.296. With W_Q alone it falls to about 0.1; with W_Q and W_K it is below 0.01 at the end; with all three it is near 0 after three steps."}}
+figure, axes = plt.subplots(figsize=(6, 3))
+for learning, color, at in [
+    (["W_Q"], plots.RED, (30, 0.125)),
+    (["W_Q", "W_K"], plots.GOLD, (12, 0.06)),
+    (["W_Q", "W_K", "W_V"], plots.BLUE, (3, 0.012)),
+]:
+    axes.plot(descend(learning)[0], color=color)
+    axes.text(*at, ", ".join(f"${name}$" for name in learning), color=color)
+axes.set(xlabel="step", ylabel="loss", ylim=(0, 0.31))
+plt.show()
+
+# %% [markdown]
+# With $W_Q$ alone it is slow, because the keys stay where they are. With all three it is fastest, and $W_V$ does most
+# of it: learning alone, it has brought the loss below 0.006 after three steps. Training changes all of them at once.
+#
+# And the learning rate decides. With all three, at 0.01 the loss is still above 0.05 after 50 steps; at 3 each step
+# overshoots further than the one before, and the loss **diverges**.
+
+# %% tags=["hide-input"]
+every = (["W_Q"], ["W_Q", "W_K"], ["W_Q", "W_K", "W_V"])
+print("learning rate   loss after 50 steps")
+for learning_rate in (0.01, 0.1, 1, 3):
+    history, _ = descend(every[2], learning_rate=learning_rate)
+    print(f"{learning_rate:13} {history[-1]:21.2g}")
+assert history[-1] > 1e20 and 0.05 < descend(every[2], 50, 0.01)[0][-1] < 0.08
+assert 0.08 < descend(["W_Q"])[0][-1] < 0.12
+assert descend(every[1])[0][-1] < 0.01 and descend(every[2])[0][-1] < 1e-4
+assert descend(["W_V"])[0][3] < 0.006
+
+# %% [markdown]
+# ### Where does the gradient begin?
+#
+# The gradient of the loss with respect to the logits $z_i$ follows from the formula for a softmax, above, where $p$ was
+# called $w$, and $z$ was $s$. Let $y_i$ be 1 for the right digit and 0 for the others. Of the probabilities only the
+# right one is in the loss, so $\partial L / \partial p_i = -y_i / p_i$. The average of these derivatives, weighted by
+# the $p_i$, has a single term, that of the right digit $r$: $p_r \cdot (-1 / p_r) = -1$. So
+#
+# $$\frac{\partial L}{\partial z_i} = p_i \left( \frac{\partial L}{\partial p_i} - (-1) \right) = p_i - y_i :$$
+#
+# what the model said minus what was right. The logarithm's $1 / p$ has cancelled the softmax's factor $p$, so a model
+# that is certain and wrong gets a gradient of nearly $-1$ at the right digit. With a squared error,
+# $\tfrac12 (1 - p)^2$, it would be $-(1 - p) \cdot p (1 - p)$: at $p = 0.0001$ a ten-thousandth of that.
+
+# %% [markdown]
+# ### What if matrices start at zero?
+#
+# Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, the units of a
+# layer (but for the last) stay equal: they read the same input, what they hand on is multiplied by equal parameters,
+# and so they get the same gradient. Two such heads are one head for the price of two. A random start
+# (**initialisation**) is there to **break the symmetry**.
+#
+# Zeros can do worse, as the formulas say: but for the root, $dQ$ is $dS \, K$, and $dK$ is $dS^\top Q$. If only $W_Q$
+# is zero, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so
+# are both gradients, since each has the other as a factor, and they stay zero for ever: all scores are 0, and every
+# weight is exactly $1/n$.
+#
+# The folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, near $\ln 5 = 1.61$, the loss of
+# guessing one of five digits in the note.
+
+# %% tags=["hide-input"]
+for zeroed in (["w_q"], ["w_q", "w_k"]):
+    torch.manual_seed(0)
+    from_zero = NoteModel()
+    for name in zeroed:
+        for parameter in getattr(from_zero.attention, name).parameters():
+            nn.init.zeros_(parameter)
+    history, *_ = train(from_zero, 1000)
+    moved = from_zero.attention.w_q.weight.abs().max() > 0
+    print(
+        " and ".join(zeroed), f"at zero: loss {np.mean(history[-100:]):.2f}", end=""
+    )
+    print(f", W_Q has moved: {bool(moved)}")
+    assert bool(moved) == (len(zeroed) == 1)
+assert round(np.mean(history[-100:]), 2) == 1.62
+
+# %% [markdown]
+# How large, then? `nn.Linear` draws the entries of a matrix with $D$ inputs with deviation $1/\sqrt{3D}$, so that a sum
+# of $D$ products has about the size of an input (0.6 of it), at any width. Even so, twenty such layers would leave next
+# to nothing of a signal; the residual connections and norms of [chapter 8](08_encoder.ipynb) prevent that. (A rule that
+# uses the number of outputs, too, is *Xavier* or *Glorot* initialisation.)
+#
+# And large entries of $W_Q$ and $W_K$ make large scores, so saturated rows. Multiply both matrices before training:
+
+# %% tags=["hide-input"]
+fresh = as_vectors(*draw(500, torch.Generator().manual_seed(9)))
+print("W_Q, W_K times   largest weight   loss after 1000 steps")
+for factor in (4, 64):
+    scaled_up = new_model()
+    with torch.no_grad():
+        for w in (scaled_up.attention.w_q, scaled_up.attention.w_k):
+            w.weight.mul_(factor)
+        largest = scaled_up(*fresh)[1].max(dim=-1).values.mean()
+    history, *_ = train(scaled_up, 1000)
+    print(f"{factor:10}{largest:19.2f}{np.mean(history[-100:]):20.2f}")
+assert largest > 0.98 and np.mean(history[-100:]) > 1
+assert 3**-10 < 2e-5  # twenty layers with 1/sqrt(3)
+
+# %% [markdown]
+# With 4 times both matrices it still learns, with this seed. With 64 times both, the largest of a row's five weights is
+# 0.99 before anything has been learned, on a name that is mostly wrong, and after 1,000 steps the loss is still above
+# that of guessing among the five digits.

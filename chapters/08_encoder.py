@@ -13,9 +13,9 @@
 # word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and know what each of its parts is
 # for, because you have seen what changes without it.
 #
-# You need [chapter 7](07_learning.ipynb). It takes about 30 minutes to read, and 40 more for the exercises. To write a
-# transformer this afternoon, begin with [all of it on one screen](09_decoder.ipynb#all-of-it-on-one-screen), in chapter
-# 9, and come back for the reasons.
+# You need [chapter 7](07_learning.ipynb). It takes about 28 minutes to read, and 40 for the exercises. [Going
+# further](#going-further), at the end, has 3 more. To write a transformer this afternoon, begin with [all of it on one
+# screen](09_decoder.ipynb#all-of-it-on-one-screen), in chapter 9, and come back for the reasons.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
 from functools import partial
@@ -86,7 +86,6 @@ plt.show()
 # stream**: the vector that entered, and everything that has been added to it since. In code the whole layer is the
 # function `layer`:
 
-
 # %% tags=["hide-input"]
 import numpy as np
 import torch
@@ -122,11 +121,13 @@ assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
 # Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. The
-# network then combines numbers that stand in one vector. Here it multiplies them: for 1 and −1 the formula above is
-# polarity times *affirmed*. No matrix can do that, because it only adds multiples of its inputs. On the left below, no
-# straight line has praise on one side and blame on the other: the four cases, the classic XOR, are not **linearly
-# separable**. On the right the same four are drawn by the positive and the negative part of the sum $z$ of polarity and
-# affirmed, $\max(0, z)$ and $\max(0, -z)$, whose sum is $|z|$, and one line is enough.
+# network combines numbers that stand in one vector. Here it multiplies: for 1 and −1 the formula above is polarity
+# times *affirmed*. No matrix can do that, because it only adds multiples of its inputs. On the left below, no straight
+# line has praise on one side and blame on the other: the four cases, the classic XOR, are not **linearly separable**.
+#
+# The network first makes two numbers of the sum $z$ of polarity and *affirmed*: its positive part, $\max(0, z)$, and
+# its negative part, $\max(0, -z)$. Drawn by these two, on the right, the same four cases are separated by one line.
+# (The two parts add up to $|z|$.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels. Left, polarity against affirmed: good at (1, 1) and not bad at (-1, -1) are praise, bad at (-1, 1) and not good at (1, -1) are blame; the two kinds stand on opposite corners of a square. Right, the positive part of their sum against its negative part: good at (2, 0), not bad at (0, 2), bad and not good both at (0, 0). A dashed line separates praise from blame."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 3.0))
@@ -250,16 +251,16 @@ for n, depth in enumerate(DEPTHS):
 #
 # $$x \leftarrow x + \operatorname{Attention}(x) .$$
 #
-# It also helps the gradient. The derivative of this sum is $I + \operatorname{Attention}'(x)$, and through $L$ layers
-# it is a product, $(I + F_1')(I + F_2') \cdots (I + F_L')$. Multiplied out, this is $I$ plus paths through one
-# sublayer, through two, and so on. Through the $I$ a gradient reaches every layer below without passing through any
-# attention. [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because
-# without them deeper networks had trained worse than shallow ones (the **degradation problem**).
+# It also helps the gradient. The derivative of $x + F(x)$ is $I + F'$, and through $L$ layers these multiply: $(I +
+# F_1')(I + F_2') \cdots (I + F_L')$. Multiply that out, and one term is $I$ alone: by this path the gradient reaches
+# the lowest layer without passing through any attention. Without the sums only $F_1' F_2' \cdots F_L'$ would be left.
+# [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them
+# deeper networks had trained worse than shallow ones (the **degradation problem**).
 #
-# But read the right column down to its end. At 24 layers less than 1 percent is a word's own. What attention adds is
-# mostly common to all words, and as large as the stream, so the common part grows in proportion to itself. A word's own
-# part grows too, but more slowly, and is swamped. The size below is the root mean square of the entries, and the
-# gradient is what reaches the words when one of norm 1 is sent into the top.
+# But read the right column down to its end. At 24 layers less than 1 percent is a word's own. Each attention adds a
+# vector that is mostly common to all words, and as large as the stream, so the common part grows like a debt with
+# interest. A word's own part grows too, but more slowly, and is swamped. How large are the entries by then (their root
+# mean square)? And when a gradient of norm 1 is sent into the top, how much reaches the words?
 
 # %% tags=["hide-input"]
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
@@ -416,23 +417,12 @@ for x, y, name, color in [
 figure.tight_layout()
 plt.show()
 
-
 # %% [markdown]
 # These are the stacks from above, without feed-forward networks, now with either norm. Both stop the explosion. The
 # first panel is the surprise: post-norm keeps words apart no better than adding alone, perhaps worse, and pre-norm much
-# better. Why? Once most of a word's vector is common to all words, attention adds a vector that is common, too. So
-# compare the size of what is added with that of the stream.
-#
-# - **Post-norm** scales every sum back to size 1, so what is added next is as large as the stream, at every layer.
-#   Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$, about as long as
-#   $c$, and in a random direction, since the matrices are random. Lengths at right angles add by Pythagoras, so $c + a$
-#   is $\sqrt 2$ times as long as $c$, and $w$ is as before. The norm then shrinks both alike.
-# - **Pre-norm** adds something of size 1, or less, while the stream grows. The square of its size has grown to 4 after
-#   layer 8, and to 18 after layer 24, by less than 1 a layer.
-#
-# So from layer 8 to layer 24 the common part should grow, relative to a word's own, by a factor of about $\sqrt{18/4} =
-# 2.1$ with pre-norm, and of $\sqrt 2^{16} = 256$ with post-norm. Measured, a word's own share falls by a factor of 2.1
-# and of nearly 200.
+# better. Why? Once most of a word's vector is common to all words, attention adds a vector that is common, too.
+# Post-norm scales every sum back to size 1, so what is added next is again as large as the stream. With pre-norm the
+# stream grows, and each addition counts for less ([in numbers](#how-fast-do-words-become-alike)).
 #
 # And the backward pass? The third panel has what reaches the *words*, and there even attention alone looks harmless.
 # But it is the *layers* that must learn. How large is the gradient of their $W_Q$, when a gradient of norm 1 is sent
@@ -471,7 +461,6 @@ for name in ("attention alone", "post-norm", "pre-norm"):
 # But all this is said of one way to draw the parameters. In either order it helps to begin with sublayers that add
 # little: GPT-2 starts the matrices that write into the stream smaller, by the root of the number of sublayers. With
 # that start 92 percent of each vector is a word's own after 24 layers, pre-norm or post-norm.
-
 
 # %% tags=["proof"]
 assert (
@@ -740,7 +729,6 @@ class Encoder(Stack):
 # would hide mistakes. Give them to ours, under the names that `our_state_dict` finds, and both must return the same
 # vectors, in either order of norm, with some tokens masked out.
 
-
 # %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
 
@@ -790,12 +778,12 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**. The rows are drawn small, of length about 1. The reason is at the other end: the same
-# embeddings may later serve as the output matrix ([chapter 9](09_decoder.ipynb)), and then the first logits, products
-# of such a row with a normed vector of length $\sqrt D$, have size 1, as they should ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). But beside positions, of length $\sqrt{D/2}$, they would be next
-# to nothing. So they are multiplied by $\sqrt D$, and words and positions begin about equally large. Then come the
-# positions of [chapter 5](05_position.ipynb). (The folded module `PositionalEncoding` adds them.)
+# vectors, the **embeddings**. How long should a row be? As rows of an output matrix ([chapter 9](09_decoder.ipynb))
+# they should be short, of length about 1: products with a normed vector of length $\sqrt D$ then have size 1, as first
+# logits should ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). As an input they should be longer, since
+# the positions that are added have the length $\sqrt{D/2}$. So rows start with length 1, and are multiplied by $\sqrt
+# D$ when they are looked up. Then come the positions of [chapter 5](05_position.ipynb). (The folded module
+# `PositionalEncoding` adds them.)
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -876,9 +864,10 @@ class Embeddings(nn.Module):
 # on twelve random digits. *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the
 # mirrored position, modulo 10. Both must fetch a digit; only the second has something to compute with it.
 #
-# To be fair, change nothing else but the learning rate: each variant gets the best of several, because a part may need
-# another one once its neighbour is gone. Two unfairnesses remain. Without feed-forward networks a layer
-# has lost two thirds of its parameters, too, and a variant that fails in 600 steps may only be slower.
+# To be fair, each variant gets the best of seven learning rates, from 0.0003 to 0.02, because a part may need another
+# one once its neighbour is gone. Nothing else changes: post-norm, 600 steps of Adam (chapter 11), three seeds. Chance
+# is 10 percent. Two unfairnesses remain. Without feed-forward networks a layer has lost two thirds of its parameters,
+# too, and a variant that fails in 600 steps may only be slower.
 
 
 # %% tags=["hide-input"]
@@ -944,9 +933,8 @@ def learn(
 
 # %% [markdown]
 # A run takes some seconds, so a program makes them all (`python -m benchmarks.encoders`, a hundred minutes on one core,
-# with the deeper stacks further down): post-norm, 600 steps of Adam (chapter 11), seven learning rates from 0.0003 to
-# 0.02, and three seeds each. Chance is 10 percent. *Residual* leaves out both connections of every layer, *residual,
-# attention* only the one around attention.
+# with the deeper stacks further down). *Residual* leaves out both connections of every layer, *residual, attention*
+# only the one around attention.
 #
 # **Predict first.** Which parts does *reverse* need, and which *add*?
 
@@ -1022,9 +1010,10 @@ assert min(slow[None]) == 1
 
 # %% [markdown]
 # So what are the norms for, if three layers can do without? Stack **twelve**, and train *reverse* again, at ten
-# learning rates from 0.00004 to 0.02, three seeds each: pre-norm, post-norm, without norms, and post-norm without
-# residual connections. Above, a small start kept words apart in a deep stack. So post-norm and the stack without norms
-# are also started small, with $W_O$ and $W_2$ divided by $\sqrt{24}$.
+# learning rates from 0.00004 to 0.02, three seeds each. There are six stacks. Four have the usual start: pre-norm,
+# post-norm, one without norms, and post-norm without residual connections. Above, a small start kept words apart in a
+# deep stack, so post-norm and the stack without norms are also started small, with $W_O$ and $W_2$ divided by
+# $\sqrt{24}$.
 #
 # **Predict first**: which of the six still learn?
 
@@ -1044,18 +1033,14 @@ for name, rows in deep.items():
     print(f"{name:23} {shares}   at {best['learning_rate']:.1g}")
 
 # %% [markdown]
-# With the usual start only pre-norm does, with nearly every digit right at five of the ten learning rates. Without
-# norms next to nothing is learned, and at the higher learning rates the loss overflows. Without the residual
-# connections a fifth is right at best. Post-norm is stuck at 26 percent, in these 600 steps, of which the first 50
-# raise the learning rate slowly (a *warm-up*, see below). Whoever bets, at every position, on the commonest of the
-# sequence's twelve digits is right 26 percent of the time, so these models may have found which digits there are, and
-# not where.
+# With the usual start only pre-norm does. Post-norm is stuck at 26 percent, which is what a bet on the commonest of the
+# sequence's twelve digits brings, and without norms or without residual connections it is less.
 #
-# Is it the norm, then, and where it stands? Not alone. Started small, post-norm learns at six of the ten learning
-# rates, and the stack without any norm at five (each time with more than 98 percent). With the usual start the
-# sublayers of a deep stack drown the words, or make the stream explode, before anything has been learned. A small start
-# prevents it, and so does a norm in front of each sublayer. What else norms do here: at 0.01 pre-norm and a post-norm
-# stack that starts small still learn, while the loss of the stack without norms overflows.
+# Is it the norm, then, and where it stands? Not alone. Started small, post-norm learns, and so does the stack without
+# any norm. With the usual start the sublayers of a deep stack drown the words, or make the stream explode, before
+# anything has been learned. A small start prevents it, and so does a norm in front of each sublayer. What else norms do
+# here: at a learning rate of 0.01 pre-norm and a post-norm stack that starts small still learn, while the loss of the
+# stack without norms overflows.
 #
 # A small model, then, is no test of what a deep one needs: three layers learn with any of these, twelve do not. (With
 # enough data, warm-up, and matrices that start smaller than Glorot's, post-norm does train at that depth: BERT has
@@ -1120,11 +1105,6 @@ for depth, stream in enumerate(streams):
 # At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. The 30
 # percent after the first layer are a beginning (the digits of *other* positions can be read there, too, in some 20
 # percent). After the second layer both digits can be read, from one vector of 32 numbers.
-#
-# It is the second layer's attention that fetches the mirrored digit: some head gives that position nearly all of its
-# weight, and in the first layer none gives it more than a fifth. Throw away what the second layer's attention finds,
-# and fewer than two thirds are still right, and these only because in this run the third layer looks at the same
-# position, a *backup*. Without both, the answers are no better than chance.
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1162,58 +1142,6 @@ assert 0.4 < rights[1] < 0.65 and found[1] > 0.9 > 0.2 > found[0]
 # every sentence, and at layer 5 a different vector in each. When an attention map of a higher layer shows a line to the
 # word *bank*, the line leads to everything that lower layers have written at that position. [Chapter
 # 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks what such maps explain.
-
-# %% [markdown]
-# ## Does it need warm-up?
-#
-# The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong and
-# others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. A norm divides by the size of
-# what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
-# that has grown with the depth, so gradients start small. With post-norm the stream never grows, so the gradients of
-# the last layers' feed-forward networks start larger ($W_Q$'s, above, is small for another reason: words are alike),
-# and full steps at once go wrong: the loss rises, or stays where it is, and does not recover.
-#
-# The same program trains *reverse* at nine learning rates, three seeds each, with a warm-up of 200 of the 400 steps, or
-# none.
-#
-# **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning
-# rate?
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Two panels, the loss at the end over the highest learning rate, three seeds each. Post-norm without warm-up learns up to 0.01 and stays above 2 from 0.015 on; with warm-up it learns up to 0.02, and at 0.03 with no seed. Pre-norm without warm-up learns up to 0.02, and at 0.03 with one seed of three; with warm-up it learns up to 0.03, and partly above that."}}
-ends = {
-    (row["norm_first"], row["warm_up"] > 1, row["learning_rate"]): row["losses"]
-    for row in measurement["warm_up"]
-}
-figure, panels = plt.subplots(1, 2, figsize=(8, 3), sharey=True)
-for (norm_first, warm_up, rate), losses in ends.items():
-    color = plots.BLUE if warm_up else plots.RED
-    apart = 1.03 if warm_up else 0.97  # side by side, where both are 0
-    panels[int(norm_first)].plot([rate * apart] * 3, losses, "o", color=color, ms=4)
-rates = sorted({rate for *_, rate in ends})
-for axes, order in zip(panels, ["post-norm", "pre-norm"], strict=True):
-    axes.set(title=order, xlabel="highest learning rate", xscale="log")
-    axes.set_xticks([0.0025, 0.01, 0.02, 0.05], ["0.0025", "0.01", "0.02", "0.05"])
-    axes.minorticks_off()
-panels[0].set_ylabel("loss at the end")
-panels[0].text(0.0135, 2.0, "no warm-up", color=plots.RED, ha="right")
-panels[0].text(0.024, 0.4, "warm-up", color=plots.BLUE, ha="right")
-plt.show()
-
-# %% [markdown]
-# Without warm-up, post-norm learns with every seed up to 0.01, pre-norm up to 0.02; with it, up to 0.02 and 0.03. At a
-# low enough learning rate, neither pre-norm nor warm-up is needed here. And this is a small stack of three layers. For
-# post-norm models of full size Xiong and others found warm-up essential, which this experiment cannot show.
-
-# %% tags=["proof"]
-highest = {}
-for norm_first, warm_up in product((False, True), (False, True)):
-    learns = [r for r in rates if max(ends[norm_first, warm_up, r]) < 0.3]
-    highest["pre" if norm_first else "post", warm_up] = max(learns)
-    failed = [r for r in rates if r not in learns]
-    assert not failed or min(failed) > max(learns)
-assert highest["post", False] == 0.01 and highest["post", True] == 0.02
-assert highest["pre", False] == 0.02 and highest["pre", True] == 0.03
-assert min(ends[False, False, 0.015]) > 2
 
 # %% [markdown]
 # ## Break it: a norm that is nearly right
@@ -1381,3 +1309,85 @@ verdict
 #
 # **Next.** An encoder reads. [Chapter 9](09_decoder.ipynb) adds the part that writes: it must not see its own future,
 # and it may look at what the encoder read.
+
+# %% [markdown]
+# ## Going further
+#
+# Three questions about stacks. What later chapters need of the answers, they say again.
+#
+# ### How fast do words become alike?
+#
+# Compare the size of what attention adds with that of the stream, in the stacks of [post-norm or
+# pre-norm](#post-norm-or-pre-norm).
+#
+# - **Post-norm** scales every sum back to size 1, so what is added next is as large as the stream, at every layer.
+#   Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$, about as long as
+#   $c$, and in a random direction, since the matrices are random. Lengths at right angles add by Pythagoras, so $c + a$
+#   is $\sqrt 2$ times as long as $c$, and $w$ is as before. The norm then shrinks both alike.
+# - **Pre-norm** adds something of size 1, or less, while the stream grows. The square of its size has grown to 4 after
+#   layer 8, and to 18 after layer 24, by less than 1 a layer.
+#
+# So from layer 8 to layer 24 the common part should grow, relative to a word's own, by a factor of about $\sqrt{18/4} =
+# 2.1$ with pre-norm, and of $\sqrt 2^{16} = 256$ with post-norm. Measured, a word's own share falls by a factor of 2.1
+# and of nearly 200.
+
+# %% [markdown]
+# ### Does it need warm-up?
+#
+# The training of the paper starts with tiny steps that grow for a while, a **warm-up** of the learning rate. [Xiong and
+# others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. A norm divides by the size of
+# what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
+# that has grown with the depth, so gradients start small. With post-norm the stream never grows, so the gradients of
+# the last layers' feed-forward networks start larger ($W_Q$'s, above, is small for another reason: words are alike),
+# and full steps at once go wrong: the loss rises, or stays where it is, and does not recover.
+#
+# The same program trains *reverse* at nine learning rates, three seeds each, with a warm-up of 200 of the 400 steps, or
+# none.
+#
+# **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning
+# rate?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two panels, the loss at the end over the highest learning rate, three seeds each. Post-norm without warm-up learns up to 0.01 and stays above 2 from 0.015 on; with warm-up it learns up to 0.02, and at 0.03 with no seed. Pre-norm without warm-up learns up to 0.02, and at 0.03 with one seed of three; with warm-up it learns up to 0.03, and partly above that."}}
+ends = {
+    (row["norm_first"], row["warm_up"] > 1, row["learning_rate"]): row["losses"]
+    for row in measurement["warm_up"]
+}
+figure, panels = plt.subplots(1, 2, figsize=(8, 3), sharey=True)
+for (norm_first, warm_up, rate), losses in ends.items():
+    color = plots.BLUE if warm_up else plots.RED
+    apart = 1.03 if warm_up else 0.97  # side by side, where both are 0
+    panels[int(norm_first)].plot([rate * apart] * 3, losses, "o", color=color, ms=4)
+rates = sorted({rate for *_, rate in ends})
+for axes, order in zip(panels, ["post-norm", "pre-norm"], strict=True):
+    axes.set(title=order, xlabel="highest learning rate", xscale="log")
+    axes.set_xticks([0.0025, 0.01, 0.02, 0.05], ["0.0025", "0.01", "0.02", "0.05"])
+    axes.minorticks_off()
+panels[0].set_ylabel("loss at the end")
+panels[0].text(0.0135, 2.0, "no warm-up", color=plots.RED, ha="right")
+panels[0].text(0.024, 0.4, "warm-up", color=plots.BLUE, ha="right")
+plt.show()
+
+# %% [markdown]
+# Without warm-up, post-norm learns with every seed up to 0.01, pre-norm up to 0.02; with it, up to 0.02 and 0.03. At a
+# low enough learning rate, neither pre-norm nor warm-up is needed here. And this is a small stack of three layers. For
+# post-norm models of full size Xiong and others found warm-up essential, which this experiment cannot show.
+
+# %% tags=["proof"]
+highest = {}
+for norm_first, warm_up in product((False, True), (False, True)):
+    learns = [r for r in rates if max(ends[norm_first, warm_up, r]) < 0.3]
+    highest["pre" if norm_first else "post", warm_up] = max(learns)
+    failed = [r for r in rates if r not in learns]
+    assert not failed or min(failed) > max(learns)
+assert highest["post", False] == 0.01 and highest["post", True] == 0.02
+assert highest["pre", False] == 0.02 and highest["pre", True] == 0.03
+assert min(ends[False, False, 0.015]) > 2
+
+# %% [markdown]
+# ### Which layer fetches the digit?
+#
+# In the model that learned *reverse* ([above](#what-does-a-position-hold-after-a-few-layers)), it is the second layer's
+# attention that fetches the mirrored digit: some head gives that position nearly all of its weight, and in the first
+# layer none gives it more than a fifth. Throw away what the second layer's attention finds, and fewer than two thirds
+# are still right, and these only because in this run the third layer looks at the same position, a *backup*. Without
+# both, the answers are no better than chance.

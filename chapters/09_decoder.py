@@ -14,8 +14,8 @@
 # this chapter the transformer of the paper is complete, and you have it once more in seventy lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It
-# takes about 30 minutes to read, and 50 more for the exercises. To write a transformer this afternoon, begin at [the
-# whole model on one screen](#all-of-it-on-one-screen).
+# takes about 29 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, has 3 more. To
+# write a transformer this afternoon, begin at [the whole model on one screen](#all-of-it-on-one-screen).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
 from functools import partial
@@ -114,12 +114,12 @@ plt.show()
 # Why one word after the other? *I am fine* and *very well, thanks* may both be right, and words that are chosen
 # independently could make *I well thanks*. The product loses nothing: any distribution over answers can be written so.
 #
-# The loss, the mean of the $-\ln$ of these factors, is smallest where the right answers are most probable (**maximum
-# likelihood**). If the four right words get 0.5, 0.8, 0.9 and 1, the answer has the probability 0.36, and the loss is
-# $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$. But position $t$ gives such a factor only if it sees nothing but $x$ and the
-# words before $y_t$.
+# The loss is the mean of the $-\ln$ of these factors. It is smallest where the right answers are most probable
+# (**maximum likelihood**). If the four right words get 0.5, 0.8, 0.9 and 1, the answer has the probability 0.36, and
+# the loss is $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$.
 #
-# So a position must not see what is given further right, where the very word stands that is wanted from it. [Chapter
+# But a position gives the factor of its word only if it sees nothing else than $x$ and the words before it. So it must
+# not see what is given further right, where the very word stands that is wanted from it. [Chapter
 # 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they set scores to minus
 # infinity; here they become functions for a batch. In this book, **True means: may attend**.
 #
@@ -248,10 +248,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: asking the question
 #
-# The second thing a decoder needs is the question. The decoder needs something, so it asks; what the encoder has read
-# is there to be found and handed over. So queries come from the decoder, and keys and values from the output of the
-# encoder, as in [exercise 1 of chapter 4](04_self_attention.ipynb#exercise-1-ask-somebody-else). This is
-# **cross-attention**, in the paper *encoder-decoder attention*.
+# The decoder also needs the question. In attention whoever looks for something brings a query; whoever has it offers a
+# key, to be found by, and a value, to hand over. Here the decoder looks, so queries come from it, and keys and values
+# from the output of the encoder, as in [exercise 1 of chapter 4](04_self_attention.ipynb#exercise-1-ask-somebody-else).
+# This is **cross-attention**, in the paper *encoder-decoder attention*.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
 # word of the question, $S$. With a batch of $B$ and $H$ heads the scores are $(B, H, T, S)$: 2 pairs, 8 heads, 5 target
@@ -344,9 +344,10 @@ assert np.allclose(
 # all layers.) The encoder runs to its end first, and its final output is the **memory** that every decoder layer asks,
 # each through its own $W_K$ and $W_V$.
 #
-# So a decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8, and, with $d_\text{ff} = 4D$,
-# $16 D^2$ parameters in its matrices where an encoder layer has $12 D^2$. Self-attention comes first. So the query that
-# goes to the memory can know how far the answer has come.
+# So a decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8: self-attention,
+# cross-attention, feed-forward network. Self-attention comes first, so that the query to the memory can know how far
+# the answer has come. With $d_\text{ff} = 4D$ the matrices have $(4 + 4 + 8) D^2 = 16 D^2$ parameters, where an encoder
+# layer has $12 D^2$.
 
 # %% tags=["export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -439,8 +440,8 @@ quiz.one_choice(
 # ## The whole transformer
 #
 # Two embeddings, two stacks, and the linear map. `TransformerConfig` extends the `LayerConfig` of chapter 8, and its
-# defaults are the paper's base model, but for three details: the paper shares one table of embeddings where we have
-# two, our attention has biases, and our dropout also acts on attention weights and hidden entries, as in PyTorch.
+# defaults are the paper's base model, but for three details. The paper shares one table of embeddings where we have
+# two. Our attention has biases. And our dropout also acts on attention weights and hidden entries, as in PyTorch.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -761,89 +762,9 @@ assert words(generate(model, hello)[0]) == "I am fine"
 
 # %% [markdown]
 # The answers are right. But how new were the questions? Every one has a twin among the training pairs with another
-# greeting: test data that also appear, exactly or nearly, in the training data are called **contaminated**.
-#
-# So hold out whole *topics* instead. A topic is a person with a mood, such as *you* with *tired*, or a person with
-# *how*, under every greeting, with *why* and without. If *you* and *tired* never stood in one question, what does the
-# model say to *why are you tired*? To combine what was seen in different examples is called **compositional
-# generalisation**.
-#
-# **Predict first.** What share of such answers is right? We have trained nine models on each of the two kinds of
-# split, every one with a seed and a split of its own (`python -m benchmarks.answers`; the folded cell holds what it
-# runs).
-
-
-# %% tags=["hide-input"]
-@torch.no_grad()
-def chance_of_i(model, *hidden):
-    """Probability of *I* when positions of the memory are hidden."""
-    memory, mask = model.encode(hello)
-    mask = mask.clone()  # (1, 1, 1, 6)
-    for position in hidden:
-        mask[..., position] = False
-    begin = model.target_embeddings(torch.tensor([[number["<bos>"]]]))
-    logits = model.output(model.decoder(begin, memory, causal_mask(1), mask))
-    return logits[0, 0].softmax(dim=-1)[number["I"]].item()
-
-
-@torch.no_grad()
-def where_it_looks(model):
-    """Weights of the last cross-attention, from <bos>, mean of heads: (6,)."""
-    with record_weights(model) as seen:
-        model(hello, torch.tensor([[number["<bos>"]]]))
-    return seen["decoder.layers.1.cross_attention"][0, :, 0].mean(dim=0).tolist()
-
-
-def trained_on(rows, seed):
-    torch.manual_seed(seed)
-    trial = Transformer(config)
-    fit(trial, rows, seed=seed)
-    return trial
-
-
-def train_and_look(seed):
-    """What two splits give, and what *I* needs."""
-    row, (held_out, rows) = {}, split(seed, by_topic=True)
-    trial = trained_on(rows, seed)
-    for kind, word in ("yes", "yes"), ("why", "says"), ("how", "fine"):
-        some = [n for n in held_out if word in pairs[n][1].split()]
-        row[kind] = [share_right(trial, some) if some else None, len(some)]
-    held_out, rows = split(seed)
-    trial = trained_on(rows, seed)
-    row["questions"] = share_right(trial, held_out)
-    row["weights"] = where_it_looks(trial)
-    row["without"] = [chance_of_i(trial, n) for n in range(6)]
-    return row
-
-
-# %% tags=["hide-input"]
-from classroom.measured import measured
-
-nine = measured("answers")["models"]
-print(f"new questions: {min(row['questions'] for row in nine):.0%} in each model")
-for kind in ("yes", "why", "how"):
-    total = sum(count for share, count in (row[kind] for row in nine))
-    right = sum(
-        share * count for share, count in (row[kind] for row in nine) if count
-    )
-    print(f"new topics, {kind}: {right:.0f} of {total} = {right / total:.0%}")
-
-# %% [markdown]
-# Where topics were held out, they answer nearly all that want *yes*, for which the person is enough, and 93 percent of
-# those that ask *why*: a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. Of the
-# *how* questions, of which there are only nine topics, they answer one in four. A test set measures what its split
-# makes it measure.
-
-# %% tags=["proof"]
-twins = {about for question, _, about in (pairs[n] for n in for_training)}
-assert all(pairs[n][2] in twins for n in unseen)
-assert all(row["questions"] == 1 for row in nine)
-rates = {}
-for kind in ("yes", "why", "how"):
-    parts = [row[kind] for row in nine if row[kind][1]]
-    rates[kind] = sum(s * n for s, n in parts) / sum(n for _, n in parts)
-assert rates["yes"] > 0.99 and round(rates["why"], 2) == 0.93
-assert 0.2 < rates["how"] < 0.3
+# greeting: test data that also appear, exactly or nearly, in the training data are called **contaminated**. With whole
+# topics held out, such as *you* with *tired*, a model still answers most questions, [but not all
+# kinds](#does-it-combine-what-it-has-learnt).
 
 # %% [markdown]
 # ## All of it on one screen
@@ -852,7 +773,6 @@ assert 0.2 < rates["how"] < 0.3
 # it in an afternoon. (It has no dropout inside a sublayer, and a query with nothing to attend to gets NaN, so padding
 # must stand behind the text.) The functions that train it and let it write stand
 # [above](#a-model-that-has-learnt-to-answer).
-
 
 # %%
 import math
@@ -1040,7 +960,6 @@ assert torch.allclose(
     recorded["decoder.layers.1.cross_attention"][0, 0, 0], weights, atol=1e-5
 )
 
-
 # %% tags=["plot"]
 with record_weights(model) as seen, torch.no_grad():
     model(hello, right[:, :-1])
@@ -1050,47 +969,8 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
 # Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
-# *next* word, so look at `<bos>` to see how *I* is found.
-#
-# ### Does the map say why?
-#
-# Attention at `<bos>` goes to *you*, and the answer is *I*. Is the first the reason for the second? Hide one position
-# of the memory at a time from the decoder, and see what becomes of the probability of *I*, in this model and in the
-# nine that were trained with held-out questions. To hide a part of the input is called **occlusion**. (*Look* is the
-# last layer's cross-attention from `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
-
-# %% tags=["hide-input"]
-print("     " + "".join(f"{word:>7}" for word in question))
-print("look " + "".join(f"{weight:7.2f}" for weight in where_it_looks(model)))
-here = [chance_of_i(model, position) for position in range(6)]
-print("hide " + "".join(f"{chance:7.2f}" for chance in here))
-
-most, needs = [], []
-for row in nine:
-    most.append(question[int(np.argmax(row["weights"]))])
-    needs.append(
-        [w for w, p in zip(question, row["without"], strict=True) if p < 0.5]
-    )
-
-# %% [markdown]
-# Here the two agree: the model attends most to *you*, and without the position of *you* the probability of *I* falls
-# from 1.00 to 0.00, while any other can be hidden. Of the nine, four are like that. Three others lose *I* without
-# *how*, and also without *are*, but not without *you*, and two keep it whichever position is hidden; presumably the
-# encoder has carried what is needed to other positions.
-#
-# So a map shows where a model looked. Whether that mattered, only an intervention can tell. [Chapter
-# 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
-
-# %% tags=["proof"]
-assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
-assert min(here[:4] + here[5:]) > 0.98
-assert (
-    sum(look == "you" and n == ["you"] for look, n in zip(most, needs, strict=True))
-    == 4
-)
-assert [n for n in needs if n and n != ["you"]] == [["how", "are"]] * 3
-assert sum(not n for n in needs) == 2
-assert sum(look in n for look, n in zip(most, needs, strict=True)) == 6
+# *next* word, so look at `<bos>` to see how *I* is found. A map shows where a model looked. Whether that mattered only
+# an intervention can tell; [one](#does-the-map-say-why) stands at the end.
 
 # %% [markdown]
 # ### Does training run token by token?
@@ -1348,11 +1228,10 @@ for name, make in variants.items():
 # **One sees the future outside training.** With a mask *in training only* the earlier words see, in use, what comes
 # after them, which they never did in training, and writing is a lottery: one seed gets 3 percent right, another 97.
 #
-# **Two see too little**, and no leak test can tell. *One word too few* hides each word from itself. The residual
-# connection brings it along all the same, and here question and position say nearly everything anyway. A causal mask
-# *on cross-attention*, where row $t$ may attend to the question's words up to the $t$th, often does no visible harm,
-# because the encoder must have carried what is needed to the first positions: seven of nine seeds answer everything,
-# the worst 78 percent.
+# **Two see too little**, and no leak test can tell. *One word too few* hides each word from its own attention. The
+# residual connection carries it past, so little is lost. A causal mask *on cross-attention* lets row $t$ attend only to
+# the question's words up to the $t$th. Seven of nine seeds still answer everything, the worst 78 percent. Presumably
+# the encoder, which sees the whole question, has carried what is needed to the first positions.
 #
 # **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
 # its logits move with the padding, so with more or less of it the same question may get another answer.
@@ -1446,33 +1325,6 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # Most chat models are decoder-only: one stack learns from any text as it stands, with every token as a target,
 # and takes any task as a text to be continued. Where input and output are different sequences, as in translation or
 # speech recognition, two stacks remain in use, and the encoder may look in both directions (it is *bidirectional*).
-#
-# ### Does a causal mask carry order?
-#
-# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
-# in the first layer the same word at two positions receives two averages, over different words. The second layer can
-# use these differences. Exchange the first two of five words: with one layer what the last word receives stays the
-# same, with two it changes.
-
-# %% tags=["hide-input"]
-from dotformer.encoder import Encoder, LayerConfig
-
-sizes = LayerConfig(d_model=16, num_heads=2, d_ff=32, dropout=0.0)
-five = torch.randn(1, 5, 16)
-for num_layers in (1, 2):
-    stack = Encoder(sizes, num_layers).eval()  # with a causal mask: no encoder
-    with torch.no_grad():
-        last = [
-            stack(x, causal_mask(5))[0, -1]
-            for x in (five, five[:, [1, 0, 2, 3, 4]])
-        ]
-    change = (last[0] - last[1]).norm().item()
-    print(f"{num_layers} layer(s): the last word's vector moves by {change:.4f}")
-    assert (change > 0.01) == (num_layers == 2)
-
-# %% [markdown]
-# [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (later called
-# **NoPE**) that came close to those with them.
 
 # %% [markdown]
 # ## Exercises
@@ -1753,3 +1605,164 @@ verdict
 #
 # **Next.** The model is complete. But real text has more words than any vocabulary, and real training takes more care
 # than a short loop. That is what chapters 10 to 12 are for.
+
+# %% [markdown]
+# ## Going further
+#
+# Three questions about the model. What later chapters need of the answers, they say again.
+#
+# ### Does it combine what it has learnt?
+#
+# Every question that the [model](#a-model-that-has-learnt-to-answer) was tested on has a twin among the training pairs
+# with another greeting.
+#
+# So hold out whole *topics* instead. A topic is a person with a mood, such as *you* with *tired*, or a person with
+# *how*, under every greeting, with *why* and without. If *you* and *tired* never stood in one question, what does the
+# model say to *why are you tired*? To combine what was seen in different examples is called **compositional
+# generalisation**.
+#
+# **Predict first.** What share of such answers is right? We have trained nine models on each of the two kinds of
+# split, every one with a seed and a split of its own (`python -m benchmarks.answers`; the folded cell holds what it
+# runs).
+
+
+# %% tags=["hide-input"]
+@torch.no_grad()
+def chance_of_i(model, *hidden):
+    """Probability of *I* when positions of the memory are hidden."""
+    memory, mask = model.encode(hello)
+    mask = mask.clone()  # (1, 1, 1, 6)
+    for position in hidden:
+        mask[..., position] = False
+    begin = model.target_embeddings(torch.tensor([[number["<bos>"]]]))
+    logits = model.output(model.decoder(begin, memory, causal_mask(1), mask))
+    return logits[0, 0].softmax(dim=-1)[number["I"]].item()
+
+
+@torch.no_grad()
+def where_it_looks(model):
+    """Weights of the last cross-attention, from <bos>, mean of heads: (6,)."""
+    with record_weights(model) as seen:
+        model(hello, torch.tensor([[number["<bos>"]]]))
+    return seen["decoder.layers.1.cross_attention"][0, :, 0].mean(dim=0).tolist()
+
+
+def trained_on(rows, seed):
+    torch.manual_seed(seed)
+    trial = Transformer(config)
+    fit(trial, rows, seed=seed)
+    return trial
+
+
+def train_and_look(seed):
+    """What two splits give, and what *I* needs."""
+    row, (held_out, rows) = {}, split(seed, by_topic=True)
+    trial = trained_on(rows, seed)
+    for kind, word in ("yes", "yes"), ("why", "says"), ("how", "fine"):
+        some = [n for n in held_out if word in pairs[n][1].split()]
+        row[kind] = [share_right(trial, some) if some else None, len(some)]
+    held_out, rows = split(seed)
+    trial = trained_on(rows, seed)
+    row["questions"] = share_right(trial, held_out)
+    row["weights"] = where_it_looks(trial)
+    row["without"] = [chance_of_i(trial, n) for n in range(6)]
+    return row
+
+
+# %% tags=["hide-input"]
+from classroom.measured import measured
+
+nine = measured("answers")["models"]
+print(f"new questions: {min(row['questions'] for row in nine):.0%} in each model")
+for kind in ("yes", "why", "how"):
+    total = sum(count for share, count in (row[kind] for row in nine))
+    right = sum(
+        share * count for share, count in (row[kind] for row in nine) if count
+    )
+    print(f"new topics, {kind}: {right:.0f} of {total} = {right / total:.0%}")
+
+# %% [markdown]
+# Where topics were held out, they answer nearly all that want *yes*, for which the person is enough, and 93 percent of
+# those that ask *why*: a model that has seen *you cold* and *Ada tired* can mostly say *who says I am tired*. Of the
+# *how* questions, of which there are only nine topics, they answer one in four. A test set measures what its split
+# makes it measure.
+
+# %% tags=["proof"]
+twins = {about for question, _, about in (pairs[n] for n in for_training)}
+assert all(pairs[n][2] in twins for n in unseen)
+assert all(row["questions"] == 1 for row in nine)
+rates = {}
+for kind in ("yes", "why", "how"):
+    parts = [row[kind] for row in nine if row[kind][1]]
+    rates[kind] = sum(s * n for s, n in parts) / sum(n for _, n in parts)
+assert rates["yes"] > 0.99 and round(rates["why"], 2) == 0.93
+assert 0.2 < rates["how"] < 0.3
+
+# %% [markdown]
+# ### Does the map say why?
+#
+# Attention at `<bos>` goes to *you*, and the answer is *I*. Is the first the reason for the second? Hide one position
+# of the memory at a time from the decoder, and see what becomes of the probability of *I*, in this model and in the
+# nine that were trained with held-out questions. To hide a part of the input is called **occlusion**. (*Look* is the
+# last layer's cross-attention from `<bos>`, the mean of its two heads; *hide* hides a position from both layers.)
+
+# %% tags=["hide-input"]
+print("     " + "".join(f"{word:>7}" for word in question))
+print("look " + "".join(f"{weight:7.2f}" for weight in where_it_looks(model)))
+here = [chance_of_i(model, position) for position in range(6)]
+print("hide " + "".join(f"{chance:7.2f}" for chance in here))
+
+most, needs = [], []
+for row in nine:
+    most.append(question[int(np.argmax(row["weights"]))])
+    needs.append(
+        [w for w, p in zip(question, row["without"], strict=True) if p < 0.5]
+    )
+
+# %% [markdown]
+# Here the two agree: the model attends most to *you*, and without the position of *you* the probability of *I* falls
+# from 1.00 to 0.00, while any other can be hidden. Of the nine, four are like that. Three others lose *I* without
+# *how*, and also without *are*, but not without *you*, and two keep it whichever position is hidden; presumably the
+# encoder has carried what is needed to other positions.
+#
+# So a map shows where a model looked. Whether that mattered, only an intervention can tell. [Chapter
+# 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
+
+# %% tags=["proof"]
+assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
+assert min(here[:4] + here[5:]) > 0.98
+assert (
+    sum(look == "you" and n == ["you"] for look, n in zip(most, needs, strict=True))
+    == 4
+)
+assert [n for n in needs if n and n != ["you"]] == [["how", "are"]] * 3
+assert sum(not n for n in needs) == 2
+assert sum(look in n for look, n in zip(most, needs, strict=True)) == 6
+
+# %% [markdown]
+# ### Does a causal mask carry order?
+#
+# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
+# in the first layer the same word at two positions receives two averages, over different words. The second layer can
+# use these differences. Exchange the first two of five words: with one layer what the last word receives stays the
+# same, with two it changes.
+
+# %% tags=["hide-input"]
+from dotformer.encoder import Encoder, LayerConfig
+
+sizes = LayerConfig(d_model=16, num_heads=2, d_ff=32, dropout=0.0)
+five = torch.randn(1, 5, 16)
+for num_layers in (1, 2):
+    stack = Encoder(sizes, num_layers).eval()  # with a causal mask: no encoder
+    with torch.no_grad():
+        last = [
+            stack(x, causal_mask(5))[0, -1]
+            for x in (five, five[:, [1, 0, 2, 3, 4]])
+        ]
+    change = (last[0] - last[1]).norm().item()
+    print(f"{num_layers} layer(s): the last word's vector moves by {change:.4f}")
+    assert (change > 0.01) == (num_layers == 2)
+
+# %% [markdown]
+# [Haviv and others (2022)](https://arxiv.org/abs/2203.16634) trained language models without positions (later called
+# **NoPE**) that came close to those with them.

@@ -13,8 +13,8 @@
 # and that has learnt from text which bytes belong together. You see a real sentence as a model sees it, and part of the
 # reason why a model miscounts letters, slips at adding, and costs more in Hindi than in English.
 #
-# You need some Python (a queue, a class) and hardly any mathematics. It takes about 30 minutes to read, and 45 more for
-# the exercises.
+# You need some Python (a queue, a class) and hardly any mathematics. It takes about 27 minutes to read, and 45 for the
+# exercises. [Going further](#going-further), at the end, has 4 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
 from functools import partial
@@ -140,9 +140,9 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and any valid text survives the round trip from
 # text to tokens and back. (Others begin with characters, and take bytes for those that are missing: **byte fallback**.)
 #
-# The reverse does not hold: a model may write *t* and *ea*, and `encode` makes *tea* of their text. And a single token
-# may be part of a character, so a program that prints tokens as they are generated must wait until a character is
-# complete (exercise 1).
+# From tokens to text and back they may change: a model may write *t* and *ea*, and `encode` makes *tea* of their text.
+# And a single token may be part of a character, so a program that prints tokens as they are generated must wait until a
+# character is complete (exercise 1).
 #
 # Usually merges do not cross from one word into the next, because otherwise *dog.*, *dog,* and *dog!* would each become
 # a token ([Radford and others,
@@ -190,15 +190,8 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # Before any merge each byte is a token. So a Greek text begins with nearly twice as many tokens as it has characters, a
 # Hindi or Chinese one with 2.7 or three times as many, and its first merges only put characters together.
 #
-# In Hindi there is a second price, which no merge can make up for, since merges never cross a cut. Its vowels are
-# mostly *combining characters*, `\p{M}`, and not letters, so that this pattern, whose letters are GPT-2's, cuts within
-# words. (That of GPT-4o counts them among the letters.) And where a script has no spaces, as in Chinese, a whole clause
-# is one "word".
-#
 # A consequence of the space: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different
-# embeddings. (So do not end a prompt with a space: the next word would usually bring its own.) Another trap lies
-# outside the tokenizer: *ë* can be one character or two, *e* and the dots, which look alike and have different bytes;
-# programs that compare texts bring them to one form first, by **Unicode normalisation**.
+# embeddings. (So do not end a prompt with a space: the next word would usually bring its own.)
 #
 # ## The definition
 #
@@ -242,8 +235,7 @@ assert learn_slowly(lines, count=4) == as_by_hand
 # %% [markdown]
 # That is the whole method, and it is slow, because each step counts everything again. The folded cell has the version
 # that the book uses, `learn_merges`. After a merge it counts again only the words that contained the pair, and a queue
-# keeps the most frequent pair in front. (An old count in the queue may be too high, never too low, since a merge makes
-# new pairs only with the new symbol; such a pair goes back with its true one.)
+# keeps the most frequent pair in front.
 
 # %% tags=["export", "hide-input"] module="tokens"
 import heapq
@@ -297,10 +289,12 @@ assert learn_merges(lines, count=4) == as_by_hand
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# From 300 captions both learn the same 60 merges. A tokenizer keeps such merges, and puts a few **special tokens**
-# before the bytes: `<pad>` for padding, and `<bos>` and `<eos>` for the beginning and the end of a sequence. These
-# stand for no text: only the program can write them, by their numbers, between the texts that it encodes. A chat
-# program writes one for *user*, then the encoded message, then one for its end; whoever types the message cannot.
+# From 300 captions both learn the same 60 merges.
+#
+# A tokenizer keeps such merges, and puts a few **special tokens** before the bytes: `<pad>` for padding, and `<bos>`
+# and `<eos>` for the beginning and the end of a sequence. They stand for no text. Whoever types `<eos>` gets ordinary
+# tokens, and only the program can insert the special one, by its number. A chat program inserts one for *user*, then
+# the encoded message, then one for its end.
 #
 # | | symbol | token |
 # |---|---|---|
@@ -469,11 +463,11 @@ plt.show()
 # makes the embedding table longer by one row, which must be learnt. An embedding table of 50,000 tokens by 768 numbers
 # has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65.
 #
-# A row is learnt mostly where its token is read. (Where the embeddings are the output matrix as well, every step moves
-# all rows; but what is peculiar to a token is learnt where it occurs.) Count a token as *rare* if the training text
-# uses it fewer than 100 times. A merge that was frequent when it was made may end as a rare token, since later merges
-# swallow it: *tea* was made 9 times above, and once *tea m* is merged, only 4 are left. A token that is hardly ever
-# read stays **undertrained**.
+# A row is learnt mostly where its token is read. So count a token as *rare* if the training text uses it fewer than 100
+# times. Can a merge of a frequent pair become rare? Yes, if later merges swallow it: *tea* was made 9 times above, and
+# once *tea m* is merged, only 4 are left. A token that is hardly ever read stays **undertrained**. (Where the
+# embeddings are the output matrix as well, every step moves all rows. But what is peculiar to a token is still learnt
+# where it occurs.)
 #
 # In large models these are the *glitch tokens*. GPT-2's tokenizer has one for *SolidGoldMagikarp*, the name of a user
 # of a forum. It was presumably frequent in the text from which the merges were learnt, and rare in that from which the
@@ -497,89 +491,23 @@ for row in captions["sizes"]:
 
 # %% [markdown]
 # The last of the three languages is French, in which there was no training text at all. The tokenizer can still encode
-# it. But it needs more tokens per word than for English, a quarter more with 300 and about twice as many from 2,000 on,
-# because fewer merges fit. (In part it is the language: *l'homme* is one word here, and always several tokens.) That
-# means about twice the computation or more, and half as much text in the same context. (Tokenizers of large models have
-# read many languages, but unequally, and those that they have read least cost most.)
+# it, but fewer merges fit: it needs a quarter more tokens per word than for English with 300, and about twice as many
+# from 2,000 on. (In part it is the language: *l'homme* is one word here, and always several tokens.) Twice the tokens
+# mean about twice the computation or more, and half as much text in the same context. Tokenizers of large models have
+# read many languages, but unequally, and text in those that they have read least costs most.
 #
 # Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third. Between 8,000 and 32,000
 # English texts shrink by another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a
 # trade-off between shorter texts and tokens that occur often enough to be learnt.
 #
-# Only a trained model can tell which side wins. To compare models with different tokenizers, take **bits per byte**:
+# Which side wins? We have trained small models with six vocabularies ([below](#which-vocabulary-is-best)). The largest,
+# of 16,000, predicts held-out captions best, though nearly all its learnt tokens are rare. It takes three times as long
+# as one of 2,000.
 #
-# $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
-#
-# The sum is minus the logarithm of the probability that the model gives to the text, and can be compared between
-# tokenizers. Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits. (To be exact, it is the
-# probability of the text *as it was cut*: other cuts of the same text have some probability as well, so the true number
-# of bits is a little smaller.)
-#
-# A loss *per token* cannot be compared, nor its exponential, the **perplexity**. Say that the losses of a text add up
-# to 60 nats. Cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. If it has 60 bytes, it
-# has $60 / 0.693 / 60 = 1.44$ bits per byte in either case.
-#
-# We have trained small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128) on
-# whole captions of both languages. All read each caption once, 64 of them a step. Each has a learning rate of its own,
-# the best on the validation captions, and three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000
-# captions that no model has read, their end tokens included.
-#
-# Each token has a row in the embedding table, which here serves as the output matrix, too, so a larger vocabulary also
-# has more parameters. One more model has a small vocabulary, and wider layers instead.
-#
-# **Predict first.** At which size are the bits per byte fewest?
-
-# %% tags=["hide-input"]
-trials = measured("vocabulary")
-print("vocabulary  width  parameters   bits per byte, three seeds   seconds")
-bits = {}
-for chosen in trials["models"]:
-    runs = [run for run in trials["runs"] if run["settings"] == chosen]
-    name = chosen["vocab_size"], chosen["d_model"]
-    bits[name] = [run["bits"] for run in runs]
-    assert len(runs) == 3
-    print(
-        f"{name[0]:10,} {name[1]:6} {runs[0]['parameters']:11,}"
-        f"   {'  '.join(f'{b:.3f}' for b in bits[name])}"
-        f" {np.mean([run['seconds'] for run in runs]):15.0f}"
-    )
-
-# %% [markdown]
-# The largest vocabulary that we tried needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
-# count of rare tokens would have misled us. Perhaps that is because a frequent word that is one token needs no
-# spelling. That has not been tested.
-#
-# Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many parameters gains
-# a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same width, mostly, we
-# think, since the output layer computes a logit for every token.
-#
-# What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
-# other texts, or in equal time. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) found
-# that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and compare
-# these. The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and German together;
-# today's models, with terabytes of text, often have 100,000 or more.
-
-# %% tags=["proof"]
-from itertools import pairwise
-
-means = {name: np.mean(found) for name, found in bits.items()}
-sizes = (300, 1000, 2000, 4000, 8000, 16_000)
-assert all(means[a, 128] > means[b, 128] + 0.01 for a, b in pairwise(sizes))
-gained = means[2000, 128] - np.array([means[2000, 280], means[16_000, 128]])
-assert 0.2 < gained[0] / gained[1] < 0.3
-seconds = {
-    size: np.mean(
-        [
-            run["seconds"]
-            for run in trials["runs"]
-            if run["settings"]["vocab_size"] == size
-            and run["settings"]["d_model"] == 128
-        ]
-    )
-    for size in (2000, 16_000)
-}
-assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
-assert [n * d / 1e6 for n, d in ((50_000, 768), (37_000, 512))] == [38.4, 18.944]
+# That need not hold for other texts. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901)
+# found that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and
+# compare these. The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and German
+# together; today's models, with terabytes of text, often have 100,000 or more.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -652,18 +580,6 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # elsewhere, so units, tens and hundreds do not line up. Many newer tokenizers therefore cut numbers into single digits,
 # or into groups of three. *Case and spaces*: *␣tea*, *tea* and *␣TEA* share no token, and their similarity must be
 # learnt.
-#
-# Two relatives of BPE are in wide use.
-#
-# **WordPiece**, BERT's, merges, as it is usually described, the pair whose count is highest *when divided by the counts
-# of its two parts*, and cuts a new word by taking the longest known subword first. With our own 8,000 tokens, 1,741
-# words of the test text are cut into several, and 36 percent of these come out differently that way: *Baufahrzeug*, a
-# construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug* with the longest first.
-#
-# **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
-# and drops those whose removal lowers the likelihood of the training text least; a new word gets its most probable
-# segmentation. It can also draw one of several at random while a model is trained (**subword regularisation**);
-# *BPE-dropout* does that with merges.
 #
 # ## Is it the same as the library's?
 #
@@ -752,9 +668,10 @@ quiz.one_choice(
 #
 # But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
 #
-# So sort sentences by length first (source and target together, by the longer of the two), and start a new batch when
-# the next sentence would push the tokens, padding included, over a limit: **bucketing**. Then nearly all steps have
-# about the same number of tokens. The price is that a batch is no longer a random sample of all lengths.
+# So sort sentences by length. (Of source and target, the longer one counts.) Then fill a batch sentence by sentence,
+# and count its tokens with the padding: the number of sentences times the length of the longest. When the next sentence
+# would push that over a limit, start a new batch. This is **bucketing**. Nearly all steps then have about the same
+# number of tokens. The price is that a batch is no longer a random sample of all lengths.
 #
 # Language models avoid padding in another way: they **pack** texts one behind the other into rows of equal length, with
 # an end token between. A *document mask* keeps a text from attending to the one before it, which a causal mask alone
@@ -1127,3 +1044,107 @@ verdict
 #
 # **Next.** Text is numbers now. Chapter 11 trains on them with care: what to minimise, how large the steps should be,
 # and how to stop in the middle and lose nothing.
+
+# %% [markdown]
+# ## Going further
+#
+# Three questions about tokens. What later chapters need of the answers, they say again.
+#
+# ### Which vocabulary is best?
+#
+# Only a trained model can tell which side wins. To compare models with different tokenizers, take **bits per byte**:
+#
+# $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
+#
+# The sum is minus the logarithm of the probability that the model gives to the text, and can be compared between
+# tokenizers. Dividing by $\ln 2$ turns **nats**, the unit of the natural logarithm, into bits. (To be exact, it is the
+# probability of the text *as it was cut*: other cuts of the same text have some probability as well, so the true number
+# of bits is a little smaller.)
+#
+# A loss *per token* cannot be compared, nor its exponential, the **perplexity**. Say that the losses of a text add up
+# to 60 nats. Cut into 20 tokens it has a perplexity of $e^3 = 20$, and into 15 of $e^4 = 55$. If it has 60 bytes, it
+# has $60 / 0.693 / 60 = 1.44$ bits per byte in either case.
+#
+# We have trained small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128) on
+# whole captions of both languages. All read each caption once, 64 of them a step. Each has a learning rate of its own,
+# the best on the validation captions, and three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000
+# captions that no model has read, their end tokens included.
+#
+# Each token has a row in the embedding table, which here serves as the output matrix, too, so a larger vocabulary also
+# has more parameters. One more model has a small vocabulary, and wider layers instead.
+#
+# **Predict first.** At which size are the bits per byte fewest?
+
+# %% tags=["hide-input"]
+trials = measured("vocabulary")
+print("vocabulary  width  parameters   bits per byte, three seeds   seconds")
+bits = {}
+for chosen in trials["models"]:
+    runs = [run for run in trials["runs"] if run["settings"] == chosen]
+    name = chosen["vocab_size"], chosen["d_model"]
+    bits[name] = [run["bits"] for run in runs]
+    assert len(runs) == 3
+    print(
+        f"{name[0]:10,} {name[1]:6} {runs[0]['parameters']:11,}"
+        f"   {'  '.join(f'{b:.3f}' for b in bits[name])}"
+        f" {np.mean([run['seconds'] for run in runs]):15.0f}"
+    )
+
+# %% [markdown]
+# The largest vocabulary that we tried needs the fewest bits, though 95 percent of its learnt tokens are rare: here the
+# count of rare tokens would have misled us. Perhaps that is because a frequent word that is one token needs no
+# spelling. That has not been tested.
+#
+# Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many parameters gains
+# a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same width, mostly, we
+# think, since the output layer computes a logit for every token.
+#
+# What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
+# other texts, or in equal time.
+
+# %% tags=["proof"]
+from itertools import pairwise
+
+means = {name: np.mean(found) for name, found in bits.items()}
+sizes = (300, 1000, 2000, 4000, 8000, 16_000)
+assert all(means[a, 128] > means[b, 128] + 0.01 for a, b in pairwise(sizes))
+gained = means[2000, 128] - np.array([means[2000, 280], means[16_000, 128]])
+assert 0.2 < gained[0] / gained[1] < 0.3
+seconds = {
+    size: np.mean(
+        [
+            run["seconds"]
+            for run in trials["runs"]
+            if run["settings"]["vocab_size"] == size
+            and run["settings"]["d_model"] == 128
+        ]
+    )
+    for size in (2000, 16_000)
+}
+assert 2.8 < seconds[16_000] / seconds[2000] < 3.5
+assert [n * d / 1e6 for n, d in ((50_000, 768), (37_000, 512))] == [38.4, 18.944]
+
+# %% [markdown]
+# ### How do WordPiece and Unigram differ?
+#
+# Two relatives of BPE are in wide use.
+#
+# **WordPiece**, BERT's, merges, as it is usually described, the pair whose count is highest *when divided by the counts
+# of its two parts*, and cuts a new word by taking the longest known subword first. With our own 8,000 tokens, 1,741
+# words of the test text are cut into several, and 36 percent of these come out differently that way: *Baufahrzeug*, a
+# construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug* with the longest first.
+#
+# **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
+# and drops those whose removal lowers the likelihood of the training text least; a new word gets its most probable
+# segmentation. It can also draw one of several at random while a model is trained (**subword regularisation**);
+# *BPE-dropout* does that with merges.
+#
+# ### What about Hindi, and *ë*?
+#
+# Hindi, whose characters take three bytes each, pays a second price, which no merge can make up for, since merges never
+# cross a cut. Its vowels are mostly *combining characters*, `\p{M}`, and not letters, so that this pattern, whose
+# letters are GPT-2's, cuts within words. (That of GPT-4o counts them among the letters.) And where a script has no
+# spaces, as in Chinese, a whole clause is one "word".
+#
+# Another trap lies outside the tokenizer: *ë* can be one character or two, *e* and the dots, which look alike and have
+# different bytes. Programs that compare texts bring them to one form first, by **Unicode normalisation**.

@@ -13,7 +13,8 @@
 # saves the model from computing everything again at each word.
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
-# learnt something. It takes about 30 minutes to read, and 40 more for the exercises.
+# learnt something. It takes about 28 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
+# end, has 4 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
 from functools import partial
@@ -73,13 +74,11 @@ assert text_of(written) == "a cup"
 # was the best one, and no good second word came after it. The likeliest word at each step does not make the likeliest
 # sequence, and greedy decoding cannot go back.
 #
-# A model that writes each token after reading its own earlier ones is called *autoregressive*. For a batch of sentences
-# the loop is the same, and it asks little of a model: a **step**, which reads one token of each sentence and returns
-# logits, and a way to **select** some of the sentences, since one that has ended leaves the batch.
-#
-# `Decoding` is the type of anything that has these two, a length (how many sentences there are), and the numbers of
-# three special tokens. The same loop then serves a transformer, the recurrent networks of chapter 13, and the toy model
-# above.
+# A model that reads its own earlier tokens to write the next is called *autoregressive*. The loop below serves any such
+# model: a transformer, the recurrent networks of chapter 13, the toy above. It writes a batch of sentences, and asks
+# two things of the model. **step** reads one token of each sentence and returns logits. **select** keeps some of the
+# sentences, because one that has ended leaves the batch. What has both, a length (how many sentences there are), and
+# the numbers of three special tokens is a `Decoding`.
 
 # %% tags=["export"] module="generation"
 import math
@@ -164,10 +163,10 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 #
 # Both have ended. The better one is *the tea*: found, although its first word was only the second best.
 #
-# Probabilities of long sentences are tiny, so one adds logarithms instead of multiplying. A probability is at most 1
-# and its logarithm at most 0. So no further token can make the product or the sum larger, and hypotheses that end early
-# are favoured. [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with
-# $n$ the number of tokens, including the end token:
+# Products of many probabilities are tiny, so one adds logarithms instead. Each is at most 0, so every further token can
+# only lower the sum, and hypotheses that end early are favoured. To make up for that, [Wu and others
+# (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with $n$ the number of tokens,
+# including the end token:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
@@ -180,7 +179,8 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # $-0.973$, and the long one wins.
 #
 # The function below keeps the `beam` likeliest hypotheses of each sentence; to a model these are rows like any others,
-# and `select` makes several rows of one. Three details decide what it finds:
+# and `select` makes several rows of one. ([One step of it](#one-step-of-beam-search), name by name.) Three details
+# decide what it finds:
 #
 # - For each hypothesis it considers `beam` + 1 continuations. With a beam of two, one hypothesis may supply both
 #   survivors, and one of its best may be the end, after which nothing follows; of three, two can go on.
@@ -189,24 +189,6 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # - A sentence is done when `beam` hypotheses have ended (so that there are as many to return) and no live one can beat
 #   the best of them. A live one's sum is negative, and further words only lower it. The largest score that it can still
 #   get, the one nearest to 0, is its sum so far divided by the largest penalty, that of `max_length` tokens.
-#
-# Here is step 2 of the example, name by name as in the code. There is one sentence, number 0:
-#
-# | name | what it is | in step 2 |
-# |---|---|---|
-# | `live` | sentence, sum, tokens of each row | $(0, \ln 0.5, [\text{a}])$, $(0, \ln 0.4, [\text{the}])$ |
-# | `best` | each row's `beam` + 1 best tokens | *cup* 0.4, *pot* 0.35, *tea* 0.25; *tea* 0.9, *cup* 0.1 |
-# | `candidates[0]` | sum, row, token | $(\ln 0.2, 0, \text{cup})$, $(\ln 0.175, 0, \text{pot})$, ..., $(\ln 0.36, 1, \text{tea})$, ... |
-# | `ranked` | the same, best first | $(\ln 0.36, 1, \text{tea})$, $(\ln 0.2, 0, \text{cup})$, ... |
-# | `going` | the best two, ends left out | these two |
-# | `select(...)` | rows of the state to keep | 1, 0: now *the* stands first |
-# | `tokens` | what is fed next | *tea*, *cup* |
-# | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
-#
-# In step 3 this toy allows nothing but the end. So `going` is empty, two have ended, and the search is done. Elsewhere
-# `bound` decides. Suppose that two have ended, the better one with the score $-0.86$, that a sentence may have 5
-# tokens, and that a live hypothesis has the sum $-1.2$. It can reach $-1.2 / \text{lp}(5) = -0.88$ at most, so the
-# search is done. With $-1.1$ it could reach $-0.81$, and the search would go on.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -390,11 +372,12 @@ assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
 # words is a product of twenty-one factors. If these are 0.7 each it has the probability 0.0006, so a model that gives
 # the empty sentence one of 0.001 prefers that. This is its **length bias**.
 #
-# Missing the likeliest sentence is a **search error**, and giving a bad one the highest score is a **model error**. In
-# such a translator the first hides the second. At the first step an ending of 0.001 lies far behind the likely first
-# words, and a narrow beam drops it. A wide beam keeps it among those that have ended. Each further word costs the
-# others a factor, and after twenty words it is ahead. So a better search can make worse translations, which is known as
-# the *beam search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
+# To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. In
+# such a translator the first hides the second. The empty sentence ends at the first step, with 0.001, far behind the
+# likely first words, and a narrow beam drops it. A wide beam keeps it among those that have ended, while each further
+# word costs the others a factor: after twenty words they have less. So a better search can make worse translations,
+# which is known as the *beam search curse* (an early report: [Koehn and Knowles,
+# 2017](https://arxiv.org/abs/1706.03872)).
 #
 # ## What has been computed before
 #
@@ -538,11 +521,9 @@ class KVCache:
 # with the same residual connections and norms. Only the keys and values come from somewhere else. (Hypotheses of one
 # sentence share its memory, so where only these change places `select` leaves the memory as it is.)
 #
-# **Which masks may go?** The causal mask: there is one query, and what is not written yet is not there. The padding
-# mask of the *source* must stay, because padded positions of the memory have keys like any others. The *target* needs
-# none here: all rows are equally long, since a sentence that has ended leaves. Where each row begins with a given
-# text, a *prompt*, the shorter ones are padded in front; that padding needs a mask, and the positions of each row must
-# be counted from its first real token.
+# **Which masks does a step need?** Not the causal mask, because there is one query, and what is not written yet is not
+# there. None for the *target*, because a sentence that has ended leaves, so that all rows are equally long. But the
+# padding mask of the *source* must stay, because padded positions of the memory have keys like any others.
 #
 # Two mistakes raise no error: a wrong *position*, and reordering sentences without their cached keys and values. One
 # check finds both: step by step, while sentences change places, the cache must give the logits of teacher forcing.
@@ -599,52 +580,10 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ### Several tokens at once
+# All this is for one token at a time. A chat model has a long *prompt* to read first. It reads that in one pass, which
+# fills the cache, the **prefill**, and there the new tokens need a causal mask among themselves ([which
+# one](#several-tokens-at-once)).
 #
-# A chat model has no source, only a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only
-# then does it write, token by token. The next question of the chat comes after $k$ kept tokens. With $m$ new ones the
-# mask is $(m, k + m)$, the last $m$ rows of the causal mask of all: each new token attends to all that is kept, to
-# itself and to the new ones before it.
-#
-# So the causal mask, which a single token could do without, is needed again. Without it the first new token would see
-# the second, and nothing would crash. (`extend` above has none, so it is right for a single token only.) PyTorch's
-# `is_causal=True` does not help: it aligns the triangle with the top left corner of such a rectangle, so that the first
-# new token would see a single kept one.
-#
-# Here are two new tokens after three kept ones, with the right mask, and the largest error of each token with
-# `is_causal=True` and with no mask:
-
-# %% tags=["hide-input"]
-from dotformer.decoder import causal_mask
-
-print(causal_mask(5)[3:].int())
-cache = KVCache(model, source)
-for t in range(3):
-    cache.step(target[:, t])
-own = cache.target[0]  # the first layer's self-attention
-with torch.no_grad():
-    x = model.target_embeddings(target[:, :5])
-    split = own.attention.split_heads
-    k, v = (split(linear(x)) for linear in (own.attention.w_k, own.attention.w_v))
-    q = split(own.attention.w_q(x[:, 3:]))
-    at_once = F.scaled_dot_product_attention(q, k, v, causal_mask(5)[3:])
-    left = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    unmasked = F.scaled_dot_product_attention(q, k, v)
-    for name, wrong in (("is_causal", left), ("no mask", unmasked)):
-        apart = (wrong - at_once).abs().amax(dim=(0, 1, 3))
-        print(f"{name:10} wrong by {apart[0]:.2f} and {apart[1]:.2f}", end="  ")
-        print(f"(a right entry is typically {at_once.std():.2f})")
-    assert (left - at_once).abs().amax(dim=(0, 1, 3)).min() > 1e-3
-    assert not torch.allclose(unmasked[:, :, 0], at_once[:, :, 0], atol=1e-3)
-    assert torch.allclose(unmasked[:, :, 1], at_once[:, :, 1], atol=1e-6)
-    for t in (3, 4):
-        heads = own.extend(x[:, t : t + 1])
-        wanted = own.attention.w_o(
-            own.attention.merge_heads(at_once[:, :, t - 3 : t - 2])
-        )
-        assert torch.allclose(heads, wanted, atol=1e-5)
-
-# %% [markdown]
 # ### Break it: every token is the first
 #
 # The decoder of [Dive into Deep
@@ -691,15 +630,15 @@ def kept_bytes(cache):
     return sum(kept.k.nbytes + kept.v.nbytes for kept in attentions)
 
 
-source = torch.randint(3, 100, (4, 20))
+four = torch.randint(3, 100, (4, 20))
 lengths = [16, 32, 64, 128, 256]
 times = {
-    kind: [seconds(kind(model, source), n) for n in lengths]
+    kind: [seconds(kind(model, four), n) for n in lengths]
     for kind in (Recompute, KVCache)
 }
 kept = []
 for length in lengths:
-    cache = KVCache(model, source)
+    cache = KVCache(model, four)
     seconds(cache, length)
     kept.append(kept_bytes(cache))
 assert (
@@ -739,18 +678,13 @@ plt.show()
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
-# numbers, and $\text{heads} \cdot d_k$ is the model's width $D$. For the paper's base model, 6 layers of 8 heads of
-# width 64 with 4 bytes a number, that is 24,576 bytes of self-attention for each token of each hypothesis of each
-# sentence. A model of 7 billion parameters with 32 layers of 32 heads of width 128, at 2 bytes a number, keeps half a
-# megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than its parameters do. ([Pope and others
-# (2023)](https://arxiv.org/abs/2211.05102) count it for larger ones.)
+# numbers, and $\text{heads} \cdot d_k$ is the model's width $D$. The paper's base model has 6 layers of width 512. At 4
+# bytes a number that is $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each
+# sentence, and in a beam of each hypothesis. A model of 7 billion parameters, 14 GB at 2 bytes each, has 32 layers of
+# width 4,096, and keeps half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than its
+# parameters do. ([Pope and others (2023)](https://arxiv.org/abs/2211.05102) count it for larger ones.)
 #
-# So newer models make the cache smaller. In **multi-query attention** ([Shazeer,
-# 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
-# ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one: with 8 such **KV heads**
-# for 32 heads of queries a quarter is kept. To reserve memory for 4,096 tokens where a text ends after 100 wastes
-# nearly all of it, so serving systems hand memory out as each text grows, in pages of a few tokens: *PagedAttention*
-# ([Kwon and others, 2023](https://arxiv.org/abs/2309.06180)).
+# So newer models make the cache smaller ([how](#how-is-the-cache-made-smaller)).
 
 # %% tags=["quiz"]
 quiz.number(
@@ -936,12 +870,7 @@ assert len(fixed) > len(broken) > 0
 #   is sure, and many where it is not.
 #
 # The probabilities that are left are divided by their sum, so that they add up to 1 again. The order here is
-# temperature, then $k$, then $p$; libraries differ.
-#
-# At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them to
-# reach $p$. **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at least
-# a given share of the likeliest one's probability. Whether its texts are better is disputed ([Schaeffer and others,
-# 2025](https://arxiv.org/abs/2506.13681)); `sample` leaves it out.
+# temperature, then $k$, then $p$; libraries differ. (A fourth option is *min-p*: [below](#what-is-min-p).)
 #
 # **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
 # $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
@@ -1078,36 +1007,18 @@ quiz.one_choice(
 #
 # **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) fills the arithmetic that is
 # idle for [a single sentence](#why-one-sentence-is-slow). A small **draft model** with the same vocabulary writes a few
-# tokens ahead, and the large one checks them all in one pass, with the rectangular mask from above. Where decoding is
-# memory-bound, that pass takes hardly longer than one for a single token, because the parameters are loaded once in
-# either case. (On a processor, which has less arithmetic to spare, it takes longer.)
+# tokens ahead, and the large one checks them all in one pass, with a [rectangular mask](#several-tokens-at-once). Where
+# decoding is memory-bound, that pass takes hardly longer than one for a single token, because the parameters are loaded
+# once in either case. (On a processor, which has less arithmetic to spare, it takes longer.)
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
 # would have written alone (but for rounding).
 #
-# With sampling, let $q$ be the draft model's probabilities and $p$ the large one's, both after temperature and filters.
-# A drawn token $x$ is accepted with probability $\min(1, p(x) / q(x))$. The first that is refused is replaced by a draw
-# in proportion to $\max(0, p - q)$, and the rest are discarded. How often is a token $x$ drawn and refused? $q(x) -
-# \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all $x$ that is $Z$, and $\max(0, p - q)$ has the same sum,
-# because both $p$ and $q$ sum to 1. So a replacement is put in with probability $Z$, is then $x$ with probability
-# $\max(0, p(x) - q(x)) / Z$, and each token is distributed as if the large model had drawn it:
-#
-# $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
-#
-# So a poor draft model costs speed, and never changes the distribution of what is written. For three tokens with $p =
-# (0.6, 0.3, 0.1)$ and $q = (0.2, 0.5, 0.3)$:
-
-# %% tags=["hide-input", "nbval-check-output"]
-large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
-accepted, missing = np.minimum(large, draft), np.maximum(large - draft, 0)
-refused = 1 - accepted.sum()
-replaced = refused * missing / missing.sum()
-print("drawn and accepted", accepted, "  put in after a refusal", replaced.round(2))
-assert np.allclose(accepted + replaced, large)
-for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
-    found = sum(a**n for n in range(5))
-    assert round(found, 1) == tokens and round(found / (1 + 4 * c), 1) == gain
+# With sampling a drawn token is accepted with a certain probability, and a refused one replaced by another draw, such
+# that each token is distributed as if the large model had drawn it
+# ([why](#why-does-speculative-sampling-change-nothing)). So a poor draft model costs speed, and never changes the
+# distribution of what is written.
 
 # %% [markdown]
 # How many tokens does a pass give? If each of the draft model's $k$ is accepted with probability $a$, independently of
@@ -1119,7 +1030,13 @@ for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
 # $1 + k c$ passes. With $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a = 0.3$ it takes 2
 # passes to get 1.4 tokens, a loss. Where many sentences keep the device busy, a pass that checks more tokens takes
 # longer, and nothing is gained either.
-#
+
+# %% tags=["proof"]
+for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
+    found = sum(a**n for n in range(5))
+    assert round(found, 1) == tokens and round(found / (1 + 4 * c), 1) == gain
+
+# %% [markdown]
 # ## Exercises
 #
 # ### Exercise 1: The nucleus
@@ -1348,3 +1265,111 @@ verdict
 #
 # **Next.** Everything on the map is built. Part III puts it to work: chapters 13 and 14 translate whole sentences,
 # measure how well, and compare the transformer with the networks that came before.
+
+# %% [markdown]
+# ## Going further
+#
+# Five questions about writing. What later chapters need of the answers, they say again.
+#
+# ### One step of beam search
+#
+# Here is step 2 of the example, name by name as in the code. There is one sentence, number 0:
+#
+# | name | what it is | in step 2 |
+# |---|---|---|
+# | `live` | sentence, sum, tokens of each row | $(0, \ln 0.5, [\text{a}])$, $(0, \ln 0.4, [\text{the}])$ |
+# | `best` | each row's `beam` + 1 best tokens | *cup* 0.4, *pot* 0.35, *tea* 0.25; *tea* 0.9, *cup* 0.1 |
+# | `candidates[0]` | sum, row, token | $(\ln 0.2, 0, \text{cup})$, $(\ln 0.175, 0, \text{pot})$, ..., $(\ln 0.36, 1, \text{tea})$, ... |
+# | `ranked` | the same, best first | $(\ln 0.36, 1, \text{tea})$, $(\ln 0.2, 0, \text{cup})$, ... |
+# | `going` | the best two, ends left out | these two |
+# | `select(...)` | rows of the state to keep | 1, 0: now *the* stands first |
+# | `tokens` | what is fed next | *tea*, *cup* |
+# | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
+#
+# In step 3 this toy allows nothing but the end. So `going` is empty, two have ended, and the search is done. Elsewhere
+# `bound` decides. Suppose that two have ended, the better one with the score $-0.86$, that a sentence may have 5
+# tokens, and that a live hypothesis has the sum $-1.2$. It can reach $-1.2 / \text{lp}(5) = -0.88$ at most, so the
+# search is done. With $-1.1$ it could reach $-0.81$, and the search would go on.
+
+# %% [markdown]
+# ### Several tokens at once
+#
+# A chat model has no source, only a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only
+# then does it write, token by token. The next question of the chat comes after $k$ kept tokens. With $m$ new ones the
+# mask is $(m, k + m)$, the last $m$ rows of the causal mask of all: each new token attends to all that is kept, to
+# itself and to the new ones before it.
+#
+# So the causal mask, which a single token could do without, is needed again. Without it the first new token would see
+# the second, and nothing would crash. (`extend` above has none, so it is right for a single token only.) PyTorch's
+# `is_causal=True` does not help: it aligns the triangle with the top left corner of such a rectangle, so that the first
+# new token would see a single kept one.
+#
+# Here are two new tokens after three kept ones, with the right mask, and the largest error of each token with
+# `is_causal=True` and with no mask:
+
+# %% tags=["hide-input"]
+from dotformer.decoder import causal_mask
+
+print(causal_mask(5)[3:].int())
+cache = KVCache(model, source)
+for t in range(3):
+    cache.step(target[:, t])
+own = cache.target[0]  # the first layer's self-attention
+with torch.no_grad():
+    x = model.target_embeddings(target[:, :5])
+    split = own.attention.split_heads
+    k, v = (split(linear(x)) for linear in (own.attention.w_k, own.attention.w_v))
+    q = split(own.attention.w_q(x[:, 3:]))
+    at_once = F.scaled_dot_product_attention(q, k, v, causal_mask(5)[3:])
+    left = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    unmasked = F.scaled_dot_product_attention(q, k, v)
+    for name, wrong in (("is_causal", left), ("no mask", unmasked)):
+        apart = (wrong - at_once).abs().amax(dim=(0, 1, 3))
+        print(f"{name:10} wrong by {apart[0]:.2f} and {apart[1]:.2f}", end="  ")
+        print(f"(a right entry is typically {at_once.std():.2f})")
+    assert (left - at_once).abs().amax(dim=(0, 1, 3)).min() > 1e-3
+    assert not torch.allclose(unmasked[:, :, 0], at_once[:, :, 0], atol=1e-3)
+    assert torch.allclose(unmasked[:, :, 1], at_once[:, :, 1], atol=1e-6)
+    for t in (3, 4):
+        heads = own.extend(x[:, t : t + 1])
+        wanted = own.attention.w_o(
+            own.attention.merge_heads(at_once[:, :, t - 3 : t - 2])
+        )
+        assert torch.allclose(heads, wanted, atol=1e-5)
+
+# %% [markdown]
+# ### How is the cache made smaller?
+#
+# In **multi-query attention** ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and
+# values, in **grouped-query attention** ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of
+# heads has one: with 8 such **KV heads** for 32 heads of queries a quarter is kept. To reserve memory for 4,096 tokens
+# where a text ends after 100 wastes nearly all of it, so serving systems hand memory out as each text grows, in pages
+# of a few tokens: *PagedAttention* ([Kwon and others, 2023](https://arxiv.org/abs/2309.06180)).
+#
+# ### What is min-p?
+#
+# At a high temperature top-p lets in a long tail of unlikely words, because the flat probabilities need many of them to
+# reach $p$. **Min-p** ([Nguyen and others, 2024](https://arxiv.org/abs/2407.01082)) keeps the words that have at least
+# a given share of the likeliest one's probability. Whether its texts are better is disputed ([Schaeffer and others,
+# 2025](https://arxiv.org/abs/2506.13681)); `sample` leaves it out.
+#
+# ### Why does speculative sampling change nothing?
+#
+# Let $q$ be the draft model's probabilities and $p$ the large one's, both after temperature and filters. A drawn token
+# $x$ is accepted with probability $\min(1, p(x) / q(x))$. The first that is refused is replaced by a draw in
+# proportion to $\max(0, p - q)$, and the rest are discarded. How often is a token $x$ drawn and refused? $q(x) -
+# \min(p(x), q(x)) = \max(0, q(x) - p(x))$. Summed over all $x$ that is $Z$, and $\max(0, p - q)$ has the same sum,
+# because both $p$ and $q$ sum to 1. So a replacement is put in with probability $Z$, is then $x$ with probability
+# $\max(0, p(x) - q(x)) / Z$, and each token is distributed as if the large model had drawn it:
+#
+# $$\underbrace{q(x) \min\!\left(1, \tfrac{p(x)}{q(x)}\right)}_{\text{drawn and accepted}} + \underbrace{\max(0,\, p(x) - q(x))}_{\text{put in after a refusal}} = \min(p(x), q(x)) + \max(0,\, p(x) - q(x)) = p(x) .$$
+#
+# For three tokens with $p = (0.6, 0.3, 0.1)$ and $q = (0.2, 0.5, 0.3)$:
+
+# %% tags=["hide-input", "nbval-check-output"]
+large, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.5, 0.3])
+accepted, missing = np.minimum(large, draft), np.maximum(large - draft, 0)
+refused = 1 - accepted.sum()
+replaced = refused * missing / missing.sum()
+print("drawn and accepted", accepted, "  put in after a refusal", replaced.round(2))
+assert np.allclose(accepted + replaced, large)

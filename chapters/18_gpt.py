@@ -15,8 +15,8 @@
 # parameters to the last one, seen a small one learn to write documentation, and found the heads with which a model
 # copies from what it has read.
 #
-# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 35
-# minutes to read, and 30 more for the exercises.
+# You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 30
+# minutes to read, and 30 for the exercises. [Going further](#going-further), at the end, has 5 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. A GPT is the decoder's half of it, without cross-attention."}}
 from functools import partial
@@ -88,9 +88,11 @@ plt.show()
 # In code: embeddings, a stack of chapter 8's layers, a score for every token. Three choices are GPT-2's ([Radford and
 # others 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)):
 # the positions are learned, the norms stand before the sublayers (pre-norm), and the matrix of the output *is* the
-# embedding table (weight tying, as in chapter 9). Prompts of a batch differ in length, so padding gets a mask, and must
-# not count as a position: `cumsum` counts the real tokens. Where nothing is padded (`pad_id=None`), the mask is the
-# word `"causal"`, from which PyTorch's kernel knows which half it can skip ([chapter
+# embedding table (weight tying, as in chapter 9).
+#
+# Prompts of a batch differ in length, so a batch has padding. It is masked, and it must not shift the positions:
+# `cumsum` numbers the real tokens alone. Where nothing is padded (`pad_id=None`), the mask is the word `"causal"`, from
+# which PyTorch's kernel knows which half it can skip ([chapter
 # 20](20_one_gpu.ipynb#is-fused-attention-an-approximation)).
 
 # %% tags=["export"] module="gpt"
@@ -387,28 +389,10 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 # From 6.4 to 4.2 in 120 steps, a [perplexity](11_training.ipynb#what-should-be-small) of 67: it is as unsure as if it
 # chose among that many tokens, all equally likely.
 #
-# ### Does a causal model need positions?
-#
-# **Predict first.** Without positions an encoder takes a sentence for a bag of words ([chapter
-# 4](04_self_attention.ipynb#are-the-weights-based-on-position)). Train the same model with all vectors of positions set
-# to 0. How much worse is it?
-
-# %%
-_, without = trained(positions=False)
-print({step: round(loss, 2) for step, loss in without.items()})
-assert abs(without[120] - 3.92) < 0.03
+# (Without any positions the same model does no worse, because the causal mask tells the order. [For a model that has to
+# copy](#does-a-causal-model-need-positions) that changes.)
 
 # %% [markdown]
-# Better: 3.92 instead of 4.20 (one seed each). In a causal model the mask tells the order. In one layer the tokens
-# before are still a bag of words, but each token has a bag of its own, the first of one token, the tenth of ten. A head
-# that spreads its weight evenly gives the first token of the text a weight of 1 where that is all there is, ½ one token
-# later, and a tenth at the tenth token: that tells the position, and a second layer can read it. [Haviv and others
-# (2022)](https://arxiv.org/abs/2203.16634) found that large language models without positions (later called *NoPE*) do
-# nearly as well as others, and that positions can be read from their vectors.
-#
-# Our 512 vectors for positions start as noise, and 120 steps are few to learn them. So do not conclude that positions
-# are useless: further down, where a model has to copy, they make the difference between a loss of 0.2 and one of 1.1.
-#
 # ### A million parameters
 #
 # `configs/gpt-docstrings.toml` is a model of four layers, of width 128, with a vocabulary of 2,000 tokens: 1.2 million
@@ -416,10 +400,10 @@ assert abs(without[120] - 3.92) < 0.03
 # of one core. A program trains it with three seeds (`python -m benchmarks.docstrings`, half an hour for these three,
 # with all that is measured on them below).
 #
-# How low can the loss be, for somebody who only counts? To give every token the same probability costs $\ln 2000$.
-# Somebody who knows how often each token occurs pays the **unigram entropy**. Somebody who also knows what tends to
-# follow each token pays the **bigram entropy**. Both are counted on the training texts and paid on others, so strictly
-# they are cross-entropies. (A pair that was never counted gets a share from its second token's count.)
+# How low can somebody get who only counts? To give every token the same probability costs $\ln 2000 = 7.6$ nats.
+# Somebody who knows how often each token occurs pays the **unigram entropy**, and somebody who also knows what tends to
+# follow each token pays the **bigram entropy**. (Both are counted on the training texts and paid on others, so strictly
+# they are cross-entropies; a pair that was never counted gets a share from its second token's count.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Validation loss of three seeds over 1,500 steps, from 5.9 at step 50 to 3.1. Three horizontal lines: a guess 7.6, unigrams 6.2, bigrams 4.0. The curves are below unigrams by step 50, and cross the line of bigrams near step 370."}}
 runs = [run for run in found["runs"] if run["corpus"] == "model"]
@@ -469,72 +453,11 @@ for run in runs:
 # character. Read what it wrote for the invented name `numpy.linalg.triangular_norm`: at the start, random subwords;
 # after 200 steps, words and brackets of documentation, in no order; at the end, sections with their headings and
 # dashes, an array with a shape, and sentences whose grammar nearly holds and which mean nothing.
-#
-# ### Larger models
-#
-# Would a larger one be better? The same program trains models of four widths, 16 to 128, each with four times the
-# parameters of the one before it (those of the layers; embeddings are left aside), for 750 steps. A small model likes
-# larger steps, so each has a learning rate of its own: the best of a grid that goes on until the loss rises again.
-#
-# **Predict first.** From width 16 to 32 the loss falls from 4.47 to 4.11, and to 3.77 at 64. Where will it be at 128?
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Loss against parameters, both on logarithmic scales. Points of three seeds for four sizes: 4.47 at 13 thousand, 4.11 at 51 thousand, 3.77 at 200 thousand, 3.54 at 793 thousand. A dashed line through the first three would reach 3.46 at the fourth, which lies above it."}}
-sized = [run for run in found["runs"] if run["corpus"] == "sizes"]
-sized = [run for run in sized if run["part"] == "judge"]
-counts = sorted({run["in_layers"] for run in sized})
-losses = [
-    [run["validation_loss"] for run in sized if run["in_layers"] == count]
-    for count in counts
-]
-line = np.polyfit(np.log(counts[:3]), np.log(np.mean(losses[:3], axis=1)), 1)
-expected = np.exp(np.polyval(line, np.log(counts)))
-figure, axes = plt.subplots(figsize=(5.8, 3.2))
-axes.plot(counts, expected, color=plots.GREY, ls="--", lw=1.2)
-axes.plot(counts, losses, "o", color=plots.BLUE, ms=5, alpha=0.7)
-axes.set(xscale="log", yscale="log", xlabel="parameters in the layers")
-axes.set_ylabel("loss, nats a token")
-axes.set_yticks([3.5, 4, 4.5], ["3.5", "4", "4.5"])
-axes.minorticks_off()
-plt.show()
-
-# %% tags=["hide-input"]
-for count, three, line_says in zip(counts, losses, expected, strict=True):
-    seeds = " ".join(f"{loss:.2f}" for loss in three)
-    print(f"{count:7,} parameters in layers: {seeds}   line {line_says:.2f}")
-
-# %% tags=["proof"]
-means = [np.mean(three) for three in losses]
-assert np.allclose(means, [4.474, 4.111, 3.774, 3.538], atol=0.005)
-assert abs(expected[3] - 3.46) < 0.005 < min(losses[3]) - expected[3]
-assert -0.07 < line[0] < -0.055
 
 # %% [markdown]
-# On logarithmic scales the first three lie on a line: four times the parameters, 8 percent less loss. Such power laws,
-# in parameters, in data and in computing, are the **scaling laws** that [Kaplan and others
-# (2020)](https://arxiv.org/abs/2001.08361) found, some over seven orders of magnitude. They are why people dared to
-# build much larger models: the loss of a large one could be read off small ones.
-#
-# But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in size
-# holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps (some of the
-# 1.2 million of the training texts twice), and the largest was not done: in the run above, of twice as many, it came to
-# 3.13. (That may not be the whole reason: the smaller models were not run longer, and a law with three points has
-# little to stand on.)
-#
-# Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out how: with
-# more computing both should grow by the same factor, to about 20 tokens for each parameter.
-
-# %% tags=["quiz"]
-quiz.number(
-    "By that rule, how many million tokens should the model of 1.18 million parameters read?",
-    20 * runs[0]["parameters"] / 1e6,
-    tolerance=0.3,
-    feedback="Yes, 23.6 million. It has read 3 million in its 1,500 steps, so for its size it has read little. (The rule was found with models 60 to 14,000 times as large.)",
-    mistakes=[
-        (3.07, "That is what it has read, 1,500 steps of 2,048 tokens."),
-        (1.18 / 20, "Twenty tokens for each parameter, not the other way round."),
-    ],
-    otherwise="Twenty tokens for each parameter.",
-)
+# Would a larger model be better? Four times the parameters cost 8 percent less loss, again and again, as long as data
+# and training suffice ([measured below](#larger-models)). From such **scaling laws** ([Kaplan and others
+# 2020](https://arxiv.org/abs/2001.08361)) the loss of a large model can be read off small ones.
 
 # %% [markdown]
 # ### Learning while it reads
@@ -544,9 +467,9 @@ quiz.number(
 # 2020](https://arxiv.org/abs/2005.14165), whose word it is, mean a task that is learnt from examples in the prompt, and
 # [chapter 19](19_modern.ipynb#learning-from-examples-in-the-prompt) measures that.)
 #
-# Here it is measured on the tokens 144 to 159 of all texts of the test set that are so long. The name is always there;
-# of the text before these sixteen, the last $n$ tokens are the text's own, and those farther back are taken from
-# another text.
+# Take the texts of the test set that have at least 160 tokens, and measure the loss on tokens 144 to 159 alone. The
+# model always gets the name. Of the text before these sixteen tokens it gets the last $n$ as they are; those farther
+# back are exchanged for another text's.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that are the text's own, for three seeds. 4.4 with none, 3.5 with 16, 3.0 with all 144; every doubling helps."}}
 figure, axes = plt.subplots(figsize=(5.8, 3))
@@ -605,9 +528,9 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word *dog* as
 # its query, a head finds the earlier *dog*. But it needs the word *after* that, and a key knows only its own word.
 #
-# It takes two layers, and both can be wired by hand, with [chapter 6](06_many_heads.ipynb#heads-are-a-sum)'s reading of
-# a head: its rows of $W_O$ say where in the vector it writes. Give each vector four blocks: the **word** (one-hot), its
-# **position** (the waves of chapter 5), and two that are empty, the word **before** it and a **guess** at the next.
+# It takes two layers, and both can be wired by hand. Give each vector four blocks. Two are filled: the **word**
+# (one-hot) and its **position** (the waves of chapter 5). Two are empty: the word **before** it, and a **guess** at the
+# next. Into which block a head writes, its rows of $W_O$ say ([chapter 6](06_many_heads.ipynb#heads-are-a-sum)).
 #
 # 1. A **previous-token head** in layer 1. Its query is the position, turned back by one step ([a
 #    rotation](05_position.ipynb#a-step-is-a-rotation)), its key the position, its value the word. It writes to
@@ -771,11 +694,12 @@ for run in runs:
     assert 12 < run["copying"]["first"] < run["copying"]["second"] < 12.7
 
 # %% [markdown]
-# It does not fall evenly, perhaps because the layers need each other: the second finds nothing until the first has
-# written what came before, and writing it gains little until the second looks for it. For 250 steps little happens,
-# then within 200 steps the loss falls from 3.25 to about 0.5, in all three models, and at the same steps the heads of
-# layer 2 turn to what came after: from a weight of 0.04 to 0.6 and more. Such a sudden turn is called a **phase
-# change**. [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found one in language models of two and more
+# It does not. For 250 steps little happens. Within the next 200 the loss falls from 3.25 to about 0.5, in all three
+# models, and at the same steps the heads of layer 2 turn to what came after: a weight of 0.04 becomes 0.6 and more.
+# Such a sudden turn is called a **phase change**. Perhaps the layers need each other: the second finds nothing until
+# the first has written what came before, and writing it gains little until the second looks for it.
+#
+# [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
 # layers, at which induction heads form and in-context learning improves abruptly.
 #
 # The printed columns are, for each head at the end, its mean weight on the letter *before*, its weight on all that came
@@ -806,13 +730,7 @@ plt.show()
 # On the right, each line below the diagonal is a word that comes again: letter by letter, it attends to what followed
 # the first time. Where nothing matches, this head attends mostly to the query itself or to the first letter.
 #
-# And the model that writes documentation? On random tokens that come twice, where such heads are usually looked for,
-# none shows. It pays no less the second time than the first, over 12 nats a token and more than a guess, since it
-# expects documentation; and none of its sixteen heads puts more than 0.035 of its weight on what came after.
-#
-# Texts that are little but copies teach copying in 450 steps; in documentation, it pays less often. In the models of
-# Olsson and others, which read general text, the turn came after 2.5 to 5 billion tokens. Ours has read three million.
-# (Random tokens are unlike all that it has read, so the test says only that no head copies there.)
+# The model that writes documentation copies nothing yet: it has [read too little](#does-the-larger-model-copy).
 
 # %% [markdown]
 # ## It writes
@@ -915,18 +833,9 @@ assert best.tolist() == alone[0] and together == alone
 # python -m dotformer write runs/gpt-docstrings numpy.linalg.triangular_norm --temperature 0.3 --top-p 0.9
 # ```
 #
-# What does temperature do to this model? What you read further up was written at 0.8, with $p = 0.95$. Here is one
-# prompt at 0.1, with the same $p$, and at 1.5, with all tokens:
-
-# %% tags=["hide-input"]
-for name in ("colder", "hotter"):
-    written = runs[0][name]["networkx.algorithms.paths.longest_path"]
-    lines = [line for line in written.splitlines() if line.strip()][:8]
-    print(f"{name}:\n" + "\n".join(line[:78] for line in lines), "\n")
+# What you read further up was written at a temperature of 0.8, with $p = 0.95$.
 
 # %% [markdown]
-# At 0.1 it repeats itself. At 1.5, unlikely tokens are drawn, and what follows them is unlike anything in training.
-#
 # ## Break it: the position of padding
 #
 # Where prompts of different lengths share a batch, they are padded on the left, so that all end together. A model with
@@ -934,7 +843,6 @@ for name in ("colder", "hotter"):
 # padding, so nothing crashes, and after every prompt the model writes something.
 #
 # **Predict first.** Of forty texts, how many change?
-
 
 # %% tags=["hide-input"]
 import copy
@@ -1164,3 +1072,123 @@ verdict
 # (2022)](https://arxiv.org/abs/2203.16634). Instructions: [Ouyang and others (2022)](https://arxiv.org/abs/2203.02155).
 #
 # **Next.** [Chapter 19](19_modern.ipynb) exchanges almost every part of this model for a newer one.
+
+# %% [markdown]
+# ## Going further
+#
+# Four questions about a GPT. What chapter 19 needs of the answers, it says again.
+#
+# ### Does a causal model need positions?
+#
+# **Predict first.** Without positions an encoder takes a sentence for a bag of words ([chapter
+# 4](04_self_attention.ipynb#are-the-weights-based-on-position)). Train the same model with all vectors of positions set
+# to 0. How much worse is it?
+
+# %%
+_, without = trained(positions=False)
+print({step: round(loss, 2) for step, loss in without.items()})
+assert abs(without[120] - 3.92) < 0.03
+
+# %% [markdown]
+# Better: 3.92 instead of 4.20 (one seed each). In a causal model the mask tells the order. In one layer the tokens
+# before are still a bag of words, but each token has a bag of its own, the first of one token, the tenth of ten. A head
+# that spreads its weight evenly gives the first token of the text a weight of 1 where that is all there is, ½ one token
+# later, and a tenth at the tenth token: that tells the position, and a second layer can read it. [Haviv and others
+# (2022)](https://arxiv.org/abs/2203.16634) found that large language models without positions (later called *NoPE*) do
+# nearly as well as others, and that positions can be read from their vectors.
+#
+# Our 512 vectors for positions start as noise, and 120 steps are few to learn them. So do not conclude that positions
+# are useless: further down, where a model has to copy, they make the difference between a loss of 0.2 and one of 1.1.
+
+# %% [markdown]
+# ### Larger models
+#
+# Would a larger one be better? The same program trains models of four widths, 16 to 128, each with four times the
+# parameters of the one before it (those of the layers; embeddings are left aside), for 750 steps. A small model likes
+# larger steps, so each has a learning rate of its own: the best of a grid that goes on until the loss rises again.
+#
+# **Predict first.** From width 16 to 32 the loss falls from 4.47 to 4.11, and to 3.77 at 64. Where will it be at 128?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Loss against parameters, both on logarithmic scales. Points of three seeds for four sizes: 4.47 at 13 thousand, 4.11 at 51 thousand, 3.77 at 200 thousand, 3.54 at 793 thousand. A dashed line through the first three would reach 3.46 at the fourth, which lies above it."}}
+sized = [run for run in found["runs"] if run["corpus"] == "sizes"]
+sized = [run for run in sized if run["part"] == "judge"]
+counts = sorted({run["in_layers"] for run in sized})
+losses = [
+    [run["validation_loss"] for run in sized if run["in_layers"] == count]
+    for count in counts
+]
+line = np.polyfit(np.log(counts[:3]), np.log(np.mean(losses[:3], axis=1)), 1)
+expected = np.exp(np.polyval(line, np.log(counts)))
+figure, axes = plt.subplots(figsize=(5.8, 3.2))
+axes.plot(counts, expected, color=plots.GREY, ls="--", lw=1.2)
+axes.plot(counts, losses, "o", color=plots.BLUE, ms=5, alpha=0.7)
+axes.set(xscale="log", yscale="log", xlabel="parameters in the layers")
+axes.set_ylabel("loss, nats a token")
+axes.set_yticks([3.5, 4, 4.5], ["3.5", "4", "4.5"])
+axes.minorticks_off()
+plt.show()
+
+# %% tags=["hide-input"]
+for count, three, line_says in zip(counts, losses, expected, strict=True):
+    seeds = " ".join(f"{loss:.2f}" for loss in three)
+    print(f"{count:7,} parameters in layers: {seeds}   line {line_says:.2f}")
+
+# %% tags=["proof"]
+means = [np.mean(three) for three in losses]
+assert np.allclose(means, [4.474, 4.111, 3.774, 3.538], atol=0.005)
+assert abs(expected[3] - 3.46) < 0.005 < min(losses[3]) - expected[3]
+assert -0.07 < line[0] < -0.055
+
+# %% [markdown]
+# On logarithmic scales the first three lie on a line: four times the parameters, 8 percent less loss. Such power laws,
+# in parameters, in data and in computing, are the **scaling laws** that [Kaplan and others
+# (2020)](https://arxiv.org/abs/2001.08361) found, some over seven orders of magnitude. They are why people dared to
+# build much larger models: the loss of a large one could be read off small ones.
+#
+# But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in size
+# holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps (some of the
+# 1.2 million of the training texts twice), and the largest was not done: in the run above, of twice as many, it came to
+# 3.13. (That may not be the whole reason: the smaller models were not run longer, and a law with three points has
+# little to stand on.)
+#
+# Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out how: with
+# more computing both should grow by the same factor, to about 20 tokens for each parameter.
+
+# %% tags=["quiz"]
+quiz.number(
+    "By that rule, how many million tokens should the model of 1.18 million parameters read?",
+    20 * runs[0]["parameters"] / 1e6,
+    tolerance=0.3,
+    feedback="Yes, 23.6 million. It has read 3 million in its 1,500 steps, so for its size it has read little. (The rule was found with models 60 to 14,000 times as large.)",
+    mistakes=[
+        (3.07, "That is what it has read, 1,500 steps of 2,048 tokens."),
+        (1.18 / 20, "Twenty tokens for each parameter, not the other way round."),
+    ],
+    otherwise="Twenty tokens for each parameter.",
+)
+
+# %% [markdown]
+# ### Does the larger model copy?
+#
+# Take the model that [writes documentation](#a-million-parameters). On random tokens that come twice, where such heads
+# are usually looked for, none shows. It pays no less the second time than the first, over 12 nats a token and more than
+# a guess, since it expects documentation; and none of its sixteen heads puts more than 0.035 of its weight on what came
+# after.
+#
+# Texts that are little but copies teach copying in 450 steps; in documentation, it pays less often. In the models of
+# Olsson and others, which read general text, the turn came after 2.5 to 5 billion tokens. Ours has read three million.
+# (Random tokens are unlike all that it has read, so the test says only that no head copies there.)
+
+# %% [markdown]
+# ### What does temperature do to this model?
+#
+# Here is one prompt at 0.1, with the same $p$, and at 1.5, with all tokens:
+
+# %% tags=["hide-input"]
+for name in ("colder", "hotter"):
+    written = runs[0][name]["networkx.algorithms.paths.longest_path"]
+    lines = [line for line in written.splitlines() if line.strip()][:8]
+    print(f"{name}:\n" + "\n".join(line[:78] for line in lines), "\n")
+
+# %% [markdown]
+# At 0.1 it repeats itself. At 1.5, unlikely tokens are drawn, and what follows them is unlike anything in training.

@@ -13,8 +13,8 @@
 # By the end of this chapter you have written these parts, measured what each is worth, loaded a published model of 135
 # million parameters into your own classes, and chatted with it.
 #
-# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 40 minutes
-# to read, and 30 more for the exercises.
+# You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 30 minutes
+# to read, and 30 for the exercises. [Going further](#going-further), at the end, has 9 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. This chapter exchanges some of them."}}
 from functools import partial
@@ -75,9 +75,9 @@ plt.show()
 #
 # ## RMSNorm: the same without the mean
 #
-# LayerNorm ([chapter 8](08_encoder.ipynb#the-encoder)) subtracts the mean of a vector and divides by its standard
-# deviation. [Zhang and Sennrich (2019)](https://arxiv.org/abs/1910.07467) left out the mean. What is left is to divide
-# by the **root mean square**, and to multiply each entry by a learned gain $g$:
+# LayerNorm ([chapter 8](08_encoder.ipynb#layer-norm-on-four-numbers)) subtracts the mean of a vector and divides by its
+# standard deviation. [Zhang and Sennrich (2019)](https://arxiv.org/abs/1910.07467) left out the mean. What is left is
+# to divide by the **root mean square**, and to multiply each entry by a learned gain $g$:
 #
 # $$\text{RMSNorm}(x) = \frac{x}{\sqrt{\frac{1}{D} \sum_i x_i^2 + \epsilon}} \odot g$$
 #
@@ -114,8 +114,8 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 # $$\text{SiLU}(z) = \frac{z}{1 + e^{-z}}$$
 #
 # **By hand**, one unit: up says 2. With a gate of $-3$, SiLU is $-3 / (1 + e^3) = -0.14$, and $-0.28$ passes, so almost
-# nothing. With a gate of 3 it is 2.86, and 5.72 passes. The unit is a *product* of two sums of $x$, so it can answer to
-# two things at once. (With GELU in place of SiLU the unit is called GeGLU.)
+# nothing. With a gate of 3 it is 2.86, and 5.72 passes. The unit is a *product* of two sums of $x$: what up finds
+# counts only where the gate finds something, too. (With GELU in place of SiLU the unit is called GeGLU.)
 #
 # A third matrix costs half as much again. So $d_{ff}$ is made smaller by a third, which keeps the number of parameters:
 # $3 \cdot \frac{2}{3} = 2$. [Shazeer (2020)](https://arxiv.org/abs/2002.05202) compared several such units at equal
@@ -263,18 +263,18 @@ slowest = [8192 * base ** (-62 / 64) * 180 / np.pi for base in (1e4, 1e5)]
 assert [round(angle) for angle in slowest] == [63, 7]
 
 # %% [markdown]
-# The same, $-0.42$. The angles of the pairs are those of chapter 5, $10000^{-2i/d_k}$ a step for pair $i$ (in the code,
-# `i` counts entries, so it is twice that): the first pairs turn fast and tell neighbours apart, the last hardly turn at
-# all and compare what the words *are*. Chapter 5's matrices give the same. (They stand on the right of a row vector,
-# where the same matrix turns the other way, hence the $-t$.)
+# The same, $-0.42$. The angles of the pairs are those of chapter 5, $10000^{-2i/d_k}$ a step for pair $i$. (In the code
+# `i` counts entries, so it is twice that.) The first pairs turn fast and tell neighbours apart; the last hardly turn at
+# all, and compare what the words *are*. The folded cell compares the turn with chapter 5's matrices.
 #
 # A larger base turns the slow pairs even more slowly, which leaves room for longer texts: with $d_k = 64$, 8,192 tokens
 # turn the slowest pair by 63 degrees at a base of 10,000, and by 7 at 100,000. Many models of today have 100,000 and
 # more.
 #
 # Three things follow. Values are not turned, and no position is added to the residual stream. There is no embedding
-# table of positions to run out of, although that alone does not make a model read longer texts well (below). And keys
-# can be kept in a cache after the turn, since a key's position never changes.
+# table of positions to run out of, although that alone does not make a model read longer texts well ([measured
+# below](#does-it-read-farther-than-it-has-learnt)). And keys can be kept in a cache after the turn, since a key's
+# position never changes.
 #
 # Which two entries make a pair? In the paper, in Llama's own code and here, neighbours: entries $2i$ and $2i + 1$. In
 # the Llama of the library `transformers`, entries $i$ and $i + d_k/2$. Both are right, because before training all
@@ -704,13 +704,13 @@ sizes = [runs_of(model)[0]["parameters"] for model in ("grouped heads", "untied"
 assert round(sizes[1] / sizes[0], 1) == 1.4
 
 # %% [markdown]
-# Pre-norm (0.34 nats), an output matrix of its own (0.28, for 40 percent more parameters) and RoPE (0.26, of which
-# leaving out the sinusoids makes 0.12) are worth most. Pre-norm allows larger steps: the post-norm model of 2017 does
-# best at a learning rate of 0.003, and the others at 0.012. (At 0.006 one of its three seeds comes to 4.19, and the
-# other two stay above 4.7. All have a warm-up of 15 steps; [post-norm needs a longer
-# one](08_encoder.ipynb#does-it-need-warm-up) and might do better with it.)
+# Three changes are worth most: pre-norm (0.34 nats), an output matrix of its own (0.28, for 40 percent more parameters)
+# and RoPE (0.26). Almost half of RoPE's gain, 0.12, comes from leaving out the sinusoids. SwiGLU is worth 0.11, at the
+# same size. In each of these four steps all three seeds are better than the three before.
 #
-# SwiGLU is worth 0.11, at the same size. In each of these four steps all three seeds are better than the three before.
+# Pre-norm allows larger steps: the post-norm model of 2017 does best at a learning rate of 0.003, and the others at
+# 0.012. (At 0.006 one of its three seeds comes to 4.19, and the other two stay above 4.7. All have a warm-up of 15
+# steps; [post-norm needs a longer one](08_encoder.ipynb#does-it-need-warm-up) and might do better with it.)
 #
 # RMSNorm and no biases change nothing that three seeds could tell: the same loss, for a little less to compute, too
 # little to show in these times. Shared heads cost 0.08 (the seeds overlap), and halve what the cache keeps. (The times
@@ -718,212 +718,8 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 #
 # This is one order of the changes, one size and 300 steps. Do not carry the numbers over to a large model; what carries
 # over is how to ask.
-#
-# ### Are more heads better?
-#
-# At the same width, more heads are narrower ([chapter 6](06_many_heads.ipynb)). The model with SwiGLU and sinusoids,
-# with one head, four, and sixteen (with sinusoids, since the pairs that RoPE turns would become few as well):
-
-# %% tags=["hide-input"]
-for model, name in (
-    ("one head", "1 head of 64"),
-    ("SwiGLU", "4 heads of 16"),
-    ("sixteen heads", "16 heads of 4"),
-):
-    seeds = [run["test_loss"] for run in runs_of(model)]
-    print(f"{name:14}", " ".join(f"{loss:.2f}" for loss in seeds))
-
-# %% tags=["proof"]
-three = ("one head", "SwiGLU", "sixteen heads")
-assert np.allclose([mean[model] for model in three], [4.14, 4.08, 4.05], atol=0.006)
-assert min(losses["one head"]) < max(losses["SwiGLU"])
-assert min(losses["SwiGLU"]) < max(losses["sixteen heads"])
-took = [np.median([run["seconds"] for run in runs_of(model)]) for model in three]
-assert 1.7 < took[2] / took[1] < 2.2
 
 # %% [markdown]
-# The means fall from 4.14 with one head to 4.08 with four and 4.05 with sixteen, but seeds differ as much as that.
-# Sixteen heads took almost twice the time of four. (In the [paper of 2017](https://arxiv.org/abs/1706.03762), table 3,
-# one head was 0.9 BLEU worse than eight, and with 32 the score fell again.)
-#
-# ### Does it read farther than it has learnt?
-#
-# All of these models learnt from texts that were cut after 64 tokens. Let them read texts of 160. With learned
-# positions, the rows beyond the longest training text are still the noise that they began as. Sinusoids and rotations
-# go on by formula. Is that enough?
-#
-# **Predict first.** Which gets by best beyond token 64: learned, sinusoids, RoPE, or no positions at all?
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Mean loss by position in the text, three seeds for each of five models, with a dashed line at 64, where training ended. At the end, from worst to best: learned 4.6, sinusoids 4.6, no positions 4.3, RoPE 4.2; and RoPE trained on texts of 160 tokens, which is worse at the beginning and best at the end, 3.9."}}
-figure, axes = plt.subplots(figsize=(6.6, 3.6))
-kinds = {"SwiGLU": "sinusoids", "learned positions": "learned", "RoPE": "RoPE"}
-kinds |= {"no positions": "none", "RoPE, longer texts": "RoPE, trained to 160"}
-hues = (plots.GREY, plots.GOLD, plots.BLUE, plots.RED, plots.TEAL)
-colors = dict(zip(kinds, hues, strict=True))
-middles = found["bin"] * (np.arange(10) + 0.5)
-for model, name in kinds.items():
-    for run in runs_of(model):
-        axes.plot(middles, run["by_position"], color=colors[model], lw=1.2)
-    height = run["by_position"][-1] + {"learned": 0.05, "sinusoids": -0.05}.get(
-        name, 0
-    )
-    axes.text(157, height, name, color=colors[model], va="center")
-axes.axvline(found["cut"], color=plots.GREY, lw=1, ls="--")
-axes.text(
-    62, axes.get_ylim()[1] - 0.1, "training", color=plots.GREY, ha="right", va="top"
-)
-axes.set(xlabel="position in the text", ylabel="loss, nats a token", xlim=(0, 215))
-plt.show()
-
-# %% tags=["proof"]
-ends = [
-    np.mean([run["by_position"][-2:] for run in runs_of(model)])
-    for model in ("learned positions", "SwiGLU", "no positions", "RoPE")
-]
-assert np.allclose(ends, [4.63, 4.56, 4.30, 4.19], atol=0.012)
-longer = np.mean(
-    [run["by_position"] for run in runs_of("RoPE, longer texts")], axis=0
-)
-assert round(np.mean(longer[-2:]), 1) == 3.9
-worse = {}
-for model in ("no positions", "RoPE"):
-    curve = np.mean([run["by_position"] for run in runs_of(model)], axis=0)
-    worse[model] = curve[-2:].mean() - curve[:4].mean()  # than where it was trained
-assert 0.25 < worse["no positions"] < worse["RoPE"] < 0.4
-without, added = (
-    np.mean([run["test_loss"] for run in runs_of(model)])
-    for model in ("no positions", "SwiGLU")
-)
-assert round(added - without, 2) == 0.12
-assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) + 0.3
-
-# %% [markdown]
-# Of the four that learnt from 64 tokens, RoPE is best at the end (4.19), then no positions (4.30), sinusoids (4.56) and
-# learned ones (4.63). (The function's name stands before its text, so positions a little beyond 64 have been trained.)
-#
-# Compare with a RoPE model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64
-# pays 4.2. So the formula goes on, and the model goes on with it only in part. Two things are new to it there:
-# distances, at which a head's pairs stand at angles to one another that it has not met, and the text itself, since of
-# every text it has learnt the beginning alone. The model without positions, which has no angles, gets worse by nearly
-# as much, so it is mostly the text.
-#
-# Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
-# (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
-# 2023](https://arxiv.org/abs/2309.00071)).
-
-# %% [markdown]
-# ## Experts: more parameters at the same price
-#
-# A feed-forward network has two thirds or more of a layer's parameters, and every token goes through all of them. A
-# **mixture of experts** (MoE) has several such networks, and a **router**, a linear map with a softmax, that sends each
-# token to those that score highest for it: to a few ([Shazeer and others 2017](https://arxiv.org/abs/1701.06538)), or,
-# as here, to one ([Fedus and others 2021](https://arxiv.org/abs/2101.03961)).
-#
-# Four experts have four times the parameters, of which a quarter is *active* for a token, so that it costs as much as
-# before. What an expert returns is multiplied by its share, so that the router has a gradient.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "A token goes to a router and to one of four experts, the second, which is filled; the other three are pale. What it returns is multiplied by its share 0.6 and goes on."}}
-drawing = Diagram(8.2, 2.1)
-drawing.box(0.9, 1.05, "token", 0.9)
-drawing.box(2.5, 1.7, "router", 0.9, color=plots.GOLD)
-drawing.arrow((0.9, 1.25), (0.9, 1.7), (2.05, 1.7))
-drawing.text(3.05, 1.72, "0.2, 0.6, 0.1, 0.1", plots.GOLD, at="left", size=10)
-for n in range(4):
-    y = 1.35 - 0.38 * n
-    hue = plots.RED if n == 1 else plots.BLANK
-    drawing.box(4.3, y, f"expert {n + 1}", 1.2, 0.3, hue, size=10)
-drawing.arrow((1.35, 1.0), (3.7, 0.97), color=plots.RED)
-drawing.arrow((4.9, 0.97), (6.05, 0.97), color=plots.RED)
-drawing.text(5.45, 1.13, "times 0.6", plots.GOLD, size=10)
-drawing.box(6.8, 0.97, "goes on", 1.2)
-plt.show()
-
-
-# %% tags=["export"] module="modern"
-class Experts(nn.Module):
-    """Feed-forward networks, of which each token goes through one.
-
-    `balance` is what its last input cost: Fedus and others (2021), equation 4.
-    """
-
-    def __init__(self, d_model: int, d_ff: int, num_experts: int) -> None:
-        super().__init__()
-        self.router = nn.Linear(d_model, num_experts, bias=False)
-        experts = (SwiGLU(d_model, d_ff) for _ in range(num_experts))
-        self.experts = nn.ModuleList(experts)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply to each vector of x (..., D) the expert that its router chooses."""
-        shares = self.router(x).softmax(dim=-1)  # (..., experts)
-        share, chosen = shares.max(dim=-1)
-        out = torch.zeros_like(x)
-        for n, expert in enumerate(self.experts):
-            rows = chosen == n
-            out[rows] = share[rows][:, None] * expert(x[rows])
-        used = F.one_hot(chosen, len(self.experts)).to(x.dtype)
-        both = used.flatten(0, -2).mean(dim=0), shares.flatten(0, -2).mean(dim=0)
-        self.balance = len(self.experts) * (both[0] @ both[1])
-        return out
-
-
-# %% [markdown]
-# Nothing tells the router to use all of them. An expert that is a little better early on gets more tokens, learns more,
-# and gets more still.
-#
-# So a **load-balancing loss** is added (Fedus and others, equation 4): of $E$ experts, $E \sum_e f_e P_e$, where $f_e$
-# is the share of tokens that go to expert $e$ and $P_e$ its mean share in the router's softmax. It is 1 when both are
-# even, and larger when the experts with many tokens also have large shares, as they do, since the shares decide. A
-# count has no gradient, so what it moves is $P$: away from the experts that have many tokens. Here are the shares of
-# tokens on the test set, with and without that loss (times 0.01), for three seeds and four layers each:
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the second loss: all shares between 11 and 34 percent."}}
-figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
-for axes, (model, title) in zip(
-    panels,
-    (("experts", "router alone"), ("balanced experts", "with the second loss")),
-    strict=True,
-):
-    loads = np.concatenate([run["loads"] for run in runs_of(model)])
-    bottom = np.zeros(len(loads))
-    for expert, color in enumerate((plots.BLUE, plots.RED, plots.GOLD, plots.TEAL)):
-        share = np.sort(loads)[:, ::-1][:, expert]
-        axes.bar(range(len(loads)), share, bottom=bottom, color=color, width=0.85)
-        bottom += share
-    axes.set_xticks([1.5, 5.5, 9.5], ["seed 0", "seed 1", "seed 2"])
-    axes.set_title(title)
-panels[0].set_ylabel("share of tokens")
-figure.tight_layout()
-plt.show()
-
-# %% tags=["hide-input"]
-dense = [run["test_loss"] for run in runs_of("grouped heads")]
-print("one network:     ", *dense)
-for model in ("experts", "balanced experts"):
-    runs = runs_of(model)
-    busiest = max(max(layer) for run in runs for layer in run["loads"])
-    seeds = [run["test_loss"] for run in runs]
-    print(f"{model + ':':18}", *seeds, f"  busiest expert: {busiest:.0%} of tokens")
-
-# %% tags=["proof"]
-loads = {
-    model: np.concatenate([run["loads"] for run in runs_of(model)])
-    for model in ("experts", "balanced experts")
-}
-assert loads["experts"].max() > 0.915 and loads["experts"].min() < 0.003
-assert 0.33 < loads["balanced experts"].max() < 0.35
-assert 0.1 < loads["balanced experts"].min() < 0.12
-assert max(losses["balanced experts"]) < min(losses["experts"])
-assert min(losses["grouped heads"]) < min(losses["balanced experts"])
-assert np.allclose(
-    [mean["experts"], mean["balanced experts"]], [3.93, 3.86], atol=0.006
-)
-
-# %% [markdown]
-# Left alone, an expert ends with up to 92 percent of its layer's tokens, and another with 0.2 percent (**expert
-# collapse**). With the second loss the busiest has about a third, and the loss is lower with all three seeds, 3.86
-# instead of 3.93. Beside a single network (3.90) that is no gain that could be told from chance, since its seeds lie on
-# both sides. One possible reason: in 300 steps, an expert has seen only about a quarter of the tokens.
-#
 # ## What else there is
 #
 # **Sliding windows.** A token attends to the last $w$ tokens only ([Beltagy and others
@@ -958,175 +754,12 @@ plt.show()
 # others 2020](https://arxiv.org/abs/2010.04245); [Dehghani and others 2023](https://arxiv.org/abs/2302.05442) needed it
 # for a very large model).
 #
-# **MLA**, multi-head latent attention ([DeepSeek-AI 2024](https://arxiv.org/abs/2405.04434)), shares in another way.
-# What is kept of a token is one vector, narrower than its keys and values together, from which every head makes its own
-# by a matrix, and one short key for the positions, which all heads share.
+# **Experts.** A layer has several feed-forward networks, and a *router* sends each token to a few of them, so that a
+# model has many more parameters than it uses for one token (a **mixture of experts**, [written and measured
+# below](#experts-more-parameters-at-the-same-price)).
 #
-# **Muon** ([Jordan 2024](https://kellerjordan.github.io/posts/muon/)) is an optimizer for matrices. It takes the
-# running mean of a matrix's gradients and makes its singular values about equal, so that rare directions move as much
-# as frequent ones. Embeddings and output keep Adam. PyTorch has it as `torch.optim.Muon`.
-#
-# For writing fast: in **speculative decoding** ([chapter 12](12_generation.ipynb)) a small model proposes some tokens,
-# and the large one reads them in one pass and keeps those that it agrees with.
-#
-# A **paged cache** (PagedAttention, [Kwon and others 2023](https://arxiv.org/abs/2309.06180)) keeps keys and values in
-# blocks of equal size, as an operating system keeps memory, so that texts of all lengths share it with little waste.
-# **FlexAttention** ([Dong and others 2024](https://arxiv.org/abs/2412.05496)) compiles a mask that you write as a
-# function into a fused kernel, and skips the blocks that it hides; windows and sinks need no kernel of their own.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Six small drawings. QK-norm: query and key each go through a norm before their dot product. FlexAttention: of six by six blocks of scores, those that a window leaves are filled and the others skipped. MLA: a token makes one narrow vector, which is kept, and from it come the keys and values of three heads. Speculative decoding: a small model proposes five tokens, the large one reads all of them at once, accepts three and replaces the fourth. Paged cache: the blocks of two texts lie mixed in memory, one block is free. Muon: singular values of a gradient, falling, and after, all about equal."}}
-drawing = Diagram(8.6, 5.9)
-drawing.text(0.2, 5.75, "QK-norm", plots.GREY, at="left")
-for y, label in ((5.3, "query"), (4.7, "key")):
-    drawing.box(0.7, y, label, 0.85, 0.32)
-    drawing.arrow((1.13, y), (1.6, y))
-    drawing.box(2.0, y, "norm", 0.75, 0.32, plots.RED)
-    drawing.arrow((2.38, y), (2.9, 5.0 + (y - 5.0) / 2))
-drawing.box(3.35, 5.0, "dot", 0.8, 0.5)
-drawing.text(4.6, 5.75, "FlexAttention", plots.GREY, at="left")
-for row, column in np.ndindex(6, 6):
-    hue = plots.BLUE if 0 <= row - column < 3 else plots.BLANK
-    corner = (4.75 + 0.22 * column, 5.4 - 0.22 * row)
-    drawing.axes.add_patch(plt.Rectangle(corner, 0.2, 0.2, fc=hue))
-drawing.text(
-    6.3,
-    4.95,
-    "blocks that the mask\nhides are skipped",
-    plots.GREY,
-    at="left",
-    size=9,
-)
-drawing.text(0.2, 3.95, "MLA", plots.GREY, at="left")
-drawing.box(0.7, 3.2, "token", 0.8)
-drawing.arrow((1.1, 3.2), (1.6, 3.2))
-drawing.box(2.05, 3.2, "kept", 0.8, 0.3, plots.RED)
-for head in range(3):
-    drawing.arrow((2.45, 3.2), (3.0, 3.62 - 0.42 * head))
-    drawing.box(3.5, 3.62 - 0.42 * head, f"k, v {head + 1}", 0.95, 0.3, size=10)
-drawing.text(4.6, 3.95, "speculative decoding", plots.GREY, at="left")
-for n in range(5):
-    hue = plots.TEAL if n < 3 else plots.RED if n == 3 else plots.GREY
-    drawing.box(4.95 + 0.7 * n, 3.4, f"token {n + 1}", 0.64, 0.3, hue, size=8)
-    mark = "accepted" if n < 3 else "replaced" if n == 3 else "dropped"
-    drawing.text(4.95 + 0.7 * n, 3.08, mark, hue, size=8)
-drawing.text(0.2, 1.85, "paged cache", plots.GREY, at="left")
-for n, owner in enumerate("ABABBA-A"):
-    hue = {"A": plots.BLUE, "B": plots.RED, "-": plots.BLANK}[owner]
-    drawing.box(0.45 + 0.5 * n, 1.25, owner.strip("-"), 0.46, 0.34, hue, size=10)
-drawing.text(
-    0.2, 0.8, "blocks of texts A and B, one free", plots.GREY, at="left", size=9
-)
-drawing.text(4.6, 1.85, "Muon", plots.GREY, at="left")
-rng = np.random.default_rng(0)
-gradient = rng.normal(size=(12, 8)) * 0.5 ** np.arange(8)
-u, sizes, v = np.linalg.svd(gradient, full_matrices=False)
-for left, heights, label in (
-    (4.75, sizes / sizes[0], "singular values"),
-    (6.7, np.linalg.svd(u @ v)[1], "after"),
-):
-    for n, height in enumerate(heights):
-        drawing.axes.bar(left + 0.2 * n, 1.1 * height, 0.16, 0.4, color=plots.BLUE)
-    drawing.text(left - 0.1, 0.2, label, plots.GREY, at="left", size=9)
-plt.show()
-
-# %% [markdown]
-# Which model has what? The library `transformers` has their configurations and their code, against which the folded
-# cell checks most of what is listed here. (These are the library's defaults; sizes of one family differ.)
-#
-# | | norm | feed-forward | heads (keys and values) | layers with a window | experts | other |
-# |---|---|---|---|---|---|---|
-# | GPT-2 | LayerNorm | GELU | 12 (12) | | | |
-# | Llama 1 | RMSNorm | SwiGLU | 32 (32) | | | |
-# | SmolLM3 | RMSNorm | SwiGLU | 16 (4) | | | no RoPE in every fourth layer (*NoPE*) |
-# | OLMo 3 | RMSNorm, of what a sublayer returns | SwiGLU | 32 (32) | 24 of 32 | | QK-norm |
-# | Gemma 4 | RMSNorm | GeGLU | 8 (4) | 25 of 30 | | QK-norm |
-# | Ministral 3 | RMSNorm | SwiGLU | 32 (8) | | | |
-# | gpt-oss | RMSNorm | a variant of SwiGLU | 64 (8) | 18 of 36 | 4 of 128 | sinks, biases |
-# | MiniMax-M2 | RMSNorm | SwiGLU | 48 (8) | | 8 of 256 | QK-norm |
-# | DeepSeek-V3 | RMSNorm | SwiGLU | 128 | | 8 of 256 | MLA |
-
-# %% tags=["proof"]
-import inspect
-from collections import Counter
-from importlib import import_module
-
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-
-def read(kind):
-    """Heads, windows, experts of a kind of model, and what its code mentions."""
-    config = CONFIG_MAPPING[kind]()
-    module = type(config).__module__.replace("configuration", "modeling")
-    code = inspect.getsource(import_module(module))
-    layers = Counter(getattr(config, "layer_types", None) or [])
-    experts = [
-        getattr(config, name, 0)
-        for name in ("num_local_experts", "n_routed_experts")
-    ]
-    return {
-        "heads": (
-            config.num_attention_heads,
-            getattr(config, "num_key_value_heads", 12),
-        ),
-        "windows": (layers["sliding_attention"], sum(layers.values())),
-        "experts": (getattr(config, "num_experts_per_tok", 0), max(experts)),
-        "words": [
-            word
-            for word in ("RMSNorm", "gate", "q_norm", "sinks", "kv_lora_rank")
-            if word in code
-        ],
-    }
-
-
-for kind, heads in {
-    "gpt2": (12, 12),
-    "llama": (32, 32),
-    "smollm3": (16, 4),
-    "olmo3": (32, 32),
-    "gemma4_text": (8, 4),
-    "ministral3": (32, 8),
-    "gpt_oss": (64, 8),
-    "minimax_m2": (48, 8),
-    "deepseek_v3": (128, 128),
-}.items():
-    seen = read(kind)
-    assert seen["heads"] == heads
-    assert (
-        ("RMSNorm" in seen["words"])
-        == ("gate" in seen["words"])
-        == (kind != "gpt2")
-    )
-    assert ("q_norm" in seen["words"]) == (
-        kind in ("olmo3", "gemma4_text", "minimax_m2")
-    )
-    assert ("sinks" in seen["words"]) == (kind == "gpt_oss")
-    assert ("kv_lora_rank" in seen["words"]) == (kind == "deepseek_v3")
-for kind, activation in {
-    "llama": "silu",
-    "smollm3": "silu",
-    "olmo3": "silu",
-    "ministral3": "silu",
-    "minimax_m2": "silu",
-    "deepseek_v3": "silu",
-}.items():
-    assert CONFIG_MAPPING[kind]().hidden_act == activation
-assert CONFIG_MAPPING["gemma4_text"]().hidden_activation.startswith("gelu")
-assert CONFIG_MAPPING["smollm3"]().no_rope_layers[:8] == [1, 1, 1, 0] * 2
-for kind in ("gpt2", "llama", "smollm3", "ministral3", "minimax_m2", "deepseek_v3"):
-    assert read(kind)["windows"][0] == 0
-for kind, windows in {
-    "olmo3": (24, 32),
-    "gemma4_text": (25, 30),
-    "gpt_oss": (18, 36),
-}.items():
-    assert read(kind)["windows"] == windows
-for kind, experts in {
-    "gpt_oss": (4, 128),
-    "minimax_m2": (8, 256),
-    "deepseek_v3": (8, 256),
-}.items():
-    assert read(kind)["experts"] == experts
-assert CONFIG_MAPPING["gpt_oss"]().attention_bias
+# Others concern the cache, the kernel and the optimizer. These, and which model has what, stand
+# [below](#and-what-else).
 
 # %% [markdown]
 # ## Published weights
@@ -1225,10 +858,10 @@ print("tokens a second of one core:", rates, "ratio", published["ratio"])
 assert same["same_next_token"] == same["prompts"] == 100 and share < 1e-5
 
 # %% [markdown]
-# After each of a hundred prompts it goes on with the same token as the library's Llama, which has read the file by
-# itself (only turning four bits into numbers is the same code in both), and all logits agree to a hundred-thousandth of
-# the largest. It writes as many tokens a second as the library. Both compute in float32, so for each token both make
-# the same products with 538 megabytes of parameters.
+# After each of a hundred prompts the likeliest token is that of the library's Llama, and all logits agree to a
+# hundred-thousandth of the largest. The library has read the file by itself; only the code that turns four bits into
+# numbers is the same in both. Both write equally fast, because for each token both make the same products with 538
+# megabytes of float32 parameters.
 #
 # ### It chats
 #
@@ -1289,41 +922,8 @@ assert "tulip" in talk.messages[-1]["content"]
 # has changed. What the model "remembers" is the text of this conversation, here kept as keys and values, up to the
 # 8,192 tokens for which it was trained. Whatever a chat program seems to know of you from last week, it has written
 # into the prompt.
-#
-# ### Is temperature 0 deterministic?
-#
-# Always taking the likeliest token leaves nothing to chance, and the same call on the same machine usually gives the
-# same numbers. But is it the same call? Floating-point sums depend on their order, and the order depends on how many
-# tokens are read at once, on the kernel, and on a server on who else is in the batch.
-
-# %% tags=["hide-input"]
-story = """In the small village by the river lived an old baker who baked bread every morning.
-One winter the river froze, and the children came to his warm shop to hear stories about
-the sea and the ships."""
-tokens = torch.tensor([tokenizer.encode(story.replace("\n", " ")).ids])
-nothing = tokens[:, :0]
-with torch.no_grad():
-    at_once, again = model(nothing, tokens)[0], model(nothing, tokens)[0]
-    cache = ModernCache(model, tokens[:, :-1])
-    step_by_step = cache.step(tokens[:, -1])[0]
-print("the same call twice gives equal logits:", torch.equal(at_once, again))
-apart = (at_once[-1] - step_by_step).abs().max()
-print("last logits, at once and with a cache, are equal:", bool(apart == 0))
-best = at_once.bfloat16().topk(2).values
-ties = int((best[:, 0] == best[:, 1]).sum())
-print(f"after {ties} of {len(best)} tokens the two likeliest tie in bfloat16")
-assert 1e-6 < apart < 2e-4 and ties > 0
-sixteen = torch.tensor(16.0, dtype=torch.bfloat16)
-assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 
 # %% [markdown]
-# Twice the same call agrees to the last bit. Reading all at once and reading with a cache differ by some $10^{-5}$,
-# which in float32 rarely decides. In bfloat16, in which models are often served, neighbouring numbers between 16 and 32
-# are 0.125 apart, so the two likeliest tokens now and then tie or nearly tie. There, the order of a sum can decide, and
-# from there on two texts differ. [He and others
-# (2025)](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) asked a served model the same
-# question a thousand times at temperature 0 and got 80 different texts.
-#
 # ### Learning from examples in the prompt
 #
 # [Chapter 18](18_gpt.ipynb#learning-while-it-reads) promised examples in the prompt (*few-shot*). Give the model lines
@@ -1417,6 +1017,13 @@ def in_turn(heads):
         w_q, w_o = layer.attention.w_q.weight.data, layer.attention.w_o.weight.data
         w_q.copy_(w_q.unflatten(0, (9, -1))[heads].flatten(0, 1))
         w_o.copy_(w_o.unflatten(1, (9, -1))[:, heads].flatten(1))
+
+
+story = """In the small village by the river lived an old baker who baked bread every morning.
+One winter the river froze, and the children came to his warm shop to hear stories about
+the sea and the ships."""
+tokens = torch.tensor([tokenizer.encode(story.replace("\n", " ")).ids])
+nothing = tokens[:, :0]
 
 
 def look():
@@ -1660,3 +1267,418 @@ verdict
 # (2023)](https://arxiv.org/abs/2302.13971). SmolLM2: [Ben Allal and others (2025)](https://arxiv.org/abs/2502.02737).
 #
 # **Next.** [Chapter 20](20_one_gpu.ipynb) asks what a training step costs on one device, and how to make it cheaper.
+
+# %% [markdown]
+# ## Going further
+#
+# Five questions about the models of today. What later chapters need of the answers, they say again.
+#
+# ### Is temperature 0 deterministic?
+#
+# Always taking the likeliest token leaves nothing to chance, and the same call on the same machine usually gives the
+# same numbers. But is it the same call? Floating-point sums depend on their order, and the order depends on how many
+# tokens are read at once, on the kernel, and on a server on who else is in the batch.
+
+# %% tags=["hide-input"]
+with torch.no_grad():
+    at_once, again = model(nothing, tokens)[0], model(nothing, tokens)[0]
+    cache = ModernCache(model, tokens[:, :-1])
+    step_by_step = cache.step(tokens[:, -1])[0]
+print("the same call twice gives equal logits:", torch.equal(at_once, again))
+apart = (at_once[-1] - step_by_step).abs().max()
+print("last logits, at once and with a cache, are equal:", bool(apart == 0))
+best = at_once.bfloat16().topk(2).values
+ties = int((best[:, 0] == best[:, 1]).sum())
+print(f"after {ties} of {len(best)} tokens the two likeliest tie in bfloat16")
+assert 1e-6 < apart < 2e-4 and ties > 0
+sixteen = torch.tensor(16.0, dtype=torch.bfloat16)
+assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
+
+# %% [markdown]
+# Twice the same call agrees to the last bit. Reading all at once and reading with a cache differ by some $10^{-5}$,
+# which in float32 rarely decides. In bfloat16, in which models are often served, neighbouring numbers between 16 and 32
+# are 0.125 apart, so the two likeliest tokens now and then tie or nearly tie. There, the order of a sum can decide, and
+# from there on two texts differ. [He and others
+# (2025)](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) asked a served model the same
+# question a thousand times at temperature 0 and got 80 different texts.
+
+# %% [markdown]
+# ### Are more heads better?
+#
+# At the same width, more heads are narrower ([chapter 6](06_many_heads.ipynb)). Train the model with SwiGLU and
+# sinusoids, with one head, four, and sixteen (with sinusoids, since the pairs that RoPE turns would become few as
+# well):
+
+# %% tags=["hide-input"]
+for model, name in (
+    ("one head", "1 head of 64"),
+    ("SwiGLU", "4 heads of 16"),
+    ("sixteen heads", "16 heads of 4"),
+):
+    seeds = [run["test_loss"] for run in runs_of(model)]
+    print(f"{name:14}", " ".join(f"{loss:.2f}" for loss in seeds))
+
+# %% tags=["proof"]
+three = ("one head", "SwiGLU", "sixteen heads")
+assert np.allclose([mean[model] for model in three], [4.14, 4.08, 4.05], atol=0.006)
+assert min(losses["one head"]) < max(losses["SwiGLU"])
+assert min(losses["SwiGLU"]) < max(losses["sixteen heads"])
+took = [np.median([run["seconds"] for run in runs_of(model)]) for model in three]
+assert 1.7 < took[2] / took[1] < 2.2
+
+# %% [markdown]
+# The means fall from 4.14 with one head to 4.08 with four and 4.05 with sixteen, but seeds differ as much as that.
+# Sixteen heads took almost twice the time of four. (In the [paper of 2017](https://arxiv.org/abs/1706.03762), table 3,
+# one head was 0.9 BLEU worse than eight, and with 32 the score fell again.)
+
+# %% [markdown]
+# ### Does it read farther than it has learnt?
+#
+# All of these models learnt from texts that were cut after 64 tokens. Let them read texts of 160. With learned
+# positions, the rows beyond the longest training text are still the noise that they began as. Sinusoids and rotations
+# go on by formula. Is that enough?
+#
+# **Predict first.** Which gets by best beyond token 64: learned, sinusoids, RoPE, or no positions at all?
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Mean loss by position in the text, three seeds for each of five models, with a dashed line at 64, where training ended. At the end, from worst to best: learned 4.6, sinusoids 4.6, no positions 4.3, RoPE 4.2; and RoPE trained on texts of 160 tokens, which is worse at the beginning and best at the end, 3.9."}}
+figure, axes = plt.subplots(figsize=(6.6, 3.6))
+kinds = {"SwiGLU": "sinusoids", "learned positions": "learned", "RoPE": "RoPE"}
+kinds |= {"no positions": "none", "RoPE, longer texts": "RoPE, trained to 160"}
+hues = (plots.GREY, plots.GOLD, plots.BLUE, plots.RED, plots.TEAL)
+colors = dict(zip(kinds, hues, strict=True))
+middles = found["bin"] * (np.arange(10) + 0.5)
+for model, name in kinds.items():
+    for run in runs_of(model):
+        axes.plot(middles, run["by_position"], color=colors[model], lw=1.2)
+    height = run["by_position"][-1] + {"learned": 0.05, "sinusoids": -0.05}.get(
+        name, 0
+    )
+    axes.text(157, height, name, color=colors[model], va="center")
+axes.axvline(found["cut"], color=plots.GREY, lw=1, ls="--")
+axes.text(
+    62, axes.get_ylim()[1] - 0.1, "training", color=plots.GREY, ha="right", va="top"
+)
+axes.set(xlabel="position in the text", ylabel="loss, nats a token", xlim=(0, 215))
+plt.show()
+
+# %% tags=["proof"]
+ends = [
+    np.mean([run["by_position"][-2:] for run in runs_of(model)])
+    for model in ("learned positions", "SwiGLU", "no positions", "RoPE")
+]
+assert np.allclose(ends, [4.63, 4.56, 4.30, 4.19], atol=0.012)
+longer = np.mean(
+    [run["by_position"] for run in runs_of("RoPE, longer texts")], axis=0
+)
+assert round(np.mean(longer[-2:]), 1) == 3.9
+worse = {}
+for model in ("no positions", "RoPE"):
+    curve = np.mean([run["by_position"] for run in runs_of(model)], axis=0)
+    worse[model] = curve[-2:].mean() - curve[:4].mean()  # than where it was trained
+assert 0.25 < worse["no positions"] < worse["RoPE"] < 0.4
+without, added = (
+    np.mean([run["test_loss"] for run in runs_of(model)])
+    for model in ("no positions", "SwiGLU")
+)
+assert round(added - without, 2) == 0.12
+assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) + 0.3
+
+# %% [markdown]
+# Of the four that learnt from 64 tokens, RoPE is best at the end (4.19), then no positions (4.30), sinusoids (4.56) and
+# learned ones (4.63). (The function's name stands before its text, so positions a little beyond 64 have been trained.)
+#
+# Compare with a RoPE model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64
+# pays 4.2. So the formula goes on, and the model goes on with it only in part. Two things are new to it there:
+# distances, at which a head's pairs stand at angles to one another that it has not met, and the text itself, since of
+# every text it has learnt the beginning alone. The model without positions, which has no angles, gets worse by nearly
+# as much, so it is mostly the text.
+#
+# Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
+# (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
+# 2023](https://arxiv.org/abs/2309.00071)).
+
+# %% [markdown]
+# ### Experts: more parameters at the same price
+#
+# A feed-forward network has two thirds or more of a layer's parameters, and every token goes through all of them. A
+# **mixture of experts** (MoE) has several such networks, and a **router**, a linear map with a softmax, that sends each
+# token to those that score highest for it: to a few ([Shazeer and others 2017](https://arxiv.org/abs/1701.06538)), or,
+# as here, to one ([Fedus and others 2021](https://arxiv.org/abs/2101.03961)).
+#
+# Four experts have four times the parameters, of which a quarter is *active* for a token, so that it costs as much as
+# before. What an expert returns is multiplied by its share, so that the router has a gradient.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "A token goes to a router and to one of four experts, the second, which is filled; the other three are pale. What it returns is multiplied by its share 0.6 and goes on."}}
+drawing = Diagram(8.2, 2.1)
+drawing.box(0.9, 1.05, "token", 0.9)
+drawing.box(2.5, 1.7, "router", 0.9, color=plots.GOLD)
+drawing.arrow((0.9, 1.25), (0.9, 1.7), (2.05, 1.7))
+drawing.text(3.05, 1.72, "0.2, 0.6, 0.1, 0.1", plots.GOLD, at="left", size=10)
+for n in range(4):
+    y = 1.35 - 0.38 * n
+    hue = plots.RED if n == 1 else plots.BLANK
+    drawing.box(4.3, y, f"expert {n + 1}", 1.2, 0.3, hue, size=10)
+drawing.arrow((1.35, 1.0), (3.7, 0.97), color=plots.RED)
+drawing.arrow((4.9, 0.97), (6.05, 0.97), color=plots.RED)
+drawing.text(5.45, 1.13, "times 0.6", plots.GOLD, size=10)
+drawing.box(6.8, 0.97, "goes on", 1.2)
+plt.show()
+
+
+# %% tags=["export"] module="modern"
+class Experts(nn.Module):
+    """Feed-forward networks, of which each token goes through one.
+
+    `balance` is what its last input cost: Fedus and others (2021), equation 4.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, num_experts: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(d_model, num_experts, bias=False)
+        experts = (SwiGLU(d_model, d_ff) for _ in range(num_experts))
+        self.experts = nn.ModuleList(experts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to each vector of x (..., D) the expert that its router chooses."""
+        shares = self.router(x).softmax(dim=-1)  # (..., experts)
+        share, chosen = shares.max(dim=-1)
+        out = torch.zeros_like(x)
+        for n, expert in enumerate(self.experts):
+            rows = chosen == n
+            out[rows] = share[rows][:, None] * expert(x[rows])
+        used = F.one_hot(chosen, len(self.experts)).to(x.dtype)
+        both = used.flatten(0, -2).mean(dim=0), shares.flatten(0, -2).mean(dim=0)
+        self.balance = len(self.experts) * (both[0] @ both[1])
+        return out
+
+
+# %% [markdown]
+# Nothing tells the router to use all of them. An expert that is a little better early on gets more tokens, learns more,
+# and gets more still.
+#
+# So a **load-balancing loss** is added (Fedus and others, equation 4): of $E$ experts, $E \sum_e f_e P_e$, where $f_e$
+# is the share of tokens that go to expert $e$ and $P_e$ its mean share in the router's softmax. It is 1 when both are
+# even, and larger when the experts with many tokens also have large shares, as they do, since the shares decide. A
+# count has no gradient, so what it moves is $P$: away from the experts that have many tokens. Here are the shares of
+# tokens on the test set, with and without that loss (times 0.01), for three seeds and four layers each:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the second loss: all shares between 11 and 34 percent."}}
+figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)
+for axes, (model, title) in zip(
+    panels,
+    (("experts", "router alone"), ("balanced experts", "with the second loss")),
+    strict=True,
+):
+    loads = np.concatenate([run["loads"] for run in runs_of(model)])
+    bottom = np.zeros(len(loads))
+    for expert, color in enumerate((plots.BLUE, plots.RED, plots.GOLD, plots.TEAL)):
+        share = np.sort(loads)[:, ::-1][:, expert]
+        axes.bar(range(len(loads)), share, bottom=bottom, color=color, width=0.85)
+        bottom += share
+    axes.set_xticks([1.5, 5.5, 9.5], ["seed 0", "seed 1", "seed 2"])
+    axes.set_title(title)
+panels[0].set_ylabel("share of tokens")
+figure.tight_layout()
+plt.show()
+
+# %% tags=["hide-input"]
+dense = [run["test_loss"] for run in runs_of("grouped heads")]
+print("one network:     ", *dense)
+for model in ("experts", "balanced experts"):
+    runs = runs_of(model)
+    busiest = max(max(layer) for run in runs for layer in run["loads"])
+    seeds = [run["test_loss"] for run in runs]
+    print(f"{model + ':':18}", *seeds, f"  busiest expert: {busiest:.0%} of tokens")
+
+# %% tags=["proof"]
+loads = {
+    model: np.concatenate([run["loads"] for run in runs_of(model)])
+    for model in ("experts", "balanced experts")
+}
+assert loads["experts"].max() > 0.915 and loads["experts"].min() < 0.003
+assert 0.33 < loads["balanced experts"].max() < 0.35
+assert 0.1 < loads["balanced experts"].min() < 0.12
+assert max(losses["balanced experts"]) < min(losses["experts"])
+assert min(losses["grouped heads"]) < min(losses["balanced experts"])
+assert np.allclose(
+    [mean["experts"], mean["balanced experts"]], [3.93, 3.86], atol=0.006
+)
+
+# %% [markdown]
+# Left alone, an expert ends with up to 92 percent of its layer's tokens, and another with 0.2 percent (**expert
+# collapse**). With the second loss the busiest has about a third, and the loss is lower with all three seeds, 3.86
+# instead of 3.93. Beside a single network (3.90) that is no gain that could be told from chance, since its seeds lie on
+# both sides. One possible reason: in 300 steps, an expert has seen only about a quarter of the tokens.
+
+# %% [markdown]
+# ### And what else?
+#
+# **MLA**, multi-head latent attention ([DeepSeek-AI 2024](https://arxiv.org/abs/2405.04434)), shares in another way.
+# What is kept of a token is one vector, narrower than its keys and values together, from which every head makes its own
+# by a matrix, and one short key for the positions, which all heads share.
+#
+# **Muon** ([Jordan 2024](https://kellerjordan.github.io/posts/muon/)) is an optimizer for matrices. It takes the
+# running mean of a matrix's gradients and makes its singular values about equal, so that rare directions move as much
+# as frequent ones. Embeddings and output keep Adam. PyTorch has it as `torch.optim.Muon`.
+#
+# For writing fast: in **speculative decoding** ([chapter 12](12_generation.ipynb)) a small model proposes some tokens,
+# and the large one reads them in one pass and keeps those that it agrees with.
+#
+# A **paged cache** (PagedAttention, [Kwon and others 2023](https://arxiv.org/abs/2309.06180)) keeps keys and values in
+# blocks of equal size, as an operating system keeps memory, so that texts of all lengths share it with little waste.
+# **FlexAttention** ([Dong and others 2024](https://arxiv.org/abs/2412.05496)) compiles a mask that you write as a
+# function into a fused kernel, and skips the blocks that it hides; windows and sinks need no kernel of their own.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Six small drawings. QK-norm: query and key each go through a norm before their dot product. FlexAttention: of six by six blocks of scores, those that a window leaves are filled and the others skipped. MLA: a token makes one narrow vector, which is kept, and from it come the keys and values of three heads. Speculative decoding: a small model proposes five tokens, the large one reads all of them at once, accepts three and replaces the fourth. Paged cache: the blocks of two texts lie mixed in memory, one block is free. Muon: singular values of a gradient, falling, and after, all about equal."}}
+drawing = Diagram(8.6, 5.9)
+drawing.text(0.2, 5.75, "QK-norm", plots.GREY, at="left")
+for y, label in ((5.3, "query"), (4.7, "key")):
+    drawing.box(0.7, y, label, 0.85, 0.32)
+    drawing.arrow((1.13, y), (1.6, y))
+    drawing.box(2.0, y, "norm", 0.75, 0.32, plots.RED)
+    drawing.arrow((2.38, y), (2.9, 5.0 + (y - 5.0) / 2))
+drawing.box(3.35, 5.0, "dot", 0.8, 0.5)
+drawing.text(4.6, 5.75, "FlexAttention", plots.GREY, at="left")
+for row, column in np.ndindex(6, 6):
+    hue = plots.BLUE if 0 <= row - column < 3 else plots.BLANK
+    corner = (4.75 + 0.22 * column, 5.4 - 0.22 * row)
+    drawing.axes.add_patch(plt.Rectangle(corner, 0.2, 0.2, fc=hue))
+drawing.text(
+    6.3,
+    4.95,
+    "blocks that the mask\nhides are skipped",
+    plots.GREY,
+    at="left",
+    size=9,
+)
+drawing.text(0.2, 3.95, "MLA", plots.GREY, at="left")
+drawing.box(0.7, 3.2, "token", 0.8)
+drawing.arrow((1.1, 3.2), (1.6, 3.2))
+drawing.box(2.05, 3.2, "kept", 0.8, 0.3, plots.RED)
+for head in range(3):
+    drawing.arrow((2.45, 3.2), (3.0, 3.62 - 0.42 * head))
+    drawing.box(3.5, 3.62 - 0.42 * head, f"k, v {head + 1}", 0.95, 0.3, size=10)
+drawing.text(4.6, 3.95, "speculative decoding", plots.GREY, at="left")
+for n in range(5):
+    hue = plots.TEAL if n < 3 else plots.RED if n == 3 else plots.GREY
+    drawing.box(4.95 + 0.7 * n, 3.4, f"token {n + 1}", 0.64, 0.3, hue, size=8)
+    mark = "accepted" if n < 3 else "replaced" if n == 3 else "dropped"
+    drawing.text(4.95 + 0.7 * n, 3.08, mark, hue, size=8)
+drawing.text(0.2, 1.85, "paged cache", plots.GREY, at="left")
+for n, owner in enumerate("ABABBA-A"):
+    hue = {"A": plots.BLUE, "B": plots.RED, "-": plots.BLANK}[owner]
+    drawing.box(0.45 + 0.5 * n, 1.25, owner.strip("-"), 0.46, 0.34, hue, size=10)
+drawing.text(
+    0.2, 0.8, "blocks of texts A and B, one free", plots.GREY, at="left", size=9
+)
+drawing.text(4.6, 1.85, "Muon", plots.GREY, at="left")
+rng = np.random.default_rng(0)
+gradient = rng.normal(size=(12, 8)) * 0.5 ** np.arange(8)
+u, sizes, v = np.linalg.svd(gradient, full_matrices=False)
+for left, heights, label in (
+    (4.75, sizes / sizes[0], "singular values"),
+    (6.7, np.linalg.svd(u @ v)[1], "after"),
+):
+    for n, height in enumerate(heights):
+        drawing.axes.bar(left + 0.2 * n, 1.1 * height, 0.16, 0.4, color=plots.BLUE)
+    drawing.text(left - 0.1, 0.2, label, plots.GREY, at="left", size=9)
+plt.show()
+
+# %% [markdown]
+# Which model has what? The library `transformers` has their configurations and their code, against which the folded
+# cell checks most of what is listed here. (These are the library's defaults; sizes of one family differ.)
+#
+# | | norm | feed-forward | heads (keys and values) | layers with a window | experts | other |
+# |---|---|---|---|---|---|---|
+# | GPT-2 | LayerNorm | GELU | 12 (12) | | | |
+# | Llama 1 | RMSNorm | SwiGLU | 32 (32) | | | |
+# | SmolLM3 | RMSNorm | SwiGLU | 16 (4) | | | no RoPE in every fourth layer (*NoPE*) |
+# | OLMo 3 | RMSNorm, of what a sublayer returns | SwiGLU | 32 (32) | 24 of 32 | | QK-norm |
+# | Gemma 4 | RMSNorm | GeGLU | 8 (4) | 25 of 30 | | QK-norm |
+# | Ministral 3 | RMSNorm | SwiGLU | 32 (8) | | | |
+# | gpt-oss | RMSNorm | a variant of SwiGLU | 64 (8) | 18 of 36 | 4 of 128 | sinks, biases |
+# | MiniMax-M2 | RMSNorm | SwiGLU | 48 (8) | | 8 of 256 | QK-norm |
+# | DeepSeek-V3 | RMSNorm | SwiGLU | 128 | | 8 of 256 | MLA |
+
+# %% tags=["proof"]
+import inspect
+from collections import Counter
+from importlib import import_module
+
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+
+def read(kind):
+    """Heads, windows, experts of a kind of model, and what its code mentions."""
+    config = CONFIG_MAPPING[kind]()
+    module = type(config).__module__.replace("configuration", "modeling")
+    code = inspect.getsource(import_module(module))
+    layers = Counter(getattr(config, "layer_types", None) or [])
+    experts = [
+        getattr(config, name, 0)
+        for name in ("num_local_experts", "n_routed_experts")
+    ]
+    return {
+        "heads": (
+            config.num_attention_heads,
+            getattr(config, "num_key_value_heads", 12),
+        ),
+        "windows": (layers["sliding_attention"], sum(layers.values())),
+        "experts": (getattr(config, "num_experts_per_tok", 0), max(experts)),
+        "words": [
+            word
+            for word in ("RMSNorm", "gate", "q_norm", "sinks", "kv_lora_rank")
+            if word in code
+        ],
+    }
+
+
+for kind, heads in {
+    "gpt2": (12, 12),
+    "llama": (32, 32),
+    "smollm3": (16, 4),
+    "olmo3": (32, 32),
+    "gemma4_text": (8, 4),
+    "ministral3": (32, 8),
+    "gpt_oss": (64, 8),
+    "minimax_m2": (48, 8),
+    "deepseek_v3": (128, 128),
+}.items():
+    seen = read(kind)
+    assert seen["heads"] == heads
+    assert (
+        ("RMSNorm" in seen["words"])
+        == ("gate" in seen["words"])
+        == (kind != "gpt2")
+    )
+    assert ("q_norm" in seen["words"]) == (
+        kind in ("olmo3", "gemma4_text", "minimax_m2")
+    )
+    assert ("sinks" in seen["words"]) == (kind == "gpt_oss")
+    assert ("kv_lora_rank" in seen["words"]) == (kind == "deepseek_v3")
+for kind, activation in {
+    "llama": "silu",
+    "smollm3": "silu",
+    "olmo3": "silu",
+    "ministral3": "silu",
+    "minimax_m2": "silu",
+    "deepseek_v3": "silu",
+}.items():
+    assert CONFIG_MAPPING[kind]().hidden_act == activation
+assert CONFIG_MAPPING["gemma4_text"]().hidden_activation.startswith("gelu")
+assert CONFIG_MAPPING["smollm3"]().no_rope_layers[:8] == [1, 1, 1, 0] * 2
+for kind in ("gpt2", "llama", "smollm3", "ministral3", "minimax_m2", "deepseek_v3"):
+    assert read(kind)["windows"][0] == 0
+for kind, windows in {
+    "olmo3": (24, 32),
+    "gemma4_text": (25, 30),
+    "gpt_oss": (18, 36),
+}.items():
+    assert read(kind)["windows"] == windows
+for kind, experts in {
+    "gpt_oss": (4, 128),
+    "minimax_m2": (8, 256),
+    "deepseek_v3": (8, 256),
+}.items():
+    assert read(kind)["experts"] == experts
+assert CONFIG_MAPPING["gpt_oss"]().attention_bias

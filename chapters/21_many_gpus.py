@@ -14,7 +14,8 @@
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
 # needed: processes of one machine stand for devices, and that is also how all of this was tested. On several GPUs
-# nobody has run it yet. It takes about 36 minutes to read, and 35 more for the exercises.
+# nobody has run it yet. It takes about 33 minutes to read, and 35 for the exercises. [Going further](#going-further),
+# at the end, has 3 more.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -1076,75 +1077,14 @@ for axes in (pipe, ring_axes):
 plt.show()
 
 # %% [markdown]
-# Which one, and when? Ask of each when communication takes longer than computation, for a device of $F$ FLOP/s whose
-# connections have the bandwidth $\beta$.
-#
-# - **Data parallel**, with $b$ tokens a device: a model of $P$ parameters takes $6 P b / F$ seconds for forward and
-#   backward pass, and its gradients of 4 bytes take $2 \frac{N - 1}{N} \, 4 P / \beta$ around a ring of $N$. They can
-#   hide behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / \beta$, whatever the (dense)
-#   model.
-# - **FSDP** gathers 2 bytes a parameter before the forward pass, and again before the backward pass, which also
-#   scatters gradients of 4 bytes. The backward pass has more to hide: $\frac{N - 1}{N} \, 6 P / \beta$, behind $4 P b /
-#   F$. That needs $b > \frac{3}{2} \frac{N - 1}{N} F / \beta$.
-# - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices: its matrices have $12 D^2$ numbers, so the
-#   forward pass takes $24 b D^2 / (N F)$ seconds. Two all-reduces of $b D$ numbers of 2 bytes take $\frac{N - 1}{N} \,
-#   8 b D / \beta$, and nothing hides them, because the next product waits for their sum (unless products or batches are
-#   cut into parts). They take longer than the products where $D < \frac{N - 1}{3} F / \beta$, whatever the batch. (So
-#   at the break-even half of the time is lost. At three times that width it is a quarter.)
-# - **Pipeline**: at a border $2 b D$ bytes, against $24 b D^2$ FLOPs in each layer of a device. With $L$ layers each
-#   they hide where $D > F / (12 L \beta)$. So the price is mostly the bubble.
-# - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
-#   and sums. They hide if $b > F / \beta$, under a causal mask, with half of the FLOPs, if $b > 2 F / \beta$.
-#
-# Everything is a multiple of $F / \beta$, FLOPs for a byte that is sent. Take a GPU whose maker gives 989 TFLOP/s in 16
-# bits, and let it reach 28 percent of that, as the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) did
-# with this model and its largest batch. (With small batches it reaches less, and communication has more time to hide.)
-# Within a machine an H100 has 450 GB/s in one direction ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives
-# 900 for both). Between machines a network card of 400 Gb/s has 50; eight of them side by side, each for an eighth of
-# the gradients, have 400; but gradients also cross the machine's own links, so we assume 200:
-
-# %% tags=["hide-input", "nbval-check-output"]
-speeds = (450, 200, 50)  # GB/s
-used = max(
-    row["mfu_of_nominal"] for row in measured("throughput-cuda")["measurements"]
-)
-ratio = {speed: used * 989e12 / (1e9 * speed) for speed in speeds}  # F / β
-bounds = {  # as multiples of F / β
-    "data parallel, 8 devices: tokens a device": 2 * 7 / 8,
-    "data parallel, 64 devices: tokens a device": 2 * 63 / 64,
-    "FSDP, 8 devices: tokens a device": 3 / 2 * 7 / 8,
-    "tensor parallel, 2 devices: width": 1 / 3,
-    "tensor parallel, 8 devices: width": 7 / 3,
-    "pipeline, one layer a device: width": 1 / 12,
-    "context: positions a device": 1,
-}
-print(f"{'break-even at':46}" + "".join(f"{speed:4} GB/s" for speed in speeds))
-for name, multiple in bounds.items():
-    row = "".join(f"{multiple * ratio[speed]:9,.0f}" for speed in speeds)
-    print(f"{name:46}{row}")
-
-# %% tags=["proof"]
-width = bounds["tensor parallel, 2 devices: width"]
-shared_time = {
-    speed: (1 + width * ratio[speed] / 512) / 2 for speed in speeds
-}  # by two, as a share of the time alone
-assert round(used, 2) == 0.28
-assert round(shared_time[450], 2) == 0.70 and round(shared_time[50], 2) == 2.28
-tokens = bounds["data parallel, 8 devices: tokens a device"]
-assert tokens * ratio[200] < 25_000 / 8 and round(25_000 / 64) == 391
-assert bounds["data parallel, 64 devices: tokens a device"] * ratio[450] > 391
+# Which one, and when? Begin with data parallelism. If memory is short, shard. If a device has so few tokens that its
+# gradients do not hide behind the backward pass, share layers within a machine, if they are wide enough. If layers
+# still do not fit, or links are slow, add a pipeline; if one sequence is too long, share its positions. (Where each
+# begins to be bound by communication is [computed below](#when-does-communication-take-longer).) Models of width 8,192
+# are shared among the eight devices of one machine, which are joined by fast links (NVLink), and their batches are
+# dealt out among machines: two kinds of parallelism at once. With a pipeline besides, it is called **3D parallelism**.
 
 # %% [markdown]
-# The paper's batch has 25,000 targets, which are 3,125 for each of eight devices, enough at 450 GB/s and at 200, and
-# 391 for each of 64, too few if devices still reached 28 percent. (With so few they do not, so the gradients may still
-# fit; see the end.) Sharing its layers of width 512 between two devices takes 0.70 of the time of one within a machine,
-# and 2.28 times as long over one network card. Models of width 8,192 are shared this way among the eight devices of one
-# machine, which are joined by fast links (NVLink), and their batches are dealt out among machines: two kinds of
-# parallelism at once. With a pipeline besides, it is called **3D parallelism**. In which order? Begin with data
-# parallelism. If memory is short, shard. If a device has fewer tokens than the bound asks for, share layers within a
-# machine, if they are wide enough. If layers still do not fit, or links are slow, add a pipeline; if one sequence is
-# too long, share its positions.
-#
 # ## What did the paper's run cost?
 #
 # The paper gives two costs for training its models, $3.3 \cdot 10^{18}$ and $2.3 \cdot 10^{19}$ FLOPs. They were not
@@ -1440,6 +1380,7 @@ verdict
 # that. For training on millions of sentences it matters little. For a test score, a sentence that counts twice is a
 # mistake.
 #
+
 # %% [markdown]
 # ## In one breath
 #
@@ -1456,3 +1397,72 @@ verdict
 #
 # **Next.** The model is trained, on as many devices as it takes. [Chapter 22](22_in_the_browser.ipynb) takes it out of
 # Python, into a page that anybody can open.
+
+# %% [markdown]
+# ## Going further
+#
+# ### When does communication take longer?
+#
+# Of each [way to share](#share-a-layer), ask when communication takes longer than computation, for a device of $F$
+# FLOP/s whose connections have the bandwidth $\beta$.
+#
+# - **Data parallel**, with $b$ tokens a device: a model of $P$ parameters takes $6 P b / F$ seconds for forward and
+#   backward pass, and its gradients of 4 bytes take $2 \frac{N - 1}{N} \, 4 P / \beta$ around a ring of $N$. They can
+#   hide behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / \beta$, whatever the (dense)
+#   model.
+# - **FSDP** gathers 2 bytes a parameter before the forward pass, and again before the backward pass, which also
+#   scatters gradients of 4 bytes. The backward pass has more to hide: $\frac{N - 1}{N} \, 6 P / \beta$, behind $4 P b /
+#   F$. That needs $b > \frac{3}{2} \frac{N - 1}{N} F / \beta$.
+# - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices: its matrices have $12 D^2$ numbers, so the
+#   forward pass takes $24 b D^2 / (N F)$ seconds. Two all-reduces of $b D$ numbers of 2 bytes take $\frac{N - 1}{N} \,
+#   8 b D / \beta$, and nothing hides them, because the next product waits for their sum (unless products or batches are
+#   cut into parts). They take longer than the products where $D < \frac{N - 1}{3} F / \beta$, whatever the batch. (So
+#   at the break-even half of the time is lost. At three times that width it is a quarter.)
+# - **Pipeline**: at a border $2 b D$ bytes, against $24 b D^2$ FLOPs in each layer of a device. With $L$ layers each
+#   they hide where $D > F / (12 L \beta)$. So the price is mostly the bubble.
+# - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
+#   and sums. They hide if $b > F / \beta$, under a causal mask, with half of the FLOPs, if $b > 2 F / \beta$.
+#
+# Everything is a multiple of $F / \beta$, FLOPs for a byte that is sent. Take a GPU whose maker gives 989 TFLOP/s in 16
+# bits, and let it reach 28 percent of that, as the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) did
+# with this model and its largest batch. (With small batches it reaches less, and communication has more time to hide.)
+# Within a machine an H100 has 450 GB/s in one direction ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives
+# 900 for both). Between machines a network card of 400 Gb/s has 50; eight of them side by side, each for an eighth of
+# the gradients, have 400; but gradients also cross the machine's own links, so we assume 200:
+
+# %% tags=["hide-input", "nbval-check-output"]
+speeds = (450, 200, 50)  # GB/s
+used = max(
+    row["mfu_of_nominal"] for row in measured("throughput-cuda")["measurements"]
+)
+ratio = {speed: used * 989e12 / (1e9 * speed) for speed in speeds}  # F / β
+bounds = {  # as multiples of F / β
+    "data parallel, 8 devices: tokens a device": 2 * 7 / 8,
+    "data parallel, 64 devices: tokens a device": 2 * 63 / 64,
+    "FSDP, 8 devices: tokens a device": 3 / 2 * 7 / 8,
+    "tensor parallel, 2 devices: width": 1 / 3,
+    "tensor parallel, 8 devices: width": 7 / 3,
+    "pipeline, one layer a device: width": 1 / 12,
+    "context: positions a device": 1,
+}
+print(f"{'break-even at':46}" + "".join(f"{speed:4} GB/s" for speed in speeds))
+for name, multiple in bounds.items():
+    row = "".join(f"{multiple * ratio[speed]:9,.0f}" for speed in speeds)
+    print(f"{name:46}{row}")
+
+# %% tags=["proof"]
+width = bounds["tensor parallel, 2 devices: width"]
+shared_time = {
+    speed: (1 + width * ratio[speed] / 512) / 2 for speed in speeds
+}  # by two, as a share of the time alone
+assert round(used, 2) == 0.28
+assert round(shared_time[450], 2) == 0.70 and round(shared_time[50], 2) == 2.28
+tokens = bounds["data parallel, 8 devices: tokens a device"]
+assert tokens * ratio[200] < 25_000 / 8 and round(25_000 / 64) == 391
+assert bounds["data parallel, 64 devices: tokens a device"] * ratio[450] > 391
+
+# %% [markdown]
+# The paper's batch has 25,000 targets, which are 3,125 for each of eight devices, enough at 450 GB/s and at 200, and
+# 391 for each of 64, too few if devices still reached 28 percent. (With so few they do not, so the gradients may still
+# fit: see [what it would cost today](#what-would-it-cost-today).) Sharing its layers of width 512 between two devices
+# takes 0.70 of the time of one within a machine, and 2.28 times as long over one network card.

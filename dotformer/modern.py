@@ -247,6 +247,24 @@ class ModernCache(GPTCache):
         return self.model.output(x[:, -1])
 
 
+def load_smollm2(
+    path: str | Path | None = None,
+) -> tuple[ModernGPT, Tokenizer, str]:
+    """SmolLM2-135M-Instruct, a published model; its tokenizer and chat template.
+
+    For `path` and errors see `support.llama_files.smollm2_file`.
+
+    Defined in chapter 19, "SmolLM2".
+    """
+    file = llama_files.smollm2_file(path)
+    settings, state, tokenizer, template = llama_files.read_gguf(file)
+    with torch.device("meta"):  # shapes, and no numbers yet
+        model = ModernGPT(ModernConfig(**settings, pad_id=None))
+    model.load_state_dict(state, assign=True)
+    model.output.weight = model.tokens.weight
+    return model.eval(), tokenizer, template
+
+
 class Experts(nn.Module):
     """Feed-forward networks, of which each token goes through one.
 
@@ -273,21 +291,3 @@ class Experts(nn.Module):
         both = used.flatten(0, -2).mean(dim=0), shares.flatten(0, -2).mean(dim=0)
         self.balance = len(self.experts) * (both[0] @ both[1])
         return out
-
-
-def load_smollm2(
-    path: str | Path | None = None,
-) -> tuple[ModernGPT, Tokenizer, str]:
-    """SmolLM2-135M-Instruct, a published model; its tokenizer and chat template.
-
-    For `path` and errors see `support.llama_files.smollm2_file`.
-
-    Defined in chapter 19, "SmolLM2".
-    """
-    file = llama_files.smollm2_file(path)
-    settings, state, tokenizer, template = llama_files.read_gguf(file)
-    with torch.device("meta"):  # shapes, and no numbers yet
-        model = ModernGPT(ModernConfig(**settings, pad_id=None))
-    model.load_state_dict(state, assign=True)
-    model.output.weight = model.tokens.weight
-    return model.eval(), tokenizer, template

@@ -18,6 +18,9 @@ SECONDS_A_FIGURE, SECONDS_A_QUIZ, SECONDS_A_LINE = 25, 40, 3  # a line of code o
 MINUTES_OFF = 2.5
 
 READING_TIME = re.compile(r"(\d+)\s+minutes\s+to\s+read")
+MORE_TIME = re.compile(r"\(#going-further\)[^.]*?(\d+)\s+more")
+SECTION = re.compile(r"^(?=## )", re.MULTILINE)
+EXERCISES, FURTHER = "## Exercises", "## Going further"
 FILE_NAME = re.compile(r"^\S+\.\w{2,4}$|^[0-9a-f]{16,}$")
 LISTED_CHAPTER = re.compile(r"^\s*-\s*file:\s*book/notebooks/(\w+)", re.MULTILINE)
 MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\([^)]+\)")
@@ -171,22 +174,25 @@ def wrong_verdicts(path: Path) -> list[str]:
     return problems
 
 
-def reading_minutes(notebook: NotebookNode) -> float:
-    """How long a chapter takes to read, without its exercises: its words, figures, quizzes, code shown and outputs."""
+def reading_minutes(notebook: NotebookNode, further: bool = False) -> float:
+    """How long a chapter takes to read: its words, figures, quizzes, code shown and outputs.
+
+    Without its exercises, its sources and its last section, "Going further"; or, if `further`, that section alone.
+    """
     words = seconds = 0
-    exercises = False
+    section = ""
     for cell in notebook.cells:
-        shown = cell.source
         if cell.cell_type == "markdown":
-            if "## In one breath" in shown:
-                exercises, shown = False, shown.partition("**Sources.**")[0]
-            before, heading, _ = shown.partition("## Exercises")
-            words += 0 if exercises else len(before.split())
-            exercises = exercises or bool(heading)
-        elif not exercises and "quiz" in tags(cell):
+            for part in SECTION.split(cell.source):
+                section = part.splitlines()[0] if part.startswith("## ") else section
+                if section != EXERCISES and (section == FURTHER) == further:
+                    words += len(part.partition("**Sources.**")[0].split())
+        elif section == EXERCISES or (section == FURTHER) != further or "proof" in tags(cell):
+            continue
+        elif "quiz" in tags(cell):
             seconds += SECONDS_A_QUIZ
-        elif not exercises and "proof" not in tags(cell):
-            texts = [] if tags(cell) & {"hide-input", "plot"} else [shown]
+        else:
+            texts = [] if tags(cell) & {"hide-input", "plot"} else [cell.source]
             for output in cell.outputs:
                 data = output.get("data", {})
                 if any(kind.startswith(("image/", "text/html")) for kind in data):
@@ -200,11 +206,16 @@ def reading_minutes(notebook: NotebookNode) -> float:
 def wrong_reading_time(path: Path) -> list[str]:
     """Chapters that do not say how long they take to read, or are minutes off."""
     notebook = read(path)
-    said = READING_TIME.search("\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown"))
-    takes = reading_minutes(notebook)
-    if said and abs(int(said[1]) - takes) <= MINUTES_OFF:
-        return []
-    return [f"{path.name}: says {said and said[1]} minutes to read, and takes {takes:.0f}"]
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    asked = {"to read": (READING_TIME, False)}
+    if FURTHER in text:
+        asked["more to read further"] = (MORE_TIME, True)
+    problems = []
+    for what, (pattern, further) in asked.items():
+        said, takes = pattern.search(text), reading_minutes(notebook, further)
+        if not said or abs(int(said[1]) - takes) > MINUTES_OFF:
+            problems.append(f"{path.name}: says {said and said[1]} minutes {what}, and takes {takes:.0f}")
+    return problems
 
 
 def oversized(path: Path) -> list[str]:

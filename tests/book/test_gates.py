@@ -76,6 +76,20 @@ def test_a_reading_time_that_is_minutes_off(notebook):
     assert gates.wrong_reading_time(notebook(cells[1]))
 
 
+def test_a_reading_time_of_what_goes_further(notebook):
+    """What stands in the last section is counted apart, and the chapter must say how long that takes, too."""
+    begin = new_markdown_cell("It takes about 10 minutes to read." + " word" * (230 * 10 - 8))
+    more = "[Going further](#going-further), at the end, has 5 more.\n\n"
+    further = [
+        new_markdown_cell("## In one breath\n**Sources.**"),
+        new_markdown_cell("## Going further\n" + "word " * 1150),
+    ]
+    said = new_markdown_cell(more + begin.source)
+    assert not gates.wrong_reading_time(notebook(said, *further))
+    assert gates.wrong_reading_time(notebook(begin, *further))
+    assert gates.wrong_reading_time(notebook(said, *further, further[1]))
+
+
 def test_a_cell_that_failed(notebook):
     error = new_output("error", ename="E", evalue="", traceback=[])
     failed = code("1 / 0")
