@@ -13,7 +13,8 @@
 # measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation. It
-# takes about 23 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, has 3 more.
+# takes about 23 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
 from functools import partial
@@ -36,8 +37,8 @@ transformer_map(built=1)
 # depends on the question, and the question comes *after* the sentence.
 #
 # People answer such questions by looking back at what they have read. A network can look back only if the words are
-# still there, and in the networks of this chapter they are not: these read a word, change a small memory, and drop the
-# word. In 2014 attention was added to such a network, so that it could look back while it wrote a translation
+# still there, and in the networks of the next four sections they are not: these read a word, change a small memory, and
+# drop the word. In 2014 attention was added to such a network, so that it could look back while it wrote a translation
 # ([below](#the-network-of-2014)). In 2017 the transformer kept the attention and left out the memory. The rest of this
 # book builds it.
 #
@@ -201,8 +202,8 @@ def lstm_cell(
 # a rotation or reflection, which leaves every length as it is. *LSTM, gate open* has 3 added to the bias of its forget
 # gate, which therefore starts at about $\sigma(3) = 0.95$.
 #
-# **Predict first.** Compared with the latest word, how much influence does the word 20 steps back have: about a fifth,
-# a hundredth, or less than a ten-thousandth?
+# **Predict first.** In the plain cell with PyTorch's start, how much influence does the word 20 steps back have,
+# compared with the latest: about a fifth, a hundredth, or less than a ten-thousandth?
 
 
 # %% tags=["hide-input"]
@@ -270,15 +271,16 @@ for name in names:
 #
 # Why so little? Each step back multiplies by $W_h$ and by the slope of $\tanh$, which is 1 at 0 and less everywhere
 # else. Together that is a factor of about 0.5 ([worked out below](#where-does-the-half-come-from)). The LSTM keeps some
-# 0.6 a step, because with biases near 0 its gates stand half open, at $\sigma(0) = \frac12$.
+# 0.6 a step: with biases near 0 its gates stand half open, at $\sigma(0) = \frac12$, and a little more comes back by
+# way of the candidate.
 
 # %% [markdown]
 # Much of the blame lies with the start, and the last two rows have a better one. An orthogonal $W_h$ keeps every
 # length, so only the slope of $\tanh$ is left, some 0.8 a step. At 20 back the influence is thousands of times what it
 # was. But no slope is above 1, so no step can stretch a change of the state, and even this cell fades.
 #
-# The open gate holds on. By itself it keeps 0.95 a step, some 0.14 after 40 steps. Measured, a third or more is left
-# (in the median of eight starts), because a word has a second path: from $c$ to $h$, and from there through the
+# The open gate holds on. By itself it keeps $\sigma(3) = 0.953$ a step, 0.14 after 40 steps. Measured, a third or more
+# is left (in the median of eight starts), because a word has a second path: from $c$ to $h$, and from there through the
 # candidate $g$ into the next $c$.
 #
 # Influence decides what can be learned. During training the same product carries the error back to the words, so a
@@ -302,6 +304,7 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # last state, the word $k$ steps back: fit one matrix by least squares. For each of its numbers the score is $R^2$, the
 # share of the number's variance that the fit explains, less what chance would explain: 1 is perfect recall, 0 is none.
 # A word recalled in full scores 8. Add up the $R^2$ of all words, and you have how many numbers the state recalls.
+# (Each column printed is a word's mean over its 8 numbers.)
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can it recall, at most?
 
@@ -342,18 +345,20 @@ for name in names:
 
 # %% [markdown]
 # At most 24. The plain cell recalls 19 numbers, and the orthogonal one, whose gradient comes through so much better,
-# only two more. The cells differ in *which* numbers they recall: the plain one has most of the word 1 back and nothing
-# of that 10 back, and the open gate still has 2 % of the word 40 back. To forget slowly is to spread a memory over more
-# words, each less sharp.
+# fewer than two more. The cells differ in *which* numbers they recall: the plain one has most of the word 1 back and
+# nothing of that 10 back, and the open gate still has 2 % of the word 40 back. To forget slowly is to spread a memory
+# over more words, each less sharp. (The LSTM stays far below its 48, because its $h$ nearly repeats its $c$:
+# [more](#why-not-more-than-24).)
 #
-# It cannot be more: **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent numbers that were
-# read**, whatever the weights ([why](#why-not-more-than-24)): from 24, three words of 8. The sum in the last column is
-# the state's **memory capacity**. As long as it is read out linearly, training can only choose *which* numbers to keep,
-# 24 at most. It cannot wait for the question. A larger state holds more, at a price. For 50 words of 8 it needs 400
-# numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites something again.
+# No state of 24 can recall more, because **a linear fit to a state of $H$ numbers recalls at most $H$ of the
+# independent numbers that were read**, whatever the weights ([why](#why-not-more-than-24)). From 24 that is three words
+# of 8. The sum in the last column is the state's **memory capacity**. As long as it is read out linearly, training can
+# only choose *which* numbers to keep, 24 at most. It cannot wait for the question. A larger state holds more, at a
+# price. For 50 words of 8 it needs 400 numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites
+# something again.
 #
-# Real words are not independent numbers. They depend on one another, so more of them fits, and a cleverer reading than
-# a linear one finds more. What remains is that the state stays as wide as it is, however long the text. That is so for
+# Real words are not independent numbers. They depend on one another, so more of them fit, and a cleverer reading than a
+# linear one finds more. What remains is that the state stays as wide as it is, however long the text. That is so for
 # newer recurrent networks such as Mamba, too. They leave out the $\tanh$ and let no gate read the state, so that a
 # *parallel scan* computes all states in some $\log n$ rounds ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)).
 
@@ -455,8 +460,8 @@ for back in (1, 10, 40):
 # %% [markdown]
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
 # recurrent networks had 24 or 48. And, with the scores given, the derivative of the answer with respect to a word is
-# that word's weight: one factor, at any distance, and no product over the steps in between. Here are all the curves
-# side by side. The level line at 1 is this attention, which we have told where to look.
+# that word's weight: one factor, at any distance, and no product over the steps in between. Here are influence and
+# recall as curves. The level line at 1, on the right, is this attention, which we have told where to look.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels against words back, 0 to 40. Left, influence on a logarithmic axis: plain and LSTM fall straight, below a ten-thousandth at 20 back; the rotation falls less than half as steeply; the LSTM with its gate open stays above a tenth. Right, recall from 1 to 0: all four curves are near 0 by 10 back, and attention is a level line at 1."}}
 colors = dict(
@@ -561,9 +566,10 @@ plt.show()
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
 # **bidirectional** network).
 #
-# So the encoder need no longer choose in advance what to keep of the source: the limit of $H$ numbers is gone. Two
-# troubles remain. In the encoder and in the decoder each state is computed from the one before it, so the words must be
-# taken in a row. And within the source, and within the target, the path from one word to another is still long.
+# Because the decoder can look at every $h_j$, the encoder need no longer choose in advance what to keep of the source:
+# the limit of $H$ numbers is gone. Two troubles remain. In the encoder and in the decoder each state is computed from
+# the one before it, so the words must be taken in a row. And within the source, and within the target, the path from
+# one word to another is still long.
 #
 # The transformer removes both. There each word looks at the words of its *own* sentence in the same way. No state waits
 # for another, and any two words of a sentence are one step apart.
@@ -611,12 +617,13 @@ everybody = layers_needed(lambda layer: distance >= 0)
 assert (neighbours, dilated, everybody) == (40, 4, 1)
 
 # %% [markdown]
-# In work alone attention never beats a plain cell, and from some thousand words on it costs more than an LSTM ([counted
-# below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes all words at once, where a
-# recurrent network with a $\tanh$ must take them in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before
-# $h_{t-1}$ is there. A GPU has thousands of units that work side by side, and short steps leave most of them idle,
-# though a batch of many sentences fills more. So the same hours can train a larger model, or take in more text. When
-# attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
+# The column of work leaves out constants, and attention's own four matrices. With these, at the width of the original
+# transformer, attention never does less work than a plain cell, and from a thousand words on more than an LSTM
+# ([counted below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes all words at once,
+# where a recurrent network with a $\tanh$ must take them in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot
+# begin before $h_{t-1}$ is there. A GPU has thousands of units that work side by side, and short steps leave most of
+# them idle, though a batch of many sentences fills more. So the same hours can train a larger model, or take in more
+# text. When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
@@ -869,8 +876,7 @@ assert 0.55 < gated < 0.7
 assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
-# The LSTM's gates, half open, would keep 0.5. It keeps some 0.6, because a little of the old state comes back by way of
-# the candidate.
+# The LSTM's gates, half open, keep 0.5; what comes back by way of the candidate makes some 0.6.
 
 # %% [markdown]
 # ### Why not more than 24?
@@ -890,9 +896,10 @@ assert abs(a_step - 0.52) < 0.01
 #
 # ### How much work is it?
 #
-# The column of work leaves out constants, and attention's own matrices. Per word, a plain cell multiplies by two
-# matrices of $d \times d$, an LSTM by eight, and attention by four (chapters 4 and 6 say which), besides $2 n d$
-# multiplications for comparing and adding up $n$ words. For the width of the original transformer, $d = 512$:
+# The column of work [above](#what-does-it-cost) leaves out constants, and attention's own matrices. Per word, a plain
+# cell multiplies by two matrices of $d \times d$, an LSTM by eight, and attention by four (chapters 4 and 6 say which),
+# besides $2 n d$ multiplications for comparing and adding up $n$ words. For the width of the original transformer, $d =
+# 512$:
 
 # %% tags=["nbval-check-output"]
 d = 512

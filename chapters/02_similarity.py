@@ -12,8 +12,9 @@
 # of this chapter you will have a function that compares all words of a sentence with all others, in one line, and will
 # have asked the vectors of a published model which words are most like *tea*, *debts* and *python*.
 #
-# You need a little Python and the product of two matrices. It takes about 23 minutes to read, and 30 for the exercises.
-# [Going further](#going-further), at the end, has 4 more.
+# You need a little Python, the product of two matrices, the cosine of an angle, and the ideas of a mean and a variance.
+# It takes about 23 minutes to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 4 more
+# minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
 from functools import partial
@@ -29,8 +30,8 @@ transformer_map(built=2)
 #
 # *A Lannister always pays his debts.* What gets paid? To find *debts* without understanding anything, describe the
 # question and the words in the same terms. Here the terms are three: is it a *person*, is it a *thing*, does it tell
-# how *often*? The question asks for a thing, and so it gets a number under *thing*. Each word gets numbers for what it
-# is.
+# how *often*? The question asks for a thing, and so it gets a number under *thing* (2 here; any positive number would
+# do). Each word gets numbers for what it is.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it five words with their rows, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts said more loudly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -143,7 +144,7 @@ for word, vector in zip(words[1:], vectors[1:], strict=True):
 #
 # $$a \cdot b = \sum_{i=1}^{D} a_i \, b_i , \qquad a, b \in \mathbb{R}^D .$$
 #
-# This is the version that the rest of the book imports. `" D"` names the length of an array; where two arrays say it,
+# Below is the version that the rest of the book imports. `" D"` names the length of an array; where two arrays say it,
 # `@shapes` checks that they are equally long. `Real` takes whole numbers too, and `astype(float)` turns them into
 # float64, in which all of part I computes.
 
@@ -306,10 +307,10 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
 # Stretch the query, and all its scores grow alike: their order stays. Stretch or shrink one key, and another one may
-# win. Shrunk to the length of tea, coffee has $\sqrt{13} \cdot \sqrt{13} \cdot 0.981 = 12.7$ and loses to tea's 13. So
-# a long key is found by every query that points even partly its way. That is good for a word that matters to every
-# question. It is bad where such a key wins too often, or where scores grow so large that the winner takes nearly all
-# weight (chapter 3). So some of today's models normalise queries and keys ([chapter 19](19_modern.ipynb)).
+# win. Shrunk to the length of tea, coffee has $13 \cos\theta \approx 12.7$ and loses to tea's 13. So a long key is
+# found by every query that points even partly its way. That is good for a word that matters to every question. It is
+# bad where such a key wins too often, or where scores grow so large that the winner takes nearly all weight (chapter
+# 3). So some of today's models normalise queries and keys ([chapter 19](19_modern.ipynb)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -392,9 +393,9 @@ for width in widths:
 # the mean square, is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four times the width, half the size.
 #
 # Why? Scale both vectors to length 1, and turn the two together, which leaves their angle as it is, until one lies
-# along the first axis. The cosine is now the first entry of the other vector. That one's $D$ squared entries add up
+# along the first axis. The cosine is now the first entry of the other vector. The squares of its $D$ entries add up
 # to 1. Its direction is still random, since the normal distribution favours none, so each of them is $1/D$ on
-# average.
+# average. The cosine is one of these entries, so its typical size is $1/\sqrt D$.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
@@ -418,8 +419,8 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # **embedding** of one **token**, which is a word, part of a word or a character. To look a word up is to pick its row.
 #
 # One can also write that as a product: give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$, and
-# multiply it by the embedding table. By themselves one-hot vectors know nothing of likeness. Any two of them have the
-# dot product 0: *tea* would be as far from *coffee* as from *train*.
+# multiply it by the embedding table. By themselves one-hot vectors know nothing of likeness. Any two different ones
+# have the dot product 0: *tea* would be as far from *coffee* as from *train*.
 #
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
@@ -473,12 +474,12 @@ print(f"a random vector and the nearest of all words: {luckiest.mean():.2f}")
 print(f"a word and the nearest of all others, median: {nearest_of_all:.2f}")
 
 # %% [markdown]
-# Two words drawn at random have 0.07, and a random vector has 0.29 with the nearest of 21,000 words. So 0.44 is hardly
-# an accident (a single neighbour at 0.3, such as *python* has, could be one), though for a nearest word it is not much:
-# half of the words tried have a nearest word at 0.58 or more, often another form of themselves, as *debt* is of
-# *debts*. Before you call two words alike, compare their cosine with those of other words from the same model. In some
-# models even words drawn at random are far above 0, because all vectors have a part in common: **anisotropy**
-# ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
+# Two words drawn at random have 0.07, where random vectors of this width would have $1/\sqrt{384} = 0.05$, and a random
+# vector has 0.29 with the nearest of 21,000 words. So 0.44 is hardly an accident (a single neighbour at 0.3, such as
+# *python* has, could be one), though for a nearest word it is not much: half of the words tried have a nearest word at
+# 0.58 or more, often another form of themselves, as *debt* is of *debts*. Before you call two words alike, compare
+# their cosine with those of other words from the same model. In some models even words drawn at random are far above 0,
+# because all vectors have a part in common: **anisotropy** ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -517,10 +518,10 @@ for row, query in enumerate(x):
 #
 # $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 1 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 3 & 0 & 0 \end{pmatrix} .$$
 #
-# The first question finds *debts*, the second *always*. The multiplications are those of the loops, but all run in
-# compiled code, several at once, and nothing waits for Python. That is one reason why the transformer compares by dot
-# products. (The attention of 2014, in [chapter 1](01_why_attention.ipynb#the-network-of-2014), computes a $\tanh$ for
-# every pair.)
+# The first question finds *debts*, the second *always*. For the sentence, too, the multiplications are those of the
+# loops, but all run in compiled code, several at once, and nothing waits for Python. That is one reason why the
+# transformer compares by dot products. (The attention of 2014, in [chapter
+# 1](01_why_attention.ipynb#the-network-of-2014), computes a $\tanh$ for every pair.)
 #
 # Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. `*#batch` stands for any
 # further axes in front, one for the sentences of a batch, say; with the `#`, an axis of size 1 is stretched to fit, as
@@ -768,9 +769,9 @@ verdict
 # %% [markdown]
 # ### Exercise 3: Distances from dot products
 #
-# *Harder, 15 minutes.* The derivation above holds a recipe: $\|a - b\|^2 = \|a\|^2 + \|b\|^2 - 2\, a \cdot b$. Use it
-# to compute all squared distances between queries and keys with one matrix product. A hint: for vectors `u` $(T)$ and
-# `w` $(S)$, `u[:, None] + w` is the matrix of all sums, $(T, S)$.
+# *Harder, 15 minutes.* The [derivation of the cosine](#direction-and-length) holds a recipe: $\|a - b\|^2 = \|a\|^2 +
+# \|b\|^2 - 2\, a \cdot b$. Use it to compute all squared distances between queries and keys with one matrix product. A
+# hint: for vectors `u` $(T)$ and `w` $(S)$, `u[:, None] + w` is the matrix of all sums, $(T, S)$.
 
 
 # %% tags=["exercise"]
@@ -835,16 +836,16 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Two uses of directions in a wide space. No later chapter needs them.
+# Two uses of directions in a wide space, and two warnings. No later chapter needs them.
 #
 # ### More features than dimensions
 #
-# In a wide space random vectors are almost at right angles, so there is room for many. Draw 2,000 random vectors of
-# width 512, nearly four times as many as there are axes: the largest of all their cosines is 0.21 to 0.24, in ten
-# draws. How many directions fit that are nearly at right angles grows exponentially with the width ([Ball,
-# 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
+# In a wide space random vectors are almost at right angles ([above](#how-alike-are-strangers)), so there is room for
+# many. Draw 2,000 random vectors of width 512, nearly four times as many as there are axes: the largest of all their
+# cosines is 0.21 to 0.24, in ten draws. How many directions fit that are nearly at right angles grows exponentially
+# with the width ([Ball, 1997](https://library.slmath.org/books/Book31/files/ball.pdf), lecture 2).
 #
-# A model could use that, and small ones have been shown to ([Elhage and others,
+# A model could use that, and small ones have been shown to do so ([Elhage and others,
 # 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). It gives every *feature*, such as *is a drink* or
 # *is hot*, a direction of its own, and a word is the sum of the few that it has (**superposition**). The price is
 # noise. Ask a sum of $k$ random vectors of length 1 for one of them:
@@ -854,7 +855,7 @@ verdict
 # After the 1 stand $k - 1$ cosines of random vectors. What is the typical size of their sum? Square it: the products of
 # two different cosines are as often positive as negative and cancel on average, and $k - 1$ squares remain, each $1/D$
 # on average. So the error is about $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. There may be many
-# features, but only a few of them present at a time.
+# features, but only a few of them can be present at a time.
 
 # %% tags=["proof"]
 crowd = normalize(np.random.default_rng(0).standard_normal((8000, 512)))
@@ -894,14 +895,14 @@ for a, b, c in [
 # %% [markdown]
 # It is *king* itself, with 0.65; *queen* comes second. Published solutions leave out the three words of the question,
 # and then *queen* wins. How much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only
-# to *kings*, at 0.69. The sum is less like all three: its cosine is 0.65 with *king*, 0.50 with *queen* and 0.45 with
-# *kings*. So *queen* overtakes *kings*.
+# to *kings*, at 0.69. With the sum, *kings* falls to 0.45, and *queen* only to 0.50. So the arithmetic has moved
+# *queen* past *kings*, but it was among the nearest before.
 #
 # *Actress* and *swimming* look better, but they are near *actor* and *swim* anyway: only *actors* is nearer to *actor*,
 # and nothing to *swim*. And *rome* is still behind *italian*. So before you believe an analogy, look at what is near
 # its inputs ([Linzen, 2016](https://aclanthology.org/W16-2503/)).
 #
-# Two more warnings about cosines:
+# A high cosine does not mean *the same*, and a model's vectors repeat the habits of its texts:
 
 # %%
 for pair in ["hot warm", "hot cold", "good great", "good bad"]:
@@ -912,10 +913,10 @@ for job in ("nurse", "engineer"):
     print(f"{job:9} with he {he:5.2f}, with she {she:5.2f}")
 
 # %% [markdown]
-# Opposites can keep the same company: *bad* is as near to *good* as *great* is, and *cold* not much further from *hot*
-# than *warm*. And text has habits: *nurse* is nearer to *she* than to *he*, and *engineer* the other way round, though
-# all four cosines are near those of words drawn at random, so that a single pair proves little (**bias**, shown for
-# many words by [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
+# Opposites can keep the same company: *bad* is as near to *good* as *great* is, and *cold* is far nearer to *hot* than
+# chance would have it. And text has habits: *nurse* is nearer to *she* than to *he*, and *engineer* the other way
+# round, though all four cosines are near those of words drawn at random, so that a single pair proves little (**bias**,
+# shown for many words by [Bolukbasi and others, 2016](https://arxiv.org/abs/1607.06520)).
 
 # %% tags=["proof"]
 queen = normalize(

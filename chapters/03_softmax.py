@@ -14,7 +14,7 @@
 # scores, until the blend is a hard choice again, and a hard choice hardly learns.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. It takes
-# about 22 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, has 5 more.
+# about 22 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
 from functools import partial
@@ -85,8 +85,8 @@ with np.errstate(all="ignore"):
 # That settles the formula. Let $f(d)$ be the ratio of two shares whose scores differ by $d$, and take three keys, each
 # 1 ahead of the next. If the first gets twice the share of the second, and the second twice that of the third, the
 # first gets four times that of the third: $f(1 + 1) = f(1) f(1)$. In the same way $f(x + y) = f(x) f(y)$ for any two
-# differences. So each further point multiplies the ratio by the same number $a = f(1)$, and half a point by its root:
-# $f(d) = a^d$.
+# differences. So each further point multiplies the ratio by the same number $a = f(1)$, and half a point by its root;
+# and since a higher score must get a larger share, $f(d) = a^d$ for every difference between these, too.
 #
 # To get such ratios, take $a$ to the power of each score, and divide by the sum. We take $a = e$, the base with the
 # simplest derivative; another one above 1 would be another *temperature* ([below](#temperature)). For the scores 0, 1,
@@ -246,8 +246,9 @@ assert np.allclose(
 # some weight (unless it is so far below the largest that it rounds to 0).
 #
 # This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
-# It has a slope everywhere (it is **differentiable**), and a hard choice has a slope of 0, or none. So its queries and
-# keys can be learned (chapter 7). Attention is this look-up, done for every word of a sentence at once.
+# It has a slope everywhere (it is **differentiable**), and a hard choice has a slope of 0, or none. So in a soft
+# look-up queries and keys can be learned (chapter 7). Attention is this look-up, done for every word of a sentence at
+# once.
 #
 # ## Temperature
 #
@@ -318,7 +319,7 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 #
 # A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
 # minus infinity has no weights, because its largest score, subtracted from itself, is NaN. `check_scores` refuses such
-# a row, and any with NaN or plus infinity. (In PyTorch, from chapter 7 on, such a row gets zeros.)
+# a row, and any with NaN or plus infinity. (The PyTorch version of chapter 7 gives such a row zeros.)
 
 # %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
@@ -457,18 +458,18 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # Training moves queries and keys, and through them the scores, so the slopes for both pass through $J$. Where a softmax
 # is saturated, $J$ is nearly 0, and so are the slopes: a **vanishing gradient**, within a single softmax.
 #
-# Does it matter? [An experiment below](#can-a-query-still-learn) lets queries learn in a hundred small steps which of
-# ten keys is the right one. With the division every query finds its key, once the learning rate is large enough.
-# Without it even a learning rate of a million leaves one query in nine behind at width 64, and 70 percent at width
-# 1024: where the softmax is saturated, there is no slope to follow.
+# Does it matter? [An experiment below](#can-a-query-still-learn) lets queries learn, in a hundred steps along the
+# slope, which of ten keys is the right one. With the division every query finds its key, once a step goes far enough
+# for a given slope (the *learning rate*). Without it even a learning rate of a million leaves one query in nine behind
+# at width 64, and 70 percent at width 1024: where the softmax is saturated, there is next to no slope to follow.
 #
 # The paper of 2017 gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
 # magnitude, pushing the softmax function into regions where it has extremely small gradients".
 #
-# Dividing does not change which functions a layer can represent. A layer with $W_Q / \sqrt{d_k}$ and no division is
-# the same function, so training can absorb any constant divisor. The division changes where training *begins*, with
-# scores of the same size at every width, and how far one step of a query moves them. Once trained, queries and keys are
-# no longer independent, and scores may grow as large as a head needs.
+# Dividing does not change what can be computed. Queries come from a learned matrix (chapter 4), and one whose entries
+# are $\sqrt{d_k}$ times smaller does the same as the division, so training can absorb any constant divisor. The
+# division changes where training *begins*, with scores of the same size at every width, and how far one step of a query
+# moves them. Once trained, queries and keys are no longer independent, and scores may grow as large as the task needs.
 
 # %% [markdown]
 # ### Which d is under the root?
@@ -532,9 +533,10 @@ print(over_keys.round(2), "\n")
 print(over_queries.round(2))
 
 # %% [markdown]
-# The same shape, positive numbers, large where the scores are large. But the second matrix answers another question:
-# not "how does this query share out its attention?" but "how do the queries share out this key?" The sums tell them
-# apart.
+# The same shape, and positive numbers. But look at the first row of the second: its scores are 2, 1 and 0, and the key
+# with score 0 gets more than the key with score 1. In each *column* the order is right, because this matrix answers
+# another question: not "how does this query share out its attention?" but "how do the queries share out this key?" The
+# sums tell them apart.
 
 # %% tags=["nbval-check-output"]
 print("row sums over keys:   ", over_keys.sum(axis=1).round(2))
@@ -740,11 +742,11 @@ verdict
 #
 # ### Can a query still learn?
 #
-# Does a saturated softmax learn less? Let queries *learn*. One of ten random keys is the right one: its value is 1 and
-# those of the others are 0, so that the weighted sum is its weight. The query follows the slope of that weight uphill
-# for 100 steps (**gradient ascent**). How far a step goes for a given slope is the **learning rate**. Write the keys as
-# the rows of $K$ and the scores as $q K^\top / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 for no division. Then by the
-# chain rule, with $J_1$ for the first row of $J$,
+# Here is the experiment that [What does saturation cost?](#what-does-saturation-cost) has reported. One of ten random
+# keys is the right one: its value is 1 and those of the others are 0, so that the weighted sum is its weight. The query
+# follows the slope of that weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is
+# the **learning rate**. Write the keys as the rows of $K$ and the scores as $q K^\top / \tau$, where $\tau$ is
+# $\sqrt{d_k}$, or 1 for no division. Then by the chain rule, with $J_1$ for the first row of $J$,
 #
 # $$\frac{\partial w_1}{\partial q} = \frac{1}{\tau} \, J_1 K .$$
 
@@ -787,11 +789,11 @@ for width in (64, 1024):
 # The softmax at the end of a model, which names the next word, does not stall like this ([chapter
 # 11](11_training.ipynb)). It is told which weight was right, and trained on the loss $-\ln w$ of that weight. The slope
 # of the loss with respect to its score is $-\frac1w \cdot w (1 - w) = -(1 - w)$, near $-1$ wherever $w$ is small, and
-# so where the model is confidently wrong. Inside attention nothing says which weight was right.
+# so where the model is confidently wrong. Inside the attention of a model nothing says which weight was right.
 #
 # ### When does it matter less?
 #
-# The division cancels the growth with the width, and not the scale of the entries. If these have variance $v$ in place
+# The division cancels the growth with the width, but not the scale of the entries. If these have variance $v$ in place
 # of 1, the scores have variance $v^2 d_k$ before the division and $v^2$ after it: entries twice as large make scores
 # four times as large. In a transformer queries and keys are made from words, by two matrices that are learned, $W_Q$
 # and $W_K$ ([chapter 4](04_self_attention.ipynb)), so $v$ depends on how these start. PyTorch's `nn.Linear` draws each

@@ -12,11 +12,11 @@
 # words. At the end of this chapter you have a function of eight lines that lets every word of a sentence look at all of
 # them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer. Any two
 # words are then one step apart, where a recurrent network takes as many steps as lie between them, and where a whole
-# text is given no word has to wait for the one before. The price is a weight for every pair of words.
+# text is given, no word has to wait for the one before. The price is a weight for every pair of words.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 26 minutes to read, and 45 for the
-# exercises. [Going further](#going-further), at the end, has 4 more. For the shortest way to a working attention
-# function, some fifteen minutes, read from [three roles](#three-roles) to the [PyTorch
+# exercises. [Going further](#going-further), at the end, takes 4 more minutes. For the shortest way to a working
+# attention function, some fifteen minutes, read from [three roles](#three-roles) to the [PyTorch
 # module](#the-same-as-a-pytorch-module).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
@@ -144,8 +144,8 @@ assert weights[-1].round(2) == 0.88
 #
 # It needs to be better. Leaving the word itself out is only a patch, since a word may need itself. And with one vector
 # for everything a word asks for what is most like it, where it may need something unlike: a verb looks for something
-# alive, and not for other verbs. Nor should every score be mutual: if *drink* looks hard for *tea*, *tea* must look as
-# hard for *drink*.
+# alive, and not for other verbs. Nor should every score be mutual. With one vector it is: if *drink* scores *tea* high,
+# *tea* scores *drink* just as high.
 #
 # ## Three roles
 #
@@ -169,7 +169,8 @@ assert weights[-1].round(2) == 0.88
 # *human*? Queries and keys have two numbers, *alive* and *action*. A matrix has a row for each of a word's three
 # numbers, which says what a 1 there adds to the query or the key. In $W_Q$ the row of *action* is $(2, 0)$: an action
 # asks, strongly, for something alive. In $W_K$ the rows of *animate* and *human* are both $(1, 0)$. *Man* is both, so
-# its key is $(2, 0)$, and it is found more easily than *dog* with $(1, 0)$.
+# its key is $(2, 0)$, and it is found more easily than *dog* with $(1, 0)$. $W_V$ hands over whether a word is alive
+# and whether it is human, and of a verb nothing.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -291,9 +292,9 @@ quiz.one_choice(
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
 # Each row of weights is a softmax of its own, so what a query receives does not depend on the other queries. The scores
-# are dot products now and no longer cosines: a longer query has scores further apart, and chooses more sharply.
-# Dividing them by $\sqrt{d_k}$ sets the temperature to $\sqrt{d_k}$. In code, with nothing left out but checks (the
-# `mask` comes [below](#leaving-a-word-out)):
+# are dot products now and no longer cosines: a query of greater norm has scores further apart, and chooses more
+# sharply. Dividing them by $\sqrt{d_k}$ sets the temperature to $\sqrt{d_k}$. In code, with nothing left out but checks
+# (the `mask` comes [below](#leaving-a-word-out)):
 
 
 # %%
@@ -368,15 +369,21 @@ def self_attention(
 small_output, small_weights = self_attention(small, w_q, w_k, w_v)
 assert np.allclose(small_weights, weights) and np.allclose(small_output, context)
 assert (q @ k.T)[[1, 2], [2, 1]].tolist() == [4, 2]
+assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
 
 # %% [markdown]
-# And the question that chapter 2 left open is answered. There the matrix of similarities was symmetric: *drink* scored
-# *tea* as high as *tea* scored *drink*. Here the score of *bites* with *man* is 4, and that of *man* with *bites* is 2.
-# What the verb needs from the man is one thing, and what the man needs from the verb another.
+# In chapter 2 the matrix of similarities was symmetric: *drink* scored *tea* exactly as high as *tea* scored *drink*.
+# Need that be so here? No: the score of *bites* with *man* is 4, and that of *man* with *bites* is 2. What the verb
+# needs from the man is one thing, and what the man needs from the verb another.
 #
 # The reason is that queries and keys have a matrix each: $q_i \cdot k_j = x_i \, W_Q W_K^\top \, x_j^\top$, and the
-# product $W_Q W_K^\top$ in the middle need not be symmetric. ([Further on](#why-two-matrices-and-not-their-product):
-# why it is not trained as one matrix.)
+# product $W_Q W_K^\top$ in the middle need not be symmetric. Here it is
+#
+# $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} ,$$
+#
+# with a row for each property that asks and a column for each that is found. An action asks for what is human, with 2,
+# and what is human asks for nothing. ([Further on](#why-two-matrices-and-not-their-product): why it is not trained as
+# one matrix.)
 #
 # ### What does it cost?
 #
@@ -414,7 +421,7 @@ quiz.one_choice(
 # %% [markdown]
 # ## Why the square root?
 #
-# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived it, in short: a score sums $d_k$
+# [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived it. In short, a score sums $d_k$
 # products. If the entries of query and key are independent, with mean 0 and variance 1, the variance of that sum is
 # $d_k$. So scores of wide queries and keys lie further apart, and one word gets nearly all the weight before anything
 # has been learned. Such a choice hardly moves, since a weight near 0 or 1 has next to no slope.
@@ -438,7 +445,7 @@ for d_k in (4, 64, 512):
 assert largest[512][0] > 0.93 and all(0.2 < w < 0.35 for _, w in largest.values())
 
 # %% [markdown]
-# [Chapter 3](03_softmax.ipynb#what-does-saturation-cost) measures what that costs a query that learns.
+# [Chapter 3](03_softmax.ipynb#can-a-query-still-learn) measures what that costs a query that learns.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -611,14 +618,14 @@ except ValueError as error:
 # %% [markdown]
 # ## What do the three matrices buy?
 #
-# Would one matrix do for queries and keys? Then every score is mutual, and at the start nearly every word attends most
-# to itself, because its query *is* its own key ([measured below](#would-one-shared-matrix-do)). With two random
-# matrices no word is favoured, on average.
+# Would one matrix do for queries and keys? Then every score is mutual, and where keys are wide and of similar norm
+# nearly every word attends most to itself at the start, because its query *is* its own key ([measured
+# below](#would-one-shared-matrix-do)). With two random matrices no word is favoured, on average.
 #
-# And what is $W_V$ for? What a word receives is added to its own vector (chapter 8 says why), and $W_V$ turns it into
-# other directions than those that the word itself uses, so that a later layer can [tell the two
-# apart](#what-is-the-third-matrix-for). It also lets a word keep something back: with $V = X$ *bites* would have handed
-# over that it is an action, whereas its value was $(0, 0)$.
+# And what is $W_V$ for? What a word receives is, after one more matrix (chapter 6), added to its own vector (chapter
+# 8), and $W_V$ turns it into other directions than those that the word itself uses, so that a later layer can [tell the
+# two apart](#what-is-the-third-matrix-for). It also lets a word keep something back: with $V = X$ *bites* would have
+# handed over that it is an action, whereas its value was $(0, 0)$.
 
 # %% [markdown]
 # ## Are the weights based on position?
@@ -672,8 +679,9 @@ for order_of in ([0, 1, 2], [2, 1, 0]):
 assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
-# A transformer does know about order, because position is made part of what is compared. The transformer of 2017 *adds*
-# something *to the vectors* before they enter. [Chapter 5](05_position.ipynb) builds it.
+# With a mask, then, order leaks in, but only as *before* and *after*. A transformer gets more, because position is made
+# part of what is compared. The transformer of 2017 *adds* something *to the vectors* before they enter. [Chapter
+# 5](05_position.ipynb) builds it.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -759,7 +767,7 @@ for name, version in versions.items():
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too. It
 # also catches the root of the number of queries, because that number changes. (The root of the number of *keys* would
-# pass.)
+# pass this check.)
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It
 # takes known numbers or an independent reference to detect it, which is why the tests of this book compare every
@@ -1002,7 +1010,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four questions about the matrices and the mask. What later chapters need of the answers, they say again.
+# Four points about the matrices and the mask. What later chapters need of the answers, they say again.
 #
 # ### Why two matrices, and not their product?
 #
@@ -1103,9 +1111,8 @@ for used in (8, 16):
 # two full words do not. (Another matrix between value and sum would serve as well, such as that which [chapter
 # 6](06_many_heads.ipynb) puts after several heads.)
 #
-# The matrix also lets a word keep something back: with $V = X$ *bites* would have handed over that it is an action,
-# whereas its value was $(0, 0)$. With $V = K$ a word would hand over the very numbers by which it is found, so it could
-# not be easy to find and hand over nothing, as an attention sink does, unless a later matrix took it away.
+# With $V = K$ a word would hand over the very numbers by which it is found, so it could not be easy to find and hand
+# over nothing, as an attention sink does, unless a later matrix took it away.
 
 # %% [markdown]
 # ### A mask over the wrong axis

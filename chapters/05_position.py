@@ -14,7 +14,7 @@
 # encoding**, and the verb can tell which word stands before it, here the one who bites.
 #
 # You need chapter 4, and sine and cosine. It takes about 24 minutes to read, and 45 for the exercises. [Going
-# further](#going-further), at the end, has 5 more.
+# further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
 from functools import partial
@@ -88,8 +88,8 @@ for t in (0, 1, 10, 100):
 # 40, so "the word before me" looks different every time.
 #
 # **One-hot** tells positions apart, but no two are nearer than any others: position 0 has the dot product 0 with its
-# neighbour, as with position 50. And in 100 numbers there is none for position 100. (Multiplied by a matrix, it picks a
-# row of that matrix. That is the learned table that we meet below.)
+# neighbour, as with position 50. And 100 columns have none for position 100. (Multiplied by a matrix, it picks a row of
+# that matrix. That is the learned table that we meet below.)
 #
 # What about a small step of fixed size, $t / 10{,}000$? It is bounded for any text that we shall meet, and a step is
 # the same everywhere. But the position's part of a score then grows, or shrinks, steadily from the first key to the
@@ -218,8 +218,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# For the rest of the book there are two functions, one for any given positions and one for positions 0 to $T - 1$.
-# ("Break it", below, shows why the first is needed.)
+# For the rest of the book there are two functions, one for any given positions and one for positions 0 to $T - 1$, and
+# a third that gives their angles. ("Break it", below, shows why the first is needed.)
 
 # %% tags=["export"] module="by_hand.positions"
 import numpy as np
@@ -272,6 +272,9 @@ assert np.allclose(
 lengths = np.linalg.norm(encodings, axis=1)
 assert np.allclose(lengths, np.sqrt(16))  # all equally long
 
+# %% [markdown]
+# Is a late position different from position 0? Look for the one that is nearest to it:
+
 # %%
 found = {}
 for d_model in (4, 8, 16, 32):
@@ -285,12 +288,12 @@ for d_model in (4, 8, 16, 32):
 # Check the wish list. Two wishes, that near positions are similar and that a step looks the same everywhere, get a
 # section each below. The other three:
 #
-# - *Bounded*: between −1 and 1. And every row has the same norm, $\sqrt{D/2}$, because each pair contributes
-#   $\sin^2 + \cos^2 = 1$.
-# - *No last position*: the formula takes any $t$.
-# - *Different*: no two positions are equal at any width, but how far apart they are depends on the width. With $D = 4$,
-#   position 1885 is nearly position 0, because both pairs are back where they began, the first after 300 turns and the
-#   second after 3. With $D = 16$ or 32, no position below ten thousand is nearer than the neighbour.
+# - *Bounded*: between −1 and 1. And every row has the same norm, $\sqrt{D/2}$, because each pair contributes $\sin^2 +
+#   \cos^2 = 1$. - *No last position*: the formula takes any $t$. - *Different*: no two positions are equal, because the
+#   first pair turns by 1 a step, and no whole number of steps makes a whole number of turns ($\pi$ is irrational). But
+#   how far apart they are depends on the width. With $D = 4$, position 1885 is nearly position 0, because both pairs
+#   are back where they began, the first after 300 turns and the second after 3. With $D = 16$ or 32, no position below
+#   ten thousand is nearer than the neighbour.
 
 # %% tags=["proof"]
 assert [found[d_model] for d_model in (4, 16, 32)] == [1885, 1, 1]
@@ -452,9 +455,10 @@ print(
 assert round(apart, 1) == 0.5 and 1 < np.abs(news).mean() < 1.1
 
 # %% [markdown]
-# What *bites* receives is nearest to *dog* in the one and to *man* in the other. There word and position had numbers of
-# their own. The last line adds them into the *same* numbers, for the random words and matrices of the beginning: the
-# verb's two outputs, equal then, now differ by up to 0.5 in an entry, where entries have a size of about 1.
+# What *bites* receives is nearest to *dog* in the one and to *man* in the other. In these two lines word and position
+# had numbers of their own. The last line adds them into the *same* numbers, for the random words and matrices of the
+# beginning: the verb's two outputs, equal then, now differ by up to 0.5 in an entry, where entries have a size of
+# about 1.
 #
 # The subject of a verb is not always the word before it. But heads that attend to the word before, or after, are easy
 # to find in trained translators ([Voita and others, 2019](https://aclanthology.org/P19-1580/), call them positional
@@ -466,8 +470,9 @@ assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
 # %% [markdown]
 # ## Does adding destroy the word?
 #
-# Not if the vectors are wide enough, as we shall measure. But would it not be cleaner to put word and position side by
-# side (**concatenation**) and make the vector wider? The next thing that happens to it is a projection, and
+# No: the word survives at every width that we shall try. It is the position that needs room. But would it not be
+# cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next thing that
+# happens to it is a projection, and
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
@@ -533,12 +538,17 @@ for d_model, share in ((64, 0.50), (512, 0.99)):
     rows = held_out[:3000]  # all positions are equally long
     nearest = (inputs[rows] @ found @ encodings.T).argmax(axis=1)
     assert abs(np.mean(nearest == position_of[rows]) - share) < 0.015
+    wanted = vocabulary[word_of[fitted]]
+    found = np.linalg.lstsq(inputs[fitted], wanted, rcond=None)[0]
+    lengths = (vocabulary**2).sum(axis=1) / 2  # nearest: largest a · b - |b|² / 2
+    nearest = (inputs[rows] @ found @ vocabulary.T - lengths).argmax(axis=1)
+    assert np.array_equal(nearest, word_of[rows])
 
 # %% [markdown]
 # At widths 256 and 64 both come back, in every held-out combination. At 48 and 32 the words still do, and the positions
 # suffer: they are shorter than these words, and neighbouring ones are similar. With words half as long, width 32
-# recovers 93 percent of the positions. And with 1,000 words in place of 50, width 64 recovers only half of them, and
-# width 512 recovers 99 percent.
+# recovers 93 percent of the positions. With 1,000 words in place of 50 every word is still found, but at width 64 only
+# half of the positions, and at 512 99 percent.
 
 # %% [markdown]
 # ## Neighbouring positions are similar
@@ -725,8 +735,15 @@ assert abs(beyond_with(64, slice(8)) - 0.65) < 0.03
 # What is different? The score depends on the two words and on the difference of their positions: the encoding is
 # **relative**. Sinusoids are **absolute**: what is added to a word depends on where it stands, and $W_Q$ and $W_K$ must
 # pick the distance out of the sum. And the rotations are applied in every layer, so that no layer has to remember
-# positions. Many open language models use them, from Llama on ([Touvron and others,
-# 2023](https://arxiv.org/abs/2302.13971)), and [chapter 19](19_modern.ipynb) builds one that does.
+# positions. Most open language models of today use them, Llama ([Touvron and others,
+# 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter 19](19_modern.ipynb) builds one. ([By
+# hand](#rotary-positions-by-hand), and other ways.)
+
+# %% [markdown]
+# ## Break it: one word at a time
+#
+# A model that generates text produces its words one at a time. It is natural to encode each as it comes: add
+# `sinusoidal_positions(1, D)` to a sequence of length 1. **Predict first:** what is wrong with it?
 
 # %% tags=["nbval-check-output"]
 words = np.random.default_rng(9).standard_normal((4, 8))
@@ -942,7 +959,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four questions about the encoding. What later chapters need of the answers, they say again.
+# Four further points about the encoding. What later chapters need of the answers, they say again.
 #
 # ### Why 10,000?
 #
@@ -979,9 +996,9 @@ plt.show()
 # Fast pairs tell near positions apart and slow pairs far ones, and both are needed. A small base has too few slow
 # pairs: with base 100 the similarity has fallen to 0 at a distance of 46 and then swings around it, so 100 words away
 # looks no nearer than 1,000. A large base has too few fast ones: 10 words away, the similarity is 0.66 with 10,000 and
-# still 0.76 with a million, so neighbours are harder to tell apart. Models for long texts accept that.
+# still 0.76 with a million, so near positions are harder to tell apart. Models for long texts accept that.
 #
-# Llama 3 has a base of 500,000, for the rotary positions [below](#turning-instead-of-adding) ([Grattafiori and others,
+# Llama 3 has a base of 500,000, for the rotary positions [above](#turning-instead-of-adding) ([Grattafiori and others,
 # 2024](https://arxiv.org/abs/2407.21783)). The paper of 2017 gives no reason for this very number.
 
 # %% tags=["hide-input"]
@@ -1002,10 +1019,10 @@ assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
 # %% [markdown]
 # ### Why is a wider encoding worse?
 #
-# In the [experiment above](#could-the-encoding-be-learned) wider sinusoids extrapolate worse. Not only because their
-# matrix is larger. With the five fastest pairs alone, a matrix of ten by ten, all positions beyond are right at the
-# spacing of width 64, and only 42 percent at that of width 128: it matters how close the frequencies lie (why, we have
-# not found out). At one spacing, more and slower pairs matter, too: with the eight fastest of width 64 it is 65
+# In the [experiment above](#could-the-encoding-be-learned) wider sinusoids extrapolate worse, and not only because
+# their matrix is larger. With the five fastest pairs alone, a matrix of ten by ten, all positions beyond are right at
+# the spacing of width 64, and only 42 percent at that of width 128: it matters how close the frequencies lie (why, we
+# have not found out). At one spacing, more and slower pairs matter, too: with the eight fastest of width 64 it is 65
 # percent. Every fourth pair of width 128, which makes the encoding of width 32, gets all right again.
 
 # %% [markdown]
@@ -1063,8 +1080,8 @@ quiz.several_choices(
 #
 # Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the query is
 # $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product, $0.093 - 0.746$,
-# is $-0.654$ (unrounded), and this is $\cos 4$. A hundred positions later they are $(0.185, 0.983)$ and $(0.623,
-# -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
+# is $-0.654$ (computed before rounding), and this is $\cos 4$. A hundred positions later they are $(0.185, 0.983)$ and
+# $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
 
 # %%
 rng = np.random.default_rng(8)
@@ -1092,15 +1109,10 @@ assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 # seen. So for longer texts the angles are rescaled (*position interpolation*, [Chen and others,
 # 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
 #
-# There are other ways:
+# There are other ways to bring in the distance:
 #
 # - A **relative position bias** adds to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$:
 #   one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus
 #   a multiple of the distance ([ALiBi, Press and others, 2022](https://arxiv.org/abs/2108.12409)).
 # - *NoPE* leaves positions out where a causal mask tells the order ([chapter
 #   9](09_decoder.ipynb#does-a-causal-mask-carry-order)).
-#
-# ## Break it: one word at a time
-#
-# A model that generates text produces its words one at a time. It is natural to encode each as it comes: add
-# `sinusoidal_positions(1, D)` to a sequence of length 1. **Predict first:** what is wrong with it?

@@ -14,7 +14,7 @@
 # ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). It takes
-# about 23 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, has 3 more.
+# about 23 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
 from functools import partial, wraps
@@ -47,8 +47,10 @@ transformer_map(built=6)
 # 3. Half, whatever $\alpha$ is.
 #
 # Try it with two thousand pairs of names, each a random vector. A word has $D = 16$ numbers, and a name uses 8 of them,
-# the same 8 for all names, so a head of width 8 can hold one name. One head of width 16 hands over its average. Two
-# heads of width 8 hand over 8 numbers each: one reads only the first name, the other only the last.
+# the same 8 for all names, so a head of width 8 can hold one name. One head of width 16 hands over its average. (Could
+# it not write the two names into different halves of its 16 numbers? [No](#could-one-head-escape-by-other-means): its
+# $W_V$ is the same for every word.) Two heads of width 8 hand over 8 numbers each: one reads only the first name, the
+# other only the last.
 #
 # On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).
 # On the others, measure what share of the names' squared length it misses.
@@ -95,8 +97,9 @@ plt.show()
 # %% [markdown]
 # Half, whatever $\alpha$ is, in each of ten runs. Why? Move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$, with
 # any vector $d$, and the average $\alpha \, a + (1 - \alpha) \, b$ stays the same. So the average cannot say which of
-# all these pairs it was made of. It holds one name's worth of the two ([why exactly half](#why-exactly-half)), and to
-# favour one name helps that one exactly as much as it hurts the other.
+# all these pairs it was made of: the two names have 16 numbers, and the average tells 8. It holds one name's worth of
+# the two ([why exactly half](#why-exactly-half)), and to favour one name helps that one exactly as much as it hurts the
+# other.
 #
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
 # of $\alpha$ would do: two equations for two unknowns.
@@ -280,8 +283,8 @@ plt.show()
 
 # %% [markdown]
 # Each number of a head is multiplied by the one above it. The sum is positive where the dog only bites, negative where
-# it is only bitten, and 0 where it does both (or neither). It takes the sum: head 1 alone writes 0.998 for *dog bites
-# man* and for *dog bites dog*.
+# it is only bitten, and 0 where it does both (or neither). Only the sum tells the two apart: head 1 alone writes 0.998
+# for *dog bites man* and for *dog bites dog*.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
@@ -391,8 +394,8 @@ plt.show()
 # Each cell carries its row and column in the first matrix. Attention works on the last two axes, and treats heads as it
 # treats the sentences of a batch: each by itself.
 #
-# The folded cell holds the version that the rest of the book uses, `multi_head_attention`: its shapes in the signature,
-# with a mask, and with queries that need not come from the same words as keys and values.
+# The next folded cell holds the version that the rest of the book uses, `multi_head_attention`: its shapes in the
+# signature, with a mask, and with queries that need not come from the same words as keys and values.
 
 # %% tags=["export", "hide-input"] module="by_hand.multihead"
 import numpy as np
@@ -476,10 +479,10 @@ quiz.number(
 # %% [markdown]
 # ## The same as a PyTorch module
 #
-# The module has the three projections of chapter 4's and a fourth, $W_O$ (with biases, as in PyTorch's). Its `forward`
-# is a split, PyTorch's own attention, and a merge. The $T$ queries may come from other words than the $S$ keys and
-# values, so the layer serves as self-attention and as cross-attention. All heads share a mask: one for each sentence
-# has the shape (B, 1, T, S), where the 1 stands for the heads ([chapter
+# The module has three projections, as that of chapter 4, and a fourth, $W_O$. (All four have biases, as in
+# `nn.MultiheadAttention`.) Its `forward` is a split, PyTorch's own attention, and a merge. The $T$ queries may come
+# from other words than the $S$ keys and values, so the layer serves as self-attention and as cross-attention. All heads
+# share a mask: one for each sentence has the shape (B, 1, T, S), where the 1 stands for the heads ([chapter
 # 4](04_self_attention.ipynb#a-mask-over-the-wrong-axis) says what happens without). The module returns no weights,
 # since PyTorch's function has none to give.
 
@@ -579,7 +582,7 @@ print("largest change, head by head:", change.round(2))
 assert (change > 0.01).all()
 
 # %% [markdown]
-# Every head does. ($W_O$ is the identity here, so that each head's output stays in columns of its own.)
+# Every head notices. ($W_O$ is the identity here, so that each head's output stays in columns of its own.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -606,8 +609,8 @@ quiz.one_choice(
 # ## Heads at work
 #
 # What does training find? all-MiniLM-L6-v2, which gave us the vectors of chapter 2, has six layers of twelve heads;
-# below are the attention weights of its first layer. Before this layer stand two things that you have not built yet:
-# its positions are learned, and the sum of word and position is **normalised** ([chapter
+# below are the attention weights of its first layer. Its positions are learned, and before this layer stands one thing
+# that you have not built yet: the sum of word and position is **normalised** ([chapter
 # 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head take the average weight that words give to the word
 # before.
 #
@@ -673,18 +676,20 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # rotation (here positions are learned, and nothing rotates), and training found it.
 #
 # Look through the others. Seven of the twelve give more than a quarter of their weight to the special token `[CLS]` at
-# the start, where equal weights would be a tenth. [Clark and others (2019)](https://aclanthology.org/W19-4828/) found
-# that in BERT, an encoder of the same kind, early heads often attend to `[CLS]`, and those of middle layers to the
-# other special token, `[SEP]`. They suspect that a head looks there when it finds nothing relevant (an attention sink).
+# the start, where equal weights would be 0.09. [Clark and others (2019)](https://aclanthology.org/W19-4828/) found that
+# in BERT, an encoder of the same kind, early heads often attend to `[CLS]`, and those of middle layers to the other
+# special token, `[SEP]`. They suspect that a head looks there when it finds nothing relevant (an attention sink).
 #
-# A map of weights does not explain what the model answered. It shows neither what a head hands over, nor whether
-# another hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off, as
-# [chapter 9](09_decoder.ipynb#does-the-map-say-why) and [chapter 15](15_pretrained.ipynb) do.
+# A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
+# hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off, as [chapter
+# 15](15_pretrained.ipynb) does. ([What else heads do, and which can
+# go](#what-else-do-heads-do-and-can-they-be-removed).)
 
 # %% [markdown]
 # ## Break it: merged without the swap
 #
-# On the way back, `(H, T, d_k)` must become `(T, D)`. A `reshape` alone gives that shape.
+# On the way back, `(H, T, d_k)` must become `(T, D)`. A `reshape` alone gives that shape. (`split_heads` and
+# `merge_heads` are `split` and `merged` from above: reshape and swap, swap and reshape.)
 #
 # **Predict first.** Which of these detects it: the shape; the sums of the weights; shuffling the words; comparing with
 # the loop?
@@ -950,7 +955,8 @@ verdict
 # (2019)](https://arxiv.org/abs/1905.10650).
 #
 # **Next.** Part I ends here: attention, positions, heads, by hand and with matrices that we chose. Part II lets them
-# learn. A [list of common misconceptions](../misconceptions.md) says which chapter tests each.
+# learn. (What is often said of attention, and which chapter tests it, is in a [list of
+# misconceptions](../misconceptions.md).)
 
 # %% [markdown]
 # ## Going further
@@ -962,7 +968,7 @@ verdict
 # The average leaves open another combination of the names, $(1 - \alpha) \, a - \alpha \, b$, which holds as much as
 # the average does. For independent names that are drawn alike the two are uncorrelated, so that no matrix recovers any
 # of the other from the average. That half is lost. How much of each name the average holds is its squared correlation
-# with it ([chapter 1](01_why_attention.ipynb#why-not-more-than-24)):
+# with it, the share of the name's variance that it explains ([chapter 1](01_why_attention.ipynb#why-not-more-than-24)):
 #
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
@@ -1004,7 +1010,7 @@ assert np.linalg.matrix_rank(narrow_q @ narrow_k.T) == 4
 # what followed an earlier copy of the same token (*induction heads*, [chapter 18](18_gpt.ipynb)).
 #
 # Can heads be removed? Michel and others took single heads from a trained translator: of the 96 in its encoder only 8
-# changed the BLEU score measurably, and half of these for the better. Many can even go together, one after the other:
-# Voita and others pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU.
-# Yet models that had the small number of heads from the start were worse than those pruned to it ([Behnke and Heafield,
+# changed the BLEU score measurably, and half of these for the better. Many can be removed together: Voita and others
+# pruned 38 of the 48 heads in a translator's encoder, while its training went on, and lost 0.15 BLEU. Yet models that
+# had the small number of heads from the start were worse than those pruned to it ([Behnke and Heafield,
 # 2020](https://aclanthology.org/2020.emnlp-main.211/)), perhaps because pruning can choose among many random starts.

@@ -15,7 +15,7 @@
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
 # 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 27 minutes to read, and 45 for the
-# exercises. [Going further](#going-further), at the end, has 4 more.
+# exercises. [Going further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
 from functools import partial
@@ -145,8 +145,9 @@ assert abs(d_scaled.sum()) < 1e-15
 # and 2.828), the weights 0.197, 0.053 and 0.750, the output $(0.947, 0.750)$. The loss was 0.296; now it is $\tfrac12
 # (0.053^2 + 0.750^2) = 0.283$. That is one step of **gradient descent**.
 #
-# [Further steps](#keep-going) bring the loss close to 0. The learning rate decides how fast: with a small one slowly,
-# and with too large a one each step overshoots further than the one before, so that the loss **diverges**.
+# [Further steps](#keep-going), with all three matrices, bring the loss close to 0. The learning rate decides how fast:
+# with a small one slowly, and with too large a one each step overshoots further than the one before, so that the loss
+# **diverges**.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The path of one query. Above, forwards from left to right: x and W_Q make the query, with the keys the scaled scores, by the softmax the weights, with the values the output, and the loss 0.296. Below, backwards from right to left, the gradients: output -0.045, 0.768; weights -0.045, 0, 0.723; scaled scores -0.110, -0.025, 0.135; query 0.113, -0.018; row 2 of W_Q the same. One step takes that row from 2, 0 to 1.887, 0.018, and the loss from 0.296 to 0.283."}}
 from classroom.diagram import Diagram
@@ -307,8 +308,8 @@ for formula, difference in zip(by_formula, by_difference, strict=True):
 assert np.allclose(by_formula[0], d_query)
 
 # %% [markdown]
-# All 14 numbers (the query, the keys and the values) agree to more than ten digits after the point. That is in 64-bit
-# floats: check gradients in these, because in 32 bits rounding [takes over](#how-small-a-step-in-a-gradient-check).
+# All 14 numbers (the query, the keys and the values) agree to ten digits after the point. That is in 64-bit floats:
+# check gradients in these, because in 32 bits rounding [takes over](#how-small-a-step-in-a-gradient-check).
 
 # %% [markdown]
 # ## Let the machine do it
@@ -388,9 +389,9 @@ def scaled_dot_product_attention(
 
 
 # %% [markdown]
-# Now several heads. The folded cell holds the class `MultiHeadAttention` that the book's models use. It is the module
-# at the end of [chapter 6](06_many_heads.ipynb), for queries, keys and values from any source, with dropout, biases and
-# checks of shapes.
+# Now several heads. The folded cell holds the class `MultiHeadAttention` that the book's models use. It is the [module
+# of chapter 6](06_many_heads.ipynb#the-same-as-a-pytorch-module), for queries, keys and values from any source, with
+# dropout, biases and checks of shapes.
 
 
 # %% tags=["hide-input", "export"] module="attention"
@@ -460,7 +461,7 @@ class MultiHeadAttention(nn.Module):
 # With `need_weights=False`, the layer calls PyTorch's own attention, which need not write the weights to memory where
 # its kernels apply ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix) says where). With weights or
 # without, in 64-bit floats, the layer agrees with chapter 6's function and with `nn.MultiheadAttention` to twelve
-# digits. (Mind the masks of `nn.MultiheadAttention`, in which true means *may not attend*.)
+# digits. (Beware: in the masks of `nn.MultiheadAttention` true means *may not attend*.)
 
 # %% tags=["proof"]
 from dotformer.by_hand.multihead import multi_head_attention
@@ -932,7 +933,7 @@ assert all(p.grad is not None for p in model.parameters())
 # %% [markdown]
 # After one backward pass, every parameter should have a gradient that is not all zeros. Exceptions, besides what is
 # frozen or not used, are the bias of the keys, whose gradient is only rounding error, and, at the first step, whatever
-# has a matrix of zeros as a factor of its gradient.
+# has a matrix of zeros as a factor of its gradient, as $W_Q$ has while $W_K$ is zero.
 
 # %% [markdown]
 # ## Exercises
@@ -1139,7 +1140,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four questions about gradients and the start. What later chapters need of the answers, they say again.
+# Four points about gradients and the start. What later chapters need of the answers, they say again.
 #
 # ### How small a step in a gradient check?
 #
@@ -1228,10 +1229,11 @@ assert descend(["W_V"])[0][3] < 0.006
 # %% [markdown]
 # ### Where does the gradient begin?
 #
-# The gradient of the loss with respect to the logits $z_i$ follows from the formula for a softmax, above, where $p$ was
-# called $w$, and $z$ was $s$. Let $y_i$ be 1 for the right digit and 0 for the others. Of the probabilities only the
-# right one is in the loss, so $\partial L / \partial p_i = -y_i / p_i$. The average of these derivatives, weighted by
-# the $p_i$, has a single term, that of the right digit $r$: $p_r \cdot (-1 / p_r) = -1$. So
+# The loss is the cross-entropy, $-\ln p_r$, with $r$ for the right digit. Its gradient for the logits $z_i$ follows
+# from the formula of [the softmax](#back-through-the-softmax), where $p$ was called $w$, and $z$ was $s$. Let $y_i$ be
+# 1 for the right digit and 0 for the others. Of the probabilities only the right one is in the loss, so $\partial L /
+# \partial p_i = -y_i / p_i$. The average of these derivatives, weighted by the $p_i$, has a single term, that of the
+# right digit: $p_r \cdot (-1 / p_r) = -1$. So
 #
 # $$\frac{\partial L}{\partial z_i} = p_i \left( \frac{\partial L}{\partial p_i} - (-1) \right) = p_i - y_i :$$
 #
@@ -1243,14 +1245,14 @@ assert descend(["W_V"])[0][3] < 0.006
 # ### What if matrices start at zero?
 #
 # Zeros, or any other constant, look like an even start. But if all matrices and biases start constant, the units of a
-# layer (but for the last) stay equal: they read the same input, what they hand on is multiplied by equal parameters,
-# and so they get the same gradient. Two such heads are one head for the price of two. A random start
-# (**initialisation**) is there to **break the symmetry**.
+# layer stay equal (but for the last layer, where each unit has a right answer of its own): they read the same input,
+# what they hand on is multiplied by equal parameters, and so they get the same gradient. Two such heads are one head
+# for the price of two. A random start (**initialisation**) is there to **break the symmetry**.
 #
-# Zeros can do worse, as the formulas say: but for the root, $dQ$ is $dS \, K$, and $dK$ is $dS^\top Q$. If only $W_Q$
-# is zero, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both matrices do. If both are zero (and their biases), so
-# are both gradients, since each has the other as a factor, and they stay zero for ever: all scores are 0, and every
-# weight is exactly $1/n$.
+# Zeros can do worse, as the formulas of [the definition](#the-definition) say: leaving out the root, $dQ$ is $dS \, K$,
+# and $dK$ is $dS^\top Q$. If only $W_Q$ is zero, $Q$ is 0 and $dQ$ is not, so $W_Q$ learns, and soon both matrices do.
+# If both are zero (and their biases), so are both gradients, since each has the other as a factor, and they stay zero
+# for ever: all scores are 0, and every weight is exactly $1/n$.
 #
 # The folded cell trains both kinds. With both matrices at zero the loss ends at 1.62, near $\ln 5 = 1.61$, the loss of
 # guessing one of five digits in the note.

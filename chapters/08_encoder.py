@@ -14,8 +14,8 @@
 # for, because you have seen what changes without it.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 28 minutes to read, and 40 for the exercises. [Going
-# further](#going-further), at the end, has 3 more. To write a transformer this afternoon, begin with [all of it on one
-# screen](09_decoder.ipynb#all-of-it-on-one-screen), in chapter 9, and come back for the reasons.
+# further](#going-further), at the end, takes 3 more minutes. To write a transformer this afternoon, begin with [all of
+# it on one screen](09_decoder.ipynb#all-of-it-on-one-screen), in chapter 9, and come back for the reasons.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Attention with its heads and positions is built, and so are the gradients. This chapter adds the feed-forward network, add and norm, and the stack of layers that make the encoder, with embeddings below it. Residual paths lead around attention and around the feed-forward network, each to an add and norm."}}
 from functools import partial
@@ -30,7 +30,7 @@ transformer_map(built=8)
 # ## One layer, on paper
 #
 # *Not bad* is praise. A model that adds up a score for each word calls it blame. Let each word be four numbers: its
-# **polarity** (*good* 1, *bad* −1), **affirmed** (1 unless it is negated), **is not** (1 for the word *not*),
+# **polarity** (*good* 1, *bad* −1, *not* 0), **affirmed** (1 unless it is negated), **is not** (1 for the word *not*),
 # and last the **tone**, which is 0 and which the layer must fill in: 1 for praise, −1 for blame.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One layer for the two words not and bad, drawn from left to right. Each word has a horizontal line, its residual stream. Between the lines stands attention: it receives both words, and what it returns is added to each line. After it, not is (0, -1, 1, 0) and bad is (-1, -1, 0, 0). Then a feed-forward network beside each line, separately, returns something that is added too. At the end, bad is (-1, -1, 0, 1)."}}
@@ -76,9 +76,9 @@ plt.show()
 
 # %% [markdown]
 # Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every query asks only
-# *are you a not?*, so both words attend to *not*, whose value is −2 in the second entry, so *affirmed* goes from 1 to
-# −1. (All other words have the value 0, so without a *not* nothing is fetched.) Then a small network looks at *bad*
-# alone. It computes
+# *are you a not?*, so both words attend to *not* (the scores are so large that its weight is 1), whose value is −2 in
+# the second entry, so *affirmed* goes from 1 to −1. (All other words have the value 0, so without a *not* nothing is
+# fetched.) Then a small network looks at *bad* alone. It computes
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
@@ -254,8 +254,9 @@ for n, depth in enumerate(DEPTHS):
 # It also helps the gradient. The derivative of $x + F(x)$ is $I + F'$, and through $L$ layers these multiply: $(I +
 # F_1')(I + F_2') \cdots (I + F_L')$. Multiply that out, and one term is $I$ alone: by this path the gradient reaches
 # the lowest layer without passing through any attention. Without the sums only $F_1' F_2' \cdots F_L'$ would be left.
-# [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them
-# deeper networks had trained worse than shallow ones (the **degradation problem**).
+# (That guards against gradients that vanish, and not against those that explode: the other terms add up, too, as you
+# will see.) [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because
+# without them deeper networks had trained worse than shallow ones (the **degradation problem**).
 #
 # But read the right column down to its end. At 24 layers less than 1 percent is a word's own. Each attention adds a
 # vector that is mostly common to all words, and as large as the stream, so the common part grows like a debt with
@@ -344,7 +345,7 @@ quiz.number(
 #
 # What should the norm be applied to? The 2017 paper normalises the stream itself, after each addition: **post-norm**.
 # Most models since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**. With $f$ for
-# one of the two **sublayers**, attention or feed-forward network,
+# one of the two **sublayers**, attention or the small network, from now on the *feed-forward network*,
 #
 # $$\text{post-norm:}\quad x \leftarrow \operatorname{LN}\bigl(x + f(x)\bigr), \qquad \text{pre-norm:}\quad x \leftarrow x + f\bigl(\operatorname{LN}(x)\bigr) .$$
 #
@@ -1010,10 +1011,10 @@ assert min(slow[None]) == 1
 
 # %% [markdown]
 # So what are the norms for, if three layers can do without? Stack **twelve**, and train *reverse* again, at ten
-# learning rates from 0.00004 to 0.02, three seeds each. There are six stacks. Four have the usual start: pre-norm,
-# post-norm, one without norms, and post-norm without residual connections. Above, a small start kept words apart in a
-# deep stack, so post-norm and the stack without norms are also started small, with $W_O$ and $W_2$ divided by
-# $\sqrt{24}$.
+# learning rates from 0.00004 to 0.02, for 600 steps, three seeds each. There are six stacks. Four have the usual start,
+# Glorot's: pre-norm, post-norm, one without norms, and post-norm without residual connections. Above, a small start
+# kept words apart in a deep stack, so post-norm and the stack without norms are also started small, with $W_O$ and
+# $W_2$ divided by $\sqrt{24}$, for two sublayers in each of twelve layers.
 #
 # **Predict first**: which of the six still learn?
 
@@ -1034,17 +1035,17 @@ for name, rows in deep.items():
 
 # %% [markdown]
 # With the usual start only pre-norm does. Post-norm is stuck at 26 percent, which is what a bet on the commonest of the
-# sequence's twelve digits brings, and without norms or without residual connections it is less.
+# sequence's twelve digits brings, and the two others with the usual start are worse.
 #
 # Is it the norm, then, and where it stands? Not alone. Started small, post-norm learns, and so does the stack without
 # any norm. With the usual start the sublayers of a deep stack drown the words, or make the stream explode, before
-# anything has been learned. A small start prevents it, and so does a norm in front of each sublayer. What else norms do
-# here: at a learning rate of 0.01 pre-norm and a post-norm stack that starts small still learn, while the loss of the
-# stack without norms overflows.
+# anything has been learned. A small start prevents it, and so does a norm in front of each sublayer. Norms do one thing
+# more here: at a learning rate of 0.01 pre-norm and a post-norm stack that starts small still learn, while the loss of
+# the stack without norms overflows.
 #
-# A small model, then, is no test of what a deep one needs: three layers learn with any of these, twelve do not. (With
-# enough data, warm-up, and matrices that start smaller than Glorot's, post-norm does train at that depth: BERT has
-# twelve such layers.)
+# A small model, then, is no test of what a deep one needs: three layers learn with norms or without, and twelve do not
+# from every start. (With enough data, a learning rate that starts tiny and grows ([warm-up](#does-it-need-warm-up)),
+# and matrices that start smaller than Glorot's, post-norm does train at that depth: BERT has twelve such layers.)
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}
@@ -1102,9 +1103,9 @@ for depth, stream in enumerate(streams):
     assert own > 0.7 and (due > 0.99 if depth > 1 else due < 0.4)
 
 # %% [markdown]
-# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. The 30
-# percent after the first layer are a beginning (the digits of *other* positions can be read there, too, in some 20
-# percent). After the second layer both digits can be read, from one vector of 32 numbers.
+# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. The share
+# after the first layer is a beginning (the digits of *other* positions can be read there, too, in some 20 percent).
+# After the second layer both digits can be read, from one vector of 32 numbers.
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights
@@ -1295,9 +1296,9 @@ verdict
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
 # network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
 # few layers, and with it more slowly. Norms keep the stream from exploding. Where they stand matters for how much of a
-# word is left in a deep stack, and for how high a learning rate it tolerates. So does how the sublayers start: of our
-# stacks of twelve layers only pre-norm learned its task in 600 steps from the usual start, while from a small start
-# post-norm and even a stack without norms learned it, too.
+# word is left in a deep stack. So does how the sublayers start: of our stacks of twelve layers only pre-norm learned
+# its task in 600 steps from the usual start, while from a small start post-norm and even a stack without norms learned
+# it, too.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton
@@ -1313,7 +1314,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Three questions about stacks. What later chapters need of the answers, they say again.
+# Three points about stacks. What later chapters need of the answers, they say again.
 #
 # ### How fast do words become alike?
 #
@@ -1338,11 +1339,12 @@ verdict
 # others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. A norm divides by the size of
 # what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
 # that has grown with the depth, so gradients start small. With post-norm the stream never grows, so the gradients of
-# the last layers' feed-forward networks start larger ($W_Q$'s, above, is small for another reason: words are alike),
-# and full steps at once go wrong: the loss rises, or stays where it is, and does not recover.
+# the last layers' feed-forward networks start larger (that of $W_Q$, [above](#post-norm-or-pre-norm), is small for
+# another reason: words are alike), and full steps at once go wrong: the loss rises, or stays where it is, and does not
+# recover.
 #
-# The same program trains *reverse* at nine learning rates, three seeds each, with a warm-up of 200 of the 400 steps, or
-# none.
+# `benchmarks.encoders` trains *reverse*, in three layers, at nine learning rates, three seeds each, for 400 steps, with
+# a warm-up of 200 of them or none.
 #
 # **Predict first.** Post-norm or pre-norm, with warm-up or without: which of the four tolerates the highest learning
 # rate?

@@ -14,8 +14,8 @@
 # this chapter the transformer of the paper is complete, and you have it once more in seventy lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It
-# takes about 29 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, has 3 more. To
-# write a transformer this afternoon, begin at [the whole model on one screen](#all-of-it-on-one-screen).
+# takes about 29 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# minutes. To write a transformer this afternoon, begin at [the whole model on one screen](#all-of-it-on-one-screen).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}
 from functools import partial
@@ -118,16 +118,17 @@ plt.show()
 # (**maximum likelihood**). If the four right words get 0.5, 0.8, 0.9 and 1, the answer has the probability 0.36, and
 # the loss is $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$.
 #
-# But a position gives the factor of its word only if it sees nothing else than $x$ and the words before it. So it must
-# not see what is given further right, where the very word stands that is wanted from it. [Chapter
+# But a position gives the factor of its word only if it sees nothing but $x$ and the words before it. So it must not
+# see what is given further right, where the word stands that it must predict. [Chapter
 # 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they set scores to minus
 # infinity; here they become functions for a batch. In this book, **True means: may attend**.
 #
-# - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is
-#   $(T, T)$, queries by keys, and it is the same for every sentence.
-# - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that
-#   means nothing. Its shape is $(B, 1, 1, S)$ for the source (here the question) and $(B, 1, 1, T)$ for the target (the
-#   answer): one row for each sentence, the same for all heads and all queries.
+# - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
+#   T)$, queries by keys, and it is the same for every sentence. (By itself it even tells the order, [to some
+#   degree](#does-a-causal-mask-carry-order).) - The **padding mask** is about what is real. Shorter sentences of a
+#   batch are filled up with `<pad>`, a token that means nothing. Its shape is $(B, 1, 1, S)$ for the source (here the
+#   question) and $(B, 1, 1, T)$ for the target (the answer): one row for each sentence, the same for all heads and all
+#   queries.
 
 # %% tags=["proof"]
 import numpy as np
@@ -200,8 +201,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Each *yes* is a key that the query may attend to. The word *am*, in the third row, sees `<bos>`, *I* and itself. The
-# last column is empty, because no word may attend to the padding.
+# Each *yes* is a key that the query may attend to. The word *am*, in the third row, sees `<bos>`, *I* and itself. In
+# the second and the third matrix the last column is empty, because no word may attend to the padding.
 #
 # ### Which mask goes where?
 #
@@ -609,8 +610,8 @@ for norm_first in (False, True):
 # %% [markdown]
 # ## A model that has learnt to answer
 #
-# The task is small talk: 360 questions with one right answer each, ten about each of nine people, with one of three
-# greetings or none. Those about *you* are:
+# The task is small talk. There are ten questions about each of nine people, and each comes with one of three greetings
+# or with none, which makes 360. Each has one right answer. Those about *you* are:
 #
 # | questions | answers |
 # |---|---|
@@ -661,8 +662,8 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # (`ignore_index=0`). This is **next-token prediction**.
 #
 # Training with the right words as input is called **teacher forcing**, because the model goes on from them whatever it
-# would have said. It has a price: in use it goes on from its *own* words, and in training no beginning ever had a
-# mistake in it (**exposure bias**), so one mistake may bring the next.
+# would have said. It has a price: in use the model goes on from its *own* words, and in training no beginning ever had
+# a mistake in it (**exposure bias**), so one mistake may bring the next.
 #
 # Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop, by gradient descent
 # with steps that Adam scales ([chapter 11](11_training.ipynb#how-large-a-step)).
@@ -1067,7 +1068,7 @@ quiz.one_choice(
 #
 # Nine mistakes: forget the causal mask, turn it around, move it by one in either direction, multiply the scores by it,
 # multiply the weights by it, drop it outside training, put it on the cross-attention too, or forget to hide the
-# question's padding from the decoder.
+# question's padding from the decoder. (*Turned around* is the mask with true and false exchanged.)
 #
 # Train a model with each. Does its loss fall? What share of held-out words is right when the decoder is given the right
 # words so far (*forced*), and what share of answers when it writes by itself? Does it leak? Do its logits move if more
@@ -1185,7 +1186,8 @@ print(
 assert loss < 0.02 and forced == 1 and writing < 0.4
 
 # %% [markdown]
-# A perfect loss, and it cannot write. We have trained all ten with nine seeds each (`python -m benchmarks.masks`).
+# A perfect loss, and it cannot write. We have trained all nine and the correct one with nine seeds each (`python -m
+# benchmarks.masks`).
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -1225,7 +1227,7 @@ for name, make in variants.items():
 # - *Weights times mask* leaves it none. But what is hidden still counts in the denominator, and so in the size of what
 #   arrives, from which the model learns to tell which word was hidden.
 #
-# **One sees the future outside training.** With a mask *in training only* the earlier words see, in use, what comes
+# **One sees the future outside training.** With a mask *in training only*, the earlier words see in use what comes
 # after them, which they never did in training, and writing is a lottery: one seed gets 3 percent right, another 97.
 #
 # **Two see too little**, and no leak test can tell. *One word too few* hides each word from its own attention. The
@@ -1236,8 +1238,8 @@ for name, make in variants.items():
 # **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
 # its logits move with the padding, so with more or less of it the same question may get another answer.
 #
-# A leak is not exposure bias: that is the price of teacher forcing in a *correct* model. A model that leaks in training
-# can copy, and need not learn to predict.
+# Exposure bias is something else: it is the price of teacher forcing even in a *correct* model. A model that leaks in
+# training can copy, and need not learn to predict.
 #
 # And one mistake is in no mask at all: a target that is not shifted.
 
@@ -1603,13 +1605,13 @@ verdict
 # (2010)](https://proceedings.mlr.press/v9/glorot10a.html). Order without positions: [Haviv and others
 # (2022)](https://arxiv.org/abs/2203.16634).
 #
-# **Next.** The model is complete. But real text has more words than any vocabulary, and real training takes more care
-# than a short loop. That is what chapters 10 to 12 are for.
+# **Next.** The model is complete. But real text has more words than any vocabulary, real training takes more care than
+# a short loop, and there are better ways to write than the greedy one. That is what chapters 10 to 12 are for.
 
 # %% [markdown]
 # ## Going further
 #
-# Three questions about the model. What later chapters need of the answers, they say again.
+# Three questions about the model of this chapter. What later chapters need of the answers, they say again.
 #
 # ### Does it combine what it has learnt?
 #
@@ -1701,6 +1703,7 @@ assert 0.2 < rates["how"] < 0.3
 # %% [markdown]
 # ### Does the map say why?
 #
+# Back to *Hi, how are you?* and the model that has learnt the [small talk](#a-model-that-has-learnt-to-answer).
 # Attention at `<bos>` goes to *you*, and the answer is *I*. Is the first the reason for the second? Hide one position
 # of the memory at a time from the decoder, and see what becomes of the probability of *I*, in this model and in the
 # nine that were trained with held-out questions. To hide a part of the input is called **occlusion**. (*Look* is the
@@ -1725,8 +1728,7 @@ for row in nine:
 # *how*, and also without *are*, but not without *you*, and two keep it whichever position is hidden; presumably the
 # encoder has carried what is needed to other positions.
 #
-# So a map shows where a model looked. Whether that mattered, only an intervention can tell. [Chapter
-# 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
+# [Chapter 15](15_pretrained.ipynb#do-attention-maps-explain-predictions) asks how **faithful** such maps are.
 
 # %% tags=["proof"]
 assert where_it_looks(model)[4] > 0.6 and here[4] < 0.01
@@ -1742,10 +1744,11 @@ assert sum(look in n for look, n in zip(most, needs, strict=True)) == 6
 # %% [markdown]
 # ### Does a causal mask carry order?
 #
-# Yes, to some degree, without any positions. The first word sees only itself, the second two words, and so on, so that
-# in the first layer the same word at two positions receives two averages, over different words. The second layer can
-# use these differences. Exchange the first two of five words: with one layer what the last word receives stays the
-# same, with two it changes.
+# [Chapter 5](05_position.ipynb) added positions, because attention alone cannot tell orders apart. But a causal mask
+# treats positions differently. Is that enough? Yes, to some degree. The first word sees only itself, the second two
+# words, and so on, so that in the first layer the same word at two positions receives two averages, over different
+# words. The second layer can use these differences. Exchange the first two of five words: with one layer what the last
+# word receives stays the same, with two it changes.
 
 # %% tags=["hide-input"]
 from dotformer.encoder import Encoder, LayerConfig

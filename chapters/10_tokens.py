@@ -14,7 +14,7 @@
 # reason why a model miscounts letters, slips at adding, and costs more in Hindi than in English.
 #
 # You need some Python (a queue, a class) and hardly any mathematics. It takes about 27 minutes to read, and 45 for the
-# exercises. [Going further](#going-further), at the end, has 4 more.
+# exercises. [Going further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
 from functools import partial
@@ -65,8 +65,9 @@ assert not known & set(unseen)
 # ## Merging, by hand
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of
-# neighbours. Make the most frequent pair a new symbol. Repeat. Where two pairs are equally frequent a fixed rule
-# decides, otherwise two programs could learn different merges from the same text.
+# neighbours. Make the most frequent pair a new symbol. Repeat. Why the most frequent? A merge makes the text one symbol
+# shorter wherever the pair occurs, so this pair saves most. Where two pairs are equally frequent a fixed rule decides,
+# otherwise two programs could learn different merges from the same text.
 #
 # Take four words, with how often each occurs:
 #
@@ -140,9 +141,9 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and any valid text survives the round trip from
 # text to tokens and back. (Others begin with characters, and take bytes for those that are missing: **byte fallback**.)
 #
-# From tokens to text and back they may change: a model may write *t* and *ea*, and `encode` makes *tea* of their text.
-# And a single token may be part of a character, so a program that prints tokens as they are generated must wait until a
-# character is complete (exercise 1).
+# The round trip from tokens to text and back may change the tokens: a model may write *t* and *ea*, and our tokenizer
+# will make *tea* of their text. And a single token may be part of a character, so a program that prints tokens as they
+# are generated must wait until a character is complete (exercise 1).
 #
 # Usually merges do not cross from one word into the next, because otherwise *dog.*, *dog,* and *dog!* would each become
 # a token ([Radford and others,
@@ -187,11 +188,14 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# Before any merge each byte is a token. So a Greek text begins with nearly twice as many tokens as it has characters, a
-# Hindi or Chinese one with 2.7 or three times as many, and its first merges only put characters together.
+# Before any merge each byte is a token. (The first Hindi word falls into six because its vowels are mostly no letters
+# to this pattern, and in Chinese, which has no spaces, a clause is one "word": [more](#what-about-hindi).) So a
+# Greek text begins with nearly twice as many tokens as it has characters, a Hindi or Chinese one with 2.7 or three
+# times as many, and its first merges only put characters together.
 #
-# A consequence of the space: *tea* at the beginning of a text and *␣tea* inside it are different tokens, with different
-# embeddings. (So do not end a prompt with a space: the next word would usually bring its own.)
+# Another consequence of cutting with the space in front: *tea* at the beginning of a text and *␣tea* inside it are
+# different tokens, with different embeddings. (So do not end a prompt with a space: the next word would usually bring
+# its own.)
 #
 # ## The definition
 #
@@ -289,7 +293,8 @@ assert learn_merges(lines, count=4) == as_by_hand
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# From 300 captions both learn the same 60 merges.
+# From 300 image captions (those [used below](#a-real-sentence-at-300-tokens-and-at-8000)) both learn the same 60
+# merges.
 #
 # A tokenizer keeps such merges, and puts a few **special tokens** before the bytes: `<pad>` for padding, and `<bos>`
 # and `<eos>` for the beginning and the end of a sequence. They stand for no text. Whoever types `<eos>` gets ordinary
@@ -411,8 +416,8 @@ assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 #
 # ## A real sentence, at 300 tokens and at 8,000
 #
-# We have trained the same tokenizer on the 58,000 English and German image captions of Multi30k, with vocabularies of
-# several sizes (`python -m benchmarks.tokens`). Here is how it cuts *The dog bites the man, and the man drinks his
+# We have trained this kind of tokenizer on the 58,000 English and German image captions of Multi30k, with vocabularies
+# of several sizes (`python -m benchmarks.tokens`). Here is how it cuts *The dog bites the man, and the man drinks his
 # tea.* in two languages.
 
 # %% tags=["hide-input"]
@@ -464,7 +469,7 @@ plt.show()
 # has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65.
 #
 # A row is learnt mostly where its token is read. So count a token as *rare* if the training text uses it fewer than 100
-# times. Can a merge of a frequent pair become rare? Yes, if later merges swallow it: *tea* was made 9 times above, and
+# times. Can a merge of a frequent pair become rare? Yes, if later merges swallow it: *tea* occurred 9 times above, and
 # once *tea m* is merged, only 4 are left. A token that is hardly ever read stays **undertrained**. (Where the
 # embeddings are the output matrix as well, every step moves all rows. But what is peculiar to a token is still learnt
 # where it occurs.)
@@ -491,10 +496,10 @@ for row in captions["sizes"]:
 
 # %% [markdown]
 # The last of the three languages is French, in which there was no training text at all. The tokenizer can still encode
-# it, but fewer merges fit: it needs a quarter more tokens per word than for English with 300, and about twice as many
-# from 2,000 on. (In part it is the language: *l'homme* is one word here, and always several tokens.) Twice the tokens
-# mean about twice the computation or more, and half as much text in the same context. Tokenizers of large models have
-# read many languages, but unequally, and text in those that they have read least costs most.
+# it, but fewer merges fit: with 300 it needs a quarter more tokens per word than English, and from 2,000 on about twice
+# as many. (In part it is the language: *l'homme* is one word here, and always several tokens.) Twice the tokens mean
+# about twice the computation or more, and half as much text in the same context. Tokenizers of large models have read
+# many languages, but unequally, and text in those that they have read least costs most.
 #
 # Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third. Between 8,000 and 32,000
 # English texts shrink by another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a
@@ -506,8 +511,9 @@ for row in captions["sizes"]:
 #
 # That need not hold for other texts. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901)
 # found that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and
-# compare these. The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for English and German
-# together; today's models, with terabytes of text, often have 100,000 or more.
+# compare these, by bits per byte and not by loss per token, which is lower for smaller tokens
+# ([why](#which-vocabulary-is-best)). The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for
+# English and German together; today's models, with terabytes of text, often have 100,000 or more.
 
 # %% tags=["proof"]
 by_size = {row["vocab_size"]: row for row in captions["sizes"]}
@@ -578,8 +584,9 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # *Spelling*: the model gets one number for *Straßenbahn* and never sees its letters, so it must have memorised how many
 # *a*'s it contains. *Arithmetic*: 12345 begins with *12*, because that is frequent, while other numbers are cut
 # elsewhere, so units, tens and hundreds do not line up. Many newer tokenizers therefore cut numbers into single digits,
-# or into groups of three. *Case and spaces*: *␣tea*, *tea* and *␣TEA* share no token, and their similarity must be
-# learnt.
+# or into groups of three. (Two relatives of BPE, WordPiece and Unigram, [choose
+# differently](#how-do-wordpiece-and-unigram-differ).) *Case and spaces*: *␣tea*, *tea* and *␣TEA* share no token, and
+# their similarity must be learnt.
 #
 # ## Is it the same as the library's?
 #
@@ -662,9 +669,10 @@ quiz.one_choice(
 # ## Batches with little padding
 #
 # A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Padding means nothing: the padding
-# mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss of chapter
-# 11 leaves it out. Otherwise it would be the easiest token of all, and the mean loss would fall with every bit of
-# padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
+# mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss leaves it
+# out (chapters 9 and 11). Otherwise it would be the easiest token of all, and the mean loss would fall with every bit
+# of padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as
+# `<pad>`.
 #
 # But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
 #
@@ -1052,7 +1060,8 @@ verdict
 #
 # ### Which vocabulary is best?
 #
-# Only a trained model can tell which side wins. To compare models with different tokenizers, take **bits per byte**:
+# A larger vocabulary makes texts shorter and its tokens rarer ([above](#how-many-merges)). Only a trained model can
+# tell which counts for more. To compare models with different tokenizers, take **bits per byte**:
 #
 # $$\text{bits per byte} = \frac{1}{\ln 2} \cdot \frac{\text{loss, summed over the tokens}}{\text{bytes of the text}} .$$
 #
@@ -1097,7 +1106,8 @@ for chosen in trials["models"]:
 #
 # Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many parameters gains
 # a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same width, mostly, we
-# think, since the output layer computes a logit for every token.
+# think, since the output layer computes a logit for every token. (With 300 tokens it is the length of the texts that
+# costs: that takes longer than 1,000.)
 #
 # What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
 # other texts, or in equal time.
@@ -1129,22 +1139,23 @@ assert [n * d / 1e6 for n, d in ((50_000, 768), (37_000, 512))] == [38.4, 18.944
 #
 # Two relatives of BPE are in wide use.
 #
-# **WordPiece**, BERT's, merges, as it is usually described, the pair whose count is highest *when divided by the counts
-# of its two parts*, and cuts a new word by taking the longest known subword first. With our own 8,000 tokens, 1,741
-# words of the test text are cut into several, and 36 percent of these come out differently that way: *Baufahrzeug*, a
-# construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug* with the longest first.
+# **WordPiece**, which BERT uses, is usually described so: it merges the pair whose count is highest *when divided by
+# the counts of its two parts*, and cuts a new word by taking the longest known subword first. With our own 8,000
+# tokens, 1,741 words of the test text are cut into several, and 36 percent of these come out differently that way:
+# *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug* with the
+# longest first.
 #
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
 # and drops those whose removal lowers the likelihood of the training text least; a new word gets its most probable
 # segmentation. It can also draw one of several at random while a model is trained (**subword regularisation**);
 # *BPE-dropout* does that with merges.
 #
-# ### What about Hindi, and *ë*?
+# ### What about Hindi?
 #
 # Hindi, whose characters take three bytes each, pays a second price, which no merge can make up for, since merges never
-# cross a cut. Its vowels are mostly *combining characters*, `\p{M}`, and not letters, so that this pattern, whose
-# letters are GPT-2's, cuts within words. (That of GPT-4o counts them among the letters.) And where a script has no
-# spaces, as in Chinese, a whole clause is one "word".
+# cross a cut. Its vowels are mostly *combining characters*, `\p{M}`, and not letters, so that the pattern of [our
+# tokenizer](#bytes-so-that-nothing-is-unknown), whose letters are those of GPT-2's, cuts within words. (That of GPT-4o
+# counts them among the letters.) And where a script has no spaces, as in Chinese, a whole clause is one "word".
 #
 # Another trap lies outside the tokenizer: *ë* can be one character or two, *e* and the dots, which look alike and have
 # different bytes. Programs that compare texts bring them to one form first, by **Unicode normalisation**.

@@ -8,14 +8,14 @@
 # %% [markdown]
 # # 11. How do you train it, and stop halfway?
 #
-# So far every model of this book was trained by a loop of ten lines, and every loop left something out. At the end of
-# this chapter there is a trainer that can be killed at any moment and goes on from its last checkpoint as if nothing
-# had happened. ([Without Adam's state](#break-it-the-parameters-are-enough), a run can lose in one step a good part of
-# what it could do.) With the trainer you train, in well under a minute, a transformer that turns English numbers into
-# German ones. You also see what each part of the usual recipe does, and a model that overfits.
+# So far every model of this book was trained by a loop of ten lines, and every loop left out what a long run needs: a
+# schedule, validation, and a way to go on after a stop. At the end of this chapter there is a trainer that can be
+# killed at any moment and goes on from its last checkpoint as if nothing had happened. With the trainer you train, in
+# well under a minute, a transformer that turns English numbers into German ones. You also see what each part of the
+# usual recipe does, and a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
-# 25 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, has 5 more.
+# 25 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
 from functools import partial
@@ -224,9 +224,10 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 # 1.7 learning rates is the most.
 #
 # So the first steps, which know least, are among the longest, and can overshoot. Hence *warm-up*: the learning rate
-# begins near 0 and grows. (A post-norm stack, whose gradients near the output start large, needs it most: [chapter
-# 8](08_encoder.ipynb#does-it-need-warm-up).) Later the learning rate should shrink, since a model that keeps jumping by
-# the same distance does not settle. The paper's **schedule**, called Noam after one of its authors, does both:
+# begins near 0 and grows. (A post-norm stack, whose gradients near the output start large, needs it most, as Xiong and
+# others have found: [chapter 8](08_encoder.ipynb#does-it-need-warm-up).) Later the learning rate should shrink, since a
+# model that keeps jumping by the same distance does not settle. The paper's **schedule**, called Noam after one of its
+# authors, does both:
 #
 # $$\eta(n) = d_\text{model}^{-1/2} \cdot \min\left(n^{-1/2},\ n \cdot \text{warmup}^{-3/2}\right)$$
 #
@@ -344,7 +345,8 @@ quiz.number(
 # Warm-up guards the beginning. **Gradient clipping** guards the rest: now and then one batch has a huge gradient, an
 # odd sentence or a steep spot of the loss, and one such step can undo many good ones. Take all gradients of the model
 # as one long vector. If its norm, the *global norm*, exceeds a limit, scale it down to the limit: with limit 1, the
-# vector $(3, 4)$ of norm 5 becomes $(0.6, 0.8)$. The direction stays. (Clipping entry by entry would change it.)
+# vector $(3, 4)$ of norm 5 becomes $(0.6, 0.8)$. The direction stays. (Clipping entry by entry would change it. And
+# Adam already divides the size out: [why clip as well?](#why-clip-if-adam-divides-the-size-out))
 #
 # ## One step from several batches
 #
@@ -402,7 +404,7 @@ assert length > 2  # of the last one
 # %% [markdown]
 # Divided by 12, the total number of targets, the two gradients add up to that of the whole batch. In a mean of means a
 # word of the short sentence counts $\frac12 \cdot \frac13$ and one of the long sentence $\frac12 \cdot \frac19$, a
-# third of that, so the direction is another one. A plain sum of means has that direction, too, and is twice as long
+# third of that, so the direction is different. A plain sum of means has that direction, too, and is twice as long
 # again. (*Away* is the length of the difference, as a share of the right gradient's.)
 #
 # A model that is trained on the mean of means does learn, so the mistake is easy to miss: until October 2024 Hugging
@@ -703,7 +705,7 @@ class Trainer:
 # %% [markdown]
 # Six hundred steps, each with up to 1,024 tokens a side, make three epochs. The model is a small version of the
 # paper's: two layers on each side, four heads, width 64, so that it is trained in under a minute. Its learning rate is
-# one of those compared below.
+# one of those compared [below](#what-was-needed).
 
 
 # %% tags=["hide-input"]
@@ -916,12 +918,13 @@ both = zip(resumed.parameters(), never_stopped.parameters(), strict=True)
 assert all(torch.equal(one, other) for one, other in both)
 
 # %% [markdown]
-# Equal again. The two steps after step 10 were lost and redone, with the same sentences and the same dropout. (On a
-# GPU some sums are taken in an order that varies, and their last bits with it.)
+# Equal again, as the folded cell asserts. The two steps after step 10 were lost and redone, with the same sentences and
+# the same dropout. (On a GPU some sums are taken in an order that varies, and their last bits with it.)
 #
 # The five things, and the configuration, are in one file, the **checkpoint**. (With another configuration the run
-# refuses to go on.) `RunFolder` replaces it only once the new file is complete: it is written beside the old one and
-# then renamed. The model with the lowest validation loss is kept beside it, in `model.safetensors`.
+# refuses to go on.) `RunFolder`, which keeps the files of a run, replaces it only once the new file is complete: it is
+# written beside the old one and then renamed. The model with the lowest validation loss is kept beside it, in
+# `model.safetensors`.
 #
 # The format is [safetensors](https://huggingface.co/docs/safetensors), which holds named tensors and a text, and cannot
 # hold a program. (`torch.save` writes a pickle, which can: hence `weights_only=True`.)
@@ -972,8 +975,8 @@ assert min(kept for kept, _ in shares.values()) > 0.8
 # %% [markdown]
 # One step, and a good part of what it could do is gone. The new Adam knows a single gradient, so it moves every
 # parameter that has a gradient by the whole learning rate, which has long been warmed up. With the state kept, most
-# parameters move by far less, in directions averaged over many batches. Which of the two is it that matters, the length
-# or the direction? Exchange the lengths of the two steps:
+# parameters move by far less, in directions averaged over many batches. Which of the two matters, the length or the
+# direction? Exchange the lengths of the two steps:
 
 # %% tags=["hide-input"]
 longer = (new.norm() / kept.norm()).item()
@@ -994,10 +997,10 @@ assert right["state kept, stretched"] < right["state kept"] - 0.02
 assert 4 < longer < 10
 
 # %% [markdown]
-# It is the length. Steps of the old length do no harm in either direction. Long ones do, in both; how much differs from
-# run to run, and in some it is most of what the model could do.
+# Mostly the length. Steps of the old length do no harm in either direction. Long ones do, in both directions; how much
+# differs from run to run, and in some it is most of what the model could do.
 #
-# Nine steps later more than half of the damage is repaired, but it is not *as if it had never stopped*.
+# Nine steps later most of the damage is repaired, but it is not *as if it had never stopped*.
 #
 # What else is lost need not show in the curve at all. Without the random states dropout draws other numbers. Without
 # the position in the data the epoch begins again, so what was read already is read once more, and what was due at the
@@ -1007,16 +1010,16 @@ assert 4 < longer < 10
 # ## What was needed?
 #
 # Which parts of this recipe matter? We have trained this chapter's model with other recipes, three seeds each (`python
-# -m benchmarks.recipes`). **Predict first:** which can be left out here, Adam, warm-up, clipping, the fall of the
-# learning rate, or label smoothing?
+# -m benchmarks.recipes`). **Predict first:** which can be left out here, Adam, warm-up, clipping, a fall of the
+# learning rate to 0, or label smoothing?
 #
 # Here each of them can go, one at a time and at a good learning rate, with hardly an answer lost ([in
-# figures](#what-was-needed-in-figures)). What matters most is that learning rate. Plain gradient descent gets every
-# number right at learning rates some thirty times as high as Adam's. Without warm-up, at twice the chapter's learning
-# rate, the model learns later, though nearly as well in the end. A schedule that does not fall low enough does not
-# settle, unless the last checkpoints are averaged. Label smoothing changes the perplexity and not the number of right
-# answers. So this easy task cannot tell why large models need more: [chapter 8](08_encoder.ipynb#does-it-need-warm-up),
-# for one, has learning rates at which nothing is learnt without warm-up.
+# figures](#what-was-needed-in-figures)). What matters most is that learning rate. Gradient descent with momentum,
+# without Adam's division, gets every number right at learning rates some thirty times as high as Adam's. Without
+# warm-up, at twice the chapter's learning rate, the model learns later, though nearly as well in the end. A schedule
+# that does not fall low enough does not settle, unless the last checkpoints are averaged. Label smoothing changes the
+# perplexity and not the number of right answers. So this easy task cannot tell why large models need more: [chapter
+# 8](08_encoder.ipynb#does-it-need-warm-up), for one, has learning rates at which nothing is learnt without warm-up.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1043,8 +1046,9 @@ quiz.one_choice(
 # ## When a model overfits
 #
 # With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? We tried that too
-# (`python -m benchmarks.overfitting`, ten minutes, three seeds each). Nothing regularises it at first, not even label
-# smoothing. Here are the losses on the training set and on the validation set, with a dot where the latter is lowest.
+# (`python -m benchmarks.overfitting`, ten minutes, three seeds each). Nothing holds the model back at first, not even
+# label smoothing. Here are the losses on the training set and on the validation set, with a dot where the latter is
+# lowest.
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -1084,22 +1088,23 @@ for name in ("none", "weight decay 1"):
     print(f"test numbers right, {name}: {right:.1%}")
 
 # %% [markdown]
-# That is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised these 150. From
-# there it falls only if the model becomes surer still. But it becomes surer on all numbers, also where it is wrong, and
-# sure mistakes cost most, so the validation loss turns upwards. To be right on new numbers is to **generalise**, and
-# this model does so on only 43 percent (the mean of three seeds). What helps is called **regularisation**:
+# On the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised these 150.
+# From there it falls only if the model becomes surer still. But it becomes surer on all numbers, also where it is
+# wrong, and sure mistakes cost most, so the validation loss turns upwards. To be right on new numbers is to
+# **generalise**, and this model does so on only 43 percent (the mean of three seeds). What helps is called
+# **regularisation**:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
-#   keep the parameters that had the lowest loss, as `RunFolder` does above. It limits the damage without removing the
-#   cause. And choose the figure that you care about. Here the two disagree: after the loss has turned, the share of
-#   right numbers still rises, from 38 to 43 percent in the mean. - **Weight decay**, here with
+#   keep the parameters that had the lowest loss, as our trainer does. It limits the damage without removing the cause.
+#   And choose the figure that you care about. Here the two disagree: after the loss has turned, the share of right
+#   numbers still rises, from 38 to 43 percent in the mean. - **Weight decay**, here with
 #   [AdamW](#weight-decay-and-adamw) on all parameters (`trainer.optimizer = optim.AdamW(..., weight_decay=1.0)`), pulls
 #   all of them towards 0, the random ones of the start among them, unless the loss keeps asking for them. With 0.1 the
 #   gain is smaller than the spread between seeds, with 1 it is fifty points: 93 percent. Where models are large and
 #   texts many, 0.01 to 0.1 is usual. - **Dropout** zeroes entries at random, so that the model cannot rely on any
 #   single one: 93 percent with 0.1, and 85 with 0.2. - **Label smoothing** hardly changes how many are right. But a
 #   model that is rewarded for some doubt does not become ever surer of its mistakes: its plain loss does not turn
-#   upwards, though it does not come as low as without, either.
+#   upwards, though its lowest value is higher.
 #
 # The validation numbers decide: with weight decay 1 and 3 about as many are right, and we take 1, which has the lower
 # loss. (Dropout of 0.1 does as well.) On the test numbers, used for no choice, it gives 93 percent, where 39 percent
@@ -1339,8 +1344,9 @@ verdict
 #
 # ### How small can a smoothed loss become?
 #
-# **Predict first.** How small can the smoothed loss become? (The other tokens share evenly what is left.) Is a model
-# that gives *b* a probability of 0.999 better than one that gives it 0.925?
+# Take the target *b* from [above](#what-should-be-small), among four tokens, with $\varepsilon = 0.1$. **Predict
+# first.** How small can the smoothed loss become? (The other tokens share evenly what is left.) Is a model that gives
+# *b* a probability of 0.999 better than one that gives it 0.925?
 
 # %% tags=["hide-input", "nbval-check-output"]
 for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
@@ -1354,7 +1360,7 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # The smoothed loss is smallest at 0.925, and 0.999 costs more than 0.925, because a cross-entropy is smallest where the
 # model's probabilities equal those of the target. It cannot reach 0: the least is the **entropy** of the smoothed
 # target, here 0.349, since that target is itself uncertain. So do not compare a smoothed training loss with a plain
-# validation loss, and expect a worse perplexity. Whether smoothing helps is measured below.
+# validation loss, and expect a worse perplexity.
 
 # %% [markdown]
 # ### Why clip, if Adam divides the size out?
@@ -1464,7 +1470,7 @@ plt.show()
 # **The schedule.** A linear and a cosine schedule end equally well. The inverse square root gets to 99 percent as
 # early, but does not settle: its last learning rate is still four tenths of the peak. The paper's formula, for this
 # model's width of 64, would have its peak of 0.002 at step 4,000, and at step 600 has come to 0.0003. That is too low a
-# learning rate rather than a bad shape: with a peak of 0.0003 the chapter's own schedule does little better.
+# learning rate rather than a bad shape: with a peak of 0.0003 the chapter's own schedule is not much better.
 #
 # **Averaging** the last checkpoints does what small last steps do: it brings the inverse square root to 100 percent.
 # Each checkpoint lies a little beside the minimum, in a direction that depends on its last few batches, and averaging

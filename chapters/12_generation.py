@@ -14,7 +14,7 @@
 #
 # You need [chapter 9](09_decoder.ipynb) for the decoder, and [chapter 11](11_training.ipynb) for a model that has
 # learnt something. It takes about 28 minutes to read, and 40 for the exercises. [Going further](#going-further), at the
-# end, has 4 more.
+# end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter adds generation: an arrow from the output back to the decoder's input."}}
 from functools import partial
@@ -77,8 +77,8 @@ assert text_of(written) == "a cup"
 # A model that reads its own earlier tokens to write the next is called *autoregressive*. The loop below serves any such
 # model: a transformer, the recurrent networks of chapter 13, the toy above. It writes a batch of sentences, and asks
 # two things of the model. **step** reads one token of each sentence and returns logits. **select** keeps some of the
-# sentences, because one that has ended leaves the batch. What has both, a length (how many sentences there are), and
-# the numbers of three special tokens is a `Decoding`.
+# sentences, because one that has ended leaves the batch. A `Decoding` is anything with these two methods, a length (its
+# number of sentences), and the numbers of three special tokens.
 
 # %% tags=["export"] module="generation"
 import math
@@ -368,9 +368,9 @@ assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
 #
 # Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
-# more than half of the sources the sentence with the highest sum was the *empty* one. A good translation of twenty
-# words is a product of twenty-one factors. If these are 0.7 each it has the probability 0.0006, so a model that gives
-# the empty sentence one of 0.001 prefers that. This is its **length bias**.
+# more than half of the sources the sentence with the highest sum (without a length penalty) was the *empty* one. A good
+# translation of twenty words is a product of twenty-one factors. If these are 0.7 each it has the probability 0.0006,
+# so a model that gives the empty sentence one of 0.001 prefers that. This is its **length bias**.
 #
 # To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. In
 # such a translator the first hides the second. The empty sentence ends at the first step, with 0.001, far behind the
@@ -581,8 +581,8 @@ quiz.one_choice(
 
 # %% [markdown]
 # All this is for one token at a time. A chat model has a long *prompt* to read first. It reads that in one pass, which
-# fills the cache, the **prefill**, and there the new tokens need a causal mask among themselves ([which
-# one](#several-tokens-at-once)).
+# fills the cache, the **prefill**, and there the new tokens need a causal mask among themselves, a rectangular one
+# ([which](#several-tokens-at-once)).
 #
 # ### Break it: every token is the first
 #
@@ -711,13 +711,13 @@ quiz.number(
 #
 # With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
 # loaded from memory, 4 bytes, for one multiplication and one addition per sentence: an **arithmetic intensity** of $2B
-# / 4$ FLOPs a byte for $B$ sentences, half a FLOP per byte for one. With numbers of 16 bits it is 1 for one sentence,
-# where an H100 needs some 300 to stay busy, by its data sheet.
+# / 4$ FLOPs (floating-point operations) a byte for $B$ sentences, half a FLOP per byte for one. With numbers of 16 bits
+# it is 1 for one sentence, where an H100, a GPU for data centres, needs some 300 to stay busy, by its data sheet.
 #
 # So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's
-# bandwidth sets the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at its 3.35
-# TB/s, so one text gets at most 240 tokens a second, at one token a pass. More sentences share the parameters, but each
-# has a cache of its own, and with many or long texts reading the caches takes longest. A prefill of many tokens is
+# bandwidth sets the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at the H100's
+# 3.35 TB/s, so one text gets at most 240 tokens a second, at one token a pass. More sentences share the parameters, but
+# each has a cache of its own, and with many or long texts reading the caches takes longest. A prefill of many tokens is
 # limited by arithmetic.
 
 # %% tags=["hide-input"]
@@ -817,10 +817,11 @@ assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
 # Each column is one seed. Greedy decoding gets as many right as teacher forcing does ([chapter
 # 11](11_training.ipynb#how-good-is-it)), as it must: a sentence that is right to the last word has never left the right
 # words. Four hypotheses instead of one get a few more numbers right with every seed (a point is five of the 500
-# numbers), for four times as many rows. The gain comes from the width: the length penalty does not add to it here.
+# numbers), for four times as many rows. The gain comes from the width: the length penalty makes no clear difference
+# here.
 #
 # Read what the first model writes. Here are a number that greedy decoding gets wrong and the beam gets right, and one
-# that it gets right and the beam breaks, with the beam's best hypotheses:
+# that greedy decoding gets right and the beam breaks, with the beam's best hypotheses:
 
 
 # %% tags=["hide-input"]
@@ -970,10 +971,9 @@ assert greedy_all[5] == wanted[5] and 0 < drawn.count(wanted[5]) < 5
 assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 
 # %% [markdown]
-# About a fifth. Of five draws for one number that greedy decoding gets right, one adds *zehn* and says *neun* for
-# *sieben*, and the next one ends too early. A number is right only if all its tokens are, and wherever the model is
-# unsure, a draw may take another word. Sampling is for tasks with many good answers; where there is one, a single draw
-# is a poor way to find it.
+# About a fifth. Below the shares are five draws for one number that greedy decoding gets right. A number is right only
+# if all its tokens are, and wherever the model is unsure, a draw may take another word. Sampling is for tasks with many
+# good answers; where only one answer is right, a single draw is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
@@ -1026,10 +1026,10 @@ quiz.one_choice(
 # more is the large model's own: what replaces the first refused or, if none was, a draw from the pass's last row. For
 # $a = 0.8$ and $k = 4$ that makes 3.4.
 #
-# If the draft model takes $c$ of the time of a pass for each of its tokens, what it writes and the check together cost
-# $1 + k c$ passes. With $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a = 0.3$ it takes 2
-# passes to get 1.4 tokens, a loss. Where many sentences keep the device busy, a pass that checks more tokens takes
-# longer, and nothing is gained either.
+# If the draft model takes $c$ of the time of a pass for each of its tokens, drafting and checking together cost $1 + k
+# c$ passes. With $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a = 0.3$ it takes 2 passes
+# to get 1.4 tokens, a loss. Where many sentences keep the device busy, a pass that checks more tokens takes longer, and
+# nothing is gained either.
 
 # %% tags=["proof"]
 for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
@@ -1269,11 +1269,12 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Five questions about writing. What later chapters need of the answers, they say again.
+# Five points about writing. What later chapters need of the answers, they say again.
 #
 # ### One step of beam search
 #
-# Here is step 2 of the example, name by name as in the code. There is one sentence, number 0:
+# Here is step 2 of the tea model's search, with a beam of 2, name by name as in the code. There is one sentence, number
+# 0:
 #
 # | name | what it is | in step 2 |
 # |---|---|---|
@@ -1294,15 +1295,14 @@ verdict
 # %% [markdown]
 # ### Several tokens at once
 #
-# A chat model has no source, only a long prompt, and reads it in *one* pass that fills the cache, the **prefill**; only
-# then does it write, token by token. The next question of the chat comes after $k$ kept tokens. With $m$ new ones the
-# mask is $(m, k + m)$, the last $m$ rows of the causal mask of all: each new token attends to all that is kept, to
-# itself and to the new ones before it.
+# A chat model reads its prompt in one pass that fills the cache, the prefill, and so it reads the next question of the
+# chat, which comes after $k$ tokens that are kept. With $m$ new ones the mask is $(m, k + m)$, the last $m$ rows of the
+# causal mask of all: each new token attends to all that is kept, to itself and to the new ones before it.
 #
 # So the causal mask, which a single token could do without, is needed again. Without it the first new token would see
-# the second, and nothing would crash. (`extend` above has none, so it is right for a single token only.) PyTorch's
-# `is_causal=True` does not help: it aligns the triangle with the top left corner of such a rectangle, so that the first
-# new token would see a single kept one.
+# the second, and nothing would crash. (`KVAttention.extend` has none, so it is right for a single token only.)
+# PyTorch's `is_causal=True` does not help: it aligns the triangle with the top left corner of such a rectangle, so that
+# the first new token would see a single kept one.
 #
 # Here are two new tokens after three kept ones, with the right mask, and the largest error of each token with
 # `is_causal=True` and with no mask:
@@ -1340,11 +1340,12 @@ with torch.no_grad():
 # %% [markdown]
 # ### How is the cache made smaller?
 #
-# In **multi-query attention** ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and
-# values, in **grouped-query attention** ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of
-# heads has one: with 8 such **KV heads** for 32 heads of queries a quarter is kept. To reserve memory for 4,096 tokens
-# where a text ends after 100 wastes nearly all of it, so serving systems hand memory out as each text grows, in pages
-# of a few tokens: *PagedAttention* ([Kwon and others, 2023](https://arxiv.org/abs/2309.06180)).
+# There are two ways: keep fewer keys and values, or waste less of the memory. In **multi-query attention** ([Shazeer,
+# 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
+# ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one: with 8 such **KV heads**
+# for 32 heads of queries a quarter is kept. Reserving memory for 4,096 tokens for a text that ends after 100 wastes
+# nearly all of it, so serving systems hand memory out as each text grows, in pages of a few tokens: *PagedAttention*
+# ([Kwon and others, 2023](https://arxiv.org/abs/2309.06180)).
 #
 # ### What is min-p?
 #
@@ -1373,3 +1374,7 @@ refused = 1 - accepted.sum()
 replaced = refused * missing / missing.sum()
 print("drawn and accepted", accepted, "  put in after a refusal", replaced.round(2))
 assert np.allclose(accepted + replaced, large)
+
+# %% [markdown]
+# Added up these are 0.6, 0.3 and 0.1, the large model's own probabilities. The first token, which the draft model
+# underrates, gets all the replacements.

@@ -16,7 +16,7 @@
 # copies from what it has read.
 #
 # You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 30
-# minutes to read, and 30 for the exercises. [Going further](#going-further), at the end, has 5 more.
+# minutes to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. A GPT is the decoder's half of it, without cross-attention."}}
 from functools import partial
@@ -129,7 +129,8 @@ class GPTConfig(LayerConfig):
 
 # %% [markdown]
 # The model itself. It is given prompt and text apart, because only the text is scored: row $t$ of the result says what
-# may follow the prompt and the text up to its token $t$.
+# may follow the prompt and the text up to its token $t$. (The text begins with `<bos>`, so row 0 scores its first
+# word.)
 
 
 # %% tags=["export"] module="gpt"
@@ -328,8 +329,8 @@ print(found["example"]["text"])
 #
 # ### A small one, here
 #
-# Take one package, 600 subword tokens and two layers. Nothing is new but the model: `Trainer` and `evaluate` are those
-# of chapter 11.
+# Take one package, NetworkX, 600 subword tokens and two layers. Nothing is new but the model: `Trainer` and `evaluate`
+# are those of chapter 11.
 
 # %% tags=["hide-input"]
 from dotformer.data.corpora import docstrings
@@ -389,16 +390,15 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 # From 6.4 to 4.2 in 120 steps, a [perplexity](11_training.ipynb#what-should-be-small) of 67: it is as unsure as if it
 # chose among that many tokens, all equally likely.
 #
-# (Without any positions the same model does no worse, because the causal mask tells the order. [For a model that has to
-# copy](#does-a-causal-model-need-positions) that changes.)
+# ([Does it need its positions](#does-a-causal-model-need-positions), under a causal mask?)
 
 # %% [markdown]
 # ### A million parameters
 #
 # `configs/gpt-docstrings.toml` is a model of four layers, of width 128, with a vocabulary of 2,000 tokens: 1.2 million
-# parameters. It learns from all five packages, 1.2 million tokens, for 1,500 steps of up to 2,048 tokens: ten minutes
-# of one core. A program trains it with three seeds (`python -m benchmarks.docstrings`, half an hour for these three,
-# with all that is measured on them below).
+# parameters. It learns from all five packages, as it happens also 1.2 million tokens, in two and a half passes, 1,500
+# steps of up to 2,048 tokens: ten minutes of one core. A program trains it with three seeds (`python -m
+# benchmarks.docstrings`, half an hour for these three, with all that is measured on them below).
 #
 # How low can somebody get who only counts? To give every token the same probability costs $\ln 2000 = 7.6$ nats.
 # Somebody who knows how often each token occurs pays the **unigram entropy**, and somebody who also knows what tends to
@@ -455,9 +455,9 @@ for run in runs:
 # dashes, an array with a shape, and sentences whose grammar nearly holds and which mean nothing.
 
 # %% [markdown]
-# Would a larger model be better? Four times the parameters cost 8 percent less loss, again and again, as long as data
-# and training suffice ([measured below](#larger-models)). From such **scaling laws** ([Kaplan and others
-# 2020](https://arxiv.org/abs/2001.08361)) the loss of a large model can be read off small ones.
+# Would a larger model be better? Yes, by a law ([measured below](#larger-models)), as long as data and training
+# suffice. From such **scaling laws** ([Kaplan and others 2020](https://arxiv.org/abs/2001.08361)) the loss of a large
+# model can be read off small ones.
 
 # %% [markdown]
 # ### Learning while it reads
@@ -524,9 +524,10 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # %% [markdown]
 # ## How does it copy?
 #
-# *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog* a moment
-# ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word *dog* as
-# its query, a head finds the earlier *dog*. But it needs the word *after* that, and a key knows only its own word.
+# The loss fell as more of the text was read. One part of that can be taken apart: copying. *The dog sees the man. The
+# dog* ... You would go on with *sees*, because that is what came after *the dog* a moment ago. No count made on other
+# texts could know that. How would a stack of attention layers do it? With the word *dog* as its query, a head finds the
+# earlier *dog*. But it needs the word *after* that, and a key knows only its own word.
 #
 # It takes two layers, and both can be wired by hand. Give each vector four blocks. Two are filled: the **word**
 # (one-hot) and its **position** (the waves of chapter 5). Two are empty: the word **before** it, and a **guess** at the
@@ -604,10 +605,10 @@ assert np.allclose(guess[6], [0, 0.5, 0.5, 0, 0], atol=0.01)
 
 # %% [markdown]
 # After the last *dog* the guess is *sees*, with a weight of 1.00. After the *the* before it, it is *dog* or *man*, half
-# and half, since both have followed *the*. And where a word is new, as at the first *sees* or at *man*, nothing
-# matches, and the weight is spread over all words so far, itself included. Such a pair of heads is an **induction
-# circuit** ([Elhage and others 2021](https://transformer-circuits.pub/2021/framework/index.html)). It knows no word and
-# no grammar: *AB ... A*, therefore *B*.
+# and half, since both have followed *the*. And where a word is new, as at *sees* or at *man*, nothing matches, and the
+# weight is spread over all words so far, itself included. Such a pair of heads is an **induction circuit** ([Elhage and
+# others 2021](https://transformer-circuits.pub/2021/framework/index.html)). It knows no word and no grammar: *AB ...
+# A*, therefore *B*.
 #
 # This mechanism needs two layers: the key of *sees* must know of the *dog* before it, and before any layer has run it
 # knows only itself and its position.
@@ -730,7 +731,7 @@ plt.show()
 # On the right, each line below the diagonal is a word that comes again: letter by letter, it attends to what followed
 # the first time. Where nothing matches, this head attends mostly to the query itself or to the first letter.
 #
-# The model that writes documentation copies nothing yet: it has [read too little](#does-the-larger-model-copy).
+# The model that writes documentation shows no such head on random tokens ([why](#does-the-larger-model-copy)).
 
 # %% [markdown]
 # ## It writes
@@ -1090,22 +1091,25 @@ print({step: round(loss, 2) for step, loss in without.items()})
 assert abs(without[120] - 3.92) < 0.03
 
 # %% [markdown]
-# Better: 3.92 instead of 4.20 (one seed each). In a causal model the mask tells the order. In one layer the tokens
-# before are still a bag of words, but each token has a bag of its own, the first of one token, the tenth of ten. A head
-# that spreads its weight evenly gives the first token of the text a weight of 1 where that is all there is, ½ one token
-# later, and a tenth at the tenth token: that tells the position, and a second layer can read it. [Haviv and others
+# Better: 3.92 instead of 4.20 (one seed each). In a causal model the mask tells the order ([chapter
+# 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). In one layer the tokens before are still a bag of words, but
+# each token has a bag of its own, the first of one token, the tenth of ten. A head that spreads its weight evenly gives
+# the first token of the text a weight of 1 where that is all there is, ½ one token later, and a tenth at the tenth
+# token: that tells the position, and a second layer can read it. [Haviv and others
 # (2022)](https://arxiv.org/abs/2203.16634) found that large language models without positions (later called *NoPE*) do
 # nearly as well as others, and that positions can be read from their vectors.
 #
 # Our 512 vectors for positions start as noise, and 120 steps are few to learn them. So do not conclude that positions
-# are useless: further down, where a model has to copy, they make the difference between a loss of 0.2 and one of 1.1.
+# are useless: in the [copying task](#found-in-a-trained-model), they make the difference between a loss of 0.2 and one
+# of 1.1.
 
 # %% [markdown]
 # ### Larger models
 #
-# Would a larger one be better? The same program trains models of four widths, 16 to 128, each with four times the
-# parameters of the one before it (those of the layers; embeddings are left aside), for 750 steps. A small model likes
-# larger steps, so each has a learning rate of its own: the best of a grid that goes on until the loss rises again.
+# Would a larger one be better? `benchmarks.docstrings` trains models of four widths, too, 16 to 128, each with four
+# times the parameters of the one before it (those of the layers; embeddings are left aside), for 750 steps. A small
+# model likes larger steps, so each has a learning rate of its own: the best of a grid that goes on until the loss rises
+# again.
 #
 # **Predict first.** From width 16 to 32 the loss falls from 4.47 to 4.11, and to 3.77 at 64. Where will it be at 128?
 
@@ -1141,15 +1145,15 @@ assert -0.07 < line[0] < -0.055
 
 # %% [markdown]
 # On logarithmic scales the first three lie on a line: four times the parameters, 8 percent less loss. Such power laws,
-# in parameters, in data and in computing, are the **scaling laws** that [Kaplan and others
+# in parameters, in data and in computing, are the scaling laws that [Kaplan and others
 # (2020)](https://arxiv.org/abs/2001.08361) found, some over seven orders of magnitude. They are why people dared to
 # build much larger models: the loss of a large one could be read off small ones.
 #
 # But our fourth point lies above the line, at 3.54 instead of 3.46, and its three seeds agree to 0.03. The law in size
 # holds while data and training suffice. All four models have read the same 1.5 million tokens in 750 steps (some of the
-# 1.2 million of the training texts twice), and the largest was not done: in the run above, of twice as many, it came to
-# 3.13. (That may not be the whole reason: the smaller models were not run longer, and a law with three points has
-# little to stand on.)
+# 1.2 million of the training texts twice), and the largest was not done: in the run of [a million
+# parameters](#a-million-parameters), of twice as many steps, it came to 3.13. (That may not be the whole reason: the
+# smaller models were not run longer, and a law with three points has little to stand on.)
 #
 # Size and data must grow together. [Hoffmann and others (2022)](https://arxiv.org/abs/2203.15556) worked out how: with
 # more computing both should grow by the same factor, to about 20 tokens for each parameter.
@@ -1170,10 +1174,10 @@ quiz.number(
 # %% [markdown]
 # ### Does the larger model copy?
 #
-# Take the model that [writes documentation](#a-million-parameters). On random tokens that come twice, where such heads
-# are usually looked for, none shows. It pays no less the second time than the first, over 12 nats a token and more than
-# a guess, since it expects documentation; and none of its sixteen heads puts more than 0.035 of its weight on what came
-# after.
+# Look for induction heads in the model that [writes documentation](#a-million-parameters). On random tokens that come
+# twice, where such heads are usually looked for, none shows. It pays no less the second time than the first, over 12
+# nats a token and more than a guess, since it expects documentation; and none of its sixteen heads puts more than 0.035
+# of its weight on what came after the same token earlier.
 #
 # Texts that are little but copies teach copying in 450 steps; in documentation, it pays less often. In the models of
 # Olsson and others, which read general text, the turn came after 2.5 to 5 billion tokens. Ours has read three million.
@@ -1182,7 +1186,8 @@ quiz.number(
 # %% [markdown]
 # ### What does temperature do to this model?
 #
-# Here is one prompt at 0.1, with the same $p$, and at 1.5, with all tokens:
+# The samples above were drawn at 0.8, with $p = 0.95$. Here is `numpy.linalg.triangular_norm` at 0.1, with the same
+# $p$, and at 1.5, with all tokens:
 
 # %% tags=["hide-input"]
 for name in ("colder", "hotter"):

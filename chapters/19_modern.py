@@ -14,7 +14,7 @@
 # million parameters into your own classes, and chatted with it.
 #
 # You need chapters [5](05_position.ipynb), [12](12_generation.ipynb) and [18](18_gpt.ipynb). It takes about 30 minutes
-# to read, and 30 for the exercises. [Going further](#going-further), at the end, has 9 more.
+# to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 9 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Every part is built. This chapter exchanges some of them."}}
 from functools import partial
@@ -39,7 +39,8 @@ transformer_map(built=19)
 # | biases | yes | yes | no |
 # | output matrix | the embedding table | the embedding table | the same in small models, another in large ones |
 #
-# Here are a layer of 2017 and one of today. Whatever has changed is red.
+# (The first row holds two changes, so there are seven.) Here are a layer of 2017 and one of today. Whatever has changed
+# is red.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two layers, drawn from bottom to top. Left, 2017: attention, whose output joins the residual stream, LayerNorm, feed-forward with ReLU, which joins too, LayerNorm. Sinusoids are added below, before the first layer. Right, today: RMSNorm, attention with turned queries and keys and shared heads, which joins, RMSNorm, SwiGLU, which joins. The norms stand on the branches, so that the line of the residual stream goes straight through."}}
 drawing = Diagram(8.2, 4.5)
@@ -117,9 +118,10 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 # nothing. With a gate of 3 it is 2.86, and 5.72 passes. The unit is a *product* of two sums of $x$: what up finds
 # counts only where the gate finds something, too. (With GELU in place of SiLU the unit is called GeGLU.)
 #
-# A third matrix costs half as much again. So $d_{ff}$ is made smaller by a third, which keeps the number of parameters:
-# $3 \cdot \frac{2}{3} = 2$. [Shazeer (2020)](https://arxiv.org/abs/2002.05202) compared several such units at equal
-# size, found them better than ReLU and GELU, and gave no reason: he attributes their success "to divine benevolence".
+# A third matrix makes half as many parameters again. So $d_{ff}$ is made smaller by a third, which keeps the number of
+# parameters: $3 \cdot \frac{2}{3} = 2$. [Shazeer (2020)](https://arxiv.org/abs/2002.05202) compared several such units
+# at equal size, found them better than ReLU and GELU, and gave no reason: he attributes their success "to divine
+# benevolence".
 
 # %% tags=["export"] module="modern"
 import torch
@@ -178,8 +180,9 @@ quiz.number(
 #
 # [Chapter 5](05_position.ipynb#a-step-is-a-rotation) found that a step of sinusoids is a rotation: each pair of entries
 # turns by its own angle. There, positions were *added* to the vectors, and the layers had to make what they could of
-# the sum. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the vectors alone, and turn the *queries and
-# keys* themselves, each by its own position: **rotary position embedding**, **RoPE**.
+# the sum. [Su and others (2021)](https://arxiv.org/abs/2104.09864) leave the vectors alone, and turn, as chapter 5 did
+# [by hand](05_position.ipynb#rotary-positions-by-hand), the *queries and keys* themselves, each by its own position:
+# **rotary position embedding**, **RoPE**.
 #
 # What does that do to a score? Write $R_m$ for the turn by $m$ steps. A query at position $m$ and a key at position $n$
 # have the score
@@ -278,8 +281,8 @@ assert [round(angle) for angle in slowest] == [63, 7]
 #
 # Which two entries make a pair? In the paper, in Llama's own code and here, neighbours: entries $2i$ and $2i + 1$. In
 # the Llama of the library `transformers`, entries $i$ and $i + d_k/2$. Both are right, because before training all
-# entries are alike. But weights trained with one are wrong for the other, and the last section makes that mistake on
-# purpose.
+# entries are alike. But weights trained with one are wrong for the other, and [it still says
+# Paris](#break-it-it-still-says-paris) makes that mistake on purpose.
 #
 # ## Heads that share keys and values
 #
@@ -420,7 +423,7 @@ class KeptHeads:
 
 
 # %% [markdown]
-# Is that the attention of chapter 7? Give four heads two shared ones, and then give all four matrices of their own,
+# Is that still multi-head attention? Give four heads two shared ones, and then give all four matrices of their own,
 # each shared one copied twice. Both must return the same:
 
 # %% tags=["hide-input"]
@@ -926,7 +929,7 @@ assert "tulip" in talk.messages[-1]["content"]
 # %% [markdown]
 # ### Learning from examples in the prompt
 #
-# [Chapter 18](18_gpt.ipynb#learning-while-it-reads) promised examples in the prompt (*few-shot*). Give the model lines
+# [Chapter 18](18_gpt.ipynb#learning-while-it-reads) promised examples in the prompt (*few-shot*). Give SmolLM2 lines
 # like *hot -> cold*, and then *big ->*. How often is the next token the opposite? To see whether it reads the examples
 # or only their form, do the same with answers that belong to other words:
 
@@ -1060,7 +1063,7 @@ assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 # %% [markdown]
 # Only the last mistake produces noise. With each of the other three the model still says Paris. The first goes on in
 # good English, and could pass for healthy; the two after it repeat themselves, which small models do anyway. The loss
-# on a text tells, if you know what it should be: it rises from 3.67 nats to 4.54, 5.25 and 5.04.
+# on a story tells, if you know what it should be: it rises from 3.67 nats to 4.54, 5.25 and 5.04.
 #
 # The first of these mistakes is common. *shainet*, a library for neural networks, ran this very model with its mirror
 # image (code for neighbours, weights stored for halves) until [June
@@ -1271,13 +1274,13 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Five questions about the models of today. What later chapters need of the answers, they say again.
+# Five points about the models of today. What later chapters need of the answers, they say again.
 #
 # ### Is temperature 0 deterministic?
 #
-# Always taking the likeliest token leaves nothing to chance, and the same call on the same machine usually gives the
-# same numbers. But is it the same call? Floating-point sums depend on their order, and the order depends on how many
-# tokens are read at once, on the kernel, and on a server on who else is in the batch.
+# Temperature 0 means always taking the likeliest token. That leaves nothing to chance, and the same call on the same
+# machine usually gives the same numbers. But is it the same call? Floating-point sums depend on their order, and the
+# order depends on how many tokens are read at once, on the kernel, and on a server on who else is in the batch.
 
 # %% tags=["hide-input"]
 with torch.no_grad():
@@ -1305,9 +1308,9 @@ assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 # %% [markdown]
 # ### Are more heads better?
 #
-# At the same width, more heads are narrower ([chapter 6](06_many_heads.ipynb)). Train the model with SwiGLU and
-# sinusoids, with one head, four, and sixteen (with sinusoids, since the pairs that RoPE turns would become few as
-# well):
+# At the same width, more heads are narrower ([chapter 6](06_many_heads.ipynb)). Train the SwiGLU model of [the
+# comparison](#what-is-each-change-worth), which still has sinusoids, with one head, four, and sixteen (with sinusoids,
+# since the pairs that RoPE turns would become few as well):
 
 # %% tags=["hide-input"]
 for model, name in (
@@ -1334,11 +1337,12 @@ assert 1.7 < took[2] / took[1] < 2.2
 # %% [markdown]
 # ### Does it read farther than it has learnt?
 #
-# All of these models learnt from texts that were cut after 64 tokens. Let them read texts of 160. With learned
-# positions, the rows beyond the longest training text are still the noise that they began as. Sinusoids and rotations
-# go on by formula. Is that enough?
+# The models of [the comparison](#what-is-each-change-worth), and two more, with learned positions and with none, learnt
+# from texts that were cut after 64 tokens. Let them read texts of 160. With learned positions, the rows beyond the
+# longest training text are still the noise that they began as. Sinusoids and rotations go on by formula. Is that
+# enough?
 #
-# **Predict first.** Which gets by best beyond token 64: learned, sinusoids, RoPE, or no positions at all?
+# **Predict first.** Which does best beyond token 64: learned, sinusoids, RoPE, or no positions at all?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Mean loss by position in the text, three seeds for each of five models, with a dashed line at 64, where training ended. At the end, from worst to best: learned 4.6, sinusoids 4.6, no positions 4.3, RoPE 4.2; and RoPE trained on texts of 160 tokens, which is worse at the beginning and best at the end, 3.9."}}
 figure, axes = plt.subplots(figsize=(6.6, 3.6))
@@ -1391,7 +1395,7 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # pays 4.2. So the formula goes on, and the model goes on with it only in part. Two things are new to it there:
 # distances, at which a head's pairs stand at angles to one another that it has not met, and the text itself, since of
 # every text it has learnt the beginning alone. The model without positions, which has no angles, gets worse by nearly
-# as much, so it is mostly the text.
+# as much, so part of it may be the text.
 #
 # Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
@@ -1460,7 +1464,8 @@ class Experts(nn.Module):
 # is the share of tokens that go to expert $e$ and $P_e$ its mean share in the router's softmax. It is 1 when both are
 # even, and larger when the experts with many tokens also have large shares, as they do, since the shares decide. A
 # count has no gradient, so what it moves is $P$: away from the experts that have many tokens. Here are the shares of
-# tokens on the test set, with and without that loss (times 0.01), for three seeds and four layers each:
+# tokens on the test set, without that loss and with 0.01 times it added, for three seeds and four layers each (*one
+# network* is the comparison's model with shared heads):
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Bars for twelve layers, four of each of three seeds, each divided by the shares of tokens of its four experts. Left, the router alone: the largest share is often a half, and up to 92 percent. Right, with the second loss: all shares between 11 and 34 percent."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.4, 2.8), sharey=True)

@@ -12,12 +12,12 @@
 # paper's size take 8.7 hours computed in the plainest way, and 1.1 in the fastest. By the end of this chapter you will
 # know how much work is in that step, how fast your machine could do it, where the rest of the time goes, and which
 # changes win it back. A step can be slow because it computes much, because it moves many bytes, or because it does very
-# little very often, and each has its own remedies ([listed](#what-to-try-by-what-you-see) at the end). You try these
+# little very often, and each has its own remedies ([listed](#what-to-try-by-what-you-see) further down). You try these
 # one on top of the other, like the rungs of a ladder, and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 35 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, has 5 more. No GPU is
-# needed: what is said about GPUs can be tried on one, by running this notebook there.
+# 35 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes. No
+# GPU is needed: what is said about GPUs can be tried on one, by running this notebook there.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
 from dataclasses import replace
@@ -57,9 +57,9 @@ assert counter.get_total_flops() == 2 * 2 * 3 * 4 == 48
 #
 # And the backward pass? A product has two factors, and the gradient of each is a product of the same size ([chapter
 # 7](07_learning.ipynb#one-answer-one-gradient)). So the backward pass takes twice the work of the forward pass, and a
-# step takes three times the forward pass. The function counts multiplications first, and at the end multiplies by 3,
-# for the step, and by 2, for the additions. (Of a decoder layer's eight projections six are of its own tokens, and two
-# of the encoder's memory.)
+# step takes three times the forward pass. The function below counts multiplications first, and at the end multiplies by
+# 3, for the step, and by 2, for the additions. (Of a decoder layer's eight projections six are of its own tokens, and
+# two of the encoder's memory.)
 
 # %% tags=["export"] module="devices"
 from dotformer.transformer import Transformer, TransformerConfig
@@ -381,7 +381,7 @@ assert least < 1.1 * seconds
 # In the list the products are `mm` and `addmm`, without and with a bias: they are smaller than the one that was
 # measured, and may reach less of the speed, as in the figure. The others move many bytes for little arithmetic: the
 # softmax over 6,001 logits and its gradient, for example. We have counted none of that, and yet it takes time. Much
-# more is too small to be listed, and adds up, most of the optimiser among it.
+# more is too small to be listed, most of the optimiser among it, and adds up.
 #
 # ### Page faults
 #
@@ -758,7 +758,7 @@ def measure(
 
 # %% [markdown]
 # Here are two of the rungs, live. The last column is the distance of a rung's gradient from that of the first, as a
-# share of its norm.
+# share of its norm. (If bf16 is slower here than float32, this processor has no matrix units for it.)
 
 # %% tags=["hide-input"]
 from dotformer.support.benchmark import climb
@@ -815,12 +815,12 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # from there on. Whether that harms a training the column does not say. It says that no later rung adds an error of that
 # size, as a mistake would.
 #
-# Then the speeds, of one core of one CPU. From one run to the next a rung may change by a few percent, more than its
-# quartiles say, so most of these differences may be chance. bf16 makes the step twice as fast. Fused attention then
-# loses a third of that, and compiling, which costs seconds before its first step, a seventh more. A larger batch gains
-# 11 percent per token, and checkpointing, beside it, is slower and needs half of its memory. So bf16, with attention
-# written out, is the fastest rung on this CPU. (One would leave out what loses. The ladder keeps it, so that it is the
-# same ladder on every machine.)
+# Then the speeds, of one core of one CPU that has matrix units. From one run to the next a rung may change by a few
+# percent, more than its quartiles say, so most of these differences may be chance. bf16 makes the step twice as fast.
+# Fused attention then loses a third of that, and compiling, which costs seconds before its first step, a seventh more.
+# A larger batch gains 11 percent per token, and checkpointing, beside it, is slower and needs half of its memory. So
+# bf16, with attention written out, is the fastest rung on this CPU. (One would leave out what loses. The ladder keeps
+# it, so that it is the same ladder on every machine.)
 #
 # Why does fused attention go *down*? Time one attention alone, forward and back:
 
@@ -843,10 +843,11 @@ difference = alone[torch.bfloat16, "fused"] - alone[torch.bfloat16, "written out
 print(f"6 attentions, twice the pairs: {1000 * 6 * 2 * difference:+.0f} ms a step")
 
 # %% [markdown]
-# With 16 bits PyTorch's fused kernel for CPUs takes much longer than attention written out. A step of the ladder has
-# six attentions and twice as many pairs, so the difference counts twelve times: the last line, against the 28 ms that
-# the rung has lost. Such things change from one version to the next, so measure before you believe a list of what is
-# fast, this one too.
+# On the machine that was measured beforehand, with 16 bits, PyTorch's fused kernel for CPUs takes much longer than
+# attention written out. A step of the ladder has six attentions and twice as many pairs, so the difference counts
+# twelve times, which can explain the 28 ms that the rung has lost there. On the machine that ran this page it is what
+# the lines above say. Such things change from one processor to the next, and from one version to the next, so measure
+# before you believe a list of what is fast, this one too.
 #
 # ### The same ladder on a GPU
 #
@@ -978,7 +979,9 @@ print(f"{len(kernels)} kernels {total:5.1f} ms of {ms['CUDA graph']:.1f}")
 # reaches 71 percent of the peak, and layer norm a quarter of the bandwidth. With the speeds of the green squares (that
 # of softmax for attention and activation) it is 39 percent. So part by part the forward pass of a layer that narrow
 # does not quite reach 40 percent. The measured step reaches 36: its output product does better, `compile` saves
-# traffic, and loss and optimiser take time that does not count as work.
+# traffic, and loss and optimiser take time that does not count as work. So yes: with these kernels it is the width that
+# stops it, near 40 percent, and only better kernels could come nearer to 66. (The last lines printed are the twelve
+# longest kernels of a recorded step, by kind: [where do the 40 ms go?](#where-do-the-40-ms-go))
 
 # %% tags=["proof"]
 recorded = {row["pairs"]: 1000 * row["seconds"] for row in batches}
@@ -1291,9 +1294,9 @@ quiz.one_choice(
 #
 # **By hand.** Without dropout, and with fused attention, each token leaves twelve times $D$ numbers in a layer of the
 # encoder: the layer's input, the query, the key, the value, the blend, two sums, the norm between them, and four times
-# $D$ in the hidden layer. In one of the decoder cross-attention adds six times $D$. And each target has $V$ logits, $V$
-# logarithms of probabilities, and the gradients of both. The base model has six layers a side, so a pair of 64 tokens
-# and 63 targets takes, with 4 bytes a number,
+# $D$ in the hidden layer. In a layer of the decoder, cross-attention adds six times $D$. And each target has $V$
+# logits, $V$ logarithms of probabilities, and the gradients of both. The base model has six layers a side, so a pair of
+# 64 tokens and 63 targets takes, with 4 bytes a number,
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
@@ -1513,11 +1516,12 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Six questions about a step. What later chapters need of the answers, they say again.
+# Five points about a step. What later chapters need of the answers, they say again.
 #
 # ### A step, from left to right
 #
-# The list says how long, and not when. A **timeline** of the same step does:
+# The profiler's list in [Where does it go?](#where-does-it-go) says how long each operator takes, and not when. A
+# **timeline** of the same step does:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A training step as a band from left to right, coloured by what the operators do. The forward pass, mostly products and a softmax at its end; the backward pass, which is longer, again mostly products; a short time to clip the gradients; and Adam, all of it other work."}}
 from dotformer.support.benchmark import timeline
@@ -1579,18 +1583,19 @@ assert str(device) != "cpu" or borders[2] - borders[1] > borders[1]
 #
 # ### Where do the 40 ms go?
 #
-# These are the 40 ms of a [recorded step](#the-same-ladder-on-a-gpu) of 400 pairs on the H200.
+# The list [above](#the-same-ladder-on-a-gpu) has the twelve longest kernels of a recorded step of 400 pairs on the
+# H200, which takes 40 ms.
 #
-# The twelve longest kernels take 25 of them, about half of it products. The loss, with 37,000 scores for each target,
-# takes 5, attention 4, and copies 2. At the peak the products would need 13 ms, and at the 71 percent of the
-# projection 18. Twelve of these are in the long kernels, so at that speed about six of the missing 15 ms would be
-# shorter products. The rest are other short kernels, and gaps.
+# They take 25 of these, about half of it products. The loss, with 37,000 scores for each target, takes 5, attention 4,
+# and copies 2. At the peak the products would need 13 ms, and at the 71 percent of the projection 18. Twelve of these
+# are in the long kernels, so at that speed about six of the 15 ms that the list lacks would be shorter products. The
+# rest are other short kernels, and gaps.
 
 # %% [markdown]
 # ### Record a step, and repeat it
 #
-# A GPU waits for Python in another way, too: for the launch of its next kernel. **CUDA graphs** end that. PyTorch
-# records all launches of a step, and from then on one call repeats them.
+# Each launch of a kernel takes Python's time. **CUDA graphs** launch all kernels of a step at once: PyTorch records the
+# launches, and from then on one call repeats them.
 #
 # Four conditions come with it. Nothing in a step may ask the device for a number, since Python is no longer there to
 # see it. What is repeated reads its inputs from where they were when it was recorded, so a new batch is copied there.
@@ -1723,7 +1728,7 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 # ### How do time and memory grow with the length?
 #
 # **Predict first.** Here attention runs on your machine, written out and fused, forward and back, in float32. The
-# matrix grows with the square of the length. Does the time of the fused one grow more slowly?
+# matrix of scores grows with the square of the length. Does the time of the fused one grow more slowly?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two panels over length, both axes logarithmic. Left, seconds: both ways grow with the square of the length and lie close together. Right, bytes of activations: written out, they grow with the square; fused, in proportion."}}
 from dotformer.support.memory import saved_activations
@@ -1830,10 +1835,10 @@ assert round(longest["written out"]["seconds"] / longest["cuDNN"]["seconds"]) ==
 # %% [markdown]
 # ### Must all logits exist at once?
 #
-# As attention can do without the score matrix, the loss can do without theirs: multiply the vectors of some targets by
-# the output matrix, add up their loss and their gradients, and forget these logits before the next ones are computed.
-# PyTorch has that as `F.linear_cross_entropy`. Here are 1,024 targets of the base model's width and vocabulary, in
-# chunks of 128:
+# As attention can do without the score matrix, the loss can do without that of the logits: multiply the vectors of some
+# targets by the output matrix, add up their loss and their gradients, and forget these logits before the next ones are
+# computed. PyTorch has that as `F.linear_cross_entropy`. Here are 1,024 targets of the base model's width and
+# vocabulary, in chunks of 128:
 
 # %% tags=["hide-input"]
 from dotformer.support.benchmark import most_allocated

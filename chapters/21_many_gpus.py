@@ -15,7 +15,7 @@
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
 # needed: processes of one machine stand for devices, and that is also how all of this was tested. On several GPUs
 # nobody has run it yet. It takes about 33 minutes to read, and 35 for the exercises. [Going further](#going-further),
-# at the end, has 3 more.
+# at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -110,8 +110,9 @@ print(answers)
 assert answers == [(n, [6.0, 30.0]) for n in range(3)]
 
 # %% [markdown]
-# (`gloo` is the **backend** that communicates between CPUs. Between NVIDIA's GPUs `nccl` does.) Such an operation is a
-# **collective**: all ranks must call it, in the same order, and one that leaves it out keeps the others waiting.
+# (`launch` makes the group with `gloo`, the **backend** that communicates between CPUs. Between NVIDIA's GPUs `nccl`
+# does.) Such an operation is a **collective**: all ranks must call it, in the same order, and one that leaves it out
+# keeps the others waiting.
 #
 # ### Break it: each divides by its own
 #
@@ -481,8 +482,9 @@ class DistributedTrainer(FastTrainer):
 
 # %% [markdown]
 # Do they compute the same? And what do they send? The folded cell counts the bytes of all tensors that processes sum,
-# gather and scatter, and from them what one of the two sends: half of what it gathers or scatters, and all of what it
-# sums, which is both. Then two processes make one step of a small model with each engine, on half a batch each.
+# gather and scatter, and from them what one of the two sends: half of a tensor that they gather or scatter, and all of
+# one in an all-reduce, which is one of each. Then two processes make one step of a small model with each engine, on
+# half a batch each.
 #
 # **Predict first.** The second engine keeps half of the model in each of the two. Does it send more than the first, or
 # less?
@@ -748,9 +750,9 @@ for name in ("1 process", "2, one of them killed"):
 # ## The same command
 #
 # `torchrun` comes with PyTorch. It starts a program several times, tells each copy its rank, and watches them; `launch`
-# uses the same code. `python -m dotformer train` looks into its environment for that rank, and takes a
-# `DistributedTrainer` if it finds one. Two processes; two that each keep a shard; eight processes, one for each GPU,
-# that are started again, at most three times, when one fails:
+# uses the same code. `python -m dotformer train` looks into its environment, and if there is a rank it takes a
+# `DistributedTrainer`. The first command below starts two processes, the second two that each keep a shard, and the
+# third eight, one for each GPU, which are started again, at most three times, when one fails:
 #
 # ```bash
 # torchrun --standalone --nproc-per-node 2 \
@@ -851,7 +853,8 @@ assert (
 #
 # With 4 sentences two that communicate are *slower* than one. An all-reduce takes as long as before, since the
 # gradients have as many numbers, but there is less work between two of them. Even without it two reach only 1.31,
-# partly because not all of a step shrinks with its sentences. And all wait for the slowest, the **straggler**.
+# partly because not all of a step shrinks with its sentences. With many devices, all wait for the slowest, the
+# **straggler**.
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here. Overlap of communication and
 # computation needs free hardware, and this machine has two cores, which both compute.
@@ -1081,8 +1084,9 @@ plt.show()
 # gradients do not hide behind the backward pass, share layers within a machine, if they are wide enough. If layers
 # still do not fit, or links are slow, add a pipeline; if one sequence is too long, share its positions. (Where each
 # begins to be bound by communication is [computed below](#when-does-communication-take-longer).) Models of width 8,192
-# are shared among the eight devices of one machine, which are joined by fast links (NVLink), and their batches are
-# dealt out among machines: two kinds of parallelism at once. With a pipeline besides, it is called **3D parallelism**.
+# are wide enough for that. They are shared among the eight devices of one machine, which are joined by fast links
+# (NVLink), and their batches are dealt out among machines: two kinds of parallelism at once. With a pipeline besides,
+# it is called **3D parallelism**.
 
 # %% [markdown]
 # ## What did the paper's run cost?
@@ -1126,10 +1130,11 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 #
 # ### What would it cost today?
 #
-# Estimate it. A device computes as fast as the H200 of [chapter 20](20_one_gpu.ipynb#a-ladder), whose recorded steps
-# were measured with batches of 1 to 1,600 pairs, without dropout, padding or waiting for data. The batch stays the
-# paper's, divided among the devices. Gradients have 4 bytes a parameter, go around a ring at 200 GB/s without latency,
-# and travel during the backward pass, two thirds of the computation, as far as they fit.
+# Estimate it. A device computes as fast as the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu), whose
+# recorded steps were measured with batches of 1 to 1,600 pairs, without dropout, padding or waiting for data. The batch
+# stays the paper's, divided among the devices. Gradients have 4 bytes a parameter, go around a ring at 200 GB/s
+# (between the 50 of one network card and the 450 of the links within a machine) without latency, and travel during the
+# backward pass, two thirds of the computation, as far as they fit.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate leaves it at two devices and becomes nearly flat."}}
 from classroom.measured import measured
@@ -1184,8 +1189,8 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times
 # as fast, and 64 only 7.6 times. Yet at 200 GB/s the gradients fit behind the backward pass. (At 50 they would not.) It
 # is the step itself: with 6 pairs in place of 390 it still takes 5 ms in place of 39, and reaches 3 percent of the
-# peak. And latency counts: a ring of 64 has $2 \cdot 63$ rounds. If each took 10 microseconds, the gradients would take
-# 3.7 ms, more than the 3.5 that a backward pass can hide.
+# maker's peak. And latency counts: a ring of 64 has $2 \cdot 63$ rounds. If each took 10 microseconds, the gradients
+# would take 3.7 ms, more than the 3.5 that a backward pass can hide.
 #
 # Whoever uses more devices has to give them a larger batch. That is another training: steps are fewer, and all is to be
 # searched again. Start, for $k$ times the batch, from $k$ times the learning rate with SGD, after a warm-up ([Goyal and
@@ -1401,6 +1406,9 @@ verdict
 # %% [markdown]
 # ## Going further
 #
+# One question, for whoever has to choose among DDP, FSDP and the ways to share a layer: from which size on does
+# communication cost more than it saves?
+#
 # ### When does communication take longer?
 #
 # Of each [way to share](#share-a-layer), ask when communication takes longer than computation, for a device of $F$
@@ -1408,27 +1416,27 @@ verdict
 #
 # - **Data parallel**, with $b$ tokens a device: a model of $P$ parameters takes $6 P b / F$ seconds for forward and
 #   backward pass, and its gradients of 4 bytes take $2 \frac{N - 1}{N} \, 4 P / \beta$ around a ring of $N$. They can
-#   hide behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / \beta$, whatever the (dense)
-#   model.
-# - **FSDP** gathers 2 bytes a parameter before the forward pass, and again before the backward pass, which also
-#   scatters gradients of 4 bytes. The backward pass has more to hide: $\frac{N - 1}{N} \, 6 P / \beta$, behind $4 P b /
-#   F$. That needs $b > \frac{3}{2} \frac{N - 1}{N} F / \beta$.
-# - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices: its matrices have $12 D^2$ numbers, so the
-#   forward pass takes $24 b D^2 / (N F)$ seconds. Two all-reduces of $b D$ numbers of 2 bytes take $\frac{N - 1}{N} \,
-#   8 b D / \beta$, and nothing hides them, because the next product waits for their sum (unless products or batches are
-#   cut into parts). They take longer than the products where $D < \frac{N - 1}{3} F / \beta$, whatever the batch. (So
-#   at the break-even half of the time is lost. At three times that width it is a quarter.)
-# - **Pipeline**: at a border $2 b D$ bytes, against $24 b D^2$ FLOPs in each layer of a device. With $L$ layers each
-#   they hide where $D > F / (12 L \beta)$. So the price is mostly the bubble.
-# - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
-#   and sums. They hide if $b > F / \beta$, under a causal mask, with half of the FLOPs, if $b > 2 F / \beta$.
+#   hide behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / \beta$, whatever the model
+#   (without experts). - **FSDP** gathers 2 bytes a parameter before the forward pass, and again before the backward
+#   pass, which also scatters gradients of 4 bytes. The backward pass has more to hide: $\frac{N - 1}{N} \, 6 P /
+#   \beta$, behind $4 P b / F$. That needs $b > \frac{3}{2} \frac{N - 1}{N} F / \beta$. - **Tensor parallel**, for an
+#   encoder layer of width $D$ on $N$ devices, which all work on the same $b$ tokens: its matrices have $12 D^2$
+#   numbers, so the forward pass takes $24 b D^2 / (N F)$ seconds. Two all-reduces of $b D$ numbers of 2 bytes take
+#   $\frac{N - 1}{N} \, 8 b D / \beta$, and nothing hides them, because the next product waits for their sum (unless
+#   products or batches are cut into parts). They take longer than the products where $D < \frac{N - 1}{3} F / \beta$,
+#   whatever the batch. (So at the break-even half of the time is lost. At three times that width it is a quarter.) -
+#   **Pipeline**: at a border $2 b D$ bytes, against $24 b D^2$ FLOPs in each layer of a device. With $L$ layers each
+#   they hide where $D > F / (12 L \beta)$. So the price is mostly the bubble. - **Context**, with $b$ positions a
+#   device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores and sums. They hide if $b > F /
+#   \beta$. A causal mask halves the FLOPs, and then it takes $b > 2 F / \beta$.
 #
 # Everything is a multiple of $F / \beta$, FLOPs for a byte that is sent. Take a GPU whose maker gives 989 TFLOP/s in 16
 # bits, and let it reach 28 percent of that, as the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) did
-# with this model and its largest batch. (With small batches it reaches less, and communication has more time to hide.)
-# Within a machine an H100 has 450 GB/s in one direction ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives
-# 900 for both). Between machines a network card of 400 Gb/s has 50; eight of them side by side, each for an eighth of
-# the gradients, have 400; but gradients also cross the machine's own links, so we assume 200:
+# with the paper's base model and its largest batch (36 percent of the peak measured there). (With small batches it
+# reaches less, and communication has more time to hide.) Within a machine an H100 has 450 GB/s in one direction
+# ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives 900 for both). Between machines a network card of 400
+# Gb/s has 50; eight of them side by side, each for an eighth of the gradients, have 400; but gradients also cross the
+# machine's own links, so we assume 200:
 
 # %% tags=["hide-input", "nbval-check-output"]
 speeds = (450, 200, 50)  # GB/s
