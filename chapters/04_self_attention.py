@@ -1010,7 +1010,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four points about the matrices and the mask. What later chapters need of the answers, they say again.
+# Four points about the matrices and the mask. Later chapters repeat what they need of them.
 #
 # ### Why two matrices, and not their product?
 #

@@ -959,7 +959,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four further points about the encoding. What later chapters need of the answers, they say again.
+# Four further points about the encoding. Later chapters repeat what they need of them.
 #
 # ### Why 10,000?
 #

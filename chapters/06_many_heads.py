@@ -961,7 +961,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four questions about heads. What later chapters need of the answers, they say again.
+# Four questions about heads. Later chapters repeat what they need of them.
 #
 # ### Why exactly half?
 #

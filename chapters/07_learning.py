@@ -1140,7 +1140,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four points about gradients and the start. What later chapters need of the answers, they say again.
+# Four points about gradients and the start. Later chapters repeat what they need of them.
 #
 # ### How small a step in a gradient check?
 #

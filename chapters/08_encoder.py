@@ -1314,7 +1314,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Three points about stacks. What later chapters need of the answers, they say again.
+# Three points about stacks. Later chapters repeat what they need of them.
 #
 # ### How fast do words become alike?
 #

@@ -1611,7 +1611,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Three questions about the model of this chapter. What later chapters need of the answers, they say again.
+# Three questions about the model of this chapter. Later chapters repeat what they need of them.
 #
 # ### Does it combine what it has learnt?
 #

@@ -1056,7 +1056,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Three questions about tokens. What later chapters need of the answers, they say again.
+# Three questions about tokens. Later chapters repeat what they need of them.
 #
 # ### Which vocabulary is best?
 #

@@ -1340,7 +1340,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four questions about training. What later chapters need of the answers, they say again.
+# Four questions about training. Later chapters repeat what they need of them.
 #
 # ### How small can a smoothed loss become?
 #

@@ -1269,7 +1269,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Five points about writing. What later chapters need of the answers, they say again.
+# Five points about writing. Later chapters repeat what they need of them.
 #
 # ### One step of beam search
 #

@@ -1077,7 +1077,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Four questions about a GPT. What chapter 19 needs of the answers, it says again.
+# Four questions about a GPT. Chapter 19 repeats what it needs of them.
 #
 # ### Does a causal model need positions?
 #

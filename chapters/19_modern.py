@@ -1274,7 +1274,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Five points about the models of today. What later chapters need of the answers, they say again.
+# Five points about the models of today. Later chapters repeat what they need of them.
 #
 # ### Is temperature 0 deterministic?
 #

@@ -1516,7 +1516,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Five points about a step. What later chapters need of the answers, they say again.
+# Five points about a step. Later chapters repeat what they need of them.
 #
 # ### A step, from left to right
 #
