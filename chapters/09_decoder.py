@@ -941,11 +941,26 @@ for word, product, weight, value in zip(
         f"{weight:8.2f}{value[0]:12.2f}"
     )
 print("the blend begins with", [round(entry, 2) for entry in blend[:4].tolist()])
+with torch.no_grad():
+    logits = model(hello, right[:, :-1])[0, 0]  # at <bos>
+best = logits.topk(3)
+print(
+    "the largest logits:",
+    ", ".join(
+        f"{vocabulary[n]} {logit:.1f}"
+        for logit, n in zip(best.values, best.indices, strict=True)
+    ),
+)
+assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 
 # %% [markdown]
 # Read the row of *you*: its dot product with the query is 8.03, divided by $\sqrt 8$ that is 2.84, and $e^{2.84} =
 # 17.1$ of a sum of 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the weight 0.73. That
 # is one head; the second does the same with numbers of its own, and `w_o` joins them.
+#
+# What they hand over is added to the vector of `<bos>`, which then passes the norm and the feed-forward network. The
+# output matrix compares the result with every word of the vocabulary, by dot products: these are the logits. *I* has by
+# far the largest, so *I* is written.
 
 # %% tags=["proof"]
 scaled = products / math.sqrt(8)

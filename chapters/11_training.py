@@ -79,7 +79,9 @@ def encode_pairs(pairs):
 train_pairs, validation_pairs, test_pairs = map(
     encode_pairs, (corpus.train, corpus.validation, corpus.test)
 )
-print(train_pairs[0])
+first = corpus.train[0]
+for text, tokens in zip((first.source, first.target), train_pairs[0], strict=True):
+    print(f"{text}: {tokens}")
 
 # %% [markdown]
 # The target stands between the special tokens `<bos>`, 1, and `<eos>`, 2. As in [chapter
