@@ -83,9 +83,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Why not multiply by 1? Then nothing fades, but no room is made for new words either: after a thousand words the state
 # is the sum of all thousand, and no single one can be read off. With more than 1 the oldest word would drown the
-# newest, and the derivative would grow without end: the **exploding gradient**. With numbers of limited precision
-# something is lost whatever the factor: a memory of fixed size is a *bottleneck*. The questions are how fast it lets
-# go, and of what.
+# newest, and the derivative would grow without end: the **exploding gradient**. A number in a computer has some 16
+# digits, so something is lost whatever the factor: a memory of fixed size is a *bottleneck*. The questions are how fast
+# it lets go, and of what.
 #
 # ## Two cells
 #
@@ -145,10 +145,10 @@ def rnn_cell(
 # %% [markdown]
 # The body is the formula, and **the signature says which shapes fit it**. `Float[np.ndarray, "*batch D"]` is a NumPy
 # array of floating-point numbers with an axis of size $D$, after any number of other axes. A letter stands for one size
-# throughout a call: `x` is as wide as `w_x` is high. This notation is
+# throughout a call: the last axis of `x` and the first of `w_x` must both have the size $D$. This notation is
 # [jaxtyping](https://docs.kidger.site/jaxtyping/)'s. The decorator `@shapes` checks each call against it with
-# [beartype](https://beartype.readthedocs.io), and refuses what does not fit. The error names
-# the argument, its shape and the shape expected.
+# [beartype](https://beartype.readthedocs.io), and refuses what does not fit. The error names the argument, its shape
+# and the shape expected.
 #
 # Next the LSTM. `4*H` is the width of $i$, $f$, $g$ and $o$ side by side, which one product computes together.
 
@@ -193,7 +193,8 @@ def lstm_cell(
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
 #
 # Multiplied from left to right it goes back in time (**backpropagation through time**). We compare its size, the root
-# of the sum of the squares of its entries.
+# of the sum of the squares of its entries, with that for the latest word: each number printed is this quotient, the
+# median of eight random starts.
 #
 # The state of the plain cell has $H = 24$ numbers. An LSTM's has 48, its $h$ and its $c$ together. The weights are
 # drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$.
@@ -283,12 +284,13 @@ for name in names:
 # is left (in the median of eight starts), because a word has a second path: from $c$ to $h$, and from there through the
 # candidate $g$ into the next $c$.
 #
-# Influence decides what can be learned. During training the same product carries the error back to the words, so a
-# network does not learn from words that have no influence: the **vanishing gradient**. Training could open a gate, but
-# a word so far back sends next to no signal to open it. A $W_h$ that stretches by more than the $\tanh$ flattens has
-# the opposite trouble, the exploding gradient: a factor of 1.1 a step makes 117 in 50. (*Gradient clipping*, in
-# [chapter 11](11_training.ipynb), was introduced for this.) The vanishing gradient made plain networks hard to train,
-# and the LSTM was invented to overcome it.
+# Influence decides what can be learned. Training moves each parameter along the derivative of the error, the
+# **gradient**. What a word $k$ back says about a parameter enters it multiplied by this same product. If that is
+# $10^{-6}$, the word teaches next to nothing: the **vanishing gradient**. Training could open a gate, but a word so far
+# back sends next to no signal to open it. A $W_h$ that stretches by more than the $\tanh$ flattens has the opposite
+# trouble, the exploding gradient: a factor of 1.1 a step makes 117 in 50. (*Gradient clipping*, in [chapter
+# 11](11_training.ipynb), was introduced for this.) The vanishing gradient made plain networks hard to train, and the
+# LSTM was invented to overcome it.
 
 # %% tags=["proof"]
 assert round(0.5 * np.tanh(0.9 * 2 - 0.1), 2) == 0.47  # one entry of an LSTM
@@ -303,8 +305,9 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # what the word was? Read 4,000 random texts, whose words are 8 independent numbers each, and try to recall, from the
 # last state, the word $k$ steps back: fit one matrix by least squares. For each of its numbers the score is $R^2$, the
 # share of the number's variance that the fit explains, less what chance would explain: 1 is perfect recall, 0 is none.
-# A word recalled in full scores 8. Add up the $R^2$ of all words, and you have how many numbers the state recalls.
-# (Each column printed is a word's mean over its 8 numbers.)
+# A word recalled in full scores 8. The plain cell, below, has $0.98 \cdot 8 = 7.8$ numbers of the latest word, 6.5 of
+# the one before, and so on. Add up the $R^2$ of all words, and you have how many numbers the state recalls. (Each
+# column printed is a word's mean over its 8 numbers.)
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can it recall, at most?
 
@@ -347,8 +350,7 @@ for name in names:
 # At most 24. The plain cell recalls 19 numbers, and the orthogonal one, whose gradient comes through so much better,
 # fewer than two more. The cells differ in *which* numbers they recall: the plain one has most of the word 1 back and
 # nothing of that 10 back, and the open gate still has 2 % of the word 40 back. To forget slowly is to spread a memory
-# over more words, each less sharp. (The LSTM stays far below its 48, because its $h$ nearly repeats its $c$:
-# [more](#why-not-more-than-24).)
+# over more words, each less sharp. (Why the LSTM stays so far below its 48: [more](#why-not-more-than-24).)
 #
 # No state of 24 can recall more, because **a linear fit to a state of $H$ numbers recalls at most $H$ of the
 # independent numbers that were read**, whatever the weights ([why](#why-not-more-than-24)). From 24 that is three words
@@ -523,8 +525,8 @@ quiz.one_choice(
 # Bahdanau, Cho and Bengio kept *all* states of the encoder, $h_1, \dots, h_n$. The decoder's own state $s$ is the
 # question. Before each word that it writes, a small network compares $s$ with every $h_j$: its score is $a(s, h_j) = v
 # \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$ (**additive attention**). Softmax turns the scores into
-# weights $\alpha_j$. The weighted sum of the states, the **context vector** $c$ (not the cell state), says what to look
-# at now:
+# weights $\alpha_j$. The weights say what to look at now, and the weighted sum of the states, the **context vector**
+# $c$ (not the cell state), is what is seen:
 #
 # $$u_j = a(s, h_j), \qquad \alpha_j = \frac{e^{u_j}}{\sum_k e^{u_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 
@@ -559,8 +561,8 @@ plt.show()
 # %% [markdown]
 # With each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks elsewhere,
 # mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). With
-# states of 256 numbers and a sentence of 40 words it can read 40 · 256 = 10,240 numbers, 40 times as many as in the
-# last state.
+# states of 256 numbers and a sentence of 40 words it gets 256 numbers at a time, but for each word that it writes
+# another blend of 40 · 256 = 10,240, 40 times as many as in the last state.
 #
 # What is summed are not bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
@@ -587,8 +589,9 @@ plt.show()
 # | convolution over $k$ words | $k \, n \, d^2$ | 1 | of the order of $n / k$, or $\log_k n$ if dilated | $k$ words, $k \, d$, more if dilated |
 # | attention | $n^2 \, d$ | 1 | 1 | all words, $n \, d$ |
 #
-# (The second row and the last column are ours. *In training* every layer keeps what it has computed for all $n$ words,
-# and attention may keep $n^2$ weights besides.)
+# (The second row and the last column are ours. The work leaves out constants and attention's own matrices, so for short
+# texts do not compare rows. *In training* every layer keeps what it has computed for all $n$ words, and attention may
+# keep $n^2$ weights besides.)
 #
 # A **convolution** mixes each word with the $k - 1$ before it. With $k = 3$ each layer reaches 2 words further, so the
 # first of 81 words has reached the last after 40 layers. A **dilated** one skips words, more in each layer, and needs
@@ -617,13 +620,13 @@ everybody = layers_needed(lambda layer: distance >= 0)
 assert (neighbours, dilated, everybody) == (40, 4, 1)
 
 # %% [markdown]
-# The column of work leaves out constants, and attention's own four matrices. With these, at the width of the original
-# transformer, attention never does less work than a plain cell, and from a thousand words on more than an LSTM
-# ([counted below](#how-much-work-is-it)). What it saves in training is the *waiting*. It computes all words at once,
-# where a recurrent network with a $\tanh$ must take them in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot
-# begin before $h_{t-1}$ is there. A GPU has thousands of units that work side by side, and short steps leave most of
-# them idle, though a batch of many sentences fills more. So the same hours can train a larger model, or take in more
-# text. When attention *writes* a text, it too must produce its words one at a time ([chapter 12](12_generation.ipynb)).
+# With constants and attention's own four matrices, at the width of the original transformer, attention never does less
+# work than a plain cell, and from a thousand words on more than an LSTM ([counted below](#how-much-work-is-it)). What
+# it saves in training is the *waiting*. It computes all words at once, where a recurrent network with a $\tanh$ must
+# take them in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. A GPU has
+# thousands of units that work side by side, and short steps leave most of them idle, though a batch of many sentences
+# fills more. So the same hours can train a larger model, or take in more text. When attention *writes* a text, it too
+# must produce its words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #

@@ -85,8 +85,9 @@ with np.errstate(all="ignore"):
 # That settles the formula. Let $f(d)$ be the ratio of two shares whose scores differ by $d$, and take three keys, each
 # 1 ahead of the next. If the first gets twice the share of the second, and the second twice that of the third, the
 # first gets four times that of the third: $f(1 + 1) = f(1) f(1)$. In the same way $f(x + y) = f(x) f(y)$ for any two
-# differences. So each further point multiplies the ratio by the same number $a = f(1)$, and half a point by its root;
-# and since a higher score must get a larger share, $f(d) = a^d$ for every difference between these, too.
+# differences. With $a = f(1)$ that makes $f(2) = a^2$ and $f(3) = a^3$. And $f(\tfrac12)^2 = f(1)$, so $f(\tfrac12) =
+# \sqrt a$. In general $f(d) = a^d$, for fractions like these, and for all that lies between, since a higher score must
+# get a larger share.
 #
 # To get such ratios, take $a$ to the power of each score, and divide by the sum. We take $a = e$, the base with the
 # simplest derivative; another one above 1 would be another *temperature* ([below](#temperature)). For the scores 0, 1,
@@ -243,7 +244,8 @@ assert np.allclose(
 # %% [markdown]
 # The answer costs 2.91. Nothing on the list does: it is a blend, mostly coffee and about a quarter tea. The train has
 # less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: every finite score gets
-# some weight (unless it is so far below the largest that it rounds to 0).
+# some weight (unless it is so far below the largest that it rounds to 0). For prices a blend is of little use. For
+# vectors that describe words it is: mostly *hot*, and a little *drink*. And only a blend can be improved bit by bit.
 #
 # This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
 # It has a slope everywhere (it is **differentiable**), and a hard choice has a slope of 0, or none. So in a soft
@@ -328,9 +330,10 @@ assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 # %% [markdown]
 # ## How far do weights move?
 #
-# A machine learns by small steps: it changes a score a little and asks what that does to the weights. So differentiate.
-# Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. Raise the score $s_i$, and both the numerator
-# and $Z$ have the derivative $e^{s_i}$. The quotient rule gives
+# When does a softmax stop reacting to its scores? There learning stops, too, because a machine learns by small steps:
+# it changes a score a little and asks what that does to the weights. So differentiate. (The answer will be: where one
+# weight is near 1.) Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. Raise the score $s_i$, and
+# both the numerator and $Z$ have the derivative $e^{s_i}$. The quotient rule gives
 #
 # $$\frac{\partial w_i}{\partial s_i} = \frac{e^{s_i} Z - e^{s_i} e^{s_i}}{Z^2} = w_i (1 - w_i) .$$
 #
@@ -344,9 +347,9 @@ assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 #
 # $$-0.665 \cdot 0.090, \quad -0.665 \cdot 0.245, \quad 0.665 \cdot 0.335 \quad=\quad -0.060, \quad -0.163, \quad 0.223 .$$
 #
-# The three sum to 0, as they must: raise all three scores alike, and the weight stays the same. Read it as a row, and
-# it says how the last *weight* changes as each score rises. Read as a column, it says how all weights change as the
-# last *score* rises, since $J$ is symmetric: what its key gains, 0.223, the others lose. If one weight is nearly 1, all
+# The three sum to 0, as they must: raise all three scores alike, and the weight stays the same. This row says how the
+# last *weight* changes as each score rises. $J$ is symmetric, so its last column has the same numbers, and says how all
+# weights change as the last *score* rises: what its key gains, 0.223, the others lose. If one weight is nearly 1, all
 # entries are nearly 0.
 
 
@@ -379,8 +382,8 @@ for j in range(3):
 
 # %% [markdown]
 # $w_i (1 - w_i)$ is largest at $w_i = 0.5$ and vanishes at 0 and at 1. **A softmax that is sure of itself has stopped
-# listening**: nudge its scores, and hardly anything moves. It is **saturated**. (What stalls is the choice. The chosen
-# value still learns, because its gradient is multiplied by its weight, nearly 1.)
+# listening**: nudge its scores, and hardly anything moves. It is **saturated**. (What stalls is the choice. The value
+# that is chosen can still learn: chapter 7.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -410,7 +413,7 @@ quiz.one_choice(
 # vectors made from it, have $d_k = 64$. Their dot product is a sum of 64 products. Take entries that are independent,
 # with mean 0 and **variance** 1. (The variance is the mean squared distance from the mean, so here it is the mean
 # square.) A product $q_i k_i$ then has mean 0 as well. Its square $q_i^2 k_i^2$ is on average $1 \cdot 1$, so its
-# variance is 1, too. And the variances of independent terms add up:
+# variance is 1, too. And the variances of independent terms add up, because their cross terms are 0 on average:
 #
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
@@ -466,10 +469,11 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # The paper of 2017 gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
 # magnitude, pushing the softmax function into regions where it has extremely small gradients".
 #
-# Dividing does not change what can be computed. Queries come from a learned matrix (chapter 4), and one whose entries
-# are $\sqrt{d_k}$ times smaller does the same as the division, so training can absorb any constant divisor. The
-# division changes where training *begins*, with scores of the same size at every width, and how far one step of a query
-# moves them. Once trained, queries and keys are no longer independent, and scores may grow as large as the task needs.
+# Is the division more than a choice of where to start? No, but the start decides whether learning gets going. Dividing
+# does not change what can be computed. Queries come from a learned matrix (chapter 4), and one whose entries are
+# $\sqrt{d_k}$ times smaller does the same as the division, so training could absorb any constant divisor. The division
+# changes where training *begins*, with scores of the same size at every width, and how far one step of a query moves
+# them. Once trained, queries and keys are no longer independent, and scores may grow as large as the task needs.
 
 # %% [markdown]
 # ### Which d is under the root?
@@ -742,8 +746,8 @@ verdict
 #
 # ### Can a query still learn?
 #
-# Here is the experiment that [What does saturation cost?](#what-does-saturation-cost) has reported. One of ten random
-# keys is the right one: its value is 1 and those of the others are 0, so that the weighted sum is its weight. The query
+# Here is the experiment that [What does saturation cost?](#what-does-saturation-cost) reported. One of ten random keys
+# is the right one: its value is 1 and those of the others are 0, so that the weighted sum is its weight. The query
 # follows the slope of that weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is
 # the **learning rate**. Write the keys as the rows of $K$ and the scores as $q K^\top / \tau$, where $\tau$ is
 # $\sqrt{d_k}$, or 1 for no division. Then by the chain rule, with $J_1$ for the first row of $J$,

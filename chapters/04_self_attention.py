@@ -40,7 +40,7 @@ transformer_map(built=4)
 # The vectors (**embeddings**) are those of the published model from [chapter 2](02_similarity.ipynb#real-vectors),
 # where the nearest words to *python* were animals as well as *import* and *pip*. They are scaled to length 1, so the
 # scores are cosines, and the temperature is 0.1, so that the choice is clear. (A model reads **tokens**. In this
-# chapter each is a word.)
+# chapter each is a word or a punctuation mark.)
 
 # %% tags=["hide-input"]
 import numpy as np
@@ -138,7 +138,7 @@ assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to
-# *snake* and *serpent* in the other. It received a blend of the other words. But that other words are there is not
+# *snake* and *serpent* in the other. It received a blend of the other words. But to average the other words is not
 # enough: their plain average, the grey line below each, is near to *with* and *the*. The attention weights choose. That
 # is attention, and the rest of this chapter makes it better.
 #
@@ -150,7 +150,7 @@ assert weights[-1].round(2) == 0.88
 # ## Three roles
 #
 # A word plays three roles in a look-up, and one vector had to serve in all of them. The paper of 2017 that introduced
-# the transformer calls them *query*, *key* and *value*. They are the words of a search. Say that you look for a video.
+# the transformer calls them *query*, *key* and *value*. These are words of a search. Say that you look for a video.
 # What you type is the query, what you are looking for. The title of each video is its key, what it can be found by. The
 # video itself is its value, what is handed over when it is found.
 #
@@ -165,12 +165,13 @@ assert weights[-1].round(2) == 0.88
 # width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has $(D, d_v)$. Together
 # they have $D (2 d_k + d_v)$ parameters, however long a sentence is.
 #
-# Here is a sentence small enough for paper. A word has three numbers: is it *animate*, is it an *action*, is it
-# *human*? Queries and keys have two numbers, *alive* and *action*. A matrix has a row for each of a word's three
-# numbers, which says what a 1 there adds to the query or the key. In $W_Q$ the row of *action* is $(2, 0)$: an action
-# asks, strongly, for something alive. In $W_K$ the rows of *animate* and *human* are both $(1, 0)$. *Man* is both, so
-# its key is $(2, 0)$, and it is found more easily than *dog* with $(1, 0)$. $W_V$ hands over whether a word is alive
-# and whether it is human, and of a verb nothing.
+# Here is a sentence small enough for paper, *dog bites man*. A word has three numbers: is it *animate*, is it an
+# *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two
+# numbers, *alive* and *action*. A matrix has a row for each of a word's three numbers, which says what a 1 there adds
+# to the query or the key. In $W_Q$ the row of *action* is $(2, 0)$: an action asks, strongly, for something alive. In
+# $W_K$ the rows of *animate* and *human* are both $(1, 0)$. *Man* is both, so its key is $(2, 0)$, and it is found more
+# easily than *dog* with $(1, 0)$. $W_V$ hands over whether a word is alive and whether it is human, and of a verb
+# nothing.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -234,10 +235,10 @@ plt.show()
 # their weight. But its value is $(0, 0)$: a weight says how much of a value is taken, and not whether there is anything
 # in it.
 #
-# That can be useful, because a softmax cannot say *none*. A word that needs nothing must still distribute a total
-# weight of 1, and can give nearly all of it to a word whose value is near zero. A token that collects much weight in
-# this way, whatever is asked, is called an **attention sink** ([Xiao and others,
-# 2023](https://arxiv.org/abs/2309.17453)).
+# So the nouns receive little, and this toy is built for the verb alone. But a value near zero can be useful, because a
+# softmax cannot say *none*. A word that needs nothing must still distribute a total weight of 1, and can give nearly
+# all of it to a word whose value is near zero. A token that collects much weight in this way, whatever is asked, is
+# called an **attention sink** ([Xiao and others, 2023](https://arxiv.org/abs/2309.17453)).
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -381,9 +382,9 @@ assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} ,$$
 #
-# with a row for each property that asks and a column for each that is found. An action asks for what is human, with 2,
-# and what is human asks for nothing. ([Further on](#why-two-matrices-and-not-their-product): why it is not trained as
-# one matrix.)
+# with a row for each property that asks and a column for each that is found. An action asks for what is human, with 2.
+# The property *human* adds nothing to a query, for *man* asks because he is animate. ([Further
+# on](#why-two-matrices-and-not-their-product): why it is not trained as one matrix.)
 #
 # ### What does it cost?
 #
@@ -424,7 +425,8 @@ quiz.one_choice(
 # [Chapter 3](03_softmax.ipynb#why-divide-by-the-square-root-of-the-width) derived it. In short, a score sums $d_k$
 # products. If the entries of query and key are independent, with mean 0 and variance 1, the variance of that sum is
 # $d_k$. So scores of wide queries and keys lie further apart, and one word gets nearly all the weight before anything
-# has been learned. Such a choice hardly moves, since a weight near 0 or 1 has next to no slope.
+# has been learned. Training then hardly changes it: where a weight is near 0 or 1, a small change of a score barely
+# moves it.
 #
 # Scores that are divided by $c$ have a variance divided by $c^2$, so with $c = \sqrt{d_k}$ it is 1 at every width.
 # (Entries with another variance, the same at every width, change the 1, but the spread of undivided scores still grows
@@ -623,15 +625,14 @@ except ValueError as error:
 # below](#would-one-shared-matrix-do)). With two random matrices no word is favoured, on average.
 #
 # And what is $W_V$ for? What a word receives is, after one more matrix (chapter 6), added to its own vector (chapter
-# 8), and $W_V$ turns it into other directions than those that the word itself uses, so that a later layer can [tell the
-# two apart](#what-is-the-third-matrix-for). It also lets a word keep something back: with $V = X$ *bites* would have
-# handed over that it is an action, whereas its value was $(0, 0)$.
+# 8), and if both use the same numbers for the same properties, the sum cannot show whose is whose. $W_V$ can write what
+# is handed over into other numbers ([measured below](#what-is-the-third-matrix-for)). It also lets a word keep
+# something back: with $V = X$ *bites* would have handed over that it is an action, whereas its value was $(0, 0)$.
 
 # %% [markdown]
 # ## Are the weights based on position?
 #
-# Take nine **tokens** (words or punctuation marks, for now) with random vectors of width 16, compute their attention,
-# shuffle the sentence, and compute it again.
+# Take nine tokens with random vectors of width 16, compute their attention, shuffle the sentence, and compute it again.
 #
 # **Predict first.** The fourth token, *Language*, becomes the seventh. Its output vector
 #
@@ -679,9 +680,9 @@ for order_of in ([0, 1, 2], [2, 1, 0]):
 assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
-# With a mask, then, order leaks in, but only as *before* and *after*. A transformer gets more, because position is made
-# part of what is compared. The transformer of 2017 *adds* something *to the vectors* before they enter. [Chapter
-# 5](05_position.ipynb) builds it.
+# With a mask, then, order leaks in, since each word sees another number of words before it. A transformer gets more,
+# because position is made part of what is compared. The transformer of 2017 *adds* something *to the vectors* before
+# they enter. [Chapter 5](05_position.ipynb) builds it.
 
 # %% tags=["quiz"]
 quiz.several_choices(

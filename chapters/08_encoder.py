@@ -10,8 +10,8 @@
 #
 # One layer of attention mixes words once. The transformer of 2017 has six layers on each side, later ones many more,
 # and each attention is surrounded by other parts: a residual connection, a norm, and a small network that works on one
-# word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and know what each of its parts is
-# for, because you have seen what changes without it.
+# word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when
+# one of its parts is left out.
 #
 # You need [chapter 7](07_learning.ipynb). It takes about 28 minutes to read, and 40 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes. To write a transformer this afternoon, begin with [all of
@@ -239,12 +239,12 @@ for n, depth in enumerate(DEPTHS):
     print(f"{depth:6}" + "".join(f"{share:17.4f}" for share in shares))
 
 # %% [markdown]
-# Look at the middle column first. At the start it is 97 percent, $\sqrt{15/16}$, since the average of 16 random words
-# is not 0. After two layers it is 3 percent, after four nothing: all sixteen words have become one vector. The reason
-# is that each layer replaces words by weighted averages of all words, and such averages are more alike than the words
-# were. Dong and others (2021) call this **rank collapse**, and prove that in a stack of nothing but attention it is
-# faster than exponential: the more alike the words are, the more even are their weights, and even weights give all the
-# same average.
+# Look at the middle column first; the right one belongs to the remedy, below. At the start it is 97 percent,
+# $\sqrt{15/16}$, since the average of 16 random words is not 0. After two layers it is 3 percent, after four nothing:
+# all sixteen words have become one vector. The reason is that each layer replaces words by weighted averages of all
+# words, and such averages are more alike than the words were. Dong and others (2021) call this **rank collapse**, and
+# prove that in a stack of nothing but attention it is faster than exponential: the more alike the words are, the more
+# even are their weights, and even weights give all the same average.
 #
 # The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word
 # itself on, and a layer only contributes something:
@@ -259,9 +259,9 @@ for n, depth in enumerate(DEPTHS):
 # without them deeper networks had trained worse than shallow ones (the **degradation problem**).
 #
 # But read the right column down to its end. At 24 layers less than 1 percent is a word's own. Each attention adds a
-# vector that is mostly common to all words, and as large as the stream, so the common part grows like a debt with
-# interest. A word's own part grows too, but more slowly, and is swamped. How large are the entries by then (their root
-# mean square)? And when a gradient of norm 1 is sent into the top, how much reaches the words?
+# vector that is mostly common to all words, and nearly as large as the stream, so the common part grows like a debt
+# with interest. A word's own part grows too, but more slowly, and is swamped. How large are the entries by then (their
+# root mean square)? And when a gradient of norm 1 is sent into the top, how much reaches the words?
 
 # %% tags=["hide-input"]
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
@@ -344,14 +344,16 @@ quiz.number(
 # ## Post-norm or pre-norm?
 #
 # What should the norm be applied to? The 2017 paper normalises the stream itself, after each addition: **post-norm**.
-# Most models since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**. With $f$ for
-# one of the two **sublayers**, attention or the small network, from now on the *feed-forward network*,
+# Most models since GPT-2 normalise what goes *into* a sublayer, and leave the stream alone: **pre-norm**. Attention and
+# the small network, from now on the *feed-forward network*, are a layer's two **sublayers**. With $f$ for either of
+# them,
 #
 # $$\text{post-norm:}\quad x \leftarrow \operatorname{LN}\bigl(x + f(x)\bigr), \qquad \text{pre-norm:}\quad x \leftarrow x + f\bigl(\operatorname{LN}(x)\bigr) .$$
 #
 # With pre-norm the stream is a plain sum, of the embedding and of all that was added, so that a gradient finds the way
 # back through the $I$ of every layer. After the last layer it is normalised once. With post-norm there is no such
-# direct way: it leads through every norm.
+# direct way: every path leads through the norms. (At the words a gradient arrives either way, as you will see. The
+# difference shows in what reaches each layer's matrices.)
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two drawings of one layer from left to right. Post-norm: x goes along a line; a branch passes through attention and is added; then the sum itself passes through a norm; the same again with feed-forward. Pre-norm: on each branch a norm stands before attention and before feed-forward, and the line itself passes through nothing but two additions."}}
 drawing = Diagram(7.6, 3.3)
@@ -459,9 +461,9 @@ for name in ("attention alone", "post-norm", "pre-norm"):
 # is a price: the larger the stream, the less a late layer changes it, and where a post-norm model does train, it is
 # often the better one ([Liu and others, 2020](https://arxiv.org/abs/2004.08249)).
 #
-# But all this is said of one way to draw the parameters. In either order it helps to begin with sublayers that add
-# little: GPT-2 starts the matrices that write into the stream smaller, by the root of the number of sublayers. With
-# that start 92 percent of each vector is a word's own after 24 layers, pre-norm or post-norm.
+# But all this holds for one kind of random start. In either order it helps to begin with sublayers that add little:
+# GPT-2 divides the matrices that write into the stream, at the start, by the root of the number of sublayers. With that
+# start 92 percent of each vector is a word's own after 24 layers, pre-norm or post-norm.
 
 # %% tags=["proof"]
 assert (
@@ -534,7 +536,7 @@ quiz.one_choice(
 # answer to a pattern in the text, with values that raise the probability of words that often follow it. Attention looks
 # up *in the sentence*; the feed-forward network looks up *what training has stored*.
 #
-# The sublayers need a few of the same numbers, so these travel together, as one configuration:
+# The sublayers share a few numbers, which travel together in one configuration:
 
 # %% tags=["export"] module="encoder"
 from dataclasses import dataclass
@@ -644,8 +646,8 @@ class AddAndNorm(nn.Module):
 # %% [markdown]
 # **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges the others to make up for it, so
 # that no sublayer can rely on a single number. Outside training it does nothing. The paper drops entries of the
-# embeddings and of what each sublayer returns; PyTorch, and this book with it, also of the attention weights and the
-# hidden entries. With that, a layer takes two lines: attend, add and normalise; feed forward, add and normalise:
+# embeddings and of what each sublayer returns; PyTorch and this book also drop attention weights and hidden entries.
+# With that, a layer takes two lines: attend, add and normalise; feed forward, add and normalise:
 
 # %% tags=["export"] module="encoder"
 from dotformer.attention import MultiHeadAttention
@@ -727,8 +729,8 @@ class Encoder(Stack):
 # `final_norm=True`.)
 #
 # PyTorch has an encoder too. Draw all its parameters at random, since its own start, with equal layers and gains of 1,
-# would hide mistakes. Give them to ours, under the names that `our_state_dict` finds, and both must return the same
-# vectors, in either order of norm, with some tokens masked out.
+# would hide mistakes. Give them to ours, under our names, which `our_state_dict` (imported) finds, and both must return
+# the same vectors, in either order of norm, with some tokens masked out.
 
 # %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
@@ -779,12 +781,12 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**. How long should a row be? As rows of an output matrix ([chapter 9](09_decoder.ipynb))
-# they should be short, of length about 1: products with a normed vector of length $\sqrt D$ then have size 1, as first
-# logits should ([chapter 7](07_learning.ipynb#the-first-number-to-look-at)). As an input they should be longer, since
-# the positions that are added have the length $\sqrt{D/2}$. So rows start with length 1, and are multiplied by $\sqrt
-# D$ when they are looked up. Then come the positions of [chapter 5](05_position.ipynb). (The folded module
-# `PositionalEncoding` adds them.)
+# vectors, the **embeddings**. How long should a row be? Many models use the same rows a second time, as the output
+# matrix ([chapter 9](09_decoder.ipynb)). For that they should be short, of length about 1: products with a normed
+# vector of length $\sqrt D$ then have size 1, as first logits should ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). As an input they should be longer, since the positions that are
+# added have the length $\sqrt{D/2}$. So rows start with length 1, and are multiplied by $\sqrt D$ when they are looked
+# up. Then come the positions of [chapter 5](05_position.ipynb). (The folded module `PositionalEncoding` adds them.)
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -974,12 +976,12 @@ for without in (None, *PARTS):
 # %% [markdown]
 # Each entry gives the share of digits right, at the best learning rate, for the worst seed and the best.
 #
-# - Without **attention** both stay at chance, because no digit reaches another position.
-# - Without the **residual connection** around attention, *add* stays near chance and *reverse* gets stuck at a quarter
-#   to a third (a bet on the commonest of the twelve digits gives a quarter). The one around the feed-forward network
-#   can be spared here, perhaps because this network sees nothing but the one word, and can learn to hand it on.
-# - The **norms** can be spared, in three layers.
-# - Without the **feed-forward** networks even *add* is learned, presumably because attention multiplies, and softmax
+# - Without **attention** both stay at chance, because no digit reaches another position. - Without the **residual
+#   connection** around attention, *add* stays near chance and *reverse* gets stuck at a quarter to a third (where all
+#   positions hold the same vector, all must give the same answer, and the best is the commonest of the twelve digits,
+#   which gives a quarter). The one around the feed-forward network can be spared here, perhaps because this network
+#   sees nothing but the one word, and can learn to hand it on. - The **norms** can be spared, in three layers. -
+#   Without the **feed-forward** networks even *add* is learned, presumably because attention multiplies, and softmax
 #   and norms are not linear either. It is slower, though: at a learning rate of 0.0025, 600 steps bring it to 35 to 38
 #   percent, where the whole model has 100. (So this task does not show what the network is needed for in a large model,
 #   where it is said to store facts.)
@@ -1034,8 +1036,8 @@ for name, rows in deep.items():
     print(f"{name:23} {shares}   at {best['learning_rate']:.1g}")
 
 # %% [markdown]
-# With the usual start only pre-norm does. Post-norm is stuck at 26 percent, which is what a bet on the commonest of the
-# sequence's twelve digits brings, and the two others with the usual start are worse.
+# With the usual start only pre-norm learns. Post-norm is stuck at 26 percent, which is what a bet on the commonest of
+# the sequence's twelve digits brings, and the two others with the usual start are worse.
 #
 # Is it the norm, then, and where it stands? Not alone. Started small, post-norm learns, and so does the stack without
 # any norm. With the usual start the sublayers of a deep stack drown the words, or make the stream explode, before

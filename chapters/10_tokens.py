@@ -123,9 +123,10 @@ for step in range(1, 5):
 # letters, but other tokens, and what the model has learnt of *team* is in another row. No error is raised; the answers
 # get worse.
 #
-# How much worse can it get? A trained translator of simple sentences (those of [chapter 13](13_alignment.ipynb)) gets
-# all 500 test sentences right. If the longest word of each is cut into single letters, which are tokens, too, 9 of the
-# 500 are still right. So new text must be cut as the training text was.
+# How much worse can it get? We have not tried another order, but an extreme case. A trained translator of simple
+# sentences (those of [chapter 13](13_alignment.ipynb)) gets all 500 test sentences right. If the longest word of each
+# is cut into single letters, which are tokens, too, 9 of the 500 are still right. So new text must be cut as the
+# training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -145,14 +146,15 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # will make *tea* of their text. And a single token may be part of a character, so a program that prints tokens as they
 # are generated must wait until a character is complete (exercise 1).
 #
-# Usually merges do not cross from one word into the next, because otherwise *dog.*, *dog,* and *dog!* would each become
-# a token ([Radford and others,
+# Usually merges do not cross from one word into the next, nor punctuation into words, because otherwise *dog.*, *dog,*
+# and *dog!* would each become a token ([Radford and others,
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)), and
 # frequent phrases such as *of the* as well. So the text is first cut into words, each with the space before it, so that
 # nothing is lost. This is called **pre-tokenization**.
 #
 # In the pattern below, `\p{L}` is any letter and `\p{N}` any numeral of any script, and `\s+(?!\S)` takes a run of
-# white space except its last character, if something follows: *a*, two spaces and *b* become *a*, *␣*, *␣b*.
+# white space except its last character, if something follows: *a*, two spaces and *b* become *a*, *␣*, *␣b*, with *␣*
+# for a space.
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -188,10 +190,11 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# Before any merge each byte is a token. (The first Hindi word falls into six because its vowels are mostly no letters
-# to this pattern, and in Chinese, which has no spaces, a clause is one "word": [more](#what-about-hindi).) So a
-# Greek text begins with nearly twice as many tokens as it has characters, a Hindi or Chinese one with 2.7 or three
-# times as many, and its first merges only put characters together.
+# Before any merge each byte is a token. (The first Hindi word falls into six because the characters of its vowels are
+# no letters to this pattern, and in Chinese, which has no spaces, a clause is one "word": [more](#what-about-hindi).)
+# So a Greek text begins with nearly twice as many tokens as it has characters, a Hindi or Chinese one with 2.7 or three
+# times as many, and its first merges only put characters together. (For the same sentence that makes most tokens in
+# Hindi, and fewest in Chinese, which has so few characters.)
 #
 # Another consequence of cutting with the space in front: *tea* at the beginning of a text and *␣tea* inside it are
 # different tokens, with different embeddings. (So do not end a prompt with a space: the next word would usually bring
@@ -307,7 +310,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # | bytes | 0 to 255 | 3 to 258 |
 # | merges | from 256 on | from 259 on |
 #
-# A tokenizer is saved as JSON, which the imported `tokenizer_files` reads and checks.
+# A tokenizer is saved as JSON, which the imported `tokenizer_files` reads and checks. To encode, `_merge` takes again
+# and again the pair that was learnt first, the one of lowest *rank*. That gives the same as all merges in their order,
+# because what a merge makes occurs only in pairs that were learnt later.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -505,9 +510,8 @@ for row in captions["sizes"]:
 # English texts shrink by another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a
 # trade-off between shorter texts and tokens that occur often enough to be learnt.
 #
-# Which side wins? We have trained small models with six vocabularies ([below](#which-vocabulary-is-best)). The largest,
-# of 16,000, predicts held-out captions best, though nearly all its learnt tokens are rare. It takes three times as long
-# as one of 2,000.
+# Which side wins? We have trained small models with six vocabularies ([below](#which-vocabulary-is-best)). The one that
+# predicts held-out captions best is not the one that a count of rare tokens would choose.
 #
 # That need not hold for other texts. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901)
 # found that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and
@@ -1107,7 +1111,7 @@ for chosen in trials["models"]:
 # Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many parameters gains
 # a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same width, mostly, we
 # think, since the output layer computes a logit for every token. (With 300 tokens it is the length of the texts that
-# costs: that takes longer than 1,000.)
+# costs: that takes longer than with 1,000.)
 #
 # What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
 # other texts, or in equal time.
@@ -1154,8 +1158,9 @@ assert [n * d / 1e6 for n, d in ((50_000, 768), (37_000, 512))] == [38.4, 18.944
 #
 # Hindi, whose characters take three bytes each, pays a second price, which no merge can make up for, since merges never
 # cross a cut. Its vowels are mostly *combining characters*, `\p{M}`, and not letters, so that the pattern of [our
-# tokenizer](#bytes-so-that-nothing-is-unknown), whose letters are those of GPT-2's, cuts within words. (That of GPT-4o
-# counts them among the letters.) And where a script has no spaces, as in Chinese, a whole clause is one "word".
+# tokenizer](#bytes-so-that-nothing-is-unknown), whose letters are those of GPT-2's, cuts within words. (GPT-4o's
+# pattern counts these characters among the letters.) And where a script has no spaces, as in Chinese, a whole clause is
+# one "word".
 #
 # Another trap lies outside the tokenizer: *ë* can be one character or two, *e* and the dots, which look alike and have
 # different bytes. Programs that compare texts bring them to one form first, by **Unicode normalisation**.

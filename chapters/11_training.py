@@ -35,8 +35,8 @@ transformer_map(built=11)
 #
 # A **corpus** comes in three parts. The model learns from the *training set*. With the *validation set* you choose:
 # when to stop, which settings to use. With the *test set* nothing is ever chosen, because it must say how good the
-# result is on new text. No number is in two parts. `number_words`, from `dotformer.data`, spells numbers from 1 to
-# 999,999 in both languages, as `Pair`s of a `source` text and its `target`.
+# result is on new text. No number occurs in more than one part. `number_words`, from `dotformer.data`, spells numbers
+# from 1 to 999,999 in both languages, as `Pair`s of a `source` text and its `target`.
 
 # %% tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -199,10 +199,11 @@ quiz.number(
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2, \qquad \text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon}$$
 #
-# With $\beta_1 = 0.9$ the mean of $g$ looks back over some $1 / (1 - \beta_1) = 10$ steps, with the paper's $\beta_2 =
-# 0.98$ that of $g^2$ over 50. Both start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$.
-# The divisors make up for that (**bias correction**); $n$ is the number of the step, and soon they are near 1. The tiny
-# $\epsilon$, $10^{-9}$, guards against dividing by 0.
+# In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$. With $\beta_1 = 0.9$ that is
+# 0.1, 0.09, 0.081 and so on, so $m$ looks back over some $1 / (1 - \beta_1) = 10$ steps, and $v$, with the paper's
+# $\beta_2 = 0.98$, over 50. Both start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$.
+# The divisors make up for that (**bias correction**); $n$ is the number of the step, and soon they are near 1. The
+# tiny $\epsilon$, $10^{-9}$, guards against dividing by 0.
 #
 # **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The learning rate is 0.01. How
 # far does each move?
@@ -222,8 +223,8 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 #
 # Later it matters whether gradients agree. If they go 1, −1, 1, −1, 1, they nearly cancel in $m$, while their squares
 # do not cancel in $v$. So the steps shrink: after the first none is longer than 0.34 learning rates. If they are 1 five
-# times, each step is a whole learning rate. A longer step needs gradients that agree and grow, and with these constants
-# 1.7 learning rates is the most.
+# times, each step is a whole learning rate. A longer step needs gradients that agree and grow, since $m$ follows the
+# latest ones faster than $v$ does. With these constants 1.7 learning rates is the most (the folded cell computes it).
 #
 # So the first steps, which know least, are among the longest, and can overshoot. Hence *warm-up*: the learning rate
 # begins near 0 and grows. (A post-norm stack, whose gradients near the output start large, needs it most, as Xiong and
@@ -406,8 +407,8 @@ assert length > 2  # of the last one
 # %% [markdown]
 # Divided by 12, the total number of targets, the two gradients add up to that of the whole batch. In a mean of means a
 # word of the short sentence counts $\frac12 \cdot \frac13$ and one of the long sentence $\frac12 \cdot \frac19$, a
-# third of that, so the direction is different. A plain sum of means has that direction, too, and is twice as long
-# again. (*Away* is the length of the difference, as a share of the right gradient's.)
+# third of that, so the direction is different. A plain sum of means has that direction, too, and is twice as long as
+# their mean. (*Away* is the length of the difference, as a share of the right gradient's.)
 #
 # A model that is trained on the mean of means does learn, so the mistake is easy to miss: until October 2024 Hugging
 # Face's `transformers` [did so](https://huggingface.co/blog/gradient_accumulation) when it accumulated gradients over
@@ -453,7 +454,7 @@ class TrainingConfig:
 
 
 # %% [markdown]
-# All settings of a run are in a `TrainingConfig` (folded above), which also says the learning rate of each step.
+# All settings of a run are in a `TrainingConfig` (folded above), which also gives the learning rate of each step.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -530,8 +531,9 @@ def evaluate(
 
 # %% [markdown]
 # It does not. Up to its first mistake the model, writing by itself, reads only the true words. So if it makes no
-# mistake with teacher forcing, it writes the same by itself, and if it makes one, so does its own text. One pass tells
-# which sentences it would get right, if it always takes the likeliest token.
+# mistake with teacher forcing, it writes the same by itself. And if its first mistake is at position 5, its own text
+# has the same wrong token there. One pass tells which sentences it would get right, if it always takes the likeliest
+# token.
 #
 # ## The loop
 #
@@ -706,8 +708,8 @@ class Trainer:
 
 # %% [markdown]
 # Six hundred steps, each with up to 1,024 tokens a side, make three epochs. The model is a small version of the
-# paper's: two layers on each side, four heads, width 64, so that it is trained in under a minute. Its learning rate is
-# one of those compared [below](#what-was-needed).
+# paper's: two layers on each side, four heads, width 64, so that it is trained in under a minute. Its learning rate
+# rises for 100 steps to 0.003 and falls to 0 in a straight line ([below](#what-was-needed) others are tried).
 
 
 # %% tags=["hide-input"]
@@ -828,11 +830,10 @@ plt.show()
 #
 # **Predict first.** Make a list before you read on.
 #
-# 1. The parameters.
-# 2. The optimiser state: Adam's two means for every parameter, and the number of the step.
-# 3. The state of the random numbers, since dropout draws from them (and those of the GPU's generator).
-# 4. How far it is in the data: which epoch, and how many of its batches are done.
-# 5. The history: without it the run would not know its lowest validation loss, and could overwrite the best model.
+# 1. The parameters. 2. The optimiser state: Adam's two means for every parameter, and the number of the step. 3. The
+#    state of the random numbers, since dropout draws from them (and that of the GPU's generator). 4. How far it is in
+#    the data: which epoch, and how many of its batches are done. 5. The history: without it the run would not know its
+#    lowest validation loss, and could overwrite the best model.
 #
 # The schedule is not on the list, as it is a function of the step. Nor is the order of the sentences, which follows
 # from seed and epoch. What can be computed again need not be kept.
@@ -999,8 +1000,8 @@ assert right["state kept, stretched"] < right["state kept"] - 0.02
 assert 4 < longer < 10
 
 # %% [markdown]
-# Mostly the length. Steps of the old length do no harm in either direction. Long ones do, in both directions; how much
-# differs from run to run, and in some it is most of what the model could do.
+# The length comes first: steps of the old length do no harm in either direction. Long ones do, in both, and how much
+# depends on direction and run. So it takes a long step to do the damage, and a poor direction can make it worse.
 #
 # Nine steps later most of the damage is repaired, but it is not *as if it had never stopped*.
 #
@@ -1018,10 +1019,11 @@ assert 4 < longer < 10
 # Here each of them can go, one at a time and at a good learning rate, with hardly an answer lost ([in
 # figures](#what-was-needed-in-figures)). What matters most is that learning rate. Gradient descent with momentum,
 # without Adam's division, gets every number right at learning rates some thirty times as high as Adam's. Without
-# warm-up, at twice the chapter's learning rate, the model learns later, though nearly as well in the end. A schedule
-# that does not fall low enough does not settle, unless the last checkpoints are averaged. Label smoothing changes the
-# perplexity and not the number of right answers. So this easy task cannot tell why large models need more: [chapter
-# 8](08_encoder.ipynb#does-it-need-warm-up), for one, has learning rates at which nothing is learnt without warm-up.
+# warm-up, at twice the chapter's learning rate, the model learns later, though nearly as well in the end. With a
+# schedule that does not fall low enough the model does not settle, unless the last checkpoints are averaged. Label
+# smoothing changes the perplexity and not the number of right answers. So this easy task cannot tell why large models
+# need more: [chapter 8](08_encoder.ipynb#does-it-need-warm-up), for one, shows learning rates at which nothing is
+# learnt without warm-up.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1101,15 +1103,15 @@ for name in ("none", "weight decay 1"):
 #   And choose the figure that you care about. Here the two disagree: after the loss has turned, the share of right
 #   numbers still rises, from 38 to 43 percent in the mean. - **Weight decay**, here with
 #   [AdamW](#weight-decay-and-adamw) on all parameters (`trainer.optimizer = optim.AdamW(..., weight_decay=1.0)`), pulls
-#   all of them towards 0, the random ones of the start among them, unless the loss keeps asking for them. With 0.1 the
-#   gain is smaller than the spread between seeds, with 1 it is fifty points: 93 percent. Where models are large and
-#   texts many, 0.01 to 0.1 is usual. - **Dropout** zeroes entries at random, so that the model cannot rely on any
-#   single one: 93 percent with 0.1, and 85 with 0.2. - **Label smoothing** hardly changes how many are right. But a
-#   model that is rewarded for some doubt does not become ever surer of its mistakes: its plain loss does not turn
-#   upwards, though its lowest value is higher.
+#   every parameter towards 0, so that only what keeps lowering the loss stays large. With 0.1 the gain is smaller than
+#   the spread between seeds, with 1 it is fifty points: 93 percent. Where models are large and texts many, 0.01 to 0.1
+#   is usual. - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with
+#   0.1, and 85 with 0.2. - **Label smoothing** hardly changes how many are right. But a model that is rewarded for some
+#   doubt does not become ever surer of its mistakes: its plain loss does not turn upwards, though its lowest value is
+#   higher.
 #
-# The validation numbers decide: with weight decay 1 and 3 about as many are right, and we take 1, which has the lower
-# loss. (Dropout of 0.1 does as well.) On the test numbers, used for no choice, it gives 93 percent, where 39 percent
+# The validation numbers decide: with weight decay 1 and 3 about as many are right, so the loss decides, which is lower
+# with 1. (Dropout of 0.1 does as well.) On the test numbers, used for no choice, it gives 93 percent, where 39 percent
 # were right without a remedy. And more data helps most: with 20,000 numbers none of this was needed.
 
 # %% tags=["proof"]
@@ -1322,7 +1324,7 @@ verdict
 # ## In one breath
 #
 # Training minimises minus the logarithm of the probability that the model gave to the right word, averaged over all
-# real words, with or without smoothing. Adam steps by what the latest gradients agree on, the schedule says how far,
+# real tokens, with or without smoothing. Adam steps by what the latest gradients agree on, the schedule says how far,
 # and several batches make one step if every word counts once. If you keep the parameters, Adam's means, the random
 # state, the position in the data and the history, you can stop at any moment, and lose only the time since the last
 # save.
@@ -1368,8 +1370,8 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # ### Why clip, if Adam divides the size out?
 #
 # Adam divides out only the size of a typical gradient. If at one step all gradients are a hundred times as large as
-# usual, that one batch throws every parameter, with these constants, by nearly eight learning rates, spread over the
-# next steps, because it fades from $m$ only slowly.
+# usual, no single step exceeds 1.7 learning rates. But that batch fades from $m$ only slowly, and so its steps add up
+# to nearly eight learning rates. Clipped to the limit, it would count like any other.
 #
 # ### Weight decay, and AdamW
 #

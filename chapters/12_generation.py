@@ -76,9 +76,9 @@ assert text_of(written) == "a cup"
 #
 # A model that reads its own earlier tokens to write the next is called *autoregressive*. The loop below serves any such
 # model: a transformer, the recurrent networks of chapter 13, the toy above. It writes a batch of sentences, and asks
-# two things of the model. **step** reads one token of each sentence and returns logits. **select** keeps some of the
-# sentences, because one that has ended leaves the batch. A `Decoding` is anything with these two methods, a length (its
-# number of sentences), and the numbers of three special tokens.
+# two things of the model. **step** reads one token of each sentence and returns logits. **select** keeps the rows that
+# it is told, because a sentence that has ended leaves the batch. A `Decoding` is anything with these two methods, a
+# length (its number of sentences), and the numbers of three special tokens.
 
 # %% tags=["export"] module="generation"
 import math
@@ -182,13 +182,13 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # and `select` makes several rows of one. ([One step of it](#one-step-of-beam-search), name by name.) Three details
 # decide what it finds:
 #
-# - For each hypothesis it considers `beam` + 1 continuations. With a beam of two, one hypothesis may supply both
-#   survivors, and one of its best may be the end, after which nothing follows; of three, two can go on.
-# - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
-#   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
-# - A sentence is done when `beam` hypotheses have ended (so that there are as many to return) and no live one can beat
-#   the best of them. A live one's sum is negative, and further words only lower it. The largest score that it can still
-#   get, the one nearest to 0, is its sum so far divided by the largest penalty, that of `max_length` tokens.
+# - For each hypothesis it considers `beam` + 1 continuations. All survivors may come from one hypothesis, and one of
+#   its continuations may be the end, after which nothing follows. Then `beam` of them can still go on. - An end counts
+#   only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis can end at
+#   every step, with some tiny probability, and such endings would fill the list that is returned. - A sentence is done
+#   when `beam` hypotheses have ended (so that there are as many to return) and no live one (one that goes on) can beat
+#   the best of them. A live one's sum is negative, and further words only lower it. No score that it can still get is
+#   nearer to 0 than its sum so far divided by the largest penalty, that of `max_length` tokens.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -292,9 +292,9 @@ assert noted == ["<bos>", [0, 0], "a the", [1, 0], "tea cup", []]
 #
 # ## Is the search right?
 #
-# Take a small transformer with four words to choose from, and random parameters. It has 341 sentences of at most five
-# tokens, including the end token, and each can be scored by teacher forcing (with $\alpha = 0.6$). We chose the seed
-# such that a beam of one misses the best one.
+# Take a small transformer with four words to choose from, and random parameters. It can write 341 sentences of at most
+# five tokens, including the end token, and each can be scored by teacher forcing (with $\alpha = 0.6$). We chose the
+# seed such that a beam of one misses the best one.
 
 # %% tags=["hide-input"]
 from itertools import product
@@ -360,6 +360,8 @@ assert np.allclose(
     atol=1e-5,
 )
 assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
+assert round(math.log(0.001), 1) == -6.9
+assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 
 # %% [markdown]
 # With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: the first ten agree in their order,
@@ -370,7 +372,8 @@ assert round(0.7**21, 4) == 0.0006 and 0.7**19 > 0.001 > 0.7**20
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
 # more than half of the sources the sentence with the highest sum (without a length penalty) was the *empty* one. A good
 # translation of twenty words is a product of twenty-one factors. If these are 0.7 each it has the probability 0.0006,
-# so a model that gives the empty sentence one of 0.001 prefers that. This is its **length bias**.
+# so a model that gives the empty sentence one of 0.001 prefers that. (With the length penalty and $\alpha = 0.6$ the
+# scores are $-6.9$ and $-3.1$, and the translation wins.) This is its **length bias**.
 #
 # To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. In
 # such a translator the first hides the second. The empty sentence ends at the first step, with 0.001, far behind the
@@ -419,8 +422,8 @@ for column in range(4):
 plt.show()
 
 # %% [markdown]
-# Each square is one head's scores, queries by keys; dark cells are computed at that step, and pale ones are not needed
-# again. Count both kinds of work, the rows that go through all layers and the scores of a head, for $n$ tokens:
+# Each triangle is one head's scores, queries by keys; dark cells are computed at that step, and pale ones are not
+# needed again. Count both kinds of work, the rows that go through all layers and the scores of a head, for $n$ tokens:
 #
 # | | without a cache | with a cache |
 # |---|---|---|
@@ -469,8 +472,8 @@ class KVAttention:
 
 
 # %% [markdown]
-# `KVCache` has two of them for each decoder layer: one starts empty (with `memory[:, :0]`) and grows with the target,
-# and the other holds the memory.
+# `KVCache` has two of them for each decoder layer: one starts empty (with `memory[:, :0]`, which has no tokens) and
+# grows with the target, and the other holds the memory.
 
 
 # %% tags=["export"] module="generation"
@@ -680,7 +683,7 @@ plt.show()
 #
 # numbers, and $\text{heads} \cdot d_k$ is the model's width $D$. The paper's base model has 6 layers of width 512. At 4
 # bytes a number that is $2 \cdot 6 \cdot 512 \cdot 4 = 24{,}576$ bytes of self-attention for each token of each
-# sentence, and in a beam of each hypothesis. A model of 7 billion parameters, 14 GB at 2 bytes each, has 32 layers of
+# sentence (in a beam, of each hypothesis). A model of 7 billion parameters, 14 GB at 2 bytes each, has 32 layers of
 # width 4,096, and keeps half a megabyte for each token. Eight texts of 4,096 tokens need 17 GB, more than its
 # parameters do. ([Pope and others (2023)](https://arxiv.org/abs/2211.05102) count it for larger ones.)
 #
@@ -941,8 +944,8 @@ assert len({text_of(d) for d in drawn}) == 7
 
 # %% [markdown]
 # A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences sampled
-# from the tea model, *the tea* and *a cup* make up about the 36 and 20 percent that they should; all seven sentences
-# occur that the model can write.
+# from the tea model, *the tea* and *a cup* make up about the 36 and 20 percent that they should; all seven that the
+# model can write occur.
 #
 # **Predict first.** Greedy decoding gets more than half of the numbers right with the first model. How many does
 # sampling?
@@ -1005,11 +1008,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## Several tokens for the price of one
 #
-# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) fills the arithmetic that is
-# idle for [a single sentence](#why-one-sentence-is-slow). A small **draft model** with the same vocabulary writes a few
-# tokens ahead, and the large one checks them all in one pass, with a [rectangular mask](#several-tokens-at-once). Where
-# decoding is memory-bound, that pass takes hardly longer than one for a single token, because the parameters are loaded
-# once in either case. (On a processor, which has less arithmetic to spare, it takes longer.)
+# **Speculative decoding** ([Leviathan and others, 2023](https://arxiv.org/abs/2211.17192)) uses the arithmetic that is
+# left idle by [a single sentence](#why-one-sentence-is-slow). A small **draft model** with the same vocabulary writes a
+# few tokens ahead, and the large one checks them all in one pass, with a [rectangular mask](#several-tokens-at-once).
+# Where decoding is memory-bound, that pass takes hardly longer than one for a single token, because the parameters are
+# loaded once in either case. (On a processor, which has less arithmetic to spare, it takes longer.)
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
