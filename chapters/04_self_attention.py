@@ -167,11 +167,17 @@ assert weights[-1].round(2) == 0.88
 #
 # Here is a sentence small enough for paper, *dog bites man*. A word has three numbers: is it *animate*, is it an
 # *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two
-# numbers, *alive* and *action*. A matrix has a row for each of a word's three numbers, which says what a 1 there adds
-# to the query or the key. In $W_Q$ the row of *action* is $(2, 0)$: an action asks, strongly, for something alive. In
-# $W_K$ the rows of *animate* and *human* are both $(1, 0)$. *Man* is both, so its key is $(2, 0)$, and it is found more
-# easily than *dog* with $(1, 0)$. $W_V$ hands over whether a word is alive and whether it is human, and of a verb
-# nothing.
+# numbers, *alive* and *action*. A matrix has a row for each of a word's three numbers, which says what a 1 there adds:
+#
+# | a 1 in | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
+# |---|---|---|---|
+# | *animate* | (0, 2) | (1, 0) | (1, 0) |
+# | *action* | (2, 0) | (0, 1) | (0, 0) |
+# | *human* | (0, 0) | (1, 0) | (0, 1) |
+#
+# An action asks, strongly, for something alive, and what is animate asks for an action. *Man* is animate and human, so
+# its key is $(1, 0) + (1, 0) = (2, 0)$, and it is found more easily than *dog*, whose key is $(1, 0)$. The value says
+# whether a word is alive and whether it is human; of a verb it says nothing.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
