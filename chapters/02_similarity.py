@@ -30,8 +30,8 @@ transformer_map(built=2)
 #
 # *A Lannister always pays his debts.* What gets paid? To find *debts* without understanding anything, describe the
 # question and the words in the same terms. Here the terms are three: is it a *person*, is it a *thing*, does it tell
-# how *often*? The question asks for a thing, and so it gets a number under *thing* (2 here; any positive number would
-# do). Each word gets numbers for what it is.
+# how *often*? The question asks for a thing, and so it gets a number under *thing* (2 here; for the sum of products any
+# positive number would do). Each word gets numbers for what it is.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it five words with their rows, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts said more loudly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -475,11 +475,12 @@ print(f"a word and the nearest of all others, median: {nearest_of_all:.2f}")
 
 # %% [markdown]
 # Two words drawn at random have 0.07, where random vectors of this width would have $1/\sqrt{384} = 0.05$, and a random
-# vector has 0.29 with the nearest of 21,000 words. So 0.44 is hardly an accident (a single neighbour at 0.3, such as
-# *python* has, could be one), though for a nearest word it is not much: half of the words tried have a nearest word at
-# 0.58 or more, often another form of themselves, as *debt* is of *debts*. Before you call two words alike, compare
-# their cosine with those of other words from the same model. In some models even words drawn at random are far above 0,
-# because all vectors have a part in common: **anisotropy** ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
+# vector with the words' mean and covariance has 0.29 with the nearest of 21,000 words. So 0.44 is hardly an accident (a
+# single neighbour at 0.3, such as *python* has, could be one), though for a nearest word it is not much: half of the
+# words tried have a nearest word at 0.58 or more, often another form of themselves, as *debt* is of *debts*. Before you
+# call two words alike, compare their cosine with those of other words from the same model. In some models even words
+# drawn at random are far above 0, because all vectors have a part in common: **anisotropy** ([Ethayarajh,
+# 2019](https://aclanthology.org/D19-1006/)).
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45

@@ -464,7 +464,8 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # Does it matter? [An experiment below](#can-a-query-still-learn) lets queries learn, in a hundred steps along the
 # slope, which of ten keys is the right one. With the division every query finds its key, once a step goes far enough
 # for a given slope (the *learning rate*). Without it even a learning rate of a million leaves one query in nine behind
-# at width 64, and 70 percent at width 1024: where the softmax is saturated, there is next to no slope to follow.
+# at width 64, and 70 percent at width 1024: where the softmax is saturated, there is next to no slope, and a step in
+# proportion to it goes nowhere.
 #
 # The paper of 2017 gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
 # magnitude, pushing the softmax function into regions where it has extremely small gradients".

@@ -631,9 +631,10 @@ except ValueError as error:
 # below](#would-one-shared-matrix-do)). With two random matrices no word is favoured, on average.
 #
 # And what is $W_V$ for? What a word receives is, after one more matrix (chapter 6), added to its own vector (chapter
-# 8), and if both use the same numbers for the same properties, the sum cannot show whose is whose. $W_V$ can write what
-# is handed over into other numbers ([measured below](#what-is-the-third-matrix-for)). It also lets a word keep
-# something back: with $V = X$ *bites* would have handed over that it is an action, whereas its value was $(0, 0)$.
+# 8), and if both use the same numbers for the same properties, the sum cannot show whose is whose. $W_V$, or the matrix
+# after it, can write what is handed over into other numbers ([measured below](#what-is-the-third-matrix-for)). It also
+# lets a word keep something back: with $V = X$ *bites* would have handed over that it is an action, whereas its value
+# was $(0, 0)$.
 
 # %% [markdown]
 # ## Are the weights based on position?
@@ -686,9 +687,10 @@ for order_of in ([0, 1, 2], [2, 1, 0]):
 assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
-# With a mask, then, order leaks in, since each word sees another number of words before it. A transformer gets more,
-# because position is made part of what is compared. The transformer of 2017 *adds* something *to the vectors* before
-# they enter. [Chapter 5](05_position.ipynb) builds it.
+# With a mask, then, some order leaks in, in one layer no more than who stands before whom; stacked layers can make more
+# of it ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). A transformer gets more, because position is
+# made part of what is compared. The transformer of 2017 *adds* something *to the vectors* before they enter. [Chapter
+# 5](05_position.ipynb) builds it.
 
 # %% tags=["quiz"]
 quiz.several_choices(

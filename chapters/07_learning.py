@@ -353,7 +353,8 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # attend to. With minus infinity in all its row, its weights would be 0/0, which is NaN, and on the way back NaN spreads
 # into every matrix. So a masked score becomes the lowest number that the dtype has, and its weight is still 0. Where a
 # whole row is masked, the softmax is even, and the second `masked_fill` sets it to 0: such a query receives zeros, as
-# in recent versions of PyTorch. The second addition is *dropout*; chapter 8 says what it is for.
+# in recent versions of PyTorch's `F.scaled_dot_product_attention`. The second addition is *dropout*; chapter 8 says
+# what it is for.
 
 # %% tags=["export"] module="attention"
 import math
@@ -819,10 +820,10 @@ for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
 
 # %% [markdown]
 # With deviation 1 a logit, a sum of 64 products, has size $\sqrt{64} = 8$, and the largest of a thousand is about 26.
-# It makes up nearly all of the sum in the softmax, while the right logit is 0 on average, so the loss is about 26, too.
-# A model that knows nothing bets on one token, and is wrong, and training will spend its first steps on taking that
-# back. With deviation $1/8$ the logits have size 1. The average of $e^s$ is then $e^{1/2}$, and the loss is $\ln (1000
-# \, e^{1/2})$, half a unit above $\ln 1000$.
+# It makes up most of the sum in the softmax, whose logarithm is therefore little more than 26, while the right logit is
+# 0 on average. So the loss is about 26, too. A model that knows nothing bets on one token, and is wrong, and training
+# will spend its first steps on taking that back. With deviation $1/8$ the logits have size 1. The average of $e^s$ is
+# then $e^{1/2}$, and the loss is $\ln (1000 \, e^{1/2})$, half a unit above $\ln 1000$.
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given:
 #

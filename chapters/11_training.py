@@ -1001,7 +1001,7 @@ assert 4 < longer < 10
 
 # %% [markdown]
 # The length comes first: steps of the old length do no harm in either direction. Long ones do, in both, and how much
-# depends on direction and run. So it takes a long step to do the damage, and a poor direction can make it worse.
+# depends on direction and run. So it takes a long step to do the damage.
 #
 # Nine steps later most of the damage is repaired, but it is not *as if it had never stopped*.
 #
@@ -1016,14 +1016,14 @@ assert 4 < longer < 10
 # -m benchmarks.recipes`). **Predict first:** which can be left out here, Adam, warm-up, clipping, a fall of the
 # learning rate to 0, or label smoothing?
 #
-# Here each of them can go, one at a time and at a good learning rate, with hardly an answer lost ([in
+# Here each of them can go, one at a time and at a good learning rate, with few answers lost or none ([in
 # figures](#what-was-needed-in-figures)). What matters most is that learning rate. Gradient descent with momentum,
 # without Adam's division, gets every number right at learning rates some thirty times as high as Adam's. Without
 # warm-up, at twice the chapter's learning rate, the model learns later, though nearly as well in the end. With a
 # schedule that does not fall low enough the model does not settle, unless the last checkpoints are averaged. Label
-# smoothing changes the perplexity and not the number of right answers. So this easy task cannot tell why large models
-# need more: [chapter 8](08_encoder.ipynb#does-it-need-warm-up), for one, shows learning rates at which nothing is
-# learnt without warm-up.
+# smoothing changes the perplexity and not the number of right answers. So this easy task cannot tell what large models
+# need: for post-norm models of full size, for one, [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found
+# warm-up essential.
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -584,8 +584,8 @@ quiz.one_choice(
 
 # %% [markdown]
 # All this is for one token at a time. A chat model has a long *prompt* to read first. It reads that in one pass, which
-# fills the cache, the **prefill**, and there the new tokens need a causal mask among themselves, a rectangular one
-# ([which](#several-tokens-at-once)).
+# fills the cache, the **prefill**, and there the new tokens need a causal mask among themselves. (After tokens that are
+# kept already, it is [a rectangle](#several-tokens-at-once).)
 #
 # ### Break it: every token is the first
 #

@@ -455,9 +455,10 @@ for run in runs:
 # dashes, an array with a shape, and sentences whose grammar nearly holds and which mean nothing.
 
 # %% [markdown]
-# Would a larger model be better? Yes, by a law ([measured below](#larger-models)), as long as data and training
-# suffice. From such **scaling laws** ([Kaplan and others 2020](https://arxiv.org/abs/2001.08361)) the loss of a large
-# model can be read off small ones.
+# Would a larger model be better? [Measured below](#larger-models), each of three fourfold steps lowers the loss, the
+# last by less than the two before it let expect. [Kaplan and others (2020)](https://arxiv.org/abs/2001.08361) found
+# power laws over many orders of magnitude, the **scaling laws**, from which the loss of a large model can be read off
+# small ones, as long as data and training suffice.
 
 # %% [markdown]
 # ### Learning while it reads
@@ -524,10 +525,11 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # %% [markdown]
 # ## How does it copy?
 #
-# The loss fell as more of the text was read. One part of that can be taken apart: copying. *The dog sees the man. The
-# dog* ... You would go on with *sees*, because that is what came after *the dog* a moment ago. No count made on other
-# texts could know that. How would a stack of attention layers do it? With the word *dog* as its query, a head finds the
-# earlier *dog*. But it needs the word *after* that, and a key knows only its own word.
+# One thing that can make a loss fall as more of a text is read is copying. Here is how, and then a model that has
+# learnt it. *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog*
+# a moment ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word
+# *dog* as its query, a head finds the earlier *dog*. But it needs the word *after* that, and a key knows only its own
+# word.
 #
 # It takes two layers, and both can be wired by hand. Give each vector four blocks. Two are filled: the **word**
 # (one-hot) and its **position** (the waves of chapter 5). Two are empty: the word **before** it, and a **guess** at the

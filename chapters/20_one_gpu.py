@@ -843,11 +843,11 @@ difference = alone[torch.bfloat16, "fused"] - alone[torch.bfloat16, "written out
 print(f"6 attentions, twice the pairs: {1000 * 6 * 2 * difference:+.0f} ms a step")
 
 # %% [markdown]
-# On the machine that was measured beforehand, with 16 bits, PyTorch's fused kernel for CPUs takes much longer than
-# attention written out. A step of the ladder has six attentions and twice as many pairs, so the difference counts
-# twelve times, which can explain the 28 ms that the rung has lost there. On the machine that ran this page it is what
-# the lines above say. Such things change from one processor to the next, and from one version to the next, so measure
-# before you believe a list of what is fast, this one too.
+# A step of the ladder has six attentions and twice as many pairs, so such a difference counts twelve times. The rung
+# has lost 28 ms, 2.3 for each. That PyTorch's fused kernel for CPUs takes so much longer with 16 bits on that machine
+# is likely, and was not timed there. On the machine that ran this page the lines above say what it does. Such things
+# change from one processor to the next, and from one version to the next, so measure before you believe a list of what
+# is fast, this one too.
 #
 # ### The same ladder on a GPU
 #

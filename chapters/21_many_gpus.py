@@ -1084,9 +1084,9 @@ plt.show()
 # gradients do not hide behind the backward pass, share layers within a machine, if they are wide enough. If layers
 # still do not fit, or links are slow, add a pipeline; if one sequence is too long, share its positions. (Where each
 # begins to be bound by communication is [computed below](#when-does-communication-take-longer).) Models of width 8,192
-# are wide enough for that. They are shared among the eight devices of one machine, which are joined by fast links
-# (NVLink), and their batches are dealt out among machines: two kinds of parallelism at once. With a pipeline besides,
-# it is called **3D parallelism**.
+# are wide enough to share their layers. They are shared among the eight devices of one machine, which are joined by
+# fast links (NVLink), and their batches are dealt out among machines: two kinds of parallelism at once. With a pipeline
+# besides, it is called **3D parallelism**.
 
 # %% [markdown]
 # ## What did the paper's run cost?
@@ -1406,8 +1406,8 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# One question, for whoever has to choose among DDP, FSDP and the ways to share a layer: from which size on does
-# communication cost more than it saves?
+# One question, for whoever has to choose among DDP, FSDP and the ways to share a layer: when does communication take
+# longer than the computation behind which it could hide?
 #
 # ### When does communication take longer?
 #
@@ -1472,5 +1472,6 @@ assert bounds["data parallel, 64 devices: tokens a device"] * ratio[450] > 391
 # %% [markdown]
 # The paper's batch has 25,000 targets, which are 3,125 for each of eight devices, enough at 450 GB/s and at 200, and
 # 391 for each of 64, too few if devices still reached 28 percent. (With so few they do not, so the gradients may still
-# fit: see [what it would cost today](#what-would-it-cost-today).) Sharing its layers of width 512 between two devices
-# takes 0.70 of the time of one within a machine, and 2.28 times as long over one network card.
+# fit: see [what it would cost today](#what-would-it-cost-today).) In the forward pass, sharing its layers of width 512
+# between two devices takes 0.70 of the time of one within a machine, and 2.28 times as long over one network card. (The
+# backward pass has twice the FLOPs for the same bytes.)
