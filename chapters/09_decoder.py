@@ -118,10 +118,10 @@ plt.show()
 # (**maximum likelihood**). If the four right words get 0.5, 0.8, 0.9 and 1, the answer has the probability 0.36, and
 # the loss is $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$.
 #
-# But a position gives the factor of its word only if it sees nothing but $x$ and the words before it. So it must not
-# see what is given further right, where the word stands that it must predict. [Chapter
-# 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they set scores to minus
-# infinity; here they become functions for a batch. In this book, **True means: may attend**.
+# But that holds only if the position that must predict $y_t$ sees nothing but $x$ and the words before $y_t$. It is
+# given $y_{t-1}$, and $y_t$ itself is given one position further right. So no position may see anything to its right.
+# [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they set scores to
+# minus infinity; here they become functions for a batch. In this book, **True means: may attend**.
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence. (By itself it even tells the order, [to some
@@ -345,10 +345,10 @@ assert np.allclose(
 # all layers.) The encoder runs to its end first, and its final output is the **memory** that every decoder layer asks,
 # each through its own $W_K$ and $W_V$.
 #
-# So a decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8: self-attention,
-# cross-attention, feed-forward network. Self-attention comes first, so that the query to the memory can know how far
-# the answer has come. With $d_\text{ff} = 4D$ the matrices have $(4 + 4 + 8) D^2 = 16 D^2$ parameters, where an encoder
-# layer has $12 D^2$.
+# A decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8: self-attention, cross-attention,
+# feed-forward network. Self-attention comes first, so that the query to the memory can know how far the answer has
+# come. With $d_\text{ff} = 4D$ the matrices have $(4 + 4 + 8) D^2 = 16 D^2$ parameters, where an encoder layer has $12
+# D^2$.
 
 # %% tags=["export"] module="decoder"
 from dotformer.attention import MultiHeadAttention
@@ -985,8 +985,8 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
 # Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
-# *next* word, so look at `<bos>` to see how *I* is found. A map shows where a model looked. Whether that mattered only
-# an intervention can tell; [one](#does-the-map-say-why) stands at the end.
+# *next* word, so look at `<bos>` to see how *I* is found. A map shows where a model looked. Only an intervention can
+# tell whether that mattered; [one](#does-the-map-say-why) stands at the end.
 
 # %% [markdown]
 # ### Does training run token by token?
@@ -1085,11 +1085,11 @@ quiz.one_choice(
 # multiply the weights by it, drop it outside training, put it on the cross-attention too, or forget to hide the
 # question's padding from the decoder. (*Turned around* is the mask with true and false exchanged.)
 #
-# Train a model with each. Does its loss fall? What share of held-out words is right when the decoder is given the right
-# words so far (*forced*), and what share of answers when it writes by itself? Does it leak? Do its logits move if more
-# padding is put behind the question?
+# Train a model with each. Does its loss fall? What share of held-out words is right when the decoder is given the whole
+# right answer, shifted, as in training (*forced*), and what share of answers when it writes by itself? Does it leak? Do
+# its logits move if more padding is put behind the question?
 #
-# **Predict first.** Which question finds each of the nine?
+# **Predict first.** Which question finds which of the nine, and which does none find?
 
 
 # %% tags=["hide-input"]
