@@ -92,9 +92,10 @@ for t in (0, 1, 10, 100):
 # that matrix. That is the learned table that we meet below.)
 #
 # What about a small step of fixed size, $t / 10{,}000$? It is bounded for any text that we shall meet, and a step is
-# the same everywhere. But the position's part of a score then grows, or shrinks, steadily from the first key to the
-# last. So it can favour one of the ends, and never the word before. And a ten-thousandth is all that tells two
-# neighbours apart. Several numbers together can be both slow and fine, as hours, minutes and seconds are.
+# the same everywhere. But what a key's position adds to a score is then its number times something that the query
+# fixes: it grows, or shrinks, steadily from the first key to the last. So it can favour one of the ends, and never the
+# word before. And a ten-thousandth is all that tells two neighbours apart. Several numbers together can be both slow
+# and fine, as hours, minutes and seconds are.
 #
 # So here is the wish list:
 #
@@ -409,10 +410,10 @@ assert np.allclose(weights[[1, 2, 7], [0, 1, 6]], [0.92, 0.85, 0.85], atol=0.005
 assert weights[0, 0] > 0.5 and 0.205 < plain.max() < 0.215
 
 # %% [markdown]
-# At this width, $D = 32$, each position from 2 on gives 0.85 to the one before it (position 1 gives 0.92, having one
-# neighbour fewer to share with), and all by the same matrix. Position 0 looks for position −1, and of those there its
-# own encoding is nearest to that. The factor 20 is the price of similar neighbours: their scores differ by little, and
-# without it no weight would be above 0.21.
+# At this width, $D = 32$, each position from 2 on gives 0.85 to the one before it (position 1 gives 0.92, because
+# position 0 has no neighbour on its left to take a share), and all by the same matrix. Position 0 looks for position
+# −1, and of those there its own encoding is nearest to that. The factor 20 is the price of similar neighbours: their
+# scores differ by little, and without it no weight would be above 0.21.
 #
 # ### The dog and the man
 #
@@ -484,7 +485,7 @@ assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
 #
 # In the scores, everything meets everything. With $M = W_Q W_K^\top$, a score $(x_t + p_t) \, M \, (x_s + p_s)^\top$
 # has four terms: word with word, word with position, position with word, and position with position, where *one word
-# back* is found. All four share one matrix.
+# back* is found. All four share one matrix, so what is learned for words changes the position terms, too.
 #
 # Can the sum be taken apart when the words leave no room? Try it with 50 random words and 32 positions. On half of all
 # 1,600 combinations, fit a linear map from the sum to the word's vector, and one to the position's, by least squares.
