@@ -1169,7 +1169,7 @@ for k in (0, 3, 6):
     print(
         f"   {steps * whole[k] / 60:.1f} minutes, {whole[0] / whole[k]:.1f} times as fast as one"
     )
-assert [round(float(whole[0] / whole[k]), 1) for k in (3, 6)] == [4.2, 7.6]
+assert [round(float(whole[0] / whole[k]), 1) for k in (3, 6)] == [4.2, 7.5]
 assert round(float(steps * whole[0] / 60)) == 65 and not extra.any()
 assert round(1000 * float(communication[6]), 1) == 2.5
 late = communication[6] + 2 * 63 * 10e-6  # seconds, with 10 µs a round
@@ -1187,7 +1187,7 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 
 # %% [markdown]
 # What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times
-# as fast, and 64 only 7.6 times. Yet at 200 GB/s the gradients fit behind the backward pass. (At 50 they would not.) It
+# as fast, and 64 only 7.5 times. Yet at 200 GB/s the gradients fit behind the backward pass. (At 50 they would not.) It
 # is the step itself: with 6 pairs in place of 390 it still takes 5 ms in place of 39, and reaches 3 percent of the
 # maker's peak. And latency counts: a ring of 64 has $2 \cdot 63$ rounds. If each took 10 microseconds, the gradients
 # would take 3.7 ms, more than the 3.5 that a backward pass can hide.
@@ -1431,8 +1431,8 @@ verdict
 #   \beta$. A causal mask halves the FLOPs, and then it takes $b > 2 F / \beta$.
 #
 # Everything is a multiple of $F / \beta$, FLOPs for a byte that is sent. Take a GPU whose maker gives 989 TFLOP/s in 16
-# bits, and let it reach 28 percent of that, as the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) did
-# with the paper's base model and its largest batch (36 percent of the peak measured there). (With small batches it
+# bits, and let it reach 27 percent of that, as the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) did
+# with the paper's base model and its largest batch (35 percent of the peak measured there). (With small batches it
 # reaches less, and communication has more time to hide.) Within a machine an H100 has 450 GB/s in one direction
 # ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives 900 for both). Between machines a network card of 400
 # Gb/s has 50; eight of them side by side, each for an eighth of the gradients, have 400; but gradients also cross the
@@ -1463,15 +1463,15 @@ width = bounds["tensor parallel, 2 devices: width"]
 shared_time = {
     speed: (1 + width * ratio[speed] / 512) / 2 for speed in speeds
 }  # by two, as a share of the time alone
-assert round(used, 2) == 0.28
-assert round(shared_time[450], 2) == 0.70 and round(shared_time[50], 2) == 2.28
+assert round(used, 2) == 0.27
+assert round(shared_time[450], 2) == 0.70 and round(shared_time[50], 2) == 2.27
 tokens = bounds["data parallel, 8 devices: tokens a device"]
 assert tokens * ratio[200] < 25_000 / 8 and round(25_000 / 64) == 391
 assert bounds["data parallel, 64 devices: tokens a device"] * ratio[450] > 391
 
 # %% [markdown]
 # The paper's batch has 25,000 targets, which are 3,125 for each of eight devices, enough at 450 GB/s and at 200, and
-# 391 for each of 64, too few if devices still reached 28 percent. (With so few they do not, so the gradients may still
+# 391 for each of 64, too few if devices still reached 27 percent. (With so few they do not, so the gradients may still
 # fit: see [what it would cost today](#what-would-it-cost-today).) In the forward pass, sharing its layers of width 512
-# between two devices takes 0.70 of the time of one within a machine, and 2.28 times as long over one network card. (The
+# between two devices takes 0.70 of the time of one within a machine, and 2.27 times as long over one network card. (The
 # backward pass has twice the FLOPs for the same bytes.)

@@ -43,9 +43,10 @@ def test_what_the_page_says_of_a_gpu_was_measured():
     alone = "dotformer, products alone"
     several = [row["contenders"] for row in rows if alone in row["contenders"]]
     shares = [row[alone]["ms"] / row["dotformer"]["ms"] for row in several]
-    assert (round(100 * min(shares)), round(100 * max(shares))) == (23, 31)
-    [longest] = [row for row in rows if row["what"] == "attention, causal" and row["size"].endswith("× 4096")]
-    assert round(1 - 1 / longest["contenders"]["dotformer"]["ratio"], 1) == 0.4
+    assert (round(100 * min(shares)), round(100 * max(shares))) == (23, 29)
+    ways = [row for row in rows if row["what"].startswith("attention") and row["size"].endswith("× 4096")]
+    whole, causal = (row["contenders"]["dotformer"]["ms"] for row in ways)
+    assert causal < 0.9 * whole  # what the mask hides is not computed
 
 
 def test_a_table_shows_times_and_ratios(rows):
