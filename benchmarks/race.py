@@ -57,8 +57,8 @@ class Task:
     """What is learnt, for how long, by models of which size, and in which stages their settings are chosen.
 
     `learnt` returns a corpus and two tokenizers. `validated` returns what is kept of a trained model in the search,
-    beside its losses, and `judged` what is kept in the end. `chosen_by` is the loss of a row of the search. With
-    `begins_with` the first settings are those that this other task ended with. Functions must be those of a module.
+    beside its losses, and `judged` what is kept in the end. `chosen_by` is the loss of a row of the search. Functions
+    must be those of a module.
     """
 
     learnt: Callable[[], tuple[Corpus, BPETokenizer, BPETokenizer]]
@@ -67,7 +67,6 @@ class Task:
     chosen_by: Callable[[Figures], float]
     steps: int
     stages: Mapping[str, list[str]]
-    begins_with: str | None = None
     models: tuple[str, ...] = tuple(MODELS)
     parameters: int = 260_000  # about
     max_tokens: int = 1024
@@ -203,8 +202,6 @@ def stages(store: Store, tasks: Mapping[str, Task], corpus: str, model: str) -> 
     """Each stage and the settings that a model has in it."""
     task, transformer = tasks[corpus], model == "transformer"
     best = {"learning_rate": 3e-3, "size": 1, "layers": 2 if transformer else 1, "dropout": 0.0}
-    if task.begins_with:
-        *_, best = store.chosen[task.begins_with][model].values()
 
     def losses_of(some: list[Settings]) -> list[float]:
         job = {"part": "search", "corpus": corpus, "model": model, "seed": 0}

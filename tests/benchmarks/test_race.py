@@ -63,17 +63,12 @@ def store(tmp_path, monkeypatch):
     return store
 
 
-def test_settings_are_searched_from_scaled_embeddings_and_a_second_race_begins_with_them(store):
+def test_settings_are_searched_from_scaled_embeddings(store):
     best = {name: values[3] for name, values in AXES.items() if name != "norm_first"}
     found = dict(stages(store, captions.TASKS, "short", "gru, attention"))
     assert found == {"tuned": {name: best[name] for name in TUNED}, "warmed": best, "placed": best}
     assert not any("norm_first" in job["settings"] for job in store.done)
     assert store.done[0]["settings"]["size"] == 1
-    store.chosen["short"] = {"gru, attention": found}
-    before = len(store.done)
-    assert dict(stages(store, captions.TASKS, "long", "gru, attention")) == {"tuned": best}
-    rates = {job["settings"]["learning_rate"] for job in store.done[before:]}
-    assert rates == set(AXES["learning_rate"][2:5])
 
 
 def test_what_is_kept_is_not_done_again(store, monkeypatch):
