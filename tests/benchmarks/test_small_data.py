@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks import small_data
-from benchmarks.small_data import START, TRIALS, Pairs, consistent, cut_at_random, jobs_of, mean, steps_for
+from benchmarks.small_data import RECIPE, TRIALS, Pairs, consistent, cut_at_random, jobs_of, mean, steps_for
 from dotformer.command_line.models import new_translator
 from dotformer.data.corpora import Pair, number_words
 from dotformer.tokens import BPETokenizer
@@ -39,7 +39,7 @@ def test_words_are_cut_at_random_into_what_gives_the_same_text(tokenizer, corpus
 def test_each_epoch_cuts_the_pairs_anew_only_if_that_is_asked_for(tokenizer, corpus):
     translator = new_translator(tokenizer, tokenizer, "transformer", SMALL | {"share_embeddings": True})
     for share in (0.0, 0.3):
-        pairs = Pairs(translator, corpus.train, START | {"bpe_dropout": share, "max_tokens": 4096}, 0)
+        pairs = Pairs(translator, corpus.train, RECIPE | {"bpe_dropout": share, "max_tokens": 4096}, 0)
         [(one, target)], [(other, _)] = ([*pairs(epoch)] for epoch in (0, 0))
         assert torch.equal(one, other) == (share == 0)
         assert (target[:, 0] == tokenizer.bos_id).all() and ((target == tokenizer.eos_id).sum(dim=1) == 1).all()
@@ -65,7 +65,7 @@ def test_two_passes_are_asked_for_the_same_answer(weight):
 
 def test_batches_have_few_shapes_and_hold_every_row_twice_where_that_is_asked_for(tokenizer, corpus):
     translator = new_translator(tokenizer, tokenizer, "transformer", SMALL | {"share_embeddings": True})
-    some = START | {"max_tokens": 128}
+    some = RECIPE | {"max_tokens": 128}
     once, twice = ([*Pairs(translator, corpus.train, some | {"consistency": c}, 0)(0)] for c in (0.0, 1.0))
     for batch, doubled in zip(once, twice, strict=True):
         for side, other in zip(batch, doubled, strict=True):
@@ -79,7 +79,7 @@ def test_parameters_are_averaged():
 
 
 def test_the_same_arithmetic_buys_fewer_larger_steps():
-    config, base = TransformerConfig(100, 100), START | {"max_tokens": 1024, "budget": 5}
+    config, base = TransformerConfig(100, 100), RECIPE | {"max_tokens": 1024, "budget": 5}
     steps = steps_for(config, base)
     assert steps_for(config, base | {"max_tokens": 2048}) == pytest.approx(steps / 2, rel=0.02)
     assert steps_for(config, base | {"consistency": 1.0}) == pytest.approx(steps / 2, rel=0.02)
@@ -89,7 +89,7 @@ def test_the_same_arithmetic_buys_fewer_larger_steps():
 def test_no_trial_is_done_twice():
     for name, changes in TRIALS.items():
         jobs = jobs_of("search", [name], [0], changes)
-        assert all(set(job["settings"]) == set(START) for job in jobs)
+        assert all(set(job["settings"]) == set(RECIPE) for job in jobs)
         assert len({str(job) for job in jobs}) == len(changes)
 
 
@@ -110,7 +110,7 @@ def little(monkeypatch, corpus, tokenizer):
 @pytest.mark.parametrize("change", [{}, {"consistency": 1.0, "bpe_dropout": 0.1}])
 def test_a_job_is_done(name, change, monkeypatch):
     monkeypatch.setattr(small_data, "BUDGET", 1.0)
-    settings = START | {"layers": 1, "d_model": 16, "max_tokens": 512} | change
+    settings = RECIPE | {"layers": 1, "d_model": 16, "max_tokens": 512} | change
     found = small_data.train("cpu", JOB | {"corpus": name, "part": "judge", "settings": settings})
     assert found["steps"] == 12 and 0 < found["validation_loss"] < 7 and found["seconds"] > 0
     assert min(found["averaged"].values()) <= found["averaged"][1] == round(found["validation_loss"], 4)
@@ -119,5 +119,5 @@ def test_a_job_is_done(name, change, monkeypatch):
 
 @pytest.mark.usefixtures("little")
 def test_what_is_too_large_is_not_trained():
-    found = small_data.train("cpu", JOB | {"settings": START | {"layers": 8, "d_model": 384}})
+    found = small_data.train("cpu", JOB | {"settings": RECIPE | {"layers": 8, "d_model": 384}})
     assert found["parameters"] > 12e6 and found["validation"] == 0 and "steps" not in found
