@@ -12,9 +12,9 @@
 # of this chapter you will have a function that compares all words of a sentence with all others, in one line, and will
 # have asked the vectors of a published model which words are most like *tea*, *debts* and *python*.
 #
-# You need a little Python, the product of two matrices, the cosine of an angle, and the ideas of a mean and a variance.
-# It takes about 23 minutes to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 4 more
-# minutes.
+# You need a little Python, the product of two matrices, the law of cosines, and from statistics the mean, the variance
+# and the normal distribution. It takes about 23 minutes to read, and 30 for the exercises. [Going
+# further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}
 from functools import partial
@@ -83,14 +83,16 @@ assert distances["pays"] == 2 and question not in offers.values()
 # is not asked for costs nothing, since whatever a word has there is multiplied by 0.
 #
 # Equality has a second fault. A question must be *learned*, in small steps, and what is not equal is hardly ever equal
-# after a small step either: nothing says whether the step led the right way. The sum of products has a slope. Move an
-# entry of the question by a little, and the sum moves by that much times the word's entry.
+# after a small step either: nothing says whether the step led the right way. The sum of products has a slope (distance
+# has one, too). Move an entry of the question by a little, and the sum moves by that much times the word's entry. So a
+# small step of the question along a word's vector surely raises that word's score.
 #
 # The choice of the best word has no slope either, so [chapter 3](03_softmax.ipynb) makes it smooth: it returns a blend
-# of what all words hand over, their **values**. That is a *soft look-up*.
+# of what all words hand over. That is a *soft look-up*.
 #
-# In attention the question is called the **query**, and what a word offers is its **key**. This chapter is about the
-# comparison. Chapter 4 shows how query and key are computed from the words, by learned matrices.
+# In attention the question is called the **query**. What a word is compared by is its **key**, and what it hands over
+# is its **value**. This chapter is about the comparison. Chapter 4 shows how query and key are computed from the words,
+# by learned matrices.
 #
 # ## A word as a row of numbers
 #
@@ -306,11 +308,11 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | dot product | direction and length | attention, where training chooses the norms, too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
-# Stretch the query, and all its scores grow alike: their order stays. Stretch or shrink one key, and another one may
-# win. Shrunk to the length of tea, coffee has $13 \cos\theta \approx 12.7$ and loses to tea's 13. So a long key is
-# found by every query that points even partly its way. That is good for a word that matters to every question. It is
-# bad where such a key wins too often, or where scores grow so large that the winner takes nearly all weight (chapter
-# 3). So some of today's models normalise queries and keys ([chapter 19](19_modern.ipynb)).
+# Stretch the query, and all its scores are multiplied by the same number: their order stays. Stretch or shrink one key,
+# and another one may win. Shrunk to the length of tea, coffee has $13 \cos\theta \approx 12.7$ and loses to tea's 13.
+# So a long key tends to be found by any query that points even partly its way. That is good for a word that matters to
+# every question. It is bad where such a key wins too often, or where scores grow so large that the winner takes nearly
+# all weight (chapter 3). So some of today's models normalise queries and keys ([chapter 19](19_modern.ipynb)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -436,7 +438,8 @@ rows = table[[row_of[word] for word in known]]
 def nearest(word, count=6):
     """The words with the largest cosines to `word`, and these cosines."""
     cosines = rows @ table[row_of[word]]
-    return [(known[n], cosines[n]) for n in np.argsort(-cosines)[1 : count + 1]]
+    best = np.argsort(-cosines)[1 : count + 1]  # the very first is the word itself
+    return [(known[n], cosines[n]) for n in best]
 
 
 for word in ("tea", "monday", "debts", "python"):
@@ -455,9 +458,10 @@ for word in ("tea", "monday", "debts", "python"):
 # python is meant, a model has to look at the other words. That is what attention is for, and with these very vectors
 # chapter 4 does it.
 #
-# Is a cosine of 0.44 high? Compare it with what chance gives, between two words, and between a random vector and the
-# nearest of all words. (The random vectors have the mean and the covariance of the words, so that they share what all
-# words have in common.)
+# Is a cosine of 0.44 high? Compare it with what chance gives. *Tea* and *coffee* are a pair, but a chosen one, the
+# nearest of some 21,000. So let a random vector choose its nearest word as well. (The random vectors have the mean and
+# the covariance of the words: each entry varies as much, and with the same others, so that they share what all words
+# have in common.)
 
 # %% tags=["hide-input"]
 rng = np.random.default_rng(0)
@@ -469,9 +473,10 @@ some = np.arange(0, len(rows), 40)
 of_some = rows[some] @ rows.T
 of_some[np.arange(len(some)), some] = 0  # of a word with itself
 nearest_of_all = np.median(of_some.max(axis=1))
-print(f"two words drawn at random, typically: {pair:.2f}")
-print(f"a random vector and the nearest of all words: {luckiest.mean():.2f}")
-print(f"a word and the nearest of all others, median: {nearest_of_all:.2f}")
+print(f"{pair:.2f}  two words drawn at random, typically")
+print(f"{luckiest.mean():.2f}  a random vector and the nearest word")
+print(f"{nearest('tea')[0][1]:.2f}  tea and the nearest word")
+print(f"{nearest_of_all:.2f}  a word and the nearest other word, median")
 
 # %% [markdown]
 # Two words drawn at random have 0.07, where random vectors of this width would have $1/\sqrt{384} = 0.05$, and a random

@@ -46,11 +46,11 @@ transformer_map(built=6)
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with two thousand pairs of names, each a random vector. A word has $D = 16$ numbers, and a name uses 8 of them,
-# the same 8 for all names, so a head of width 8 can hold one name. One head of width 16 hands over its average. (Could
-# it not write the two names into different halves of its 16 numbers? [No](#could-one-head-escape-by-other-means): its
-# $W_V$ is the same for every word.) Two heads of width 8 hand over 8 numbers each: one reads only the first name, the
-# other only the last.
+# Try it with two thousand pairs of names, each a random vector. A word has $D = 16$ numbers, enough for one head of
+# width 16 or two of width 8. A name uses 8 of the 16, the same 8 for all names, so a head of width 8 can hold one name.
+# One head of width 16 hands over its average. (Could it not write the two names into different halves of its 16
+# numbers? [No](#could-one-head-escape-by-other-means): its $W_V$ is the same for every word.) Two heads of width 8 hand
+# over 8 numbers each: one reads only the first name, the other only the last.
 #
 # On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).
 # On the others, measure what share of the names' squared length it misses.
@@ -105,9 +105,9 @@ plt.show()
 # of $\alpha$ would do: two equations for two unknowns.
 #
 # The two heads won because each was as wide as a name. Had the names filled all 16 numbers, two heads of 8 would have
-# kept half of each. That is the trade: a second choice of where to look, for half as many numbers of each word. It pays
-# where only a few numbers of a word are wanted. In the original transformer a word has 512 numbers, and a head hands
-# over 64 combinations of them, those that its $W_V$ picks.
+# kept half of each, as much as one head of 16 keeps: a tie. That is the trade. Two heads can look at two words, and
+# take half as many numbers from each. It pays where only a few numbers of a word are wanted. In the original
+# transformer a word has 512 numbers, and a head hands over 64 combinations of them, those that its $W_V$ picks.
 
 # %% tags=["proof"]
 assert np.allclose(one_head, 0.5, rtol=0, atol=0.03) and np.allclose(
@@ -119,15 +119,14 @@ rng = np.random.default_rng(0)  # names that fill all 16 numbers
 first, last = rng.standard_normal((2, 2000, 16))
 narrow = rng.standard_normal((2, 16, 8))
 both = np.hstack([first @ narrow[0], last @ narrow[1]])
-assert abs(share_missed(both, np.hstack([first, last])) - 0.5) < 0.03
+for received in (both, (first + last) / 2):  # two heads of 8, and one of 16
+    assert abs(share_missed(received, np.hstack([first, last])) - 0.5) < 0.03
 
 # %% [markdown]
 # ## Two heads by hand
 #
 # Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
-# is it a *verb*, and its *position*, 1 for first and −1 for last. (For two names that are known one head would do: two
-# thirds of *dog* and a third of *man* could mean that the dog came first. Here they are known so that you can follow by
-# eye how heads are joined.)
+# is it a *verb*, and its *position*, 1 for first and −1 for last.
 
 # %%
 import numpy as np
@@ -173,15 +172,15 @@ joke = np.array([[0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, -1]])  # man bites dog
 print("the verb's weights, head 1:", weights[0, 1].round(4))
 print("the verb's weights, head 2:", weights[1, 1].round(4))
 print("dog bites man, the verb receives:", together[1].round(3))
-print(
-    "man bites dog, the verb receives:",
-    heads_by_loop(joke, w_q, w_k, w_v, 2)[0][1].round(3),
-)
+swapped, _ = heads_by_loop(joke, w_q, w_k, w_v, num_heads=2)
+print("man bites dog, the verb receives:", swapped[1].round(3))
 
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs.
-# *Dog* and *man* have queries of zeros here, attend equally to all
-# three words, and receive plain averages.
+# (With two known names one head would do: two thirds of *dog* and a third of *man* could mean that the dog came first.
+# They are known here so that you can follow by eye how heads are joined.)
+#
+# *Dog* and *man* have queries of zeros here, attend equally to all three words, and receive plain averages.
 
 # %% tags=["proof"]
 assert np.allclose(weights[0, 1], [0.9983, 0.0017, 0], rtol=0, atol=0.00005)
@@ -203,8 +202,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # Why $d_k = D / H$? Any $d_k$ would do, with $W_O$ of shape $(H d_k, D)$, and values need not be as wide as queries and
 # keys. The width of queries and keys limits how finely a head can choose ([below](#what-if-a-head-is-too-narrow)), and
-# the width of the values how much it can hand over. With $D / H$ the cost is the same for any $H$
-# ([below](#what-do-eight-heads-cost)).
+# the width of the values how much it can hand over. With $D / H$ there are as many parameters and multiplications for
+# any $H$ ([below](#what-do-eight-heads-cost)).
 #
 # Why do heads become different? The paper says that they attend to different *representation subspaces*, but nothing
 # forces them to. They differ because they start with different random matrices: two that started equal, with equal rows
@@ -283,8 +282,8 @@ plt.show()
 
 # %% [markdown]
 # Each number of a head is multiplied by the one above it. The sum is positive where the dog only bites, negative where
-# it is only bitten, and 0 where it does both (or neither). Only the sum tells the two apart: head 1 alone writes 0.998
-# for *dog bites man* and for *dog bites dog*.
+# it is only bitten, and 0 where it does both (or neither). Neither head alone tells all three sentences apart: head 1
+# writes 0.998 for the first and the third, and head 2 writes −0.998 for the second and the third. Their sum does.
 
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2

@@ -101,6 +101,7 @@ plt.show()
 # | given | `<bos>` | I | am | fine |
 # |---|---|---|---|---|
 # | **wanted** | I | am | fine | `<eos>` |
+# | may be seen | `<bos>` | `<bos>` I | `<bos>` I am | `<bos>` I am fine |
 #
 # Why shifted? If a position were asked for the word that it is given, it would only copy
 # ([below](#break-it-nine-ways-to-get-a-mask-wrong) we try it). `<bos>` gives the first word a position from which it
@@ -125,10 +126,10 @@ plt.show()
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
 #   T)$, queries by keys, and it is the same for every sentence. (By itself it even tells the order, [to some
-#   degree](#does-a-causal-mask-carry-order).) - The **padding mask** is about what is real. Shorter sentences of a
-#   batch are filled up with `<pad>`, a token that means nothing. Its shape is $(B, 1, 1, S)$ for the source (here the
-#   question) and $(B, 1, 1, T)$ for the target (the answer): one row for each sentence, the same for all heads and all
-#   queries.
+#   degree](#does-a-causal-mask-carry-order).)
+# - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that
+#   means nothing. Its shape is $(B, 1, 1, S)$ for the source (here the question) and $(B, 1, 1, T)$ for the target (the
+#   answer): one row for each sentence, the same for all heads and all queries.
 
 # %% tags=["proof"]
 import numpy as np
@@ -344,6 +345,8 @@ assert np.allclose(
 # In this model, as in the paper's, the *last* one. (Any layer's output has the right shape; the last has been through
 # all layers.) The encoder runs to its end first, and its final output is the **memory** that every decoder layer asks,
 # each through its own $W_K$ and $W_V$.
+#
+# ### The decoder layer
 #
 # A decoder layer has three sublayers, each wrapped in the *add and norm* of chapter 8: self-attention, cross-attention,
 # feed-forward network. Self-attention comes first, so that the query to the memory can know how far the answer has
@@ -575,8 +578,8 @@ for name, x in shapes_seen.items():
     print(f"{name:24}{tuple(x.shape)}")
 
 # %% [markdown]
-# Does it equal PyTorch's? `nn.Transformer` has the two stacks. Draw all its parameters at random, give them to ours and
-# compare, in both orders of norm, with padding on both sides.
+# Does it equal PyTorch's? `nn.Transformer` has the two stacks, with a norm at the end of each (`final_norm=True`). Draw
+# all its parameters at random, give them to ours and compare, in both orders of norm, with padding on both sides.
 
 # %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
@@ -658,8 +661,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
 # In training the decoder receives `<bos> I am fine` and must predict `I am fine <eos>`. In code, the targets are
-# `answers[:, 1:]`, and the decoder receives `answers[:, :-1]`, the targets *shifted right*. The loss skips padding
-# (`ignore_index=0`). This is **next-token prediction**.
+# `answers[:, 1:]`, and the decoder receives `answers[:, :-1]`, the targets *shifted right*. In a batch, the `<eos>` of
+# a shorter answer goes in as well. What is wanted after it is padding, which the loss skips (`ignore_index=0`). This is
+# **next-token prediction**.
 #
 # Training with the right words as input is called **teacher forcing**, because the model goes on from them whatever it
 # would have said. It has a price: in use the model goes on from its *own* words, and in training no beginning ever had
@@ -718,9 +722,9 @@ def fit(model, rows, steps=250, seed=0):
 
 # %% [markdown]
 # To use it, the encoder runs once, and the decoder once for each word: each new word is appended and goes in with the
-# rest, until every sentence has its `<eos>`; what is written after a sentence's `<eos>` is ignored. Writing like this,
-# each word after all before it, is called **autoregressive**, and always taking the best next word is **greedy**
-# decoding. Chapter 12 has better and faster ways.
+# rest, until every sentence has its `<eos>` or `longest` words; what is written after a sentence's `<eos>` is ignored.
+# Writing like this, each word after all before it, is called **autoregressive**, and always taking the best next word
+# is **greedy** decoding. Chapter 12 has better and faster ways.
 
 
 # %%

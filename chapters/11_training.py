@@ -830,10 +830,11 @@ plt.show()
 #
 # **Predict first.** Make a list before you read on.
 #
-# 1. The parameters. 2. The optimiser state: Adam's two means for every parameter, and the number of the step. 3. The
-#    state of the random numbers, since dropout draws from them (and that of the GPU's generator). 4. How far it is in
-#    the data: which epoch, and how many of its batches are done. 5. The history: without it the run would not know its
-#    lowest validation loss, and could overwrite the best model.
+# 1. The parameters.
+# 2. The optimiser state: Adam's two means for every parameter, and the number of the step.
+# 3. The state of the random numbers, since dropout draws from them (and that of the GPU's generator).
+# 4. How far it is in the data: which epoch, and how many of its batches are done.
+# 5. The history: without it the run would not know its lowest validation loss, and could overwrite the best model.
 #
 # The schedule is not on the list, as it is a function of the step. Nor is the order of the sentences, which follows
 # from seed and epoch. What can be computed again need not be kept.
@@ -1101,14 +1102,15 @@ for name in ("none", "weight decay 1"):
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep the parameters that had the lowest loss, as our trainer does. It limits the damage without removing the cause.
 #   And choose the figure that you care about. Here the two disagree: after the loss has turned, the share of right
-#   numbers still rises, from 38 to 43 percent in the mean. - **Weight decay**, here with
-#   [AdamW](#weight-decay-and-adamw) on all parameters (`trainer.optimizer = optim.AdamW(..., weight_decay=1.0)`), pulls
-#   every parameter towards 0, so that only what keeps lowering the loss stays large. With 0.1 the gain is smaller than
-#   the spread between seeds, with 1 it is fifty points: 93 percent. Where models are large and texts many, 0.01 to 0.1
-#   is usual. - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with
-#   0.1, and 85 with 0.2. - **Label smoothing** hardly changes how many are right. But a model that is rewarded for some
-#   doubt does not become ever surer of its mistakes: its plain loss does not turn upwards, though its lowest value is
-#   higher.
+#   numbers still rises, from 38 to 43 percent in the mean.
+# - **Weight decay**, here with [AdamW](#weight-decay-and-adamw) on all parameters (`trainer.optimizer =
+#   optim.AdamW(..., weight_decay=1.0)`), pulls every parameter towards 0, so that only what keeps lowering the loss
+#   stays large. With 0.1 the gain is smaller than the spread between seeds, with 1 it is fifty points: 93 percent.
+#   Where models are large and texts many, 0.01 to 0.1 is usual.
+# - **Dropout** zeroes entries at random, so that the model cannot rely on any single one: 93 percent with 0.1, and 85
+#   with 0.2.
+# - **Label smoothing** hardly changes how many are right. But a model that is rewarded for some doubt does not become
+#   ever surer of its mistakes: its plain loss does not turn upwards, though its lowest value is higher.
 #
 # The validation numbers decide: with weight decay 1 and 3 about as many are right, so the loss decides, which is lower
 # with 1. (Dropout of 0.1 does as well.) On the test numbers, used for no choice, it gives 93 percent, where 39 percent

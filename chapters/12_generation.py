@@ -183,12 +183,12 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # decide what it finds:
 #
 # - For each hypothesis it considers `beam` + 1 continuations. All survivors may come from one hypothesis, and one of
-#   its continuations may be the end, after which nothing follows. Then `beam` of them can still go on. - An end counts
-#   only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis can end at
-#   every step, with some tiny probability, and such endings would fill the list that is returned. - A sentence is done
-#   when `beam` hypotheses have ended (so that there are as many to return) and no live one (one that goes on) can beat
-#   the best of them. A live one's sum is negative, and further words only lower it. No score that it can still get is
-#   nearer to 0 than its sum so far divided by the largest penalty, that of `max_length` tokens.
+#   its continuations may be the end, after which nothing follows. Then `beam` of them can still go on.
+# - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
+#   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
+# - A sentence is done when `beam` hypotheses have ended (so that there are as many to return) and no live one (one that
+#   goes on) can beat the best of them. A live one's sum is negative, and further words only lower it. No score that it
+#   can still get is nearer to 0 than its sum so far divided by the largest penalty, that of `max_length` tokens.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple

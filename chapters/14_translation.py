@@ -294,7 +294,12 @@ assert opposite > 55 and 0 < order - exchange < 3 and paraphrase < exchange
 assert by_letters.argmax() == 1 and 11 < by_letters[0] - by_letters[3] < 13
 
 # %% [markdown]
-# | what BLEU does not see | here | |---|---| | a small word that turns the meaning around | *einen* for *keinen*: by far the best score | | who does what | man and dog have changed roles: two points less than the good sentence listed before it | | that the same words may stand in another order | *dem Hund* in front is good German, and costs two thirds of the score | | that the same may be said in other words | *bekommt vom Mann*: the lowest score |
+# | what BLEU does not see | here |
+# |---|---|
+# | a small word that turns the meaning around | *einen* for *keinen*: by far the best score |
+# | who does what | man and dog have changed roles: two points less than the good sentence listed before it |
+# | that the same words may stand in another order | *dem Hund* in front is good German, and costs two thirds of the score |
+# | that the same may be said in other words | *bekommt vom Mann*: the lowest score |
 #
 # Only one of the four has a 4-gram in common with the reference. For the others the geometric mean would be 0, if
 # sacreBLEU did not count such a precision as a small one (*smooth* in its signature): BLEU is made for test sets, not

@@ -1417,18 +1417,20 @@ verdict
 # - **Data parallel**, with $b$ tokens a device: a model of $P$ parameters takes $6 P b / F$ seconds for forward and
 #   backward pass, and its gradients of 4 bytes take $2 \frac{N - 1}{N} \, 4 P / \beta$ around a ring of $N$. They can
 #   hide behind the backward pass, two thirds of the work, if $b > 2 \frac{N - 1}{N} F / \beta$, whatever the model
-#   (without experts). - **FSDP** gathers 2 bytes a parameter before the forward pass, and again before the backward
-#   pass, which also scatters gradients of 4 bytes. The backward pass has more to hide: $\frac{N - 1}{N} \, 6 P /
-#   \beta$, behind $4 P b / F$. That needs $b > \frac{3}{2} \frac{N - 1}{N} F / \beta$. - **Tensor parallel**, for an
-#   encoder layer of width $D$ on $N$ devices, which all work on the same $b$ tokens: its matrices have $12 D^2$
-#   numbers, so the forward pass takes $24 b D^2 / (N F)$ seconds. Two all-reduces of $b D$ numbers of 2 bytes take
-#   $\frac{N - 1}{N} \, 8 b D / \beta$, and nothing hides them, because the next product waits for their sum (unless
-#   products or batches are cut into parts). They take longer than the products where $D < \frac{N - 1}{3} F / \beta$,
-#   whatever the batch. (So at the break-even half of the time is lost. At three times that width it is a quarter.) -
-#   **Pipeline**: at a border $2 b D$ bytes, against $24 b D^2$ FLOPs in each layer of a device. With $L$ layers each
-#   they hide where $D > F / (12 L \beta)$. So the price is mostly the bubble. - **Context**, with $b$ positions a
-#   device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores and sums. They hide if $b > F /
-#   \beta$. A causal mask halves the FLOPs, and then it takes $b > 2 F / \beta$.
+#   (without experts).
+# - **FSDP** gathers 2 bytes a parameter before the forward pass, and again before the backward pass, which also
+#   scatters gradients of 4 bytes. The backward pass has more to hide: $\frac{N - 1}{N} \, 6 P / \beta$, behind $4 P b /
+#   F$. That needs $b > \frac{3}{2} \frac{N - 1}{N} F / \beta$.
+# - **Tensor parallel**, for an encoder layer of width $D$ on $N$ devices, which all work on the same $b$ tokens: its
+#   matrices have $12 D^2$ numbers, so the forward pass takes $24 b D^2 / (N F)$ seconds. Two all-reduces of $b D$
+#   numbers of 2 bytes take $\frac{N - 1}{N} \, 8 b D / \beta$, and nothing hides them, because the next product waits
+#   for their sum (unless products or batches are cut into parts). They take longer than the products where $D <
+#   \frac{N - 1}{3} F / \beta$, whatever the batch. (So at the break-even half of the time is lost. At three times that
+#   width it is a quarter.)
+# - **Pipeline**: at a border $2 b D$ bytes, against $24 b D^2$ FLOPs in each layer of a device. With $L$ layers each
+#   they hide where $D > F / (12 L \beta)$. So the price is mostly the bubble.
+# - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
+#   and sums. They hide if $b > F / \beta$. A causal mask halves the FLOPs, and then it takes $b > 2 F / \beta$.
 #
 # Everything is a multiple of $F / \beta$, FLOPs for a byte that is sent. Take a GPU whose maker gives 989 TFLOP/s in 16
 # bits, and let it reach 27 percent of that, as the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) did

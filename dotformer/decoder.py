@@ -44,7 +44,7 @@ class DecoderLayer(nn.Module):
 
     After Vaswani and others (2017), section 3.1.
 
-    Defined in chapter 9, "Which encoder layer does the decoder ask?".
+    Defined in chapter 9, "The decoder layer".
     """
 
     def __init__(self, config: LayerConfig) -> None:
@@ -81,7 +81,7 @@ class DecoderLayer(nn.Module):
 class Decoder(Stack):
     """A stack of `num_layers` decoder layers, all of which see the same memory.
 
-    Defined in chapter 9, "Which encoder layer does the decoder ask?".
+    Defined in chapter 9, "The decoder layer".
     """
 
     def __init__(self, config: LayerConfig, num_layers: int) -> None:

@@ -21,6 +21,11 @@ READING_TIME = re.compile(r"(\d+)\s+minutes\s+to\s+read")
 MORE_TIME = re.compile(r"\(#going-further\)[^.]*?(\d+)\s+more")
 SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 EXERCISES, FURTHER = "## Exercises", "## Going further"
+RUN_TOGETHER = re.compile(
+    r"\A(?:- |\d+\. )(?:.|\n)*?[.)\]:;?!] +(?:-|\d+\.)\s+(?=[A-Z*`])"  # an item behind a sentence of the one before
+    r"|^\|.*\| +(?=\|---)",  # a table's rule behind its head
+    re.MULTILINE,
+)
 FILE_NAME = re.compile(r"^\S+\.\w{2,4}$|^[0-9a-f]{16,}$")
 LISTED_CHAPTER = re.compile(r"^\s*-\s*file:\s*book/notebooks/(\w+)", re.MULTILINE)
 MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\([^)]+\)")
@@ -216,6 +221,13 @@ def wrong_reading_time(path: Path) -> list[str]:
         if not said or abs(int(said[1]) - takes) > MINUTES_OFF:
             problems.append(f"{path.name}: says {said and said[1]} minutes {what}, and takes {takes:.0f}")
     return problems
+
+
+def run_together(path: Path) -> list[str]:
+    """Items of a list, or rows of a table, that do not begin a line and so are shown as part of the one before."""
+    blocks = [b for cell in read(path).cells if cell.cell_type == "markdown" for b in cell.source.split("\n\n")]
+    found = [block[match.end() :] for block in blocks if (match := RUN_TOGETHER.search(block))]
+    return [f"{path.name}: in one line with what stands before it: {text[:40]}" for text in found]
 
 
 def oversized(path: Path) -> list[str]:

@@ -19,6 +19,7 @@ NOTEBOOK_GATES = [
     gates.without_exercises,
     gates.wrong_verdicts,
     gates.wrong_reading_time,
+    gates.run_together,
     gates.oversized,
 ]
 

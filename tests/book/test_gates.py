@@ -90,6 +90,21 @@ def test_a_reading_time_of_what_goes_further(notebook):
     assert gates.wrong_reading_time(notebook(said, *further, further[1]))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- One. - **Two**: more.",
+        "- One\n  (or so). -\n  Two.",
+        "1. One. 2. The second.",
+        "| head | of two | |---|---| | a | b |",
+    ],
+)
+def test_a_list_or_table_in_one_line(notebook, text):
+    assert len(gates.run_together(notebook(new_markdown_cell("Before.\n\n" + text)))) == 1
+    apart = text.replace(" -\n ", "\n-").replace(". - ", ".\n- ").replace(". 2", ".\n2").replace("| |", "|\n|")
+    assert not gates.run_together(notebook(new_markdown_cell("Before. - Not an item.\n\n" + apart)))
+
+
 def test_a_cell_that_failed(notebook):
     error = new_output("error", ename="E", evalue="", traceback=[])
     failed = code("1 / 0")
