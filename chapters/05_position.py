@@ -1025,14 +1025,14 @@ assert round(2 * np.pi * 1e4 ** (62 / 64), -3) == 47_000
 from itertools import pairwise
 
 kept_right = {}
-print(f"{'right beyond 23':20}" + "".join(f"   width {d}" for d in (32, 64, 128)))
+print("right beyond 23, width" + "".join(f"{d:5}" for d in (32, 64, 128)))
 for count in (5, 8, 16):
     kept_right[count] = [beyond_with(d, slice(count)) for d in (32, 64, 128)]
-    shares = "".join(f"{share:11.0%}" for share in kept_right[count])
-    print(f"{f'{count} fastest pairs':20}{shares}")
+    shares = "".join(f"{share:5.0%}" for share in kept_right[count])
+    print(f"{f'{count} fastest pairs':22}{shares}")
 print(
-    f"{'all pairs':20}"
-    + "".join(f"{beyond_of[False, d]:11.0%}" for d in (32, 64, 128))
+    f"{'all pairs':22}"
+    + "".join(f"{beyond_of[False, d]:5.0%}" for d in (32, 64, 128))
 )
 assert all(a > b - 0.02 for row in kept_right.values() for a, b in pairwise(row))
 assert (

@@ -49,8 +49,9 @@ transformer_map(built=6)
 # Try it with two thousand pairs of names, each a random vector. A word has $D = 16$ numbers, enough for one head of
 # width 16 or two of width 8. A name uses 8 of the 16, the same 8 for all names, so a head of width 8 can hold one name.
 # One head of width 16 hands over its average. (Could it not write the two names into different halves of its 16
-# numbers? [No](#could-one-head-escape-by-other-means): its $W_V$ is the same for every word.) Two heads of width 8 hand
-# over 8 numbers each: one reads only the first name, the other only the last.
+# numbers? [Not in the first layer](#could-one-head-escape-by-other-means): its $W_V$ is the same for every word, and
+# all names come in the same 8 numbers.) Two heads of width 8 hand over 8 numbers each: one reads only the first name,
+# the other only the last.
 #
 # On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).
 # On the others, measure what share of the names' squared length it misses.
@@ -95,11 +96,11 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is, in each of ten runs. Why? Move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$, with
-# any vector $d$, and the average $\alpha \, a + (1 - \alpha) \, b$ stays the same. So the average cannot say which of
-# all these pairs it was made of: the two names have 16 numbers, and the average tells 8. It holds one name's worth of
-# the two ([why exactly half](#why-exactly-half)), and to favour one name helps that one exactly as much as it hurts the
-# other.
+# Half, whatever $\alpha$ is, in each of ten draws of the names. Why? Move $a$ by $(1 - \alpha) \, d$ and $b$ by
+# $-\alpha \, d$, with any vector $d$, and the average $\alpha \, a + (1 - \alpha) \, b$ stays the same. So the average
+# cannot say which of all these pairs it was made of: the two names have 16 numbers, and the average tells 8 (projected
+# to more numbers, it still tells 8). It holds one name's worth of the two ([why exactly half](#why-exactly-half)), and
+# to favour one name helps that one exactly as much as it hurts the other.
 #
 # With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
 # of $\alpha$ would do: two equations for two unknowns.
@@ -206,8 +207,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # any $H$ ([below](#what-do-eight-heads-cost)).
 #
 # Why do heads become different? The paper says that they attend to different *representation subspaces*, but nothing
-# forces them to. They differ because they start with different random matrices: two that started equal, with equal rows
-# of $W_O$, would stay equal (chapter 7 shows how matrices learn).
+# forces them to. They can differ because they start with different random matrices: two that started equal, with equal
+# rows of $W_O$, would stay equal, as far as chance in training does not part them (chapter 7 shows how matrices learn).
 #
 # ### Heads are a sum
 #
@@ -247,8 +248,8 @@ plt.show()
 # layer could join what two heads have found. $W_O$ decides where each head writes, and whether two heads write into the
 # same numbers, which lets them work together.
 #
-# Take the dog and the man again, and look at one column of $W_O$. Let it compute the number *dog bites* minus *dog is
-# bitten*: the first entry of head 1 minus the first of head 2. The third sentence is *dog bites dog*.
+# Take three sentences, *dog bites man*, *man bites dog* and *dog bites dog*, and one column of $W_O$. Let it compute
+# *dog bites* minus *dog is bitten*: the first entry of head 1 minus the first of head 2.
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998. For dog bites dog they write 0.998 and minus 0.998, and the sum is 0."}}
@@ -328,20 +329,21 @@ w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 # reverses the steps: first swap, then reshape.
 #
 # A `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. But then head 1 gets *all*
-# the numbers of the first few words, and none of the others. The right way, step by step, for two sentences of six
+# the numbers of the first few words, and none of the others. The right way, step by step, for three sentences of six
 # words, width 8, and two heads:
 
 # %% tags=["nbval-check-output", "hide-input"]
-batch = np.random.default_rng(2).standard_normal((2, 6, 8))
+batch = np.random.default_rng(2).standard_normal((3, 6, 8))
 stages = {"x W_Q": batch @ np.eye(8)}
-stages["reshape"] = stages["x W_Q"].reshape(2, 6, 2, 4)
+stages["reshape"] = stages["x W_Q"].reshape(3, 6, 2, 4)
 stages["swap axes: queries"] = q = stages["reshape"].swapaxes(1, 2)
 stages["scores, queries and keys"] = q @ q.swapaxes(-1, -2)
 stages["blend: heads"], _ = scaled_dot_product_attention(q, q, q)
 stages["swap axes back"] = back = stages["blend: heads"].swapaxes(1, 2)
-stages["reshape: merged"] = back.reshape(2, 6, 8)
-for name, array in stages.items():
-    print(f"{name:26}{array.shape}")
+stages["reshape: merged"] = back.reshape(3, 6, 8)
+axes = ["B T D", "B T H d_k", "B H T d_k", "B H T T", "B H T d_k", "B T H d_k"]
+for (name, array), names in zip(stages.items(), [*axes, "B T D"], strict=True):
+    print(f"{name:26}{array.shape!s:14}{names}")
 
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the way back."}}
@@ -548,7 +550,7 @@ def cost(d_model, num_heads, words):
 for num_heads in (1, 8, 64):
     parameters, products = cost(512, num_heads, words=100)
     heads = f"{num_heads:2} heads of {512 // num_heads:3}"
-    print(f"{heads}: {parameters:,} parameters, {products:,} products")
+    print(f"{heads}: {parameters:,} parameters, {products:,} multiplications")
 
 # %% [markdown]
 # The same number of parameters, and the same number of multiplications. The four matrices $W_Q$, $W_K$, $W_V$ and $W_O$
@@ -574,9 +576,10 @@ assert cost(512, 8, 100)[0] == 4 * 512 * 512
 # %%
 nudged = sequence.copy()
 nudged[2, 0] += 1  # the first entry of one word
-before = multi_head_attention(*[sequence] * 3, w_q, w_k, w_v, np.eye(16), 4)[0]
-after = multi_head_attention(*[nudged] * 3, w_q, w_k, w_v, np.eye(16), 4)[0]
-change = np.abs(after - before).reshape(5, 4, 4).max(axis=(0, 2))
+before = multi_head(sequence[None], w_q, w_k, w_v, np.eye(16), 4)[0]
+after = multi_head(nudged[None], w_q, w_k, w_v, np.eye(16), 4)[0]
+change = np.abs(after - before).reshape(5, 4, 4)  # (word, head, number)
+change = change.max(axis=(0, 2))
 print("largest change, head by head:", change.round(2))
 assert (change > 0.01).all()
 
@@ -608,10 +611,10 @@ quiz.one_choice(
 # ## Heads at work
 #
 # What does training find? all-MiniLM-L6-v2, which gave us the vectors of chapter 2, has six layers of twelve heads;
-# below are the attention weights of its first layer. Its positions are learned, and before this layer stands one thing
-# that you have not built yet: the sum of word and position is **normalised** ([chapter
-# 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head take the average weight that words give to the word
-# before.
+# below are the attention weights of its first layer. Its positions are learned, it puts a token `[CLS]` before each
+# text and `[SEP]` behind it, which stand for no word, and before this layer stands one thing that you have not built
+# yet: the sum of word and position is **normalised** ([chapter 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For
+# each head take the average weight that words give to the word before.
 #
 # **Predict first.** How large is that weight in the head where it is largest?
 
@@ -648,7 +651,8 @@ texts = [
     "she gave the book to her brother because he wanted it",
     "the dog that bit the man ran",
 ]
-read = [first_layer(text) for text in texts]
+read = [first_layer(text) for text in texts]  # tokens, weights (12 heads, T, T)
+# rows: words from the second on; columns: the words before them
 before = np.mean(
     [np.diagonal(w[:, 2:-1, 1:-2], axis1=1, axis2=2).mean(axis=1) for _, w in read],
     axis=0,
@@ -674,10 +678,10 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # second on, and no other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a
 # rotation (here positions are learned, and nothing rotates), and training found it.
 #
-# Look through the others. Seven of the twelve give more than a quarter of their weight to the special token `[CLS]` at
-# the start, where equal weights would be 0.09. [Clark and others (2019)](https://aclanthology.org/W19-4828/) found that
-# in BERT, an encoder of the same kind, early heads often attend to `[CLS]`, and those of middle layers to the other
-# special token, `[SEP]`. They suspect that a head looks there when it finds nothing relevant (an attention sink).
+# Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`, where equal weights
+# would be 0.09. [Clark and others (2019)](https://aclanthology.org/W19-4828/) found that in BERT, an encoder of the
+# same kind, early heads often attend to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks
+# there when it finds nothing relevant (an attention sink).
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off, as [chapter
@@ -758,20 +762,20 @@ quiz.one_choice(
 # %% [markdown]
 # ## Exercises
 #
-# ### Exercise 1: Deal the columns out
+# ### Exercise 1: Cut the columns
 #
 # *Easy, 10 minutes.* Write the split yourself: $(T, D)$ to $(H, T, D / H)$. The check names the common mistakes.
 
 
 # %% tags=["exercise"]
-def deal(x, num_heads):
-    """Columns of x (T, D) dealt out to heads: (H, T, D/H)."""
+def cut(x, num_heads):
+    """Columns of x (T, D) cut into heads, D/H neighbours each: (H, T, D/H)."""
     ...
 
 
 # %% tags=["check"]
 grid = np.arange(24.0).reshape(4, 6)
-check_deal = partial(
+check_cut = partial(
     checks.check,
     reference=lambda x, h: np.stack(np.split(x, h, axis=1)),
     cases=[(grid, 2), (grid, 3), (grid[:2], 2)],
@@ -787,15 +791,15 @@ check_deal = partial(
         ),
     },
 )
-check_deal(deal)
+check_cut(cut)
 
 
 # %% tags=["solution"]
-def deal(x, num_heads):
+def cut(x, num_heads):
     return x.reshape(len(x), num_heads, -1).swapaxes(0, 1)
 
 
-verdict = check_deal(deal)
+verdict = check_cut(cut)
 assert verdict.passed, verdict
 verdict
 
@@ -972,8 +976,7 @@ verdict
 # $$\underbrace{\frac{\alpha^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } a} \qquad \text{and} \qquad \underbrace{\frac{(1 - \alpha)^2}{\alpha^2 + (1 - \alpha)^2}}_{\text{of } b} .$$
 #
 # The two sum to 1. With $\alpha = \tfrac12$ the average holds half of each name, with $\alpha = 1$ all of $a$ and
-# nothing of $b$: in sum one name's worth is lost, and favouring one helps it exactly as much as it hurts the other.
-# Projecting to more numbers does not help, because 8 numbers spread over 16 are still 8.
+# nothing of $b$.
 #
 # ### Could one head escape by other means?
 #

@@ -151,8 +151,8 @@ assert 0.5 < len(two_clauses) / len(everything) < 0.54
 
 # %% [markdown]
 # *macht* and *auf* both render *opens*: the verb has come apart, with *am Morgen* and *die Tür* inside, and these two
-# have changed places. *am* renders two words. Half of all sentences have a second clause, one that a conjunction opens
-# and a verb ends.
+# have changed places. *am* renders two words. Half of all sentences have a second clause, which begins with a
+# conjunction and, in German, ends with its verb.
 
 # %% tags=["quiz"]
 links = {}
@@ -226,7 +226,8 @@ assert right == 1
 #
 # One thing first. The weights that count are those with which a word is *predicted*, and a decoder predicts a word when
 # it has read the one before. So the weights for *macht* are in the row that has read *Mutter*. In the last layer, the
-# mean of its four heads:
+# mean of its four heads (`transformer` is the trained model, `apart` the sentence above, and `encode_pairs` turns pairs
+# into numbers of tokens):
 
 # %%
 from dotformer.support.recording import record_weights
@@ -234,7 +235,9 @@ from dotformer.support.recording import record_weights
 
 def attention(pair):
     """Cross-attention given the target, (layers, H, T, S): row t predicts target t."""
-    source, target = (torch.tensor([row]) for row in encode_pairs([pair])[0])
+    source, target = (
+        torch.tensor([row]) for row in encode_pairs([pair])[0]
+    )  # numbers
     with record_weights(transformer) as weights, torch.no_grad():
         transformer(source, target[:, :-1])
     return torch.cat([weights[name] for name in weights if "cross" in name])
@@ -243,7 +246,7 @@ def attention(pair):
 words = apart.source.split()
 read = ["<bos>", *apart.target.split()]
 rows = attention(apart)[1].mean(dim=0)
-print("has read   writes     looks most at")
+print("has read   writes     looks most at, with weight")
 for before, after, row in zip(read, [*read[1:], "<eos>"], rows, strict=True):
     print(f"{before:10} {after:10} {words[row.argmax()]:10} {row.max():.2f}")
 looks = dict(zip(read[1:], [words[row.argmax()] for row in rows], strict=False))
@@ -251,7 +254,6 @@ assert looks["macht"] == looks["auf"] == "opens"
 
 # %% [markdown]
 # Both halves of the verb are written while attending to *opens*. Now for all 500 test sentences:
-
 
 # %% tags=["export"] module="alignment"
 from collections.abc import Iterable
@@ -275,7 +277,8 @@ def on_target(weights: Tensor, alignment: Iterable[tuple[int, int]]) -> Tensor:
 
 
 # %% [markdown]
-# Two baselines: a random source word (**chance**), and the **diagonal**, from the first word to the last.
+# Two baselines: a random source word (**chance**), and the **diagonal**, on which the first German word points at the
+# first English one, the last at the last, and the others in proportion.
 #
 # **Predict first.** The decoder has two layers with four heads each. Which layer points better?
 
@@ -351,7 +354,6 @@ movable.heads(
 # **Predict first.** At which position does the exchange turn *der* into *die*: at *the*, at *old*, at *man*, or only at
 # all three?
 
-
 # %% tags=["hide-input"]
 ARTICLES = {
     "man": "der",
@@ -382,21 +384,22 @@ def first_word(memory):
 
 text = "the old man can see a kitten ."
 memory, other = memory_of(text), memory_of(text.replace("man", "woman"))
-print(f"{'exchanged at':18}", " der  die  das")
-print(f"{'nothing':18}", *(f"{p:.2f}" for p in first_word(memory)))
+print(f"{'exchanged at':18}", "P(der) P(die) P(das)")
+print(f"{'nothing':18}", *(f"{p:6.2f}" for p in first_word(memory)))
 for place, word in enumerate(text.split()):
     mixed = memory.clone()
     mixed[:, place] = other[:, place]
-    print(f"{word:18}", *(f"{p:.2f}" for p in first_word(mixed)))
+    print(f"{word:18}", *(f"{p:6.2f}" for p in first_word(mixed)))
 
 # %% [markdown]
-# The vector at *the* decides alone, and the one at *man* does little. What stands there in the memory is no longer
-# *the* alone: the encoder has brought it the gender of its noun ([chapter
+# The vector at *the* turns the article by itself, and the one at *man* moves it by a tenth. What stands at *the* in the
+# memory is no longer *the* alone: the encoder has brought something from the noun ([chapter
 # 8](08_encoder.ipynb#what-does-a-position-hold-after-a-few-layers) saw the same with digits).
 #
-# One sentence proves little. So take all test sentences that begin with *the* and a man, a dog, a woman, a cat or a
-# kitten (and have no pronoun that tells the gender as well), exchange one state at a time for that of the same sentence
-# with another of these nouns, one that is not in it already, and see whose article is written.
+# One sentence proves little. So take all test sentences that begin with *the* and whose first noun is *man, dog, woman,
+# cat* or *kitten* (and that have no pronoun which tells the gender as well). Exchange one vector at a time for that of
+# a **donor**, the same sentence with another of these nouns, one that is not in it already. Is the sentence's own
+# article written, or the donor's? (If both have the same gender, these are one.)
 
 # %% tags=["hide-input"]
 PRONOUNS = set("he him his she her it its".split())
@@ -424,11 +427,11 @@ for words, noun in cases:
             ):
                 count[n] += found
 print(
-    f"{len(cases)} sentences\nexchanged at    donor's gender   own article   donor's"
+    f"{len(cases)} sentences\nexchanged at    donor's gender   own article   donor's   exchanges"
 )
 for (where, gender), (own, theirs, total) in sorted(counts.items(), reverse=True):
     print(
-        f"{where:16}{gender:17}{own / total:11.0%}{theirs / total:10.0%}   of {total}"
+        f"{where:16}{gender:17}{own / total:11.0%}{theirs / total:10.0%}{total:12}"
     )
 
 # %% [markdown]
@@ -476,7 +479,10 @@ for layer in transformer.decoder.layers:
         evaluate(transformer, pair_batches(encode_pairs(corpus.test)))["exact"]
     )
     w_o.copy_(kept)
-print("right without the cross-attention of layer 1, of layer 2:", without)
+for layer, share in enumerate(without, 1):
+    print(
+        f"without the cross-attention of layer {layer}: {share:.1%} of sentences right"
+    )
 assert 0.95 < without[0] < 0.99 and without[1] < 0.01
 
 # %% [markdown]
@@ -492,15 +498,15 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "The head is broken: it should look at *his*",
-        "*seinen* needs the gender of the noun, and *his* does not have it. The gender that decided *der* was read elsewhere, too.",
+        "Not necessarily. *seinen* needs the gender of the noun, and the encoder may have carried that to *his* or not, as it carried one to *the* above.",
     ),
     quiz.right(
-        "In this head, the state above *apple* was read to predict the word; what it holds must be tested",
-        "Yes. The ending depends on the noun, so this is plausible, and exchanging the state above *apple* would test it.",
+        "In this head, the vector at *apple* was read to predict the word; what it holds must be tested",
+        "Yes. The ending depends on the noun, so this is plausible, and exchanging the vector at *apple* would test it.",
     ),
     quiz.wrong(
         "*his* played no part",
-        "It may have been read by another head, by the first layer, or have been mixed into the state above *apple* by the encoder.",
+        "It may have been read by another head, by the first layer, or have been mixed into the vector at *apple* by the encoder.",
     ),
 )
 
@@ -510,17 +516,18 @@ quiz.one_choice(
 # Before the transformer, the networks that translated were mostly recurrent ([chapter 1](01_why_attention.ipynb)). One
 # network read the sentence and kept a **state**, a list of numbers of fixed length. Another began with that state and
 # wrote. So a list of fixed length had to hold the whole sentence, however long. In 2014 attention was invented to help
-# the writer: before each word, it looks back at *all* states of the reader.
+# the writer: before each word, it looks back at *all* states of the reader. (These are what chapter 9 calls the
+# memory.)
 #
-# Its scores are not dot products. The **additive** score compares the writer's state with one of those of the reader,
-# called a *memory*:
+# Its scores are not dot products. The **additive** score compares the writer's state $s$ with a state $h$ of the
+# reader:
 #
-# $$ v_a \cdot \tanh(W_s \, \text{state} + W_h \, \text{memory}) $$
+# $$ v_a \cdot \tanh(W_s s + W_h h) $$
 #
 # a small network with learned matrices $W_s$ and $W_h$ and a learned vector $v_a$. **By hand**, with one number each,
-# $W_s = W_h = 1$, $v_a = 2$, a state of 0.5 and three memories:
+# $W_s = W_h = 1$, $v_a = 2$, $s = 0.5$ and three states $h$:
 #
-# | memory | $\tanh(0.5 + \text{memory})$ | score | weight |
+# | $h$ | $\tanh(0.5 + h)$ | score | weight |
 # |---|---|---|---|
 # | −0.5 | $\tanh 0 = 0$ | 0 | 0.080 |
 # | 0.5 | $\tanh 1 = 0.762$ | 1.523 | 0.368 |
@@ -567,25 +574,29 @@ for linear, value in ((small.w_s, 1.0), (small.w_h, 1.0), (small.v, 2.0)):
 memory = torch.tensor([[[-0.5], [0.5], [1.5]]])
 with torch.no_grad():
     context, weights = small(
-        torch.tensor([[0.5]]), memory, small.w_h(memory), torch.ones(1, 3) > 0
+        torch.tensor([[0.5]]),
+        memory,
+        small.w_h(memory),
+        torch.ones(1, 3) > 0,  # all real
     )
 print(weights.numpy().round(3), context.numpy().round(3))
 expected = torch.tensor([[0.080, 0.368, 0.552]])
 assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e-3
 
 # %% [markdown]
-# The model around it reads in both directions, so that each memory knows what comes before its word and after. For the
-# step from state to state we take PyTorch's LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has one
-# state $h$. One gate, $z$, says how much of it is kept and how much of a candidate is let in, and another, $r$, how
+# The model around it reads in both directions, so that each of its states knows what comes before its word and after.
+# For the step from state to state we take PyTorch's LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has
+# one state $h$. One gate, $z$, says how much of it is kept and how much of a candidate is let in, and another, $r$, how
 # much of it the candidate gets to see (all gates are between 0 and 1, and computed from $x$ and $h$):
 #
 # $$ h' = z \odot h + (1 - z) \odot \tanh(x W + r \odot (h U)) $$
 #
-# The whole model is folded below. This is the loop of its `decode`, with one layer and without dropout:
+# The whole model is folded below. This is the loop of its `decode`, with one layer and without dropout (`cell` is the
+# LSTM or GRU, `hidden` what it shows, for a GRU the state itself; `readout` and `output` are linear):
 #
 # ```python
 # for word in embedded_target:                        # one after the other
-#     context, weights = attention(state, memory)     # the state from before this word asks
+#     context, weights = attention(state, memory)     # `state` has not read this word yet
 #     hidden, state = cell(cat(word, context), state)
 #     logits = output(tanh(readout(cat(hidden, word, context))))
 # ```
@@ -760,9 +771,12 @@ quiz.number(
         (80, "That is one list. An LSTM's state has two."),
         (
             16 * 80,
-            "That is a list for each word, which is what attention would look at.",
+            "That is one list for each word.",
         ),
-        (16 * 160, "That is a state for each word. Only one state is handed over."),
+        (
+            16 * 160,
+            "That is two lists for each word, which attention would look at here, since the reader reads in both directions. Without it only one state is handed over.",
+        ),
     ],
     otherwise="One state is handed over, however long the source is: two lists of the model's width.",
 )
@@ -816,7 +830,7 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 #
 # Do you believe that table? Every model got a learning rate that was found for a transformer. Comparisons like this are
 # published: one's own model with its best settings, the other models with these same settings. From outside they look
-# fair. The check is to give each the same *effort*, and that is what the program does, in three steps:
+# fair. The check is to give each the same *effort*, and that is what the program does, in three rounds:
 #
 # 1. *Its own learning rate.* Learning rates are tried in steps of a factor of 2, until the best has a worse one on
 #    either side. What counts is the share of right sentences on the validation set, with one seed.
@@ -831,12 +845,12 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 
 # %% tags=["hide-input"]
 stages = ("untuned", "own learning rate", "scaled", "tuned")
-headings = ("untuned", "step 1", "step 2", "step 3")
+headings = ("untuned", "round 1", "round 2", "round 3")
 print("sentences wrong    " + "".join(f"{heading:>13}" for heading in headings))
 for name in chosen:
     wrong = (" ".join(map(str, mistakes(name, stage))) for stage in stages)
     print(f"{name:19}" + "".join(f"{one:>13}" for one in wrong))
-print("learning rate")
+print("\nlearning rate")
 for name, settings in chosen.items():
     chose = (settings[stage]["learning_rate"] for stage in stages)
     print(f"{name:19}" + "".join(f"{one:13}" for one in chose))
@@ -851,7 +865,9 @@ at_first = {
 }
 for name in ("gru, attention", "lstm, attention"):
     small, scaled = (at_first[name, size] for size in (1 / 8, 1))
-    print(f"{name} at 0.003: {small:.0%}, and with scaled embeddings {scaled:.0%}")
+    print(
+        f"{name} at 0.003: {small:.0%} right, with scaled embeddings {scaled:.0%}"
+    )
 
 # %% tags=["proof"]
 with_attention = list(chosen)[:3]
@@ -867,16 +883,18 @@ small, scaled = (mistakes("gru, no attention", stage) for stage in stages[1:3])
 assert max(small) < min(scaled)
 
 # %% [markdown]
-# The first column is as before, then come the three steps. Step 1 changes the learning rate alone: at 0.012, four times
-# as high, both models with attention are nearly free of mistakes. Step 2 tells why they needed it: at the old 0.003,
-# scaled embeddings alone lift the GRU from 78 to 99 percent of the validation set and the LSTM from 34 to 98 (one
-# seed). So for these two models larger embeddings do much the same as a higher learning rate. The LSTM without
-# attention needs the embeddings: at the same 0.006 in both columns, it goes from nearly all wrong to 187 to 258.
+# The first column is as before, then come the three rounds. Round 1 changes the learning rate alone: at 0.012, four
+# times as high, both models with attention are nearly free of mistakes. Nor is that the only cure: at the old 0.003,
+# scaled embeddings alone lift the GRU from 78 to 99 percent of the validation set and the LSTM from 34 to 98 (the
+# last two lines; one seed). So for these two models larger embeddings do much the same as a higher learning rate. The
+# LSTM without attention needs the embeddings: at the same 0.006 in both columns, it goes from nearly all wrong to 187
+# to 258. (The GRU without attention got worse in round 2, whose learning rate one seed chose.)
 #
 # And what remained is attention. All three models that have it end with at most two mistakes in three times 500
 # sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. Without
 # attention, after as careful a search, 133 to 298 sentences of 500 are still wrong after 900 steps (the LSTM was better
-# before the third step, which chose by one seed), and a larger share of the long ones:
+# before the third round, which chose by one seed), and a larger share of the long ones. After round 3, by the length of
+# the German sentence, the mean of three seeds; and the time of a training step on one core:
 
 # %% tags=["hide-input"]
 lengths = np.array([len(pair.target.split()) for pair in corpus.test])
@@ -896,7 +914,7 @@ assert np.round([gru[0] ** 2, gru[1]], 2).tolist() == [0.83, 0.52]
 steps, times = found["steps"]["grammar"], []
 for name in chosen:
     took = np.median([run["seconds"] for run in runs(name, "tuned")]) / steps
-    print(f"{name:19} {1e3 * took:.0f} ms a step")
+    print(f"{name:19} {1e3 * took:.0f} ms a training step")
     times.append(took)
 assert (
     abs(times[0] / times[1] - 3 / 4) < 0.03
@@ -905,10 +923,10 @@ assert (
 assert max(times[3:]) < 1.05 * times[0]
 
 # %% [markdown]
-# So why did transformers replace recurrent networks? Not because each step teaches them more, in this task. They
-# compute all positions at once, for which a GPU is made. Even on one core of a CPU a step of this transformer, for
-# which step 3 chose one layer a side, takes three quarters of the GRU's time and five sixths of the LSTM's, both with
-# attention. (Without attention they take about as long as the transformer, or less.)
+# So why did transformers replace recurrent networks? Not because each step teaches them more, in this task. The usual
+# answer is that they compute all positions at once, which suits a GPU; we have timed one core of a CPU. There a step of
+# this transformer, for which round 3 chose one layer a side, takes three quarters of the GRU's time and five sixths of
+# the LSTM's, both with attention. (Without attention they take about as long as the transformer, or less.)
 #
 # How large must a difference be? Count the sentences that one of two models gets wrong and the other right. If neither
 # were better, each such sentence would be a fair coin. Suppose there are five such sentences, and the same model is
@@ -942,7 +960,8 @@ quiz.one_choice(
 # %% [markdown]
 # ### Where they look
 #
-# And where does the attention of these models point, with their best settings?
+# And where does the attention of these models point, after round 3? Here is the last layer, the mean of its heads, for
+# each seed:
 
 # %% tags=["hide-input"]
 print(f"chance {by_chance:.0%}   diagonal {straight:.0%}")
@@ -958,11 +977,12 @@ assert points["lstm, attention"][-1] < points["transformer"][0]
 assert points["gru, attention"][0] < points["transformer"][-1]
 
 # %% [markdown]
-# All three attend to a right word for more than four words in five, far above the diagonal. Every LSTM looks right less
-# often than every transformer (as chance alone makes it in 10 percent of such comparisons, see above). But to look
-# right is not the same as to write right: the LSTM makes as few mistakes as the others. Its encoder reads in both
-# directions, so the states beside a word may hold it too. (That is so of the GRU as well, which points better. Why, we
-# have not tested.)
+# All three attend to a right word for more than four words in five, far above the diagonal. (These transformers have
+# one layer a side and 900 steps; [the one above](#does-attention-say-which-word-came-from-which), with two layers and
+# more steps, looks right 99 times in 100.) Every LSTM looks right less often than every transformer (as chance alone
+# makes it in 10 percent of such comparisons, see above). But to look right is not the same as to write right: the LSTM
+# makes as few mistakes as the others. Its encoder reads in both directions, so the states beside a word may hold it
+# too. (That is so of the GRU as well, which points better. Why, we have not tested.)
 #
 # ### Longer than anything it has learnt
 #
@@ -1135,10 +1155,10 @@ verdict
 # ## In one breath
 #
 # A translator reads one sentence and writes another, word by word, each time looking back at what it has read. Where
-# the truth is known, one can measure how often a layer attends to the words being rendered: the last one nearly always
-# does. Exchanging a single state shows that what it reads there need not be that word alone. And recurrent models with
-# attention are as good here, once their start and their learning rate are chosen for them; models without attention are
-# not, in as many steps.
+# the truth is known, one can measure how often a layer attends to the words being rendered: the last one did in 99 of
+# 100 cases in one model, and in 81 to 99 in nine others. Exchanging a single vector shows that what it reads there need
+# not be that word alone. And recurrent models with attention are as good here, once their start and their learning rate
+# are chosen for them; models without attention are not, in as many steps.
 #
 # **Sources.** The synchronous grammar: [Lewis and Stearns (1968)](https://doi.org/10.1145/321466.321477). Sequence to
 # sequence: [Sutskever, Vinyals and Le (2014)](https://arxiv.org/abs/1409.3215); additive attention: [Bahdanau, Cho and

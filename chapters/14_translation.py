@@ -34,8 +34,8 @@ transformer_map(built=14)
 # them, the **reference**. So one counts how much of what was written, the **hypothesis**, is in it.
 #
 # **By hand.** The reference is *der Hund sieht die Katze im Garten*, the dog sees the cat in the garden, seven words.
-# The model wrote *ein Hund sieht die Katze*, five. How much of what it wrote is in the reference? Count its
-# **n-grams**, which are runs of $n$ words, for $n$ from 1 to 4:
+# The model wrote *ein Hund sieht die Katze*, five. How much of what it wrote is in the reference? That share is the
+# **precision**. Count its **n-grams**, which are runs of $n$ words, for $n$ from 1 to 4:
 #
 # | n-grams of | written | found in the reference | precision |
 # |---|---|---|---|
@@ -50,9 +50,9 @@ transformer_map(built=14)
 # means that an n-gram counts at most as often as it is in the reference; otherwise every single word of *die die die*
 # would be found.
 #
-# So far it has cost nothing that *im Garten* is missing, because precision asks only about what was written. So a text
-# of $c$ words that is shorter than its reference of $r$ words is multiplied by the **brevity penalty** $e^{1 - r/c}$,
-# here $e^{1 - 7/5} = 0.670$. Together that is 0.448; scores are given in hundredths, 44.8.
+# So far it has cost nothing that *im Garten* is missing, because precision asks only about what was written. So if a
+# text has $c$ words and its reference more, $r$, its score is multiplied by the **brevity penalty** $e^{1 - r/c}$, here
+# $e^{1 - 7/5} = 0.670$. Together that is 0.448; scores are given in hundredths, 44.8.
 #
 # For a test set the n-grams and the lengths of all sentences are added up before anything is divided (**corpus BLEU**).
 # And what is a word? *Katze.* with its full stop, or without? Each way of tokenizing gives different figures. So do not
@@ -77,7 +77,8 @@ def corpus_score(
         raise ValueError(
             f"{len(hypotheses)} hypotheses for {len(references)} references"
         )
-    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    one_set = [list(references)]  # there may be several sets of references
+    score = metric.corpus_score(list(hypotheses), one_set).score
     return score, str(metric.get_signature())
 
 
@@ -90,9 +91,10 @@ def bleu(
 
 
 # %% [markdown]
-# Where there are few right answers, as in the grammar, one may count sentences instead:
+# Where there are few right answers, as in the grammar, one may count sentences instead (`exact_match` in the folded
+# cell):
 
-# %% tags=["export"] module="translation"
+# %% tags=["export", "hide-input"] module="translation"
 from collections import defaultdict
 
 from dotformer.data.corpora import Pair
@@ -161,9 +163,10 @@ quiz.number(
 # $n$ from 1 to 6.
 #
 # **By hand.** The reference is *die Katze*, the model wrote *die Katzen*: nine letters for eight, of which eight are
-# found. There are eight pairs for seven, of which seven are found, and so on, so the precisions are 8/9, 7/8, 6/7, 5/6,
-# 4/5 and 3/4, with a mean of $P = 0.834$. The **recall**, the share of the reference's n-grams that were written, is
-# $R = 1$ for each $n$. Recall counts for more than precision, in the F-score with $\beta = 2$, which enters squared:
+# found. There are eight pairs for seven, of which seven are found, and so on, so the precisions are 8/9, 7/8, 6/7,
+# 5/6, 4/5 and 3/4, with a mean of $P = 0.834$. The **recall**, the share of the reference's n-grams that were written,
+# is $R = 1$ for each $n$. The two are joined in an F-score, in which recall weighs $\beta^2 = 4$ times as much as
+# precision:
 #
 # $$\text{chrF} = \frac{(1 + \beta^2) \, P R}{\beta^2 P + R} = \frac{5 P R}{4 P + R} = 0.962 .$$
 #
@@ -192,7 +195,7 @@ print(f"{chrf(['die Hunde'], ['die Katze'])[0]:.1f}  for die Hunde")
 # BLEU. In the last one, every German word that is not among the 60 commonest is replaced by UNK on both sides, as
 # happens when references are turned into a model's tokens and back before scoring.
 
-# %%
+# %% tags=["hide-input"]
 from collections import Counter
 
 from dotformer.data.corpora import grammar
@@ -219,14 +222,23 @@ seeds = [
     if (run["part"], run["model"]) == ("judge", "gru, no attention")
     and (run["corpus"], run["settings"]) == ("grammar", tuned)
 ]
-outputs = seeds[0]
-texts = [written(t) for t in outputs], [[written(t) for t in references]]
+
+# %% [markdown]
+# `seeds` holds what each of three trainings wrote, 500 sentences, and `references` what was wanted. `written` joins
+# full stops and commas to their words, and `with_unknown` replaces the rare ones.
+
+# %%
+hypotheses, wanted = [
+    [written(text) for text in side] for side in (seeds[0], references)
+]
 scores = {
-    "sacreBLEU": bleu(*texts[:1], texts[1][0])[0],
-    "cut at spaces": BLEU(tokenize="none").corpus_score(*texts).score,
-    "cut into letters": BLEU(tokenize="char").corpus_score(*texts).score,
+    "sacreBLEU": bleu(hypotheses, wanted)[0],
+    "cut at spaces": BLEU(tokenize="none").corpus_score(hypotheses, [wanted]).score,
+    "cut into letters": BLEU(tokenize="char")
+    .corpus_score(hypotheses, [wanted])
+    .score,
     "rare words as UNK": bleu(
-        [with_unknown(t) for t in outputs], [with_unknown(r) for r in references]
+        *([with_unknown(text) for text in side] for side in (seeds[0], references))
     )[0],
 }
 for name, score in scores.items():
@@ -342,17 +354,17 @@ def counts(hypotheses, references):
 
 def bleu_of(rows):
     """BLEU of a test set: (..., sentences, 10) -> (...)."""
+    # the sums of the columns: 4 of n-grams found, 4 of written, 2 of lengths
     *ngrams, c, r = np.moveaxis(rows.sum(axis=-2), -1, 0)
     precisions = np.divide(ngrams[:4], ngrams[4:])
     penalty = np.minimum(0, 1 - r / c)
     return 100 * np.exp(np.log(precisions).mean(axis=0) + penalty)
 
 
-[wanted] = texts[1]
 systems = [[written(text) for text in outputs] for outputs in seeds]
 rows = [counts(system, wanted) for system in systems]
-for system, row in zip(systems, rows, strict=True):
-    print(f"{bleu_of(row):.1f}")
+for seed, (system, row) in enumerate(zip(systems, rows, strict=True)):
+    print(f"seed {seed}: {bleu_of(row):.1f} BLEU")
     assert np.isclose(bleu_of(row), bleu(system, wanted)[0])
 assert [round(bleu_of(row), 1) for row in rows] == [87.7, 86.1, 84.5]
 off = [sum(o != r for o, r in zip(s, references, strict=True)) for s in seeds]
@@ -366,17 +378,18 @@ assert (off[0], off[2]) == (133, 144)
 rng = np.random.default_rng(0)
 draws, others = rng.integers(500, size=(2, 1000, 500))
 better, _, worse = rows
+# better[draws]: a thousand test sets, (1000, 500, 10)
 apart = bleu_of(better[draws]) - bleu_of(worse[others])
 paired = bleu_of(better[draws]) - bleu_of(worse[draws])
 for name, differences in ("each its own", apart), ("the same for both", paired):
     low, high = np.percentile(differences, [2.5, 97.5])
-    print(f"{name:18} the difference is from {low:4.1f} to {high:.1f}")
+    print(f"{name:18} seed 0 is ahead of seed 2 by {low:4.1f} to {high:.1f} BLEU")
 assert 1.4 < apart.std() / paired.std() < 1.7
 
 # %% [markdown]
-# Each range holds the middle 95 percent of the thousand differences (an approximate **confidence interval**). With the
-# same draws for both, the difference varies less, because a hard sentence is hard for both: it is then in both scores
-# or in neither, and what they have in common cancels. This is the **paired bootstrap** ([Koehn
+# Each range holds the middle 95 percent of the thousand differences (approximately a 95 percent **confidence
+# interval**). With the same draws for both, the difference varies less: a sentence that is hard for both is in both
+# scores or in neither, and what they have in common cancels. This is the **paired bootstrap** ([Koehn
 # 2004](https://aclanthology.org/W04-3250/)). Here 0 lies outside either way. Had the difference been 2.5 points, the
 # unpaired range would include 0, and the paired one would not.
 #
@@ -390,18 +403,21 @@ assert 1.4 < apart.std() / paired.std() < 1.7
 from sacrebleu.significance import PairedTest
 
 exchanged = rng.integers(2, size=(1000, 500, 1)) == 1
+# where the coin shows heads, `one` has the second's translation
 one, other = (
     np.where(exchanged, *both) for both in ((better, worse), (worse, better))
 )
 by_chance = np.abs(bleu_of(one) - bleu_of(other))
 as_far = int((by_chance >= bleu_of(better) - bleu_of(worse)).sum())
-print(f"by hand: p = {(as_far + 1) / (1000 + 1):.3f}")
+print(f"by hand, seed 2 against seed 0: p = {(as_far + 1) / (1000 + 1):.3f}")
 
 named = [(f"seed {n}", system) for n, system in enumerate(systems)]
-signature, results = PairedTest(named, {"BLEU": BLEU()}, [wanted], "ar")()
+signature, results = PairedTest(
+    named, {"BLEU": BLEU()}, [wanted], "ar"
+)()  # ar: approximate randomisation; the first is the baseline
 for name, result in zip(results["System"], results["BLEU"], strict=True):
-    p = f"p = {result.p_value:.3f}" if result.p_value else ""
-    print(f"{name}: {result.score:.1f}", p)
+    p = f", p = {result.p_value:.3f} against seed 0" if result.p_value else ""
+    print(f"{name}: {result.score:.1f} BLEU{p}")
 print(signature["BLEU"])
 assert as_far < 10 and 0.0005 < results["BLEU"][2].p_value < 0.003
 assert 0.05 < results["BLEU"][1].p_value < 0.15
@@ -412,7 +428,7 @@ assert 0.05 < results["BLEU"][1].p_value < 0.15
 # **significant** difference below 5 of 100; above it, nothing has been shown, not even that they are equal. Of twenty
 # comparisons between equal systems, one falls below 0.05 on average. So whoever makes many, or picks the largest gap of
 # three, as we did, needs a smaller limit, such as 0.05 divided by their number: 0.017 for three, which 0.002 passes.
-# (In both programs the real outcome counts as one of the exchanges: hence the `+ 1` above and below the line.)
+# (In both programs the real outcome counts as one of the exchanges: hence the two `+ 1` in the code.)
 #
 # And what has been shown? One *trained model* is worse than the other, on sentences like these. But they are of one
 # kind, with the same settings. Only the seed differs! Such a test knows nothing of seeds. If two *kinds* of model are
@@ -443,17 +459,16 @@ quiz.one_choice(
 # %% [markdown]
 # ## Real words, real sentences
 #
-# Now text that was not made by rules, from `dotformer.data.corpora` too. `multi30k` has the captions of 31,000 pictures
-# in English, German and French, by people. It is downloaded at first use, for research and education only, and its
-# checksum is compared; without a network, `DOTFORMER_DATA` names a folder that has the files. (Spelling to sound is a
-# translation too: an [appendix](../pronunciation.md) has the same model pronounce English words.)
+# Now text that was not made by rules, from `dotformer.data.corpora` too. `multi30k` has captions of 31,000 pictures in
+# English, German and French, by people, 29,000 of them to train on. It is downloaded at first use, for research and
+# education only, and its checksum is compared; without a network, `DOTFORMER_DATA` names a folder that has the files.
 
 # %% [markdown]
 # ## One translator for every model
 #
 # To generate, [chapter 12](12_generation.ipynb#one-word-at-a-time) needs three things: `step` reads one token, `select`
-# keeps chosen rows, and the length is the number of rows. A recurrent state gets these here, so that chapter 12's beam
-# search can translate with every model of the last chapter.
+# keeps chosen rows, and `len` says how many rows there are. A recurrent state gets these here, so that chapter 12's
+# beam search can translate with every model of the last chapter.
 
 # %% tags=["export", "hide-input"] module="recurrent"
 import torch
@@ -595,9 +610,9 @@ class Translator:
 # ## How well, then?
 #
 # Here is what `configs/multi30k-en-de.toml` produced: English to German, three layers on each side, width 256, 24,000
-# steps in bfloat16, some hours on two cores of a CPU. `configs/multi30k-de-en.toml` is the same recipe for the other
-# direction. ([Which of its settings matter?](#which-settings-matter)) Each was trained once, with one seed. Both were
-# tested on the 1,000 captions of 2016, with beam 4 and $\alpha = 0.6$.
+# steps in bfloat16 (numbers of 16 bits), some hours on two cores of a CPU. `configs/multi30k-de-en.toml` is the same
+# recipe for the other direction. ([Which of its settings matter?](#which-settings-matter)) Each was trained once, with
+# one seed. Both were tested on the 1,000 captions of 2016, with beam 4 and $\alpha = 0.6$.
 
 # %%
 run, backwards = measured("multi30k-en-de"), measured("multi30k-de-en")
@@ -605,9 +620,12 @@ curve = run["curve"]
 for name, one in ("en-de", run), ("de-en", backwards):
     score = one["measured"]
     print(f"{name}: {score['parameters']:,} parameters")
-    for kind in ("bleu", "bleu_lowercase", "chrf"):
-        print(f"  {score[kind]:.1f}   {score[kind + '_signature']}")
-    print(f"  ± {score['bleu_interval']:.1f} BLEU for the choice of captions")
+    kinds = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF"}
+    for kind, label in kinds.items():
+        print(f"  {label:17}{score[kind]:.1f}   {score[kind + '_signature']}")
+    print(
+        f"  other captions:  ± {score['bleu_interval']:.1f} BLEU (half of 95 percent)"
+    )
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The loss on the validation captions over 24,000 steps, English to German. It falls steeply to 2.1 after 2,000 steps, then ever more slowly to 1.5, where the curve is flat."}}
 figure, axes = plt.subplots(figsize=(6.4, 2.8))
@@ -632,9 +650,9 @@ assert round(run["measured"]["exact_match"], 2) == 0.07
 # 40.5 into German, or 40.9 in lower case. A small transformer is published with 41.0 ([Wu and others
 # 2021](https://arxiv.org/abs/2105.14462)), counted on lower-cased tokens that are not sacreBLEU's. Without a signature,
 # without its translations for a paired bootstrap, and with one training of each, nobody can tell which of the two is
-# better. (Other captions could move our score by about 1.6 points either way, half of the bootstrap's 95 percent
-# range.) Into German seven captions in a hundred equal their reference word for word. Nor does 42.6 into English mean
-# that this direction is easier: the two scores count n-grams of different languages.
+# better. (Other captions could move our score by about 1.6 points either way, by the bootstrap.) Into German seven
+# captions in a hundred equal their reference word for word. Nor does 42.6 into English mean that this direction is
+# easier: the two scores count n-grams of different languages.
 #
 # What does 40.5 look like? Here are the first five short captions of the test set.
 
@@ -688,7 +706,8 @@ assert agreed == [" orangefarbenen", " Hut", " starrt"]
 # with one vocabulary of 2,000 tokens: models of some 0.9 million parameters, for 2,000 steps of up to 1,024 tokens a
 # side. Each kind has its own learning rate, size of the embeddings, layers, dropout and warm-up, chosen one after the
 # other, with one seed, by BLEU on the validation captions (`python -m benchmarks.captions`). Three seeds of each then
-# translate the test captions.
+# translate the test captions. (*Length* is the words written for each word of the reference. The LSTM without attention
+# was left out.)
 #
 # **Predict first.** Which is ahead, and by how much?
 
@@ -713,12 +732,15 @@ def length_ratio(run):
 
 
 def show_race(stage, names, own_alpha=False):
-    print(f"{'':19}{'BLEU':19}chrF  length  validation loss  ms a step")
+    print(
+        f"{'':19}{'BLEU, 3 seeds':17}mean  chrF  length  validation loss  ms a step"
+    )
     for name in names:
         seeds = judged(name, stage)
         if own_alpha:
             seeds = [run | run["own_alpha"] for run in seeds]
         bleus = " ".join(f"{run['BLEU']:.1f}" for run in seeds)
+        mean = np.mean([run["BLEU"] for run in seeds])
         chrf, length, loss = (
             np.mean([find(run) for run in seeds])
             for find in (
@@ -728,7 +750,9 @@ def show_race(stage, names, own_alpha=False):
             )
         )
         ms = 1000 * np.mean([run["seconds"] for run in seeds]) / 2000
-        print(f"{name:19}{bleus:19}{chrf:4.1f}{length:8.2f}{loss:17.2f}{ms:11.0f}")
+        print(
+            f"{name:19}{bleus:17}{mean:4.1f}{chrf:6.1f}{length:8.2f}{loss:17.2f}{ms:11.0f}"
+        )
 
 
 show_race("warmed", race["chosen"]["short"])
@@ -755,10 +779,10 @@ print(*(f"{n}: {a} → {b}" for n, (a, b) in changed.items() if a != b), sep=", 
 # brings 1.3 BLEU, four tenths of the gap to the GRU. (That one layer is better than two is the choice of one seed. With
 # two, three seeds have a mean of 30.3.)
 #
-# Of what they write, transformer and GRU now have equally much right: without the brevity penalty both have 33. But the
-# transformer writes nine words where the reference has ten. Perhaps it only suffers from the $\alpha$ of beam search,
-# which says how far length is favoured, and was 0.6 for all. So let each trained model choose its own, on the
-# validation captions:
+# Without the brevity penalty transformer and GRU now both have 33. But that counts only what was written, and to write
+# less makes it easier: the transformer writes nine words where the reference has ten. Perhaps it only suffers from the
+# $\alpha$ of beam search, which says how far length is favoured, and was 0.6 for all. So let each trained model choose
+# its own, on the validation captions:
 
 # %% tags=["hide-input"]
 attending = ("transformer", "gru, attention", "lstm, attention")
@@ -768,27 +792,27 @@ for name in attending:
     print(f"{name:19}alpha {alphas}")
 
 # %% [markdown]
-# Of eleven values from 0 to 8 all nine choose an $\alpha$ of 1, which changes their BLEU by −0.1 to 0.6. The order
+# Of eleven values from 0 to 8 all nine choose an $\alpha$ of 1, which changes their BLEU by 0.6 at most. The order
 # stays: the GRU with attention is nearly 2 BLEU ahead of the transformer. Approximate randomisation finds $p < 0.02$
 # for each of the nine pairs of a trained GRU with a trained transformer, and by chrF $p < 0.001$. (Where *all* nine
 # must pass, the limit need not be divided.) Against the LSTM the GRU has $p < 0.002$ nine times.
 #
 # These tests know nothing of other seeds. For *kinds* the seeds are the sample, and three against three say little:
 # even if they do not overlap at all, as here, two of the 20 ways to deal six scores out are as extreme, $p = 0.1$. But
-# the gap between the means, 1.9, is almost twice the range of the transformer's seeds. So in this race, with little
+# the gap between the means, some 2, is almost twice the range of the transformer's seeds. So in this race, with little
 # text, few parameters and few steps, **the GRU with attention is ahead**, though each of its steps takes roughly 30
 # percent longer, on one core.
 #
 # The validation losses are nearly equal (1.92 and 1.91). And with its $\alpha$ the transformer writes 93 words where
-# the reference has 100, the GRU 98. Does it know less, or does it stop too early? BLEU cannot tell: without the brevity
-# penalty the two have 32.6 and 33.1, but to write less makes precision easier. Transformer and LSTM are not told apart
-# by BLEU (in two of nine pairs the transformer is ahead with a $p$ below 0.002, in the other seven $p$ is above 0.05);
-# by chrF the LSTM is a little ahead.
+# the reference has 100, the GRU 98. Does it know less, or does it stop too early? BLEU cannot tell (without the brevity
+# penalty the two have 32.6 and 33.1). Transformer and LSTM are not told apart by BLEU (in two of nine pairs the
+# transformer is ahead with a $p$ below 0.002, in the other seven $p$ is above 0.05); by chrF the LSTM is a little
+# ahead.
 #
-# However wide a search is, it can miss the setting that matters. From outside the first result looks as fair as the
-# second: tuned models and three seeds. And this setting was added after the test scores had been seen, for one kind
-# only, so a clean answer needs another test set. Nor does the race say who wins with more text, or in the 24,000 steps
-# of the translator above.
+# However wide a search is, it can miss settings that matter. From outside the first result looks as fair as the second:
+# tuned models and three seeds. Here one setting was added and three were chosen anew; which of the four brought the 1.3
+# BLEU we have not tested. And it was added after the test scores had been seen, for one kind only, so a clean answer
+# needs another test set. Nor does the race say who wins with more text, or in the 24,000 steps of the translator above.
 
 # %% tags=["proof"]
 before = {name: judged(name, "warmed") for name in attending}
@@ -816,7 +840,7 @@ with_own = {
 own = {n: np.array([run["BLEU"] for run in runs]) for n, runs in with_own.items()}
 assert {run["alpha"] for runs in with_own.values() for run in runs} == {1.0}
 gains = np.concatenate([own[n] - [r["BLEU"] for r in after[n]] for n in attending])
-assert [gains.min().round(1), gains.max().round(1)] == [-0.1, 0.6]
+assert gains.min().round(1) >= -0.1 and gains.max().round(1) == 0.6
 ahead = own["gru, attention"].mean() - own["transformer"].mean()
 assert round(ahead, 1) == 1.9
 
@@ -936,7 +960,8 @@ def precision(hypothesis, reference, n):
         return Counter(zip(*(words[i:] for i in range(n)), strict=False))
 
     written = count(hypothesis)
-    return (written & count(reference)).total() / max(written.total(), 1)
+    both = written & count(reference)  # the smaller count of each: the clipping
+    return both.total() / max(written.total(), 1)
 
 
 verdict = check_precision(precision)
@@ -944,8 +969,6 @@ assert verdict.passed, verdict
 verdict
 
 # %% [markdown]
-# `&` of two counters takes the smaller count of each, which is the clipping.
-#
 # ### Exercise 2: One share for a test set
 #
 # *Easy, 10 minutes.* BLEU counts the n-grams of a whole test set before it divides. Given for each sentence how many of
@@ -1013,38 +1036,40 @@ verdict
 # ### Which settings matter?
 #
 # [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) translate from few sentences with smaller vocabularies,
-# more dropout and smaller batches. We have begun to change nearly this recipe, with half its learning rate, one setting
-# at a time (`python -m benchmarks.small_data`). Every training has as many FLOPs, so the larger model and the larger
-# batch get fewer steps, and so does R-Drop ([Liang and others, 2021](https://arxiv.org/abs/2106.14448)), which passes
-# each batch twice and asks for the same answer (the row *consistency*). One seed each; BLEU is of the validation
-# captions, with its best average of checkpoints:
+# more dropout and smaller batches. We have begun to change one setting at a time (`python -m benchmarks.small_data`).
+# The baseline is the recipe above with a learning rate of 0.00125 and 17,621 steps. All have as many FLOPs, so the
+# larger model and the larger batch get fewer steps, and so does R-Drop ([Liang and others,
+# 2021](https://arxiv.org/abs/2106.14448)), which passes each batch twice and asks for the same answer (the row
+# *consistency*). One seed each; BLEU is of the validation captions, with its best average of checkpoints:
 
 # %% tags=["hide-input"]
 little = measured("small_data")
 usual, tried = little["recipe"], {}
-print(f"{'changed':22}    parameters   steps    loss    BLEU")
+print(f"{'':24}  parameters   steps    loss    BLEU")
 for row in little["runs"]:
     if (row["corpus"], row["part"], row["seed"]) == ("en-de", "search", 0):
         changed = {k: v for k, v in row["settings"].items() if usual[k] != v}
-        name = ", ".join(f"{k} {v}" for k, v in changed.items()) or "nothing"
+        changes = (f"{k} {usual[k]} → {v}" for k, v in changed.items())
+        name = ", ".join(changes) or "baseline"
         tried[name] = row
 for name, row in sorted(tried.items(), key=lambda each: -each[1]["validation"]):
     print(
-        f"{name:22}{row['parameters']:14,}{row['steps']:8,}"
+        f"{name:24}{row['parameters']:12,}{row['steps']:8,}"
         f"{row['validation_loss']:8.2f}{row['validation']:8.1f}"
     )
-averaged = tried["nothing"]["averaged"]
-print("loss of the mean of the last n checkpoints:", averaged)
+averaged = tried["baseline"]["averaged"]
+for count, loss in averaged.items():
+    print(f"mean of the last {count:>2} checkpoints: loss {loss:.4f}")
 
 # %% tags=["proof"]
-best = tried["nothing"]["validation"]
+best = tried["baseline"]["validation"]
 behind = {name: best - row["validation"] for name, row in tried.items()}
-assert behind["dropout 0.4"] > 2.1 < behind["consistency 2.0"]
-assert 0 <= behind["max_tokens 4096"] < behind["d_model 384"] < 0.4
+assert behind["dropout 0.3 → 0.4"] > 2.1 < behind["consistency 0.0 → 2.0"]
+assert 0 <= behind["max_tokens 2048 → 4096"] < behind["d_model 256 → 384"] < 0.4
 assert max(averaged.values()) - min(averaged.values()) < 0.002
 
 # %% [markdown]
-# Among these five nothing beats the recipe. Twice the parameters, or twice the batch, give about the same score, which
-# with one seed tells no difference. More dropout and R-Drop stand two points lower. (R-Drop has half of the steps here.
-# With as many it may do better.) Averaging checkpoints, which costs nothing, changes the loss in the third decimal,
-# since the learning rate has fallen to 0 by then and the last checkpoints are nearly the same.
+# Among these five nothing beats the baseline. Twice the parameters, or twice the batch, give about the same score,
+# which with one seed tells no difference. More dropout and R-Drop stand two to three points lower. (R-Drop has half of
+# the steps here. With as many it may do better.) Averaging checkpoints, which costs nothing, changes the loss in the
+# third decimal, perhaps because the learning rate has fallen to 0 by then and the last checkpoints are nearly the same.

@@ -14,8 +14,8 @@
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
 # needed: processes of one machine stand for devices, and that is also how all of this was tested. On several GPUs
-# nobody has run it yet. It takes about 33 minutes to read, and 35 for the exercises. [Going further](#going-further),
-# at the end, takes 3 more minutes.
+# nobody has run it yet. It takes about 31 minutes to read, and 35 for the exercises. [Going further](#going-further),
+# at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}
 import signal
@@ -1128,69 +1128,9 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 #
 # The larger model does better, as one would expect of larger products.
 #
-# ### What would it cost today?
-#
-# Estimate it. A device computes as fast as the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu), whose
-# recorded steps were measured with batches of 1 to 1,600 pairs, without dropout, padding or waiting for data. The batch
-# stays the paper's, divided among the devices. Gradients have 4 bytes a parameter, go around a ring at 200 GB/s
-# (between the 50 of one network card and the 450 of the links within a machine) without latency, and travel during the
-# backward pass, two thirds of the computation, as far as they fit.
-
-# %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate leaves it at two devices and becomes nearly flat."}}
-from classroom.measured import measured
-
-_, steps, _ = models["base"]
-batches = measured("throughput-cuda")["measurements"]
-gradient_bytes = 4 * 63e6
-devices = 2 ** np.arange(7)
-computing = np.interp(
-    390 / devices,
-    [row["pairs"] for row in batches],
-    [row["seconds"] for row in batches],
-)
-communication = 2 * (devices - 1) / devices * gradient_bytes / 200e9
-extra = np.maximum(0, communication - 2 / 3 * computing)  # what cannot be hidden
-figure, axes = plt.subplots(figsize=(5.6, 3.2))
-axes.loglog(devices, steps * computing[0] / devices / 60, color=plots.GREY, ls=":")
-axes.loglog(devices, steps * (computing + extra) / 60, "o-", color=plots.BLUE)
-axes.minorticks_off()
-axes.set_xticks(devices, [str(n) for n in devices])
-axes.set_yticks([1, 10, 100], ["1", "10", "100"])
-axes.set(xlabel="devices", ylabel="minutes, base model", ylim=(0.7, 130))
-axes.text(20, 2.2, "in proportion", ha="right", color=plots.GREY)
-axes.text(64, 13, "estimated", ha="right", color=plots.BLUE)
-plots.measured_on(measured("throughput-cuda"))
-plt.show()
-whole = computing + extra
-for k in (0, 3, 6):
-    print(
-        f"{devices[k]:2} devices: computation {1000 * computing[k]:5.2f} ms, communication {1000 * communication[k]:.2f} ms a step"
-    )
-    print(
-        f"   {steps * whole[k] / 60:.1f} minutes, {whole[0] / whole[k]:.1f} times as fast as one"
-    )
-assert [round(float(whole[0] / whole[k]), 1) for k in (3, 6)] == [4.2, 7.5]
-assert round(float(steps * whole[0] / 60)) == 65 and not extra.any()
-assert round(1000 * float(communication[6]), 1) == 2.5
-late = communication[6] + 2 * 63 * 10e-6  # seconds, with 10 µs a round
-assert round(1000 * float(late), 1) == 3.7 and late > 2 / 3 * computing[6]
-assert round(1000 * 2 / 3 * float(computing[6]), 1) == 3.5
-assert [round(1000 * float(computing[k])) for k in (0, 6)] == [39, 5]
-assert 4 * communication[6] > computing[6]
-step_flops = sum(
-    training_flops(TransformerConfig(37_000, 37_000), 390, 64, 64).values()
-)
-assert round(step_flops / 64 / float(computing[6]) / 989e12, 2) == 0.03
-with torch.device("meta"):  # shapes without numbers
-    base = Transformer(TransformerConfig(37_000, 37_000, share_embeddings=True))
-assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
-
-# %% [markdown]
-# What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times
-# as fast, and 64 only 7.5 times. Yet at 200 GB/s the gradients fit behind the backward pass. (At 50 they would not.) It
-# is the step itself: with 6 pairs in place of 390 it still takes 5 ms in place of 39, and reaches 3 percent of the
-# maker's peak. And latency counts: a ring of 64 has $2 \cdot 63$ rounds. If each took 10 microseconds, the gradients
-# would take 3.7 ms, more than the 3.5 that a backward pass can hide.
+# With the H200s of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) the base model's training would take an
+# estimated 65 minutes on one, and on 64 still 9, since a 64th of the batch keeps no device busy ([reckoned
+# below](#what-would-it-cost-today)).
 #
 # Whoever uses more devices has to give them a larger batch. That is another training: steps are fewer, and all is to be
 # searched again. Start, for $k$ times the batch, from $k$ times the learning rate with SGD, after a warm-up ([Goyal and
@@ -1406,9 +1346,76 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# One question, for whoever has to choose among DDP, FSDP and the ways to share a layer: when does communication take
-# longer than the computation behind which it could hide?
+# What training costs on devices of today; and, for whoever has to choose among DDP, FSDP and the ways to share a layer,
+# when communication takes longer than the computation behind which it could hide.
+
+# %% [markdown]
+# ### What would it cost today?
 #
+# Estimate it. A device computes as fast as the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu), whose
+# recorded steps were measured with batches of 1 to 1,600 pairs, without dropout, padding or waiting for data. The batch
+# stays the paper's, divided among the devices. Gradients have 4 bytes a parameter, go around a ring at 200 GB/s
+# (between the 50 of one network card and the 450 of the links within a machine) without latency, and travel during the
+# backward pass, two thirds of the computation, as far as they fit.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate leaves it at two devices and becomes nearly flat."}}
+from classroom.measured import measured
+
+_, steps, _ = models["base"]
+batches = measured("throughput-cuda")["measurements"]
+gradient_bytes = 4 * 63e6
+devices = 2 ** np.arange(7)
+computing = np.interp(
+    390 / devices,
+    [row["pairs"] for row in batches],
+    [row["seconds"] for row in batches],
+)
+communication = 2 * (devices - 1) / devices * gradient_bytes / 200e9
+extra = np.maximum(0, communication - 2 / 3 * computing)  # what cannot be hidden
+figure, axes = plt.subplots(figsize=(5.6, 3.2))
+axes.loglog(devices, steps * computing[0] / devices / 60, color=plots.GREY, ls=":")
+axes.loglog(devices, steps * (computing + extra) / 60, "o-", color=plots.BLUE)
+axes.minorticks_off()
+axes.set_xticks(devices, [str(n) for n in devices])
+axes.set_yticks([1, 10, 100], ["1", "10", "100"])
+axes.set(xlabel="devices", ylabel="minutes, base model", ylim=(0.7, 130))
+axes.text(20, 2.2, "in proportion", ha="right", color=plots.GREY)
+axes.text(64, 13, "estimated", ha="right", color=plots.BLUE)
+plots.measured_on(measured("throughput-cuda"))
+plt.show()
+whole = computing + extra
+for k in (0, 3, 6):
+    print(
+        f"{devices[k]:2} devices: computation {1000 * computing[k]:5.2f} ms, communication {1000 * communication[k]:.2f} ms a step"
+    )
+    print(
+        f"   {steps * whole[k] / 60:.1f} minutes, {whole[0] / whole[k]:.1f} times as fast as one"
+    )
+assert [round(float(whole[0] / whole[k]), 1) for k in (3, 6)] == [4.2, 7.5]
+assert [round(float(steps * whole[k] / 60)) for k in (0, 6)] == [65, 9]
+assert not extra.any()
+assert round(1000 * float(communication[6]), 1) == 2.5
+late = communication[6] + 2 * 63 * 10e-6  # seconds, with 10 µs a round
+assert round(1000 * float(late), 1) == 3.7 and late > 2 / 3 * computing[6]
+assert round(1000 * 2 / 3 * float(computing[6]), 1) == 3.5
+assert [round(1000 * float(computing[k])) for k in (0, 6)] == [39, 5]
+assert 4 * communication[6] > computing[6]
+step_flops = sum(
+    training_flops(TransformerConfig(37_000, 37_000), 390, 64, 64).values()
+)
+assert round(step_flops / 64 / float(computing[6]) / 989e12, 2) == 0.03
+with torch.device("meta"):  # shapes without numbers
+    base = Transformer(TransformerConfig(37_000, 37_000, share_embeddings=True))
+assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
+
+# %% [markdown]
+# What took eight devices half a day would take a single H200 65 minutes, if the assumptions hold. Eight are 4.2 times
+# as fast, and 64 only 7.5 times. Yet at 200 GB/s the gradients fit behind the backward pass. (At 50 they would not.) It
+# is the step itself: with 6 pairs in place of 390 it still takes 5 ms in place of 39, and reaches 3 percent of the
+# maker's peak. And latency counts: a ring of 64 has $2 \cdot 63$ rounds. If each took 10 microseconds, the gradients
+# would take 3.7 ms, more than the 3.5 that a backward pass can hide.
+
+# %% [markdown]
 # ### When does communication take longer?
 #
 # Of each [way to share](#share-a-layer), ask when communication takes longer than computation, for a device of $F$

@@ -31,7 +31,8 @@ def corpus_score(
         raise ValueError(
             f"{len(hypotheses)} hypotheses for {len(references)} references"
         )
-    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    one_set = [list(references)]  # there may be several sets of references
+    score = metric.corpus_score(list(hypotheses), one_set).score
     return score, str(metric.get_signature())
 
 
