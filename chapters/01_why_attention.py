@@ -44,9 +44,9 @@ transformer_map(built=1)
 #
 # ## One number of memory
 #
-# A **recurrent network** (RNN) reads a sequence one word at a time and keeps a **state**, or *hidden state*, a vector
-# of fixed size. Each word changes the state; then the word is gone. In its smallest form the state is a single number
-# $h$, which is halved at each step before the new word, also a number, is added:
+# A **recurrent network** (RNN) reads a sequence one word at a time and keeps a **state**, a vector of fixed size. Each
+# word changes the state; then the word is gone. In its smallest form the state is a single number $h$, which is halved
+# at each step before the new word, also a number, is added:
 #
 # $$h_t = 0.5 \, h_{t-1} + x_t .$$
 #
@@ -83,9 +83,8 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Why not multiply by 1? Then nothing fades, but no room is made for new words either: after a thousand words the state
 # is the sum of all thousand, and no single one can be read off. With more than 1 the oldest word would drown the
-# newest, and the derivative would grow without end: the **exploding gradient**. A number in a computer has some 16
-# digits, so something is lost whatever the factor: a memory of fixed size is a *bottleneck*. The questions are how fast
-# it lets go, and of what.
+# newest, and the derivative would grow without end. A number in a computer has some 16 digits, so something is lost
+# whatever the factor: a memory of fixed size is a *bottleneck*. The questions are how fast it lets go, and of what.
 #
 # ## Two cells
 #
@@ -102,12 +101,13 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # $$c' = f \odot c + i \odot g .$$
 #
-# The sign $\odot$ multiplies entry by entry, and each gate is a number between 0 and 1 for each entry. The **forget
-# gate** $f$ says what share of $c$ stays. The **input gate** $i$ says what share of the new **candidate** $g$ is let
-# in. One entry: with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell state becomes $1.8 - 0.1 = 1.7$.
+# The sign $\odot$ multiplies entry by entry, and $f$ and $i$ are **gates**, with a number between 0 and 1 for each
+# entry. The **forget gate** $f$ says what share of $c$ stays. The **input gate** $i$ says what share of the new
+# **candidate** $g$ is let in. One entry: with $c = 2$, $f = 0.9$, $i = 0.1$ and $g = -1$ the cell state becomes $1.8 -
+# 0.1 = 1.7$.
 #
-# The third gate, the **output gate** $o$, says what share of the result is shown, as the hidden state: $h' = o \odot
-# \tanh c'$. With $o = 0.5$ the entry above shows $0.5 \tanh 1.7 = 0.47$.
+# The third gate, the **output gate** $o$, says what share of the result is shown, as the **hidden state**: $h' = o
+# \odot \tanh c'$. With $o = 0.5$ the entry above shows $0.5 \tanh 1.7 = 0.47$.
 #
 # The gates are computed from the word and the hidden state. Each is $\sigma(x W_x + h W_h + b)$ with matrices of its
 # own, where $\sigma(z) = 1 / (1 + e^{-z})$. The candidate is the $\tanh$ of such a sum.
@@ -144,20 +144,20 @@ def rnn_cell(
 
 # %% [markdown]
 # The body is the formula, and **the signature says which shapes fit it**. `Float[np.ndarray, "*batch D"]` is a NumPy
-# array of floating-point numbers with an axis of size $D$, after any number of other axes. A letter stands for one size
-# throughout a call: the last axis of `x` and the first of `w_x` must both have the size $D$. This notation is
-# [jaxtyping](https://docs.kidger.site/jaxtyping/)'s. The decorator `@shapes` checks each call against it with
-# [beartype](https://beartype.readthedocs.io), and refuses what does not fit. The error names the argument, its shape
-# and the shape expected.
+# array of floating-point numbers with an axis of size $D$, after any number of other axes. A letter (alone, it has a
+# blank before it) stands for one size throughout a call: the last axis of `x` and the first of `w_x` must both have the
+# size $D$. This notation is [jaxtyping](https://docs.kidger.site/jaxtyping/)'s. The decorator `@shapes` checks each
+# call against it with [beartype](https://beartype.readthedocs.io), and refuses what does not fit. The error names the
+# argument, its shape and the shape expected.
 #
-# Next the LSTM. `4*H` is the width of $i$, $f$, $g$ and $o$ side by side, which one product computes together.
+# Next the LSTM. `4*H` is the width of $i$, $f$, $g$ and $o$ side by side, which are computed together.
 
 
 # %% tags=["export"] module="by_hand.recurrence"
 @shapes
 def sigmoid(z: Float[np.ndarray, "*batch H"]) -> Float[np.ndarray, "*batch H"]:
     """1 / (1 + e^-z) for every entry of z: between 0 and 1."""
-    return np.exp(-np.logaddexp(0, -z))
+    return np.exp(-np.logaddexp(0, -z))  # ln(1 + e^-z), without overflow
 
 
 @shapes
@@ -196,8 +196,8 @@ def lstm_cell(
 # of the sum of the squares of its entries, with that for the latest word: each number printed is this quotient, the
 # median of eight random starts.
 #
-# The state of the plain cell has $H = 24$ numbers. An LSTM's has 48, its $h$ and its $c$ together. The weights are
-# drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$.
+# The state of the plain cell has $H = 24$ numbers. An LSTM's has 48, its $h$ and its $c$ together. Matrices and biases
+# are drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$.
 #
 # Each cell also gets a second start, chosen to forget less. *Plain, orthogonal* has an **orthogonal** matrix for $W_h$,
 # a rotation or reflection, which leaves every length as it is. *LSTM, gate open* has 3 added to the bias of its forget
@@ -214,9 +214,12 @@ def lstm_step(x, state, *weights):
     return np.concatenate(lstm_cell(x, hidden, cell, *weights), axis=-1)
 
 
-def start_parameters(rng, gates, width=8, size=24, forget=0.0):
-    """Parameters as PyTorch draws them; `forget` is added to the second gate's bias."""
-    bound, columns = size**-0.5, gates * size
+def start_parameters(rng, blocks, width=8, size=24, forget=0.0):
+    """Parameters as PyTorch draws them: 1 block of columns, or an LSTM's 4.
+
+    `forget` is added to the bias of the second, the forget gate's.
+    """
+    bound, columns = size**-0.5, blocks * size
     sizes = [(width, columns), (size, columns), (columns,), (columns,)]
     weights = [rng.uniform(-bound, bound, each) for each in sizes]
     weights[2][size : 2 * size] += forget
@@ -227,8 +230,8 @@ def network(name, rng):
     """A step, its weights, and how many numbers its state has."""
     if name.startswith("LSTM"):
         forget = 3.0 if name.endswith("open") else 0.0
-        return lstm_step, start_parameters(rng, gates=4, forget=forget), 48
-    weights = start_parameters(rng, gates=1)
+        return lstm_step, start_parameters(rng, blocks=4, forget=forget), 48
+    weights = start_parameters(rng, blocks=1)
     if name == "plain, orthogonal":
         weights[1] = np.linalg.qr(rng.standard_normal((24, 24)))[0]
     return rnn_cell, weights, 24
@@ -280,15 +283,15 @@ for name in names:
 # length, so only the slope of $\tanh$ is left, some 0.8 a step. At 20 back the influence is thousands of times what it
 # was. But no slope is above 1, so no step can stretch a change of the state, and even this cell fades.
 #
-# The open gate holds on. By itself it keeps $\sigma(3) = 0.953$ a step, 0.14 after 40 steps. Measured, a third or more
-# is left (in the median of eight starts), because a word has a second path: from $c$ to $h$, and from there through the
-# candidate $g$ into the next $c$.
+# The open gate holds on. By itself it keeps $\sigma(3) = 0.953$ a step, 0.14 after 40 steps. Measured, more than twice
+# as much is left (in the median of eight starts), because a word has a second path: from $c$ to $h$, and from there
+# through the candidate $g$ into the next $c$.
 #
 # Influence decides what can be learned. Training moves each parameter along the derivative of the error, the
 # **gradient**. What a word $k$ back says about a parameter enters it multiplied by this same product. If that is
 # $10^{-6}$, the word teaches next to nothing: the **vanishing gradient**. Training could open a gate, but a word so far
 # back sends next to no signal to open it. A $W_h$ that stretches by more than the $\tanh$ flattens has the opposite
-# trouble, the exploding gradient: a factor of 1.1 a step makes 117 in 50. (*Gradient clipping*, in [chapter
+# trouble, the **exploding gradient**: a factor of 1.1 a step makes 117 in 50. (*Gradient clipping*, in [chapter
 # 11](11_training.ipynb), was introduced for this.) The vanishing gradient made plain networks hard to train, and the
 # LSTM was invented to overcome it.
 
@@ -303,11 +306,10 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 #
 # A gradient that arrives is not yet a memory: the last state *depends* on the word 40 back, but can you tell from it
 # what the word was? Read 4,000 random texts, whose words are 8 independent numbers each, and try to recall, from the
-# last state, the word $k$ steps back: fit one matrix by least squares. For each of its numbers the score is $R^2$, the
-# share of the number's variance that the fit explains, less what chance would explain: 1 is perfect recall, 0 is none.
-# A word recalled in full scores 8. The plain cell, below, has $0.98 \cdot 8 = 7.8$ numbers of the latest word, 6.5 of
-# the one before, and so on. Add up the $R^2$ of all words, and you have how many numbers the state recalls. (Each
-# column printed is a word's mean over its 8 numbers.)
+# last state, the word $k$ steps back: fit one matrix by least squares. For each of its numbers take $R^2$, the share of
+# the number's variance that the fit explains, less what chance would explain: 1 is perfect recall, 0 is none. Each
+# column printed is the mean over a word's 8 numbers. So the plain cell, below, recalls $0.98 \cdot 8 = 7.8$ numbers of
+# the latest word, 6.5 of the one before, and so on; the last column adds up those of all words.
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can it recall, at most?
 
@@ -324,9 +326,10 @@ def after_reading(name, seed, texts, words):
     return read, state
 
 
-def recall_by_distance(name, seed, texts=4000, words=50):
+def recall_by_distance(name, seed, texts=4000, words=50, part=slice(None)):
     """R² of the best linear fit of the word 0, 1, 2, ... back to the last state."""
     read, state = after_reading(name, seed, texts, words)
+    state = state[:, part]
     size = state.shape[1]
     basis, _ = np.linalg.qr(state - state.mean(axis=0))
     read = read - read.mean(axis=1, keepdims=True)
@@ -336,7 +339,7 @@ def recall_by_distance(name, seed, texts=4000, words=50):
 
 
 recall, sums = {}, {}
-print("R² of the word, back   0     1     2     3    10    40    sum, of numbers")
+print("R² of the word, back   0     1     2     3    10    40    numbers recalled")
 rng = np.random.default_rng(0)
 for name in names:
     size = network(name, rng)[2]
@@ -348,13 +351,14 @@ for name in names:
 
 # %% [markdown]
 # At most 24. The plain cell recalls 19 numbers, and the orthogonal one, whose gradient comes through so much better,
-# fewer than two more. The cells differ in *which* numbers they recall: the plain one has most of the word 1 back and
-# nothing of that 10 back, and the open gate still has 2 % of the word 40 back. To forget slowly is to spread a memory
-# over more words, each less sharp. (Why the LSTM stays so far below its 48: [more](#why-not-more-than-24).)
+# fewer than two more. The two differ more in *which* numbers they recall: the plain one has most of the word 1 back and
+# nothing of that 10 back. To forget slowly is to spread a memory over more words, each less sharp. The LSTM with its
+# gate open still has 2 % of the word 40 back, and recalls half as many numbers again as the other. (Why the LSTM stays
+# so far below its 48: [more](#why-not-more-than-24).)
 #
 # No state of 24 can recall more, because **a linear fit to a state of $H$ numbers recalls at most $H$ of the
 # independent numbers that were read**, whatever the weights ([why](#why-not-more-than-24)). From 24 that is three words
-# of 8. The sum in the last column is the state's **memory capacity**. As long as it is read out linearly, training can
+# of 8. What the last column has is the state's **memory capacity**. As long as it is read out linearly, training can
 # only choose *which* numbers to keep, 24 at most. It cannot wait for the question. A larger state holds more, at a
 # price. For 50 words of 8 it needs 400 numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites
 # something again.
@@ -391,6 +395,10 @@ shown, kept = np.split(state - state.mean(axis=0), 2, axis=1)  # h and c
 basis, _ = np.linalg.qr(kept)
 of_shown = ((basis.T @ shown) ** 2).sum() / (shown**2).sum()
 assert round(of_shown, 2) == 0.97
+of_kept = [
+    recall_by_distance("LSTM", s, part=slice(24, 48)).sum() for s in range(3)
+]
+assert 11 < 8 * min(of_kept) < 8 * max(of_kept) < 13
 
 # %% tags=["quiz"]
 quiz.number(
@@ -447,7 +455,7 @@ plt.show()
 # %%
 def look_back(words, scores):
     """A blend of all words (n, D), weighted by scores (n,)."""
-    weights = np.exp(scores - scores.max())
+    weights = np.exp(scores - scores.max())  # against overflow: chapter 3
     return (weights / weights.sum()) @ words
 
 
@@ -455,9 +463,9 @@ words = np.random.default_rng(0).standard_normal((50, 8))
 for back in (1, 10, 40):
     scores = np.where(np.arange(50) == 49 - back, 9.0, 0.0)
     answer, wanted = look_back(words, scores), words[49 - back]
-    share = 1 - ((answer - wanted) ** 2).sum() / (wanted**2).sum()
-    print(f"asked for the word {back:2} back: {share:.4f} of it recalled")
-    assert share > 0.999
+    error = np.linalg.norm(answer - wanted) / np.linalg.norm(wanted)
+    print(f"asked for the word {back:2} back: off by {error:.1%} of its length")
+    assert error < 0.01
 
 # %% [markdown]
 # Any word can be recalled, 1 back or 40, because none was thrown away: 50 words of 8 are 400 numbers, where the
@@ -561,8 +569,8 @@ plt.show()
 # %% [markdown]
 # With each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks elsewhere,
 # mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). With
-# states of 256 numbers and a sentence of 40 words it gets 256 numbers at a time, but for each word that it writes
-# another blend of 40 · 256 = 10,240, 40 times as many as in the last state.
+# states of 256 numbers and 40 words it still gets 256 numbers at a time, but for each word that it writes they are
+# blended anew, from 40 · 256 = 10,240: 40 times what the last state holds.
 #
 # What is summed are not bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a
@@ -580,22 +588,22 @@ plt.show()
 #
 # The paper that introduced the transformer compares ways to let $n$ words of width $d$ exchange information: by work
 # (*complexity per layer*), by steps that must wait for one another (*sequential operations*), and by the longest path
-# between two words (*maximum path length*), along which a gradient fades.
+# between two words (*maximum path length*), along which a gradient fades. One of them, a **convolution**, mixes each
+# word with the $m - 1$ before it; a **dilated** one skips words, more in each layer.
 #
-# | layer | work | steps in a row | longest path | kept while reading |
+# | layer | multiplications | steps in a row | longest path | numbers kept while reading |
 # |---|---|---|---|---|
 # | recurrent | $n \, d^2$ | $n$ | $n$ | one state, $d$ |
 # | recurrent, with the attention of the network above | $n \, d^2 + n^2 d$ | $n$ | 1, from the target to the source | all states, $n \, d$ |
-# | convolution over $k$ words | $k \, n \, d^2$ | 1 | of the order of $n / k$, or $\log_k n$ if dilated | $k$ words, $k \, d$, more if dilated |
+# | convolution over $m$ words | $m \, n \, d^2$ | 1 | of the order of $n / m$, or $\log_m n$ if dilated | $m$ words, $m \, d$, more if dilated |
 # | attention | $n^2 \, d$ | 1 | 1 | all words, $n \, d$ |
 #
-# (The second row and the last column are ours. The work leaves out constants and attention's own matrices, so for short
-# texts do not compare rows. *In training* every layer keeps what it has computed for all $n$ words, and attention may
-# keep $n^2$ weights besides.)
+# (The second row and the last column are ours. The multiplications leave out constants and attention's own matrices, so
+# for short texts do not compare rows. *In training* every layer keeps what it has computed for all $n$ words, and
+# attention may keep $n^2$ weights besides.)
 #
-# A **convolution** mixes each word with the $k - 1$ before it. With $k = 3$ each layer reaches 2 words further, so the
-# first of 81 words has reached the last after 40 layers. A **dilated** one skips words, more in each layer, and needs
-# only 4. Attention needs 1.
+# Of 81 words the first has reached the last after 40 layers of a convolution with $m = 3$, each of which reaches 2
+# words further; dilated ones need 4, and attention 1.
 
 
 # %% tags=["proof"]
@@ -630,12 +638,12 @@ assert (neighbours, dilated, everybody) == (40, 4, 1)
 #
 # ### Is attention an infinite memory?
 #
-# No, though it is sometimes called one. It is true that nothing fades with distance. And **no parameter depends on the
-# number of words**: the same matrices serve every word, in attention as in a recurrent network, so both read texts of
-# any length. But all the words must be kept, there are $n^2$ weights to compute, and the average weight falls, since
-# all of them sum to 1. In practice every transformer has a longest text, set by memory, by cost, or by the positions
-# that it was trained on. (By itself attention does not even know the order of its words, because a weighted sum stays
-# the same when its terms are shuffled; [chapter 5](05_position.ipynb) adds it.)
+# No, though it is sometimes called one. It is true that nothing fades with distance, and that **no parameter depends on
+# the number of words**, in attention as in a recurrent network. But all the words must be kept, there are $n^2$ weights
+# to compute, and the average weight falls, since all of them sum to 1. In practice every transformer has a longest
+# text, set by memory, by cost, or by the positions that it was trained on. (By itself attention does not even know the
+# order of its words, because a weighted sum stays the same when its terms are shuffled; [chapter 5](05_position.ipynb)
+# adds it.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -667,19 +675,19 @@ quiz.one_choice(
 
 
 # %% tags=["nbval-check-output"]
-def run(text, weights):
+def run(text, parameters):
     """Plain cells over the first axis of text, as PyTorch's default has it."""
     state = np.zeros((text.shape[1], 24))
     for step in text:
-        state = rnn_cell(step, state, *weights)
+        state = rnn_cell(step, state, *parameters)
     return state
 
 
 rng = np.random.default_rng(0)
-weights = start_parameters(rng, gates=1)  # W_x, W_h and two biases
+parameters = start_parameters(rng, blocks=1)  # W_x, W_h and two biases
 batch = rng.standard_normal((4, 7, 8))  # 4 sentences of 7 words
-right = run(batch.swapaxes(0, 1), weights)  # (4, 24): a state for each sentence
-wrong = run(batch, weights)  # (7, 24)?
+right = run(batch.swapaxes(0, 1), parameters)  # (4, 24): a state for each sentence
+wrong = run(batch, parameters)  # (7, 24)?
 print("right:", right.shape, "  wrong:", wrong.shape)
 
 # %% [markdown]
@@ -702,25 +710,26 @@ def reaches_others(run, batch, sentence):
 
 
 def right_layout(batch):
-    return run(batch.swapaxes(0, 1), weights)
+    return run(batch.swapaxes(0, 1), parameters)
 
 
 def wrong_layout(batch):
-    return run(batch, weights)
+    return run(batch, parameters)
 
 
-print("is the wrong layout noticed, by which sentence is changed?")
+print("is the wrong layout noticed, if the changed sentence is")
 for size in (7, 32, 128):  # as many sentences as words
     batch = rng.standard_normal((size, size, 8))
     first, last = (reaches_others(wrong_layout, batch, at) for at in (0, -1))
-    print(f"   of {size:3}: the first {first!s:5}   the last {last}")
+    shape = f"{size} sentences of {size} words:"
+    print(f"   in {shape:28} the first {first!s:5}   the last {last}")
     assert last and not reaches_others(right_layout, batch, -1)
 assert not first
 
 # %% [markdown]
-# Changing the first sentence finds the mistake in a batch of 7 and misses it, with most seeds, in one of 32: its trace
-# in the state is by then smaller than the 1e-8 that the check allows for rounding. So change the last. And before you
-# trust a check, plant the mistake that it is meant to find.
+# Changing the first sentence finds the mistake in a batch of 7 and misses it, here and with most seeds, in one of 32:
+# its trace in the state is by then smaller than the 1e-8 that the check allows for rounding. So change the last. And
+# before you trust a check, plant the mistake that it is meant to find.
 
 # %% [markdown]
 # ## Exercises
@@ -879,9 +888,6 @@ assert 0.55 < gated < 0.7
 assert abs(a_step - 0.52) < 0.01
 
 # %% [markdown]
-# The LSTM's gates, half open, keep 0.5; what comes back by way of the candidate makes some 0.6.
-
-# %% [markdown]
 # ### Why not more than 24?
 #
 # Take a state of one number that has read two independent ones of variance 1, $h = a x_1 + b x_2$. Its correlation with
@@ -893,16 +899,19 @@ assert abs(a_step - 0.52) < 0.01
 # column for each number read. Every row sums to at most 1, and a column's sum is what the whole state recalls of that
 # number, because over uncorrelated ones the $R^2$ add up. So all that is recalled sums to at most $H$.
 #
-# Why is the LSTM so far below its 48? Because $h = o \odot \tanh c$ nearly repeats $c$, from which a linear fit
-# predicts 97 percent of it. The little that $h$ adds is mostly products of two of the numbers read, and $x_1 x_2$ is
-# correlated with neither factor. Asked for such products, too, the fit recalls some 45 of 48.
+# Why is the LSTM, with PyTorch's start, so far below its 48? $c$ alone recalls only some 12 of 24. By size nearly all
+# of $c$ is a linear function of what was read, but the sum of $R^2$ counts directions, however little of $c$ lies in
+# them. The other half of its budget goes mostly to products of two of the numbers read, and $x_1 x_2$ is correlated
+# with neither factor. And $h = o \odot \tanh c$ nearly repeats $c$, from which a linear fit predicts 97 percent of it.
+# What it has besides is mostly products, too, so it adds only some 2. Asked for such products, too, the fit recalls
+# some 45 of 48.
 #
 # ### How much work is it?
 #
-# The column of work [above](#what-does-it-cost) leaves out constants, and attention's own matrices. Per word, a plain
-# cell multiplies by two matrices of $d \times d$, an LSTM by eight, and attention by four (chapters 4 and 6 say which),
-# besides $2 n d$ multiplications for comparing and adding up $n$ words. For the width of the original transformer, $d =
-# 512$:
+# The column of multiplications [above](#what-does-it-cost) leaves out constants, and attention's own matrices. Per
+# word, a plain cell multiplies by two matrices of $d \times d$, an LSTM by eight, and attention by four (chapters 4 and
+# 6 say which), besides $2 n d$ multiplications for comparing and adding up $n$ words. For the width of the original
+# transformer, $d = 512$:
 
 # %% tags=["nbval-check-output"]
 d = 512

@@ -39,9 +39,9 @@ import numpy as np
 from dotformer.by_hand.similarity import similarity_matrix
 
 drinks = ["tea", "coffee", "ice", "train"]
-# warm, drink, move: the rows of chapter 2
+# columns: warm, drink, move; rows: the drinks above, as in chapter 2
 keys = np.array([[2, 3, 0], [3, 3, 0], [-3, 1, 0], [1, 0, 4]])
-# price, litres
+# columns: price, litres
 values = np.array([[2.0, 0.3], [3.0, 0.2], [1.0, 0.1], [40.0, 0.0]])
 
 query = np.array([1, 1, 0])  # something warm to drink
@@ -125,7 +125,7 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 #
 # Its results are called **weights**. Add a number $c$ to every score, and no weight changes (**shift invariance**):
 # $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ stands above and below the line. So the function below may subtract
-# from each row its largest score, `highest`; "Break it" shows why it should.
+# from each row its largest score, `highest`; [scores of a thousand](#break-it-scores-of-a-thousand) show why it should.
 #
 # The other way round, scores are logarithms of shares, up to a constant: $0$, $\ln 2$ and $\ln 5$ give shares in the
 # ratio 1 : 2 : 5, that is 0.125, 0.25 and 0.625.
@@ -148,8 +148,8 @@ def softmax(
     """
     highest = scores.max(axis=axis, keepdims=True).astype(float)
     check_scores(highest)
-    shares = np.exp(scores - highest)
-    return shares / shares.sum(axis=axis, keepdims=True)
+    powers = np.exp(scores - highest)
+    return powers / powers.sum(axis=axis, keepdims=True)
 
 
 # %%
@@ -245,7 +245,7 @@ assert np.allclose(
 # The answer costs 2.91. Nothing on the list does: it is a blend, mostly coffee and about a quarter tea. The train has
 # less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: every finite score gets
 # some weight (unless it is so far below the largest that it rounds to 0). For prices a blend is of little use. For
-# vectors that describe words it is: mostly *hot*, and a little *drink*. And only a blend can be improved bit by bit.
+# vectors that describe words it is: mostly *hot*, and a little *drink*.
 #
 # This is a **soft look-up**: scores, softmax, weighted average. Turn the query a little, and the answer moves a little.
 # It has a slope everywhere (it is **differentiable**), and a hard choice has a slope of 0, or none. So in a soft
@@ -255,7 +255,8 @@ assert np.allclose(
 # ## Temperature
 #
 # How sharp should the choice be? Divide the scores by a positive number $\tau$ before the softmax, and you can set it.
-# The number is called **temperature**.
+# The number is called **temperature**. (Another base $a > 1$ for the powers does the same: since $a^s = e^{s \ln a}$,
+# it amounts to the temperature $1 / \ln a$.)
 #
 # **Predict first.** Raise $\tau$ until it is very large. Where do the four weights go?
 
@@ -320,8 +321,8 @@ print("softmax:", softmax(np.array([1000, 1001, 1002])).round(3))
 # which matters where somebody takes their logarithm (exercise 2) or divides by them.
 #
 # A score of minus infinity gets the weight 0, exactly. That is how chapter 4 leaves a word out. A row of *nothing but*
-# minus infinity has no weights, because its largest score, subtracted from itself, is NaN. `check_scores` refuses such
-# a row, and any with NaN or plus infinity. (The PyTorch version of chapter 7 gives such a row zeros.)
+# minus infinity has no weights: all its exponentials are 0, and 0/0 is undefined. `check_scores` refuses such a row,
+# and any with NaN or plus infinity. (The PyTorch version of chapter 7 gives such a row zeros.)
 
 # %% tags=["proof"]
 assert np.array_equal(softmax(np.array([2.0, -np.inf, 2.0])), [0.5, 0.0, 0.5])
@@ -330,10 +331,10 @@ assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 # %% [markdown]
 # ## How far do weights move?
 #
-# When does a softmax stop reacting to its scores? There learning stops, too, because a machine learns by small steps:
-# it changes a score a little and asks what that does to the weights. So differentiate. (The answer will be: where one
-# weight is near 1.) Write $Z$ for the sum of the exponentials, so that $w_i = e^{s_i} / Z$. Raise the score $s_i$, and
-# both the numerator and $Z$ have the derivative $e^{s_i}$. The quotient rule gives
+# When does a softmax stop reacting to its scores? There learning nearly stops, too, if its steps are in proportion to
+# the slope, which says what a small change of a score does to the weights. So differentiate. Write $Z$ for the sum of
+# the exponentials, so that $w_i = e^{s_i} / Z$. Raise the score $s_i$, and both the numerator and $Z$ have the
+# derivative $e^{s_i}$. The quotient rule gives
 #
 # $$\frac{\partial w_i}{\partial s_i} = \frac{e^{s_i} Z - e^{s_i} e^{s_i}}{Z^2} = w_i (1 - w_i) .$$
 #
@@ -362,6 +363,7 @@ def softmax_jacobian(
 
     Entry (i, j) says how much weight i gains when score j rises.
     """
+    # row i is w_i times (1 - w_i on the diagonal, -w_j elsewhere)
     return weights[..., None] * (np.eye(weights.shape[-1]) - weights[..., None, :])
 
 
@@ -427,7 +429,7 @@ quiz.one_choice(
 # %%
 widths, trials = [1, 4, 16, 64, 256, 1024], 2000
 luckiest = {}
-print("on average over 2000 trials      luckiest key, scores divided by")
+print("on average over 2000 trials      luckiest key's weight, scores divided by")
 print(" d_k   variance of a score       nothing   root of d_k   d_k")
 for width in widths:
     rng = np.random.default_rng(width)
@@ -462,19 +464,19 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # is saturated, $J$ is nearly 0, and so are the slopes: a **vanishing gradient**, within a single softmax.
 #
 # Does it matter? [An experiment below](#can-a-query-still-learn) lets queries learn, in a hundred steps along the
-# slope, which of ten keys is the right one. With the division every query finds its key, once a step goes far enough
-# for a given slope (the *learning rate*). Without it even a learning rate of a million leaves one query in nine behind
-# at width 64, and 70 percent at width 1024: where the softmax is saturated, there is next to no slope, and a step in
-# proportion to it goes nowhere.
+# slope, which of ten keys is the right one. With the division every query ends with more than 0.9 of the weight on its
+# key, if the **learning rate**, by which the slope is multiplied to make a step, is large enough. Without it even a
+# learning rate of a million leaves one query in nine behind at width 64, and 70 percent at width 1024: where the
+# softmax is saturated, there is next to no slope, and a step in proportion to it goes nowhere.
 #
 # The paper of 2017 gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in
 # magnitude, pushing the softmax function into regions where it has extremely small gradients".
 #
-# Is the division more than a choice of where to start? No, but the start decides whether learning gets going. Dividing
-# does not change what can be computed. Queries come from a learned matrix (chapter 4), and one whose entries are
-# $\sqrt{d_k}$ times smaller does the same as the division, so training could absorb any constant divisor. The division
-# changes where training *begins*, with scores of the same size at every width, and how far one step of a query moves
-# them. Once trained, queries and keys are no longer independent, and scores may grow as large as the task needs.
+# Is the division more than a choice of where to start? Hardly. Dividing does not change what can be computed. Queries
+# come from a learned matrix (chapter 4), and one whose entries are $\sqrt{d_k}$ times smaller does the same as the
+# division, so training could absorb any constant divisor. The division changes where training *begins*, with scores of
+# the same size at every width, and how far one step of a query moves them. Once trained, queries and keys are no longer
+# independent, and scores may grow as large as the task needs.
 
 # %% [markdown]
 # ### Which d is under the root?
@@ -483,9 +485,8 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # attentions side by side, called **heads** (chapter 6), each with narrow keys of its own, and it is the width of one of
 # these.
 #
-# | divide by | in the original paper | the temptation | why it is wrong |
+# | wrong divisor | in the original paper (right: $\sqrt{64} = 8$) | the temptation | why it is wrong |
 # |---|---|---|---|
-# | $\sqrt{d_k}$ | $\sqrt{64} = 8$ | | this is the one |
 # | $\sqrt{d_\text{model}}$ | $\sqrt{512} \approx 22.6$ | 512, the width of a word, is usually quoted | one score sums the 64 entries of one head's key |
 # | $\sqrt{\text{words}}$ | varies | the matrix of scores is that wide | words are not summed in a score |
 # | the number of heads | 8 | here it happens to be the same | with 16 heads of 32 it would be wrong |
@@ -544,8 +545,8 @@ print(over_queries.round(2))
 # sums tell them apart.
 
 # %% tags=["nbval-check-output"]
-print("row sums over keys:   ", over_keys.sum(axis=1).round(2))
-print("row sums over queries:", over_queries.sum(axis=1).round(2))
+print("softmax over keys,    row sums:", over_keys.sum(axis=1).round(2))
+print("softmax over queries, row sums:", over_queries.sum(axis=1).round(2))
 try:
     weighted_average(over_queries, np.eye(3))
 except ValueError as error:
@@ -749,9 +750,9 @@ verdict
 #
 # Here is the experiment that [What does saturation cost?](#what-does-saturation-cost) reported. One of ten random keys
 # is the right one: its value is 1 and those of the others are 0, so that the weighted sum is its weight. The query
-# follows the slope of that weight uphill for 100 steps (**gradient ascent**). How far a step goes for a given slope is
-# the **learning rate**. Write the keys as the rows of $K$ and the scores as $q K^\top / \tau$, where $\tau$ is
-# $\sqrt{d_k}$, or 1 for no division. Then by the chain rule, with $J_1$ for the first row of $J$,
+# follows the slope of that weight uphill for 100 steps (**gradient ascent**). Write the keys as the rows of $K$ and the
+# scores as $q K^\top / \tau$, where $\tau$ is $\sqrt{d_k}$, or 1 for no division. Then by the chain rule, with $J_1$
+# for the first row of $J$,
 #
 # $$\frac{\partial w_1}{\partial q} = \frac{1}{\tau} \, J_1 K .$$
 
@@ -764,7 +765,7 @@ def learn(width, tau, learning_rate, seed, scale=1.0, steps=100, unit=False):
     keys = scale * rng.standard_normal((100, 10, width))
     for _ in range(steps):
         weights = softmax(query @ keys.swapaxes(1, 2) / tau)
-        slope = softmax_jacobian(weights)[:, :, 0] @ keys / tau  # of key 0's weight
+        slope = softmax_jacobian(weights)[:, :, 0] @ keys / tau  # of w_1
         if unit:  # every slope as long as any other
             slope = slope / np.linalg.norm(slope, axis=-1, keepdims=True)
         query = query + learning_rate * slope
@@ -772,7 +773,7 @@ def learn(width, tau, learning_rate, seed, scale=1.0, steps=100, unit=False):
 
 
 rates, ends = (0, 0.1, 1, 10, 1e6), {}
-print("queries that find their key, by learning rate")
+print("queries with more than 0.9 on their key, by learning rate")
 print(f"{'':22}", *(f"{rate:9g}" for rate in rates))
 for width in (64, 1024):
     for name, tau in (("undivided", 1), ("divided", width**0.5)):
@@ -786,10 +787,8 @@ for width in (64, 1024):
 # %% [markdown]
 # Without any step, at a learning rate of 0, some of the undivided queries have their key by luck. At 0.1, too small for
 # a hundred steps, the undivided version is ahead: where its softmax is not saturated its slopes are the larger ones,
-# since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and at 10 every one does.
-# Undivided, even a learning rate of a million leaves one in nine behind at width 64, that of the original transformer,
-# and 70 percent at 1024. So what the division buys is not larger slopes for all, but a softmax that *starts* away from
-# where they vanish.
+# since they lack the $\frac1\tau$. But at 1 nearly every divided query finds its key, and at 10 every one does. So what
+# the division buys is not larger slopes for all, but a softmax that *starts* away from where they vanish.
 #
 # The softmax at the end of a model, which names the next word, does not stall like this ([chapter
 # 11](11_training.ipynb)). It is told which weight was right, and trained on the loss $-\ln w$ of that weight. The slope
@@ -802,13 +801,14 @@ for width in (64, 1024):
 # of 1, the scores have variance $v^2 d_k$ before the division and $v^2$ after it: entries twice as large make scores
 # four times as large. In a transformer queries and keys are made from words, by two matrices that are learned, $W_Q$
 # and $W_K$ ([chapter 4](04_self_attention.ipynb)), so $v$ depends on how these start. PyTorch's `nn.Linear` draws each
-# entry of its matrix with the variance $1 / (3D)$. An entry of a query is $q_i = \sum_j W_{ij} x_j$, a sum of $D$
-# products, so from words of variance 1 it makes queries and keys with $v = D \cdot 1 / (3D) = \tfrac13$. Undivided
-# scores at width 64 then have a variance of only 7. Let the undivided queries learn again, from there:
+# entry of its matrix with the variance $1 / (3D)$. An entry of a query is the dot product of the word, $D$ entries
+# wide, with a column of $W_Q$, a sum of $D$ products, so from words of variance 1 it makes queries and keys with $v = D
+# \cdot 1 / (3D) = \tfrac13$. Undivided scores at width 64 then have a variance of only 7. Let the undivided queries
+# learn again, from there:
 
 # %%
 for width in (64, 1024):
-    small = partial(learn, width, learning_rate=10, scale=3**-0.5)
+    small = partial(learn, width, learning_rate=10, scale=3**-0.5)  # variance 1/3
     found, divided = (
         np.mean([small(tau=tau, seed=seed) for seed in range(3)])
         for tau in (1, width**0.5)
@@ -817,6 +817,7 @@ for width in (64, 1024):
         f"d_k {width:4}, learning rate 10: undivided {found:.0%}, divided {divided:.0%}"
     )
     assert round(found, 2) == (0.98 if width == 64 else 0.43) and divided == 1
+    # variance 1 again, and steps of the fixed length 0.1: every one finds its key
     assert all(learn(width, 1, 0.1, seed, unit=True) == 1 for seed in range(3))
 
 # %% [markdown]

@@ -189,7 +189,9 @@ small = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]])  # animate, action, human
 w_q = np.array(
     [[0, 2], [2, 0], [0, 0]]
 )  # the alive look for an action, actions for the alive
-w_k = np.array([[1, 0], [0, 1], [1, 0]])  # found as alive, an action, alive
+w_k = np.array(
+    [[1, 0], [0, 1], [1, 0]]
+)  # animate is found as alive, action as action, human as alive
 w_v = np.array([[1, 0], [0, 0], [0, 1]])  # handed over: alive? human?
 
 q, k, v = small @ w_q, small @ w_k, small @ w_v
@@ -276,7 +278,7 @@ quiz.one_choice(
         "That is its value. A query is compared and then forgotten; no entry of it reaches the output.",
     ),
     quiz.wrong(
-        "The word's own vector, as it entered the layer",
+        "The word's own vector, as it entered the attention",
         "The vector $x_i$ is the *source* of the query, but also of the key and the value. The matrix $W_Q$ makes the difference.",
     ),
 )
@@ -417,7 +419,7 @@ quiz.one_choice(
     ),
     quiz.right(
         "A blend of the value vectors of all words, by their weights",
-        "Yes: row $i$ of the output is $\\sum_j W_{ij} v_j$.",
+        "Yes: row $i$ of the output is the sum of all $v_j$, each times the weight that word $i$ gives to word $j$.",
     ),
     quiz.wrong(
         "How strongly the word attends to every word",
@@ -447,7 +449,7 @@ for d_k in (4, 64, 512):
         softmax(s).max(axis=1).mean() for s in (found, found / d_k**0.5)
     ]
     print(
-        f"d_k {d_k:3}: variance {found.var():5.1f}, largest weight {largest[d_k][0]:.2f},"
+        f"d_k {d_k:3}: variance of scores {found.var():5.1f}, mean largest weight {largest[d_k][0]:.2f},"
         f" with the division {largest[d_k][1]:.2f}"
     )
 assert largest[512][0] > 0.93 and all(0.2 < w < 0.35 for _, w in largest.values())
@@ -626,15 +628,14 @@ except ValueError as error:
 # %% [markdown]
 # ## What do the three matrices buy?
 #
-# Would one matrix do for queries and keys? Then every score is mutual, and where keys are wide and of similar norm
-# nearly every word attends most to itself at the start, because its query *is* its own key ([measured
+# Would one matrix do for queries and keys? Then every score is mutual, and where keys are wide most words attend most
+# to themselves at the start (at width 16, 94 percent), because a word's query *is* its own key ([measured
 # below](#would-one-shared-matrix-do)). With two random matrices no word is favoured, on average.
 #
 # And what is $W_V$ for? What a word receives is, after one more matrix (chapter 6), added to its own vector (chapter
-# 8), and if both use the same numbers for the same properties, the sum cannot show whose is whose. $W_V$, or the matrix
-# after it, can write what is handed over into other numbers ([measured below](#what-is-the-third-matrix-for)). It also
-# lets a word keep something back: with $V = X$ *bites* would have handed over that it is an action, whereas its value
-# was $(0, 0)$.
+# 8), and if both keep a property in the same entry, the sum cannot show whose it is. $W_V$, or the matrix after it, can
+# move what is handed over into other entries ([measured below](#what-is-the-third-matrix-for)). It also lets a word
+# keep something back: with $V = X$ *bites* would have handed over that it is an action, whereas its value was $(0, 0)$.
 
 # %% [markdown]
 # ## Are the weights based on position?
@@ -683,14 +684,15 @@ assert np.allclose(news, joke[[2, 1, 0]])  # the verb cannot tell who bites
 
 for order_of in ([0, 1, 2], [2, 1, 0]):
     masked, _ = self_attention(small[order_of], w_q, w_k, w_v, mask=causal)
-    print(" ".join(small_tokens[i] for i in order_of), "verb:", masked[1].round(3))
+    text = " ".join(small_tokens[i] for i in order_of)
+    print(f"{text}: the verb receives", masked[1].round(3))
 assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
-# With a mask, then, some order leaks in, in one layer no more than who stands before whom; stacked layers can make more
-# of it ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). A transformer gets more, because position is
-# made part of what is compared. The transformer of 2017 *adds* something *to the vectors* before they enter. [Chapter
-# 5](05_position.ipynb) builds it.
+# With a causal mask, then, some order leaks in, in a single attention no more than who stands before whom; stacked
+# layers can make more of it ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). A transformer gets more,
+# because position is made part of what is compared. The transformer of 2017 *adds* something *to the vectors* before
+# they enter. [Chapter 5](05_position.ipynb) builds it.
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -744,7 +746,9 @@ versions = {
     "root of number of queries": lambda q, k: softmax(
         q @ k.T / np.sqrt(q.shape[0])
     ),
-    "softmax over queries": lambda q, k: softmax(q @ k.T / np.sqrt(q.shape[1]), 0),
+    "softmax over queries": lambda q, k: softmax(
+        q @ k.T / np.sqrt(q.shape[1]), axis=0
+    ),
 }
 
 
@@ -781,7 +785,7 @@ for name, version in versions.items():
 # No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It
 # takes known numbers or an independent reference to detect it, which is why the tests of this book compare every
 # function with an independent implementation. And test with a $d_k$ that differs from the number of words, because
-# where both are 9 the two roots are equal, and even the loop finds nothing.
+# where both are 9 the two roots are equal, and even the loop finds nothing (only leaving out queries does).
 
 # %% [markdown]
 # ## Exercises
@@ -1006,7 +1010,7 @@ verdict
 # Every word makes a query, a key and a value from its own vector, by three learned matrices. Its query is compared with
 # all keys, the scores are divided by the root of the key's width, and the softmax of these says in which proportions
 # the word receives the values. All words do so at once, and the order of the words plays no part until it is put into
-# the vectors or a mask.
+# the vectors, or a causal mask is used.
 #
 # **Sources.** The formula, and the names: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762). A shared
 # matrix: [Kitaev, Kaiser and Levskaya (2020)](https://arxiv.org/abs/2001.04451). The nine tokens come from a [forum
@@ -1062,18 +1066,16 @@ shares = {
 for name, all_weights in shares.items():
     batches = [favours_itself(batch) for batch in np.split(all_weights, 20)]
     print(
-        f"{name:18} favours itself in {np.mean(batches):6.1%} of rows"
-        f" (in 20 batches: {min(batches):.1%} to {max(batches):.1%})"
+        f"{name:18} {np.mean(batches):6.1%} of words attend most to themselves"
+        f" (20 batches: {min(batches):.1%} to {max(batches):.1%})"
     )
 assert 0.99 < favours_itself(shares["no matrix"]) < 1
 assert 0.90 < favours_itself(shares["one shared matrix"]) < 0.97
 assert abs(favours_itself(shares["two matrices"]) - 1 / 9) < 0.01
 
 # %% [markdown]
-# With one shared matrix of this width nearly every word still attends most to itself at the start, because its query
-# *is* its own key. The scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with
-# itself can be below 0. With two random matrices a word's query has no more to do with its own key than with any other,
-# so at the start, on average, no word is favoured.
+# The scores $X W_Q (X W_Q)^\top$ are symmetric, whatever training does, and no word's score with itself can be below 0.
+# With two random matrices a word's query has no more to do with its own key than with any other.
 #
 # An attention that picks its own word fetches nothing new. A mask can cure this: [Kitaev and others
 # (2020)](https://arxiv.org/abs/2001.04451) share the matrix, let words attend to themselves only where there is nobody
@@ -1108,7 +1110,7 @@ for used in (8, 16):
     w = rng.standard_normal((16, 16)) / 4
     lost = share_lost(own + found, both), share_lost(own + found @ w, both)
     print(
-        f"{used:2} numbers in use: lost {lost[0]:4.0%} with V = X, {lost[1]:4.0%} with V = X W_V"
+        f"{used:2} entries in use: lost {lost[0]:4.0%} with V = X, {lost[1]:4.0%} with V = X W_V"
     )
     assert 0.48 < lost[0] < 0.52
     assert lost[1] < 1e-9 if used == 8 else 0.45 < lost[1] < 0.55
@@ -1129,7 +1131,8 @@ for used in (8, 16):
 # Chapter 6 runs several attentions side by side, called *heads*, and then the weights have the shape (batch, heads, T,
 # S). A mask of shape (batch, T, S) lines up with the *last* three axes, so its batch is taken for heads. With 2
 # sentences and 4 heads you get an error. With 4 sentences and 4 heads you get none, and every sentence is masked by all
-# four masks, one in each head.
+# four masks, one in each head. Here `per_sentence`, (4, T, S), hides the future in sentence 0, and nothing in the
+# others. Does any head of sentence 0 give weight to a later word?
 
 # %% tags=["hide-input"]
 per_sentence = np.stack([np.tril(np.ones((3, 3), dtype=bool))] * 4)
@@ -1140,7 +1143,7 @@ heads = np.random.default_rng(0).standard_normal(
 _, wrong = scaled_dot_product_attention(heads, heads, heads, per_sentence)
 _, right = scaled_dot_product_attention(heads, heads, heads, per_sentence[:, None])
 for name, weights in (("per_sentence", wrong), ("per_sentence[:, None]", right)):
-    print(f"{name:22} sentence 0 sees the future:", (weights[0, :, 0, 2] > 0).any())
+    print(f"mask = {name:24}", (weights[0, :, 0, 2] > 0).any())
 assert wrong[0, 1, 0, 2] > 0 and (right[0, :, 0, 1:] == 0).all()
 assert (right[1:, :, 0, 2] > 0).all() and (wrong[:, 0, 0, 2] == 0).all()
 

@@ -203,8 +203,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # Why $d_k = D / H$? Any $d_k$ would do, with $W_O$ of shape $(H d_k, D)$, and values need not be as wide as queries and
 # keys. The width of queries and keys limits how finely a head can choose ([below](#what-if-a-head-is-too-narrow)), and
-# the width of the values how much it can hand over. With $D / H$ there are as many parameters and multiplications for
-# any $H$ ([below](#what-do-eight-heads-cost)).
+# the width of the values how much it can hand over. With $D / H$ the numbers of parameters and of multiplications are
+# the same for any $H$ ([below](#what-do-eight-heads-cost)).
 #
 # Why do heads become different? The paper says that they attend to different *representation subspaces*, but nothing
 # forces them to. They can differ because they start with different random matrices: two that started equal, with equal

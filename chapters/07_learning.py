@@ -918,7 +918,8 @@ plt.show()
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
 # the cut model looks like one that learns badly. Its loss stays near 1.6, below $\ln 10$: it bets on the digits that
 # are in the note, and never learns which. (For a linear map of an even blend, 1.58 is the best that we found. It is
-# less than $\ln 5 = 1.61$, since a digit may stand in a note twice. Who could count the digits would come to 1.35.)
+# less than $\ln 5 = 1.61$, since a digit may stand in a note twice. A model that could count how often each digit
+# stands in the note would come to 1.35.)
 #
 # One check finds the reason:
 

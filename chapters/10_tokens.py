@@ -66,8 +66,8 @@ assert not known & set(unseen)
 #
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of
 # neighbours. Make the most frequent pair a new symbol. Repeat. Why the most frequent? A merge makes the text one symbol
-# shorter wherever the pair occurs, so this pair saves most. Where two pairs are equally frequent a fixed rule decides,
-# otherwise two programs could learn different merges from the same text.
+# shorter wherever the pair occurs, so this pair saves most. Where two pairs are equally frequent a fixed rule must
+# decide (here the one met first), otherwise two programs could learn different merges from the same text.
 #
 # Take four words, with how often each occurs:
 #
@@ -146,10 +146,10 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # will make *tea* of their text. And a single token may be part of a character, so a program that prints tokens as they
 # are generated must wait until a character is complete (exercise 1).
 #
-# Usually merges do not cross from one word into the next, nor punctuation into words, because otherwise *dog.*, *dog,*
-# and *dog!* would each become a token ([Radford and others,
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)), and
-# frequent phrases such as *of the* as well. So the text is first cut into words, each with the space before it, so that
+# Usually merges do not cross from one word into the next, nor punctuation into words. Otherwise *dog.*, *dog,* and
+# *dog!* would each become a token ([Radford and others,
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)), and so
+# would frequent phrases such as *of the*. So the text is first cut into words, each with the space before it, so that
 # nothing is lost. This is called **pre-tokenization**.
 #
 # In the pattern below, `\p{L}` is any letter and `\p{N}` any numeral of any script, and `\s+(?!\S)` takes a run of
@@ -180,7 +180,7 @@ print('the same sentence   characters   bytes   "words"')
 for language, text in sentences.items():
     count = len(pretokenize(text))
     print(f"{language:18}{len(text):10}{len(text.encode()):10}{count:8}")
-print(*pretokenize(sentences["Hindi"])[:6], "is the first word of the Hindi one")
+print(*pretokenize(sentences["Hindi"])[:6], "are the first Hindi word, cut")
 
 # %% tags=["proof"]
 assert (
@@ -193,8 +193,8 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # Before any merge each byte is a token. (The first Hindi word falls into six because the characters of its vowels are
 # no letters to this pattern, and in Chinese, which has no spaces, a clause is one "word": [more](#what-about-hindi).)
 # So a Greek text begins with nearly twice as many tokens as it has characters, a Hindi or Chinese one with 2.7 or three
-# times as many, and its first merges only put characters together. (For the same sentence that makes most tokens in
-# Hindi, and fewest in Chinese, which has so few characters.)
+# times as many, and its first merges only put characters together. (So before any merge this sentence has most tokens
+# in Hindi, and fewest in Chinese, which needs few characters.)
 #
 # Another consequence of cutting with the space in front: *tea* at the beginning of a text and *␣tea* inside it are
 # different tokens, with different embeddings. (So do not end a prompt with a space: the next word would usually bring
@@ -223,7 +223,7 @@ def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int
 
 # %%
 def learn_slowly(texts, count):
-    """The loop from above, over bytes: counts everything again at each step."""
+    """The loop from above, over bytes; of equal pairs that with the smaller numbers."""
     words = [list(w.encode()) for text in texts for w in pretokenize(text)]
     merges = []
     for made in range(256, 256 + count):
@@ -296,8 +296,7 @@ assert learn_merges(lines, count=4) == as_by_hand
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# From 300 image captions (those [used below](#a-real-sentence-at-300-tokens-and-at-8000)) both learn the same 60
-# merges.
+# From 300 of the image captions [used below](#a-real-sentence-at-300-tokens-and-at-8000) both learn the same 60 merges.
 #
 # A tokenizer keeps such merges, and puts a few **special tokens** before the bytes: `<pad>` for padding, and `<bos>`
 # and `<eos>` for the beginning and the end of a sequence. They stand for no text. Whoever types `<eos>` gets ordinary
@@ -326,8 +325,9 @@ class BPETokenizer:
     """From text to token numbers and back, by bytes and learned merges.
 
     Numbers begin with the special tokens: padding, begin, end, and others if
-    wanted. No text is made one of them. Then come the 256 bytes, so that nothing is
-    unknown, then the merges. Raises ValueError for what makes no tokenizer.
+    wanted. No text is encoded as one of them. Then come the 256 bytes, so that
+    nothing is unknown, then the merges. Raises ValueError for what makes no
+    tokenizer.
     """
 
     def __init__(
@@ -356,7 +356,7 @@ class BPETokenizer:
         return cls(learn_merges(texts, vocab_size - smallest))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The tokens of a text. UnicodeEncodeError: half of a surrogate pair."""
+        """The tokens of a text. UnicodeEncodeError: one UTF-8 cannot write."""
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:
@@ -367,7 +367,9 @@ class BPETokenizer:
         if word in self._cache:
             return self._cache[word]
         symbols = list(word.encode())
-        while pairs := self._ranks.keys() & pairwise(symbols):
+        while pairs := self._ranks.keys() & pairwise(
+            symbols
+        ):  # pairs that were learnt
             pair = min(pairs, key=self._ranks.get)
             symbols = merge_pair(symbols, pair, 256 + self._ranks[pair])
         if len(self._cache) < 100_000:
@@ -380,7 +382,7 @@ class BPETokenizer:
         return [symbol.decode(errors="backslashreplace") for symbol in symbols]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens; what is not UTF-8 is U+FFFD. ValueError: no token."""
+        """The text of tokens; what is not UTF-8 becomes �. ValueError: no token."""
         tokens = files.checked_tokens(tokens, len(self))
         joined = b"".join(self.vocabulary[token] for token in tokens)
         return joined.decode(errors="replace")
@@ -407,7 +409,7 @@ for text in (
     "siebenhundertdreiundachtzig",
     "Zoë trinkt 3 Tassen 茶",
 ):
-    print(tokenizer.tokenize(text))
+    print(*tokenizer.tokenize(text), sep=" | ")
 
 # %% tags=["proof"]
 assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(learnt)
@@ -490,21 +492,20 @@ plt.show()
 # used to learn the merges; a word is what stands between two spaces.
 
 # %% tags=["hide-input"]
-print(
-    f"{'vocabulary':>10}  {'English':>8}{'German':>8}{'French':>8}  {'rare tokens':>11}"
-)
+print("            tokens per word                 of the learnt")
+print("vocabulary   English  German  French      tokens rare")
 for row in captions["sizes"]:
     words = "".join(
         f"{row['tokens_per_word'][lang]:8.2f}" for lang in ("en", "de", "fr")
     )
-    print(f"{row['vocab_size']:10,}  {words}  {row['rare']:11.0%}")
+    print(f"{row['vocab_size']:10,}  {words}{row['rare']:17.0%}")
 
 # %% [markdown]
 # The last of the three languages is French, in which there was no training text at all. The tokenizer can still encode
 # it, but fewer merges fit: with 300 it needs a quarter more tokens per word than English, and from 2,000 on about twice
 # as many. (In part it is the language: *l'homme* is one word here, and always several tokens.) Twice the tokens mean
-# about twice the computation or more, and half as much text in the same context. Tokenizers of large models have read
-# many languages, but unequally, and text in those that they have read least costs most.
+# about twice the computation or more, and half as much text among the tokens that a model can read at once. Tokenizers
+# of large models have read many languages, but unequally, and text in those that they have read least costs most.
 #
 # Between vocabularies of 300 and of 4,000 English and German texts shrink to about a third. Between 8,000 and 32,000
 # English texts shrink by another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a
@@ -664,8 +665,8 @@ quiz.one_choice(
         "Counting is for learning. A new word is cut without counting, so that the same word is always cut in the same way.",
     ),
     quiz.wrong(
-        "Longest subword first",
-        "Other tokenizers do that. The two can differ: with the four merges from above, *seateam* is *s ea team* in their order, and *s eat ea m* by the longest subword.",
+        "From the left, always the longest subword that fits",
+        "Other tokenizers do that. The two can differ: with the four merges from above, *seateam* is *s ea team* in their order, and *s eat ea m* if one takes, from the left, the longest subword that fits.",
     ),
 )
 
@@ -710,20 +711,23 @@ def token_batches(
 ) -> list[list[int]]:
     """Group sentences by length into batches of at most `max_tokens` tokens.
 
-    Padding counts: a batch of B sentences has B times its longest. Returns their
-    numbers, batches in random order. Raises ValueError when one alone is too long.
+    Padding counts: a batch of B sentences has B times its longest. Returns for each
+    batch where in `lengths` its sentences are, batches in random order. Raises
+    ValueError when one alone is too long.
     """
-    lengths = [int(n) for n in lengths]
+    lengths = [int(length) for length in lengths]
     if max(lengths, default=0) > max_tokens:
         raise ValueError(f"{max(lengths)} tokens exceed max_tokens {max_tokens}")
+    # so that sentences of one length come in random order
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
     batches: list[list[int]] = []
     for n in sorted(shuffled, key=lambda n: lengths[n]):
+        # sorted, so sentence n is the longest so far
         if not batches or lengths[n] * (len(batches[-1]) + 1) > max_tokens:
             batches.append([])
         batches[-1].append(n)
     order = torch.randperm(len(batches), generator=generator).tolist()
-    return [batches[n] for n in order]
+    return [batches[k] for k in order]
 
 
 # %% tags=["hide-input"]
@@ -742,20 +746,21 @@ def waste(batches):
 
 mixed = np.array_split(rng.permutation(len(rows)), 100)
 sorted_batches = token_batches(lengths, 2000, torch.Generator().manual_seed(0))
-print(f"20 sentences at random: {waste(mixed):.0%} of the tokens are padding")
-print(f"by length, 2000 tokens: {waste(sorted_batches):.1%}")
+print(
+    f"batches of 20 texts at random: {waste(mixed):.0%} of the tokens are padding"
+)
+print(f"by length, up to 2000 tokens:  {waste(sorted_batches):.1%}")
 assert waste(mixed) > 0.35 and waste(sorted_batches) < 0.03
 assert sorted(n for batch in sorted_batches for n in batch) == list(
     range(len(rows))
 )
-print(
-    tuple(pad_batch([rows[n] for n in sorted_batches[0]], 0).shape), "is one batch"
-)
+size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
+print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Nearly half of the tokens at random, two percent by length. Each of these texts is 1 to 19 numbers in words, all
-# counts equally often. Every sentence is in exactly one batch. The order of the batches is drawn at random in every
-# epoch. Otherwise the model would get all short sentences first.
+# Nearly half of the tokens at random, two percent by length. (Each text is 1 to 19 numbers in words, all counts equally
+# often.) Every sentence is in exactly one batch. The order of the batches is drawn at random in every epoch. Otherwise
+# the model would get all short sentences first.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1079,9 +1084,9 @@ verdict
 # has $60 / 0.693 / 60 = 1.44$ bits per byte in either case.
 #
 # We have trained small models that predict the next token ([chapter 18](18_gpt.ipynb); two layers of width 128) on
-# whole captions of both languages. All read each caption once, 64 of them a step. Each has a learning rate of its own,
-# the best on the validation captions, and three seeds (`python -m benchmarks.vocabulary`). The bits are those of 2,000
-# captions that no model has read, their end tokens included.
+# whole captions of both languages. All read each caption once, 64 of them a step. Each is trained with three seeds, at
+# the learning rate that was best for it on other captions kept for that choice (`python -m benchmarks.vocabulary`). The
+# bits are those of 2,000 captions that no model has read, their end tokens included.
 #
 # Each token has a row in the embedding table, which here serves as the output matrix, too, so a larger vocabulary also
 # has more parameters. One more model has a small vocabulary, and wider layers instead.
@@ -1090,7 +1095,7 @@ verdict
 
 # %% tags=["hide-input"]
 trials = measured("vocabulary")
-print("vocabulary  width  parameters   bits per byte, three seeds   seconds")
+print("vocabulary  width  parameters   bits per byte, three seeds   seconds each")
 bits = {}
 for chosen in trials["models"]:
     runs = [run for run in trials["runs"] if run["settings"] == chosen]
@@ -1110,8 +1115,8 @@ for chosen in trials["models"]:
 #
 # Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many parameters gains
 # a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same width, mostly, we
-# think, since the output layer computes a logit for every token. (With 300 tokens it is the length of the texts that
-# costs: that takes longer than with 1,000.)
+# think, since the output layer computes a logit for every token. (With 300 it takes longer than with 1,000, presumably
+# because the texts are longer.)
 #
 # What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
 # other texts, or in equal time.
@@ -1144,10 +1149,10 @@ assert [n * d / 1e6 for n, d in ((50_000, 768), (37_000, 512))] == [38.4, 18.944
 # Two relatives of BPE are in wide use.
 #
 # **WordPiece**, which BERT uses, is usually described so: it merges the pair whose count is highest *when divided by
-# the counts of its two parts*, and cuts a new word by taking the longest known subword first. With our own 8,000
-# tokens, 1,741 words of the test text are cut into several, and 36 percent of these come out differently that way:
-# *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau fahrzeug* with the
-# longest first.
+# the counts of its two parts*, and cuts a new word from the left, taking each time the longest known subword that fits.
+# With our own 8,000 tokens, 1,741 words of the test text are cut into several, and 36 percent of these come out
+# differently that way: *Baufahrzeug*, a construction vehicle, is *B auf ahr zeug* in the order of the merges, and *Bau
+# fahrzeug* from the left.
 #
 # **Unigram** ([Kudo, 2018](https://arxiv.org/abs/1804.10959)) goes the other way: it starts with far too many subwords
 # and drops those whose removal lowers the likelihood of the training text least; a new word gets its most probable

@@ -8,11 +8,11 @@
 # %% [markdown]
 # # 11. How do you train it, and stop halfway?
 #
-# So far every model of this book was trained by a loop of ten lines, and every loop left out what a long run needs: a
-# schedule, validation, and a way to go on after a stop. At the end of this chapter there is a trainer that can be
-# killed at any moment and goes on from its last checkpoint as if nothing had happened. With the trainer you train, in
-# well under a minute, a transformer that turns English numbers into German ones. You also see what each part of the
-# usual recipe does, and a model that overfits.
+# So far every model of this book was trained by a loop of ten lines, and every loop left out most of what a long run
+# needs: a learning rate that falls in the end, validation, and a way to go on after a stop. At the end of this chapter
+# there is a trainer that can be killed at any moment and goes on from its last checkpoint as if nothing had happened.
+# With the trainer you train, in well under a minute, a transformer that turns English numbers into German ones. You
+# also see what each part of the usual recipe does, and a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
 # 25 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
@@ -43,7 +43,7 @@ from dotformer.data.corpora import number_words
 
 corpus = number_words()
 print(
-    f"{len(corpus.train)} to learn from, {len(corpus.validation)} and {len(corpus.test)} others"
+    f"{len(corpus.train)} to learn from, {len(corpus.validation)} to validate, {len(corpus.test)} to test"
 )
 for pair in corpus.test[:4]:
     print(f"  {pair.source}\n      {pair.target}")
@@ -202,8 +202,8 @@ quiz.number(
 # In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$. With $\beta_1 = 0.9$ that is
 # 0.1, 0.09, 0.081 and so on, so $m$ looks back over some $1 / (1 - \beta_1) = 10$ steps, and $v$, with the paper's
 # $\beta_2 = 0.98$, over 50. Both start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$.
-# The divisors make up for that (**bias correction**); $n$ is the number of the step, and soon they are near 1. The
-# tiny $\epsilon$, $10^{-9}$, guards against dividing by 0.
+# The divisors make up for that (**bias correction**); $n$ is the number of the step, and as it grows they come near 1.
+# The tiny $\epsilon$, $10^{-9}$, guards against dividing by 0.
 #
 # **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The learning rate is 0.01. How
 # far does each move?
@@ -480,11 +480,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## How good is it?
 #
-# Three figures say how well a model does on sentences that it was not trained on. The *loss* is in nats per token. The
+# Three numbers say how well a model does on sentences that it was not trained on. The *loss* is in nats per token. The
 # *accuracy* is the share of positions at which the right token scores highest. And *exact* is the share of sentences
 # that are right from beginning to end.
 #
-# **Predict first.** The last figure is about whole translations. Does the model have to write them, word by word,
+# **Predict first.** The last of the three is about whole translations. Does the model have to write them, word by word,
 # before we can count it? (The function that computes all three, `evaluate`, is folded.)
 
 # %% tags=["hide-input", "export"] module="training"
@@ -709,7 +709,7 @@ class Trainer:
 # %% [markdown]
 # Six hundred steps, each with up to 1,024 tokens a side, make three epochs. The model is a small version of the
 # paper's: two layers on each side, four heads, width 64, so that it is trained in under a minute. Its learning rate
-# rises for 100 steps to 0.003 and falls to 0 in a straight line ([below](#what-was-needed) others are tried).
+# rises for 100 steps to 0.003 and falls to 0 in a straight line (others are tried [below](#what-was-needed)).
 
 
 # %% tags=["hide-input"]
@@ -736,7 +736,7 @@ print(
     f"{parameters:,} parameters, {config.steps / len(list(batches(0))):.1f} epochs"
 )
 print(
-    f"loss at the start {before['loss']:.2f}, and the logarithm of 334 is {np.log(334):.2f}"
+    f"validation loss before training {before['loss']:.2f}, the logarithm of 334 {np.log(334):.2f}"
 )
 print(f"test: {result['exact']:.1%} of {len(test_pairs)} numbers exactly right")
 assert abs(before["loss"] - np.log(334)) < 0.8
@@ -839,7 +839,8 @@ plt.show()
 # The schedule is not on the list, as it is a function of the step. Nor is the order of the sentences, which follows
 # from seed and epoch. What can be computed again need not be kept.
 #
-# In PyTorch that is one dictionary, and back again:
+# In PyTorch that is one dictionary, and back again (`batches(epoch)` draws the batches of an epoch, `fresh` builds an
+# untrained model of this chapter's size, `config` holds the settings):
 
 # %%
 import tempfile
@@ -869,7 +870,7 @@ def take_steps(trainer, first, last):
         trainer.train_step([batch], learning_rate=1e-3)
 
 
-data, path = list(batches(0)), Path(tempfile.mkdtemp()) / "run.pt"
+data, path = list(batches(0)), Path(tempfile.mkdtemp()) / "run.pt"  # of epoch 0
 trainer = Trainer(fresh(dropout=0.1), config)
 take_steps(trainer, 0, 5)
 save_run(path, trainer, (0, 5), [])
@@ -882,8 +883,8 @@ both = zip(trainer.model.parameters(), resumed.model.parameters(), strict=True)
 assert all(torch.equal(one, other) for one, other in both)
 
 # %% [markdown]
-# Ten steps, or five, a stop and five more: every parameter is equal to the last bit. The `Trainer` does the same. Stop
-# one that saves every 5 steps, when step 13 asks for its batch.
+# Ten steps, or five, a stop and five more: every parameter is equal to the last bit. The `Trainer` does the same. Let
+# one save every 5 steps, and stop it when step 13 asks for its batch.
 
 
 # %% tags=["hide-input"]
@@ -954,6 +955,7 @@ for step in range(1, 191):
 
 forgetting = Trainer(copy.deepcopy(keeping.model), config)  # with a new Adam
 start = parameters_to_vector(keeping.model.parameters()).detach().clone()
+print("on the validation numbers")
 print("step   right: state kept  new Adam   loss: state kept  new Adam")
 shares, losses = {}, {}
 for step in range(190, 201):
@@ -962,7 +964,7 @@ for step in range(190, 201):
         shares[step] = [figures["exact"] for figures in found]
         losses[step] = [figures["loss"] for figures in found]
         print(
-            f"{step:4}{shares[step][0]:19.0%}{shares[step][1]:10.0%}"
+            f"{step:4}{shares[step][0]:19.1%}{shares[step][1]:10.1%}"
             f"{losses[step][0]:19.3f}{losses[step][1]:10.3f}"
         )
     for one in (keeping, forgetting):
@@ -1002,9 +1004,9 @@ assert 4 < longer < 10
 
 # %% [markdown]
 # The length comes first: steps of the old length do no harm in either direction. Long ones do, in both, and how much
-# depends on direction and run. So it takes a long step to do the damage.
+# depends on the direction (and on the run).
 #
-# Nine steps later most of the damage is repaired, but it is not *as if it had never stopped*.
+# In the first output most of the damage is repaired nine steps later, but it is not *as if it had never stopped*.
 #
 # What else is lost need not show in the curve at all. Without the random states dropout draws other numbers. Without
 # the position in the data the epoch begins again, so what was read already is read once more, and what was due at the
@@ -1018,13 +1020,13 @@ assert 4 < longer < 10
 # learning rate to 0, or label smoothing?
 #
 # Here each of them can go, one at a time and at a good learning rate, with few answers lost or none ([in
-# figures](#what-was-needed-in-figures)). What matters most is that learning rate. Gradient descent with momentum,
-# without Adam's division, gets every number right at learning rates some thirty times as high as Adam's. Without
-# warm-up, at twice the chapter's learning rate, the model learns later, though nearly as well in the end. With a
-# schedule that does not fall low enough the model does not settle, unless the last checkpoints are averaged. Label
-# smoothing changes the perplexity and not the number of right answers. So this easy task cannot tell what large models
-# need: for post-norm models of full size, for one, [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found
-# warm-up essential.
+# figures](#what-was-needed-in-figures)). What matters most is that learning rate. Gradient descent with momentum (it
+# steps along a decaying sum of the gradients, without Adam's division) gets every number right at learning rates some
+# thirty times as high as Adam's. Without warm-up, at twice the chapter's learning rate, the model learns later, though
+# nearly as well in the end. With a schedule that does not fall low enough the model does not settle, unless the last
+# checkpoints are averaged. Label smoothing changes the perplexity and not the number of right answers. So this easy
+# task cannot tell what large models need: for post-norm models of full size, for one, [Xiong and others
+# (2020)](https://arxiv.org/abs/2002.04745) found warm-up essential.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1051,9 +1053,10 @@ quiz.one_choice(
 # ## When a model overfits
 #
 # With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? We tried that too
-# (`python -m benchmarks.overfitting`, ten minutes, three seeds each). Nothing holds the model back at first, not even
-# label smoothing. Here are the losses on the training set and on the validation set, with a dot where the latter is
-# lowest.
+# (`python -m benchmarks.overfitting`, ten minutes, three seeds each). First without any remedy, not even label
+# smoothing. On the left are its losses on the training set and on the validation set, with a dot where the latter is
+# lowest; on the right are those with a remedy. The lines under the figure have means of three seeds, trained on 150
+# numbers with what each names, and their losses are plain (without smoothing).
 
 # %% tags=["hide-input"]
 from classroom.measured import measured
@@ -1081,7 +1084,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 print(
-    f"{'150 numbers':22}{'lowest loss':>11}{'at step':>9}{'loss at the end':>17}{'right at the end':>18}"
+    f"{'validation, 3 seeds':22}{'lowest loss':>11}{'at step':>9}{'loss at the end':>17}{'right at the end':>18}"
 )
 for name, seeds in few.items():
     losses = np.mean([run["validation_loss"] for run in seeds], axis=0)
@@ -1094,14 +1097,14 @@ for name in ("none", "weight decay 1"):
 
 # %% [markdown]
 # On the left is **overfitting**. After some 150 steps the training loss is near 0: the model has memorised these 150.
-# From there it falls only if the model becomes surer still. But it becomes surer on all numbers, also where it is
-# wrong, and sure mistakes cost most, so the validation loss turns upwards. To be right on new numbers is to
-# **generalise**, and this model does so on only 43 percent (the mean of three seeds). What helps is called
+# From there it falls only if the model becomes surer still. Presumably it becomes surer on all numbers, also where it
+# is wrong, and sure mistakes cost most: that would turn the validation loss upwards. To be right on new numbers is to
+# **generalise**, and this model does so on only 43 percent (the mean of three seeds). What is meant to help is called
 # **regularisation**:
 #
 # - **Early stopping**: stop when the validation loss has not fallen for a number of validations (the *patience*), or
 #   keep the parameters that had the lowest loss, as our trainer does. It limits the damage without removing the cause.
-#   And choose the figure that you care about. Here the two disagree: after the loss has turned, the share of right
+#   And choose by the number that you care about. Here the two disagree: after the loss has turned, the share of right
 #   numbers still rises, from 38 to 43 percent in the mean.
 # - **Weight decay**, here with [AdamW](#weight-decay-and-adamw) on all parameters (`trainer.optimizer =
 #   optim.AdamW(..., weight_decay=1.0)`), pulls every parameter towards 0, so that only what keeps lowering the loss
@@ -1372,8 +1375,9 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # ### Why clip, if Adam divides the size out?
 #
 # Adam divides out only the size of a typical gradient. If at one step all gradients are a hundred times as large as
-# usual, no single step exceeds 1.7 learning rates. But that batch fades from $m$ only slowly, and so its steps add up
-# to nearly eight learning rates. Clipped to the limit, it would count like any other.
+# usual, the step itself is not long, some 0.8 learning rates. But that batch fades from $m$ only slowly, and its part
+# of this step and the following ones adds up to nearly eight learning rates, where that of a usual batch adds up to
+# one. Clipped to a usual norm, it would count like any other.
 #
 # ### Weight decay, and AdamW
 #
@@ -1405,7 +1409,9 @@ for sure in (0.7, 0.9, 0.925, 0.95, 0.999):
 # - for each of three seeds, the step at which 99 percent of the validation numbers were first right (a dash: never);
 # - the share of test numbers that are right at the end;
 # - the same for the mean of the parameters at the last five validations (**checkpoint averaging**);
-# - the perplexity.
+# - the perplexity on the test numbers, without smoothing.
+#
+# The last three are means of the three seeds.
 #
 # Three seeds are few. They show differences that are large beside the spread between seeds; where the three overlap,
 # take nothing as shown.
@@ -1479,15 +1485,13 @@ plt.show()
 # learning rate rather than a bad shape: with a peak of 0.0003 the chapter's own schedule is not much better.
 #
 # **Averaging** the last checkpoints does what small last steps do: it brings the inverse square root to 100 percent.
-# Each checkpoint lies a little beside the minimum, in a direction that depends on its last few batches, and averaging
-# cancels much of that. (In a run that is still improving the mean is worse than the end.)
+# The usual explanation is that each checkpoint lies a little beside the minimum, in a direction that depends on its
+# last few batches, and that averaging cancels much of that. (With the paper's schedule, where the run is still
+# improving, the mean is worse than the end.)
 #
 # **Label smoothing.** A model that fits the smoothed target exactly gives the right token the probability $0.9 + 0.1 /
 # 334 = 0.9003$, and then its perplexity is $1 / 0.9003 = 1.111$. That is what was measured, and the number of right
 # answers is the same with and without it. In the paper it made perplexity worse and BLEU better.
-#
-# So here the learning rate matters most, and with Adam at a good one the rest makes little difference. This easy task
-# cannot tell more.
 
 # %% tags=["proof"]
 adam = [runs[f"Adam, {rate}"] for rate in (0.001, 0.01)] + [runs["the chapter's"]]

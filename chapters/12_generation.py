@@ -74,11 +74,11 @@ assert text_of(written) == "a cup"
 # was the best one, and no good second word came after it. The likeliest word at each step does not make the likeliest
 # sequence, and greedy decoding cannot go back.
 #
-# A model that reads its own earlier tokens to write the next is called *autoregressive*. The loop below serves any such
-# model: a transformer, the recurrent networks of chapter 13, the toy above. It writes a batch of sentences, and asks
-# two things of the model. **step** reads one token of each sentence and returns logits. **select** keeps the rows that
-# it is told, because a sentence that has ended leaves the batch. A `Decoding` is anything with these two methods, a
-# length (its number of sentences), and the numbers of three special tokens.
+# The loop below serves any model that reads its own earlier tokens to write the next: a transformer, the recurrent
+# networks of chapter 13, the toy above. It writes a batch of sentences, and asks two things of the model. **step**
+# reads one token of each sentence and returns logits. **select** keeps the rows that it is told, because a sentence
+# that has ended leaves the batch. A `Decoding` is anything with these two methods, a length (its number of sentences),
+# and the numbers of three special tokens.
 
 # %% tags=["export"] module="generation"
 import math
@@ -178,9 +178,9 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are $-1.010$ and
 # $-0.973$, and the long one wins.
 #
-# The function below keeps the `beam` likeliest hypotheses of each sentence; to a model these are rows like any others,
-# and `select` makes several rows of one. ([One step of it](#one-step-of-beam-search), name by name.) Three details
-# decide what it finds:
+# The function below keeps the `beam` likeliest hypotheses of each sentence; to the model each is a row, and `select`
+# may copy a row. ([One step of it](#one-step-of-beam-search), name by name; a `Hypothesis` is a list of tokens and a
+# score.) Three details decide what it finds:
 #
 # - For each hypothesis it considers `beam` + 1 continuations. All survivors may come from one hypothesis, and one of
 #   its continuations may be the end, after which nothing follows. Then `beam` of them can still go on.
@@ -213,22 +213,22 @@ def beam_search(
     """For each sentence the best hypotheses found, at most `beam`, the best first.
 
     A sentence is done when `beam` have ended and none that goes on can beat their
-    best. What has not ended after `max_length` tokens counts where nothing has.
+    best. If none has ended after `max_length` tokens, unfinished ones are returned.
     """
     decoding.check_search(max_length, beam, alpha)
     pad, begin, end = state.special_ids
     finished: list[list[Hypothesis]] = [[] for _ in range(len(state))]
-    live = [
-        (n, 0.0, []) for n in range(len(state))
-    ]  # sentence, sum, tokens of a row
+    # of each row: its sentence, its sum, its tokens
+    live = [(n, 0.0, []) for n in range(len(state))]
     tokens = torch.full((len(state),), begin)
     last_penalty = length_penalty(max_length, alpha)
     for length in range(1, max_length + 1):
         if not live:
             break
+        # kept: sentence, sum, row and token of all that go on
         penalty, kept = length_penalty(length, alpha), []
         logs = decoding.checked_logits(state.step(tokens)).log_softmax(dim=-1)
-        logs[:, [pad, begin]] = -math.inf
+        logs[:, [pad, begin]] = -math.inf  # never written
         best = logs.topk(min(beam + 1, logs.shape[1]))  # of each row
         values, indices = best.values.tolist(), best.indices.tolist()
         candidates = [[] for _ in finished]
@@ -259,7 +259,7 @@ import numpy as np
 
 [hypotheses] = beam_search(Table(), max_length=5, beam=2)
 for hypothesis in hypotheses:
-    print(f"{text_of(hypothesis.tokens):10} {hypothesis.score:.3f}")
+    print(f"{text_of(hypothesis.tokens):10} score {hypothesis.score:.3f}")
 assert text_of(hypotheses[0].tokens) == "the tea"
 assert np.isclose(hypotheses[0].score, np.log(0.36) / (8 / 6) ** 0.6)
 assert np.allclose(
@@ -351,7 +351,7 @@ for beam in (1, 2, 4, 2000):
     [found] = beam_search(Recompute(tiny, question), 5, beam)
     place = ranked.index(found[0].tokens) + 1
     print(
-        f"beam {beam:4}: {found[0].tokens}, {found[0].score:.3f}, rank {place} of {len(every)}"
+        f"beam {beam:4}: tokens {found[0].tokens}, score {found[0].score:.3f}, rank {place} of {len(every)}"
     )
 assert [hypothesis.tokens for hypothesis in found[:10]] == ranked[:10]
 assert np.allclose(
@@ -454,7 +454,7 @@ class KVAttention:
 
     def extend(self, x: Tensor) -> Tensor:
         """Keep those of new tokens x (B, T, D) too, and attend from x to all."""
-        new = KVAttention(self.attention, x)
+        new = KVAttention(self.attention, x)  # for its keys and values
         self.k = torch.cat([self.k, new.k], dim=-2)
         self.v = torch.cat([self.v, new.v], dim=-2)
         return self.attend(x)
@@ -489,7 +489,7 @@ class KVCache:
         self.model, self.length, layers = model, 0, model.decoder.layers
         self.target = [KVAttention(a.self_attention, memory[:, :0]) for a in layers]
         self.source = [KVAttention(a.cross_attention, memory, mask) for a in layers]
-        self.sentences = torch.arange(len(source))  # of each row
+        self.sentences = torch.arange(len(source))  # which source each row is of
 
     def __len__(self) -> int:
         """How many rows there are."""
@@ -604,7 +604,7 @@ class Forgetful(KVCache):
 
 
 apart = worst_step(Forgetful(model, source))
-print("difference at steps 1 to 4:", [f"{d:.3f}" for d in apart[:4].tolist()])
+print("steps 1 to 4, logits differ by up to", *(f"{d:.3f}" for d in apart[:4]))
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
@@ -675,9 +675,10 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller, mostly
-# because each of these small steps also pays for the calls of its many functions. The price is memory that grows with
-# every token. A key and a value for each layer and head, for $n$ tokens of $B$ sequences, are
+# At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller, presumably
+# because what a step pays whatever its rows, the calls of its many functions and the loading of the parameters, is not
+# saved. The price is memory that grows with every token. A key and a value for each layer and head, for $n$ tokens of
+# $B$ sequences, are
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
@@ -728,7 +729,7 @@ wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
 torch.manual_seed(0)
 base = Transformer(wide).eval()
 cost = {}
-print("sentences   ms a step   ms a sentence")
+print("sentences   ms a step   ms a token")
 for rows in (1, 16, 64):
     cache = KVCache(base, torch.randint(3, 100, (rows, 10)))
     seconds(cache, 2)
@@ -738,8 +739,9 @@ for rows in (1, 16, 64):
 assert cost[64] < cost[1] / 4
 
 # %% [markdown]
-# This is the paper's base size on a processor. For 64 times as many sentences a step takes a few times as long, and
-# not 64 times, since the parameters are loaded once, and the overhead of each call from Python is paid once.
+# This is the paper's base size on a processor. For 64 times as many sentences a step takes a few times as long, and not
+# 64 times. Two things are paid once a step, however many sentences there are: loading the parameters, and the calls
+# from Python.
 #
 # ## A model that has learnt a little
 #
@@ -897,13 +899,15 @@ def filter_logits(
     for a share `top_p` of the probability left (Holtzman and others, 2020).
     """
     decoding.check_filters(temperature, top_k, top_p)
+    # the largest is 0 now: no overflow at a low temperature
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     ordered, order = logits.sort(dim=-1, descending=True)
-    ordered[..., top_k or logits.shape[-1] :] = -math.inf
+    ordered[..., top_k or logits.shape[-1] :] = -math.inf  # None cuts nothing
     if top_p < 1:
         share = ordered.softmax(dim=-1)
         before = share.cumsum(dim=-1) - share  # all that is likelier, together
         ordered = ordered.masked_fill(before >= top_p, -math.inf)
+    # back to the order of the vocabulary
     return torch.empty_like(ordered).scatter(-1, order, ordered)
 
 
@@ -930,14 +934,15 @@ cold = filter_logits(scores, temperature=0.5).softmax(-1)
 assert np.allclose(top_k, [[2 / 3, 1 / 3, 0, 0, 0]], atol=1e-6)
 assert np.allclose(top_p, [[0.556, 0.278, 0.167, 0, 0]], atol=5e-4)
 assert sum(share >= 0.1 * 0.5 for share in (0.5, 0.25, 0.15, 0.07, 0.03)) == 4
-print("temperature 0.5:", [round(p, 3) for p in cold[0].tolist()])
+print("by hand, temperature 0.5:", *(round(p, 3) for p in cold[0].tolist()))
 
 generator = torch.Generator().manual_seed(0)
 drawn = sample(Table(1000), max_length=5, generator=generator)
 drawn_share = {
     t: np.mean([text_of(d) == t for d in drawn]) for t in ("the tea", "a cup")
 }
-print({text: round(share.item(), 3) for text, share in drawn_share.items()})
+for text, share in drawn_share.items():
+    print(f"{text}: {share:.1%} of 1,000 sampled")
 assert np.allclose(list(drawn_share.values()), [0.36, 0.2], atol=0.05)
 print(len({text_of(d) for d in drawn}), "different sentences")
 assert len({text_of(d) for d in drawn}) == 7
@@ -961,7 +966,7 @@ for options in (
     generator = torch.Generator().manual_seed(0)
     drawn = sample(KVCache(models[0], sources), 40, generator=generator, **options)
     shares[str(options)] = exact(drawn)
-    print(f"{options or 'as they are'!s:24}{shares[str(options)]:9.1%}")
+    print(f"{options or 'no option'!s:24}{shares[str(options)]:9.1%} of 500 right")
 
 generator = torch.Generator().manual_seed(0)
 drawn = sample(KVCache(models[0], sources[[5] * 5]), 40, generator=generator)
@@ -970,13 +975,14 @@ for tokens in drawn:
     print(
         f"drawn, {'right' if tokens == wanted[5] else 'wrong'}:  {spelled(tokens)}"
     )
-assert greedy_all[5] == wanted[5] and 0 < drawn.count(wanted[5]) < 5
+assert greedy_all[5] == wanted[5] and drawn.count(wanted[5]) == 4
 assert any("vier zehn tausend neun" in spelled(tokens) for tokens in drawn)
 
 # %% [markdown]
-# About a fifth. Below the shares are five draws for one number that greedy decoding gets right. A number is right only
-# if all its tokens are, and wherever the model is unsure, a draw may take another word. Sampling is for tasks with many
-# good answers; where only one answer is right, a single draw is a poor way to find it.
+# About a fifth. Below the shares are five draws, without an option, for one number that greedy decoding gets right. (It
+# is an easy one: four are right.) A number is right only if all its tokens are, and wherever the model is unsure, a
+# draw may take another word. Sampling is for tasks with many good answers; where only one answer is right, a single
+# draw is a poor way to find it.
 
 # %% tags=["proof"]
 rising = [shares[str(o)] for o in ({}, {"temperature": 0.5}, {"temperature": 0.1})]
@@ -1285,7 +1291,8 @@ verdict
 # | `best` | each row's `beam` + 1 best tokens | *cup* 0.4, *pot* 0.35, *tea* 0.25; *tea* 0.9, *cup* 0.1 |
 # | `candidates[0]` | sum, row, token | $(\ln 0.2, 0, \text{cup})$, $(\ln 0.175, 0, \text{pot})$, ..., $(\ln 0.36, 1, \text{tea})$, ... |
 # | `ranked` | the same, best first | $(\ln 0.36, 1, \text{tea})$, $(\ln 0.2, 0, \text{cup})$, ... |
-# | `going` | the best two, ends left out | these two |
+# | `going` | sentence, sum, row, token: the best two, ends left out | $(0, \ln 0.36, 1, \text{tea})$, $(0, \ln 0.2, 0, \text{cup})$ |
+# | `kept` | the same of all sentences | these two |
 # | `select(...)` | rows of the state to keep | 1, 0: now *the* stands first |
 # | `tokens` | what is fed next | *tea*, *cup* |
 # | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
@@ -1298,9 +1305,9 @@ verdict
 # %% [markdown]
 # ### Several tokens at once
 #
-# A chat model reads its prompt in one pass that fills the cache, the prefill, and so it reads the next question of the
-# chat, which comes after $k$ tokens that are kept. With $m$ new ones the mask is $(m, k + m)$, the last $m$ rows of the
-# causal mask of all: each new token attends to all that is kept, to itself and to the new ones before it.
+# A chat model reads its prompt in one pass that fills the cache, the prefill. It reads the next question in the same
+# way, but after $n$ tokens that are kept. With $m$ new ones the mask is $(m, n + m)$, the last $m$ rows of the causal
+# mask of all: each new token attends to all that is kept, to itself and to the new ones before it.
 #
 # So the causal mask, which a single token could do without, is needed again. Without it the first new token would see
 # the second, and nothing would crash. (`KVAttention.extend` has none, so it is right for a single token only.)
@@ -1343,7 +1350,8 @@ with torch.no_grad():
 # %% [markdown]
 # ### How is the cache made smaller?
 #
-# There are two ways: keep fewer keys and values, or waste less of the memory. In **multi-query attention** ([Shazeer,
+# Three ways: keep fewer keys and values, give each number fewer bits (as [chapter 22](22_in_the_browser.ipynb) does
+# with parameters), or waste less of the memory. In **multi-query attention** ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)) all heads share one set of keys and values, in **grouped-query attention**
 # ([Ainslie and others, 2023](https://arxiv.org/abs/2305.13245)) each group of heads has one: with 8 such **KV heads**
 # for 32 heads of queries a quarter is kept. Reserving memory for 4,096 tokens for a text that ends after 100 wastes

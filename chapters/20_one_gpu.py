@@ -16,11 +16,10 @@
 # one on top of the other, like the rungs of a ladder, and check on each that the model still computes the same.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 11](11_training.ipynb) for the step. It takes about
-# 35 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes. No
+# 30 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 10 more minutes. No
 # GPU is needed: what is said about GPUs can be tried on one, by running this notebook there.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter makes all of it faster."}}
-from dataclasses import replace
 from functools import partial
 
 import matplotlib.pyplot as plt
@@ -206,10 +205,10 @@ print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 # its **arithmetic intensity**. Work below the ridge point is **memory-bound**: memory sets its time, and no faster
 # arithmetic will help it. Work above it is **compute-bound**.
 #
-# Adding two matrices reads 8 bytes and writes 4 for a single FLOP: a twelfth of a FLOP per byte, far below. A product
-# of two matrices of $n$ rows and $n$ columns reads and writes $12 n^2$ bytes for $2 n^3$ FLOPs: $n / 6$ per byte. So
-# small products are memory-bound, and those with $n$ above six times the ridge point (in 16 bits, three times)
-# compute-bound.
+# Adding two matrices reads 8 bytes and writes 4 for each entry, for a single FLOP: a twelfth of a FLOP per byte, far
+# below. A product of two matrices of $n$ rows and $n$ columns reads and writes $12 n^2$ bytes for $2 n^3$ FLOPs: $n /
+# 6$ per byte. So small products are memory-bound, and those with $n$ above six times the ridge point (in 16 bits, three
+# times) compute-bound.
 #
 # On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits, and 3.35
 # TB/s: 295 FLOPs per byte.
@@ -268,8 +267,7 @@ plt.show()
 # bandwidth of a copy allows, on the right as many as a large product does. The red dot is the sum, the blue ones are
 # products, with their size beside them. The green squares are parts of a transformer: softmax, layer norm and Adam do a
 # few FLOPs for each number; generating one token multiplies a matrix by a *vector*, half a FLOP per byte; and the
-# projection of 1,536 tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for. (Adam's
-# can lie above the line, since it moves bytes faster than a copy does.)
+# projection of 1,536 tokens by a matrix of 512 rows and columns is the kind of work that a machine is made for.
 #
 # The smallest lie far below even this line: to start any work at all takes a microsecond or more, its **launch
 # overhead**, and in that time a matrix of 8 rows is long finished. Work that spends its time so is **overhead-bound**,
@@ -293,55 +291,6 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ### How much of the peak can a narrow model use?
-#
-# Put the forward pass of an encoder layer of the paper's base model under an H100's roofline, in 16 bits. A projection
-# by a matrix of 512 rows and columns does $2 \cdot 512^2$ FLOPs for a token, and moves at least its 512 numbers in and
-# 512 numbers out, 2,048 bytes. That is 256 FLOPs per byte, left of the ridge point of 295, however many tokens there
-# are.
-#
-# Each part takes the longer of its two times, by arithmetic and by memory. For a token of width 512, with 2 bytes a
-# number, and without the scores, which are few in short sentences:
-
-# %% tags=["hide-input"]
-peak, memory_speed = 989e12, 3.35e12  # an H100 (SXM), as its maker gives them
-
-
-def parts_of_a_layer(d):
-    """FLOPs and bytes for a token in an encoder layer of width d, in 16 bits."""
-    return {
-        "four projections": (4 * 2 * d**2, 4 * 2 * 2 * d),
-        "feed-forward, two products": (2 * 2 * 4 * d**2, 2 * 2 * 5 * d),
-        "attention, q, k, v to the blend": (0, 2 * 4 * d),
-        "activation of 4 D numbers": (0, 2 * 8 * d),
-        "two sums and norms": (0, 2 * 6 * d),
-    }
-
-
-def of_peak(d):
-    """The most of the peak that an encoder layer of width d can use."""
-    parts = parts_of_a_layer(d).values()
-    computing = [flops / peak for flops, _ in parts]
-    moving = [moved / memory_speed for _, moved in parts]
-    return sum(computing) / sum(map(max, computing, moving))
-
-
-print(f"{'':33}    FLOPs    bytes   arithmetic   memory")
-for name, (flops, moved) in parts_of_a_layer(512).items():
-    print(
-        f"{name:33}{flops:9,}{moved:9,}"
-        f"{1e9 * flops / peak:10.1f} ns{1e9 * moved / memory_speed:6.1f} ns"
-    )
-for d in (512, 1024, 4096):
-    print(f"width {d:5,}: at most {of_peak(d):.0%} of the peak")
-assert round(of_peak(512), 2) == 0.52 and of_peak(4096) > 0.89
-
-# %% [markdown]
-# So a layer of width 512, its parts computed one after another, reaches at most about half of the peak, before any
-# launch, any waiting and any product that falls short of the roofline. (Computing neighbouring parts together, as
-# `compile` does below, moves the limit up.) A wide layer has its limit near the peak: what is computed for each number
-# that is moved grows with the width.
-#
 # ## Where does it go?
 #
 # The small model's step has a known number of FLOPs, and the machine does so many a second. Their quotient is the time
@@ -381,7 +330,7 @@ assert least < 1.1 * seconds
 # In the list the products are `mm` and `addmm`, without and with a bias: they are smaller than the one that was
 # measured, and may reach less of the speed, as in the figure. The others move many bytes for little arithmetic: the
 # softmax over 6,001 logits and its gradient, for example. We have counted none of that, and yet it takes time. Much
-# more is too small to be listed, most of the optimiser among it, and adds up.
+# more is too small to be listed, most of the optimiser among it.
 #
 # ### Page faults
 #
@@ -414,14 +363,6 @@ assert not is_kept or costs["kept"][1] <= costs["as it comes"][1] + 100
 # %% [markdown]
 # The same arithmetic in less time, for some more memory. From here on this notebook keeps what it frees, and so does
 # `python -m dotformer train`. On a GPU PyTorch has done the same all along, with its **caching allocator**.
-
-# %% [markdown]
-# ### Waiting for a number
-#
-# When Python asks for a number that is on a GPU, it has to wait until all that was handed over before is done, a
-# **host-device synchronisation**, and from then until it is told what is next the GPU has nothing to do. `train_step`
-# waits once, to see whether the norm of the gradient is finite. (The targets are counted before they go to the device,
-# and the loss stays there until it is logged.) [Below](#a-trainer-that-does-not-wait) is a trainer that need not wait.
 
 # %% [markdown]
 # ## Fewer bits
@@ -457,7 +398,8 @@ assert torch.isinf(forty.half() @ forty.half()) and forty @ forty == 102_400
 # %% [markdown]
 # Infinity, where the truth is 102,400. One such number among the scores turns the softmax into *not a number*, and from
 # there it spreads to everything. (On a GPU, `torch.autocast` computes in float32 what is likely to overflow, such as
-# the softmax and the loss. It does not do so for a product like this one.) And at the other end, three small gradients:
+# the softmax and the loss. It does not do so for a product like this one.) And at the other end, three small gradients;
+# in the last rows they are multiplied, kept in 16 bits, and divided again:
 
 # %% tags=["hide-input", "nbval-check-output"]
 gradient = torch.tensor([1e-4, 1e-6, 1e-8])
@@ -570,11 +512,10 @@ quiz.one_choice(
 # (Activations are what the forward pass leaves for the backward pass.) Dropout is off, because two kernels would drop
 # different entries. The learning rate is 0, so that every step finds the same model.
 #
-# Most rungs are a call or an argument of PyTorch's, and the folded cells below have them. **Activation checkpointing**
-# wraps a layer's forward pass: only its input is kept, and the backward pass computes the rest once more. A padded
-# vocabulary gives the output matrix rows of zeros, whose logits are cut off before the softmax. And a loader of
-# PyTorch's prefetches: another process makes up to eight batches while the device computes. For a GPU they are put into
-# *pinned* memory, from which it can copy by itself.
+# Most rungs are a call or an argument of PyTorch's, and the folded cells below have them. A padded vocabulary gives the
+# output matrix rows of zeros, whose logits are cut off before the softmax. And a loader of PyTorch's prefetches:
+# another process makes up to eight batches while the device computes. For a GPU they are put into *pinned* memory, from
+# which it can copy by itself.
 
 # %% tags=["hide-input", "export"] module="devices"
 import os
@@ -758,7 +699,7 @@ def measure(
 
 # %% [markdown]
 # Here are two of the rungs, live. The last column is the distance of a rung's gradient from that of the first, as a
-# share of its norm. (If bf16 is slower here than float32, this processor has no matrix units for it.)
+# share of its norm. (Where bf16 is slower, the processor probably has no fast instructions for it.)
 
 # %% tags=["hide-input"]
 from dotformer.support.benchmark import climb
@@ -773,8 +714,8 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
 # %% [markdown]
 # To compare all of them takes an otherwise idle machine, so these were measured beforehand, with twice as many pairs
 # (`python -m benchmarks.gpu --device cpu --sections ladder`). Times are medians, with quartiles in brackets; tokens are
-# those of both sides. Memory is what was allocated at most: on a CPU parameters, gradients, the optimiser's state and
-# the activations.
+# those of both sides, and the gain is that on the rung before (for checkpointing, on *larger batch*). Memory is what
+# was allocated at most: on a CPU parameters, gradients, the optimiser's state and the activations.
 #
 # **Predict first.** Which rungs are slower than the one before, on a CPU?
 
@@ -789,7 +730,7 @@ def show_ladder(found):
     }
     changes, last = {}, None
     used = "   MFU" if any(row["mfu"] for row in rungs_by_name.values()) else ""
-    print(f"{'':26}    ms a step    tokens/s           MB  gradient error{used}")
+    print(f"{'':26}    ms a step    tokens/s  gain     MB  gradient error{used}")
     for name, row in rungs_by_name.items():
         speed = row["tokens_per_second"]
         if name == "checkpointing":
@@ -811,48 +752,25 @@ assert all(row["loss_error"] < 1e-3 for row in whole.values())
 assert all(row["gradient_error"] < 0.035 for row in whole.values())
 
 # %% [markdown]
-# Read the gradients first. tf32 changes nothing on this machine, and numbers of 16 bits show 3 percent, on every rung
+# Read the gradients first. tf32 changes nothing on that machine, and numbers of 16 bits show 3 percent, on every rung
 # from there on. Whether that harms a training the column does not say. It says that no later rung adds an error of that
 # size, as a mistake would.
 #
 # Then the speeds, of one core of one CPU that has matrix units. From one run to the next a rung may change by a few
 # percent, more than its quartiles say, so most of these differences may be chance. bf16 makes the step twice as fast.
-# Fused attention then loses a third of that, and compiling, which costs seconds before its first step, a seventh more.
-# A larger batch gains 11 percent per token, and checkpointing, beside it, is slower and needs half of its memory. So
-# bf16, with attention written out, is the fastest rung on this CPU. (One would leave out what loses. The ladder keeps
-# it, so that it is the same ladder on every machine.)
-#
-# Why does fused attention go *down*? Time one attention alone, forward and back:
-
-# %% tags=["hide-input"]
-attention = MultiHeadAttention(128, 4).to(device)
-x = torch.randn(16, 24, 128, device=device)
-alone = {}
-for dtype in (torch.float32, torch.bfloat16):
-    for way in ("written out", "fused"):
-
-        def there_and_back(dtype=dtype, way=way):
-            mixed = dtype != torch.float32
-            with torch.autocast(x.device.type, dtype, enabled=mixed):
-                output, _ = attention(x, x, x, need_weights=way == "written out")
-            output.float().sum().backward()
-
-        alone[dtype, way] = median(benchmark(there_and_back, device, 30))
-        print(f"{dtype!s:15} {way:12}{1000 * alone[dtype, way]:6.2f} ms")
-difference = alone[torch.bfloat16, "fused"] - alone[torch.bfloat16, "written out"]
-print(f"6 attentions, twice the pairs: {1000 * 6 * 2 * difference:+.0f} ms a step")
+# Fused attention then loses a third of the speed, and compiling, which costs seconds before its first step, a seventh
+# of what is left. A larger batch gains 11 percent per token, and checkpointing, beside it, is slower and needs half of
+# its memory. So bf16, with attention written out, is the fastest rung on this CPU. (One would leave out what loses. The
+# ladder keeps it, so that it is the same ladder on every machine.)
 
 # %% [markdown]
-# A step of the ladder has six attentions and twice as many pairs, so such a difference counts twelve times. The rung
-# has lost 28 ms, 2.3 for each. That PyTorch's fused kernel for CPUs takes so much longer with 16 bits on that machine
-# is likely, and was not timed there. On the machine that ran this page the lines above say what it does. Such things
-# change from one processor to the next, and from one version to the next, so measure before you believe a list of what
-# is fast, this one too.
+# We have not tested why fused attention makes that machine slower; on the H200 below it gains. So measure before you
+# believe a list of what is fast, this one too.
 #
 # ### The same ladder on a GPU
 #
-# On an H200 it goes like this, with the paper's base model. The upper rungs have small batches, and what they gain or
-# lose will turn out to be mostly launches.
+# On an H200 it goes like this, with the paper's base model. What the rungs from bf16 to *padded vocabulary* gain or
+# lose will turn out to say little.
 
 # %% tags=["hide-input"]
 on_gpu = measured("ladder-cuda")
@@ -864,18 +782,22 @@ there, gains = show_ladder(on_gpu)
 # float32's.) The steps have 100 pairs of 64 tokens, and from *larger batch* on 400.
 #
 # From bf16 on, steps of 100 pairs take 45 to 81 ms, and steps of 400 take 55. If four times the work costs hardly more
-# time, most of a step does not grow with the work. The likely cause is that the GPU waits for the host, which launches
-# one small kernel after the other, and there is a test: record the launches once, and repeat them by one call ([how it
-# is done](#record-a-step-and-repeat-it)). Recorded steps of 64, 256 and 400 pairs take 11, 28 and 40 ms. That is
-# nearly a line, of 5 ms and 0.09 for each pair, on which 100 pairs would take 14. No rung with 100 pairs had a median
-# below 45. And 400 pairs, unrecorded, took 58 ms, recorded 40, with quartiles that differ by a tenth of a millisecond.
-# A second machine with such a GPU tells the same: there every unrecorded rung took 8 to 37 percent less time, and the
-# recorded step again 40 ms. What differs is the hosts. So the compiled steps of 100 pairs were overhead-bound, and the
-# rungs in 16 bits before them probably too (bf16 converts numbers by kernels of its own), and what the rungs between
-# tf32 and *larger batch* gain or lose there says little of a GPU that is kept busy. (*No waiting* gains 17 percent
-# because the host can launch ahead, and on a busy GPU there would be less to gain.)
+# time, most of a step does not grow with the work. The likely cause is that the GPU waits for the host, the computer
+# that runs Python, which launches one small kernel after the other, and there is a test: record the launches once, and
+# repeat them by one call ([how it is done](#record-a-step-and-repeat-it)). Recorded steps of 64, 256 and 400 pairs take
+# 11, 28 and 40 ms. That is nearly a line, of 5 ms and 0.09 for each pair, on which 100 pairs would take 14. No rung
+# with 100 pairs had a median below 44. And 400 pairs, unrecorded, took 58 ms, recorded 40, with quartiles that differ
+# by a tenth of a millisecond. A second machine with such a GPU tells the same: there every unrecorded rung that was run
+# took 8 to 37 percent less time, and the recorded step again 40 ms. So the GPUs are equally fast, and what differs is
+# probably the hosts. So the compiled steps of 100 pairs were overhead-bound, and the rungs in 16 bits before them
+# probably too (bf16 converts numbers by kernels of its own), and what the rungs between tf32 and *larger batch* gain or
+# lose there says little of a GPU that is kept busy. (*No waiting* gains 17 percent, probably because the host can
+# launch ahead; on a busy GPU there is less to gain.)
 #
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
+#
+# With 400 pairs the MFU of a recorded step is 32 percent, with 1,600 pairs 35 percent, at 1.4 million tokens a second.
+# ([Is the model too narrow](#how-much-of-the-peak-can-a-narrow-model-use) for more?)
 
 # %% tags=["proof"]
 assert 1 < changes["bf16"] < 1.2 and -0.16 < changes["compile"] < -0.13
@@ -892,8 +814,6 @@ assert {f"{row['gradient_error']:.0e}" for row in [*whole.values()][2:]} == {
 memory = {name: row["peak_memory"] for name, row in whole.items()}
 assert memory["checkpointing"] < 0.6 * memory["larger batch"]
 assert memory["fused attention"] < memory["bf16"]
-lost = whole["fused attention"]["seconds"] - whole["bf16"]["seconds"]
-assert round(1000 * lost) == 28
 other = measured("ladder-cuda-faster-host")
 assert other["accelerator"] == on_gpu["accelerator"]
 less = {
@@ -918,225 +838,14 @@ low, high = there["CUDA graph"]["quartiles"]
 assert round(high - low, 4) == 1e-4 and round(there["CUDA graph"]["mfu"], 2) == 0.32
 
 # %% [markdown]
-# How far does a recorded step get? On the left the H200's roofline in 16 bits, on the right its MFU, over the pairs in
-# a batch.
-
-# %% tags=["plot", "hide-input"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 35 percent at 1,600, and flattens from 1,024 on."}}
-operations = [
-    row
-    for row in measured("roofline-cuda")["measurements"]
-    if row["what"] in ("ridge point", "operation") and row["dtype"] == "bfloat16"
-]
-gpu_peak, gpu_bandwidth = (
-    operations[0][name] for name in ("flops_per_second", "bandwidth")
-)
-batches = measured("throughput-cuda")["measurements"]
-figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2))
-intensity = np.geomspace(0.2, 1000, 200)
-left.loglog(
-    intensity, np.minimum(gpu_peak, intensity * gpu_bandwidth), color="grey"
-)
-labels = {
-    "one-token generation": ("one token", (-3, 6), "right"),
-    "softmax": ("softmax", (4, 6), "left"),
-    "layer norm": ("layer norm", (7, -6), "left"),
-    "projection": ("projection", (6, -15), "center"),
-    "feed-forward": ("feed-forward", (12, 9), "right"),
-}
-for row in operations[1:]:
-    if row["name"] in labels:
-        label, place, side = labels[row["name"]]
-        dot = row["intensity"], row["flops_per_second"]
-        left.loglog(*dot, "s", color=plots.TEAL, ms=5)
-        left.annotate(
-            label, dot, place, textcoords="offset points", ha=side, size=9
-        )
-left.set(
-    xlabel="FLOPs per byte", title="FLOP/s", xlim=(0.08, 1500), ylim=(8e11, 2e15)
-)
-pairs = [row["pairs"] for row in batches]
-right.semilogx(pairs, [row["mfu"] for row in batches], "o-", color=plots.BLUE)
-right.set(xlabel="pairs in a batch", title="share of the peak", ylim=(0, 0.5))
-right.yaxis.set_major_formatter("{x:.0%}")
-plt.tight_layout()
-plots.measured_on(measured("throughput-cuda"))
-plt.show()
-
-# %% tags=["hide-input"]
-print(on_gpu["accelerator"], on_gpu["date"])
-kernels = dict(
-    next(
-        row["kernels"]
-        for row in on_gpu["measurements"]
-        if row["what"] == "kernels" and row["name"] == "CUDA graph"
-    )
-)
-kinds = {
-    "products": "nvjet",
-    "loss": "softmax",
-    "attention": "sdpa",
-    "copies": "direct_copy",
-}
-for kind, part in kinds.items():
-    seconds = sum(time for name, time in kernels.items() if part in name)
-    kinds[kind] = 1000 * seconds
-    print(f"{kind:10}{1000 * seconds:5.1f} ms")
-total = 1000 * sum(kernels.values())
-print(f"other     {total - sum(kinds.values()):5.1f} ms")
-print(f"{len(kernels)} kernels {total:5.1f} ms of {ms['CUDA graph']:.1f}")
-
-# %% [markdown]
-# With 400 pairs the MFU of a recorded step is 32 percent, with 1,600 pairs 35 percent, at 1.4 million tokens a second.
-# Is the model too narrow for more? By the reckoning above, with the peak and the bandwidth measured on this GPU, an
-# encoder layer of width 512 could reach 65 percent, if every part lay on the roofline. None does: the projection
-# reaches 67 percent of the peak, and layer norm a quarter of the bandwidth. With the speeds of the green squares (that
-# of softmax for attention and activation) it is 40 percent. So part by part the forward pass of a layer that narrow
-# reaches 40 percent. The measured step reaches 35: its output product does better, `compile` saves traffic, and loss
-# and optimiser take time that does not count as work. So yes: with these kernels it is the width that stops it, near 40
-# percent, and only better kernels could come nearer to 65. (The last lines printed are the twelve longest kernels of a
-# recorded step, by kind: [where do the 40 ms go?](#where-do-the-40-ms-go))
-
-# %% tags=["proof"]
-recorded = {row["pairs"]: 1000 * row["seconds"] for row in batches}
-recorded[400] = ms["CUDA graph"]
-assert [round(recorded[n]) for n in (64, 256, 400)] == [11, 28, 40]
-slope, start = np.polyfit([64, 256, 400], [recorded[n] for n in (64, 256, 400)], 1)
-assert round(slope, 2) == 0.09 and round(start) == 5
-assert round(start + 100 * slope) == 14
-hours = [4 * ms["float32"], ms["CUDA graph"]]
-assert [round(each / 36, 1) for each in hours] == [9.4, 1.1]
-at_peak = there["CUDA graph"]["mfu"] * ms["CUDA graph"]
-assert round(at_peak) == 13 and round(at_peak / 0.67) == 19
-assert round(ms["CUDA graph"] - 1000 * sum(kernels.values())) == 15
-assert batches[-1]["pairs"] == 1600 and round(batches[-1]["mfu"], 2) == 0.35
-assert round(batches[-1]["tokens_per_second"], -5) == 1.4e6
-peak, memory_speed = gpu_peak, gpu_bandwidth
-assert round(of_peak(512), 2) == 0.65
-rates = {row["name"]: row for row in operations[1:]}
-products_rate, blocks_rate = (
-    rates[name]["flops_per_second"] for name in ("projection", "feed-forward")
-)
-speeds = [rates[name]["bandwidth"] for name in ("softmax", "softmax", "layer norm")]
-(four, _), (two, _), *others = parts_of_a_layer(512).values()
-taken = four / products_rate + two / blocks_rate
-taken += sum(moved / rate for (_, moved), rate in zip(others, speeds, strict=True))
-assert round((four + two) / gpu_peak / taken, 2) == 0.40
-assert round(products_rate / gpu_peak, 2) == 0.67
-assert round(speeds[-1] / gpu_bandwidth, 2) == 0.27
-assert round(1000 * sum(kernels.values())) == 25
-assert [round(kinds[part]) for part in kinds] == [12, 5, 4, 2]
-
-# %% [markdown]
-# ## A trainer that does not wait
-#
-# What the ladder has taught goes into `FastTrainer`, which `python -m dotformer train` uses. Its optimiser is fused. By
-# itself that gained little on either machine, but such an optimiser can be told *on the device* what to skip: where its
-# `found_inf` is 1 it changes nothing. (With such an optimiser `GradScaler` skips steps so.) Then nobody has to look at
-# the norm of the gradient first. The loss of a skipped step becomes NaN, and when the next row of the history is due,
-# the training ends with an error, later than before and with nothing spoiled.
-
-# %% tags=["hide-input", "export"] module="devices"
-from contextlib import nullcontext
-from functools import cache
-
-from dotformer.support.memory import peak_memory
-from dotformer.support.processes import world_size
-from dotformer.support.progress import Batch, Row
-from torch.distributed.tensor import DTensor
-
-
-@cache
-def peak_compute_of(device: str, dtype: torch.dtype) -> float:
-    """FLOP/s of a device in a large product, measured once."""
-    with keep_random_state():
-        return matmul_throughput(device, 4096 if device == "cuda" else 1024, dtype)
-
-
-def matrix_parameters(model: nn.Module) -> int:
-    """How many parameters are in matrices that multiply, not only looked up."""
-    linear = {
-        id(part.weight) for part in model.modules() if isinstance(part, nn.Linear)
-    }
-    tables = [
-        part.weight for part in model.modules() if isinstance(part, nn.Embedding)
-    ]
-    only_looked_up = {*map(id, tables)} - linear
-    several = (p for p in model.parameters() if p.ndim > 1)
-    return sum(p.numel() for p in several if id(p) not in only_looked_up)
-
-
-# %% tags=["export", "hide-input"] module="devices"
-class FastTrainer(Trainer):
-    """Trains as `Trainer` does, and asks a device for nothing during a step.
-
-    Its optimizer must be fused. A step whose gradient is not finite changes
-    nothing, and its loss is NaN: FloatingPointError follows when a row of the
-    history is due (on a Mac's GPU, where nothing can be skipped, at once).
-    """
-
-    def __init__(
-        self, model: nn.Module, config: TrainingConfig, device: str = "cpu"
-    ) -> None:
-        super().__init__(model, config, device)
-        parameters, betas = self.model.parameters(), (0.9, 0.98)
-        self.optimizer = torch.optim.Adam(
-            parameters, betas=betas, eps=1e-9, fused=True
-        )
-
-    def update(self, norm: Tensor) -> None:
-        """Let the optimizer move the parameters, if the norm is finite."""
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        self.spoiled = ~torch.isfinite(norm)
-        if self.device == "mps":
-            return super().update(norm)
-        self.optimizer.found_inf = self.spoiled.float()
-        self.optimizer.step()
-
-    def device_step(self, batches: list[Batch], tokens: float) -> Tensor:
-        """A step on batches that are on the device; the summed loss."""
-        loss = super().device_step(batches, tokens)
-        return loss.masked_fill(self.spoiled, torch.nan)
-
-    def figures(self, row: Row) -> Row:
-        """The MFU, by the speed of a large product; the most bytes in use."""
-        dtype = torch.float32 if self.precision is nullcontext else torch.bfloat16
-        flops = 6 * matrix_parameters(self.model) * row["tokens_per_second"]
-        mfu = flops / world_size() / peak_compute_of(self.device, dtype)
-        return {"mfu": mfu, "peak_memory": peak_memory(self.device)}
-
-
-# %% [markdown]
-# How often does a step of each take a number out of a tensor? One operator of PyTorch's does that, so count its calls:
-
-# %% tags=["hide-input"]
-from dotformer.support.benchmark import count_synchronisations
-
-asked = {}
-for kind in (Trainer, FastTrainer):
-    trainer = kind(Transformer(small).to(device), TrainingConfig(), device)
-    trainer.train_step([batch], 1e-4)
-    make = partial(trainer.train_step, [batch], 1e-4)
-    asked[kind.__name__] = count_synchronisations(make)
-    print(f"{kind.__name__:12} takes {asked[kind.__name__]} numbers")
-
-# %% tags=["proof"]
-assert asked["FastTrainer"] <= 3 < asked["Trainer"]
-
-# %% [markdown]
-# Not each of these is a wait: a number that lies on the CPU is there at once. Most of the first line's are Adam's,
-# which looks up for each parameter how many steps there were; they cost Python's time. One is the norm, the wait. The
-# three that are left count the targets and check the masks, which a training does before the batch goes to a GPU, or
-# not at all there. (On a CPU, where nobody waits, the ladder shows no gain. On a GPU the gain has not been measured by
-# itself.)
-
-# %% [markdown]
-# A GPU waits for Python in another way, too: for the launch of its next kernel. **CUDA graphs** end that: PyTorch
-# records all launches of a step, and from then on one call repeats them ([how](#record-a-step-and-repeat-it)).
+# What the ladder has taught goes into `FastTrainer`, which `python -m dotformer train` uses, and which never waits for
+# the norm ([how](#a-trainer-that-does-not-wait)). **CUDA graphs** end the waiting for launches: PyTorch records all
+# launches of a step, and from then on one call repeats them ([how](#record-a-step-and-repeat-it)).
 #
 # The configuration has a switch for each: `compile`, `cuda_graphs` and `checkpointing` under `[training]`, and
 # `multiple = 64` under `[tokens]`, which pads the vocabulary. The log has tokens a second, the most memory in use, and
-# the MFU: 6 FLOPs for each target and each parameter of a matrix, as a share of the peak measured above (many papers
-# take the maker's, which is higher).
+# the MFU, estimated with 6 FLOPs for each target and each parameter of a matrix, as a share of the peak measured above
+# (many papers take the maker's, which is higher).
 
 # %% [markdown]
 # ## Attention without the score matrix
@@ -1229,7 +938,8 @@ for block in (1, 7, 128, 300):
 # That is what `F.scaled_dot_product_attention` does where it can, in one fused kernel. A block of keys and values is
 # brought to the fast memory next to the arithmetic (**SRAM**), used for a block of queries, and forgotten, and no
 # weight ever travels to the large memory (**HBM**). For the backward pass the weights are needed again. They are
-# computed again, from the queries, the keys, and one number kept for each query, $b + \ln z$.
+# computed again, from the queries, the keys, and one number kept for each query, $b + \ln z$. ([Is that an
+# approximation](#is-fused-attention-an-approximation), and what of causal masks?)
 #
 # The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
 # *memory-efficient* one and cuDNN's.
@@ -1249,36 +959,6 @@ for share, kernel in ((0.0, "flash_attention_for_cpu"), (0.1, "attention_math"))
     used = [name for name, _ in profile_operators(attend, "cpu", shown=99)]
     assert any(kernel in name for name in used)
 assert "cudnn_generated_fort_native_sdpa" in str(on_gpu)
-
-# %% [markdown]
-# ### Is fused attention an approximation?
-#
-# No. The blend is the same but for rounding, as you have seen. Nor does it do fewer FLOPs; with the second computation
-# in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic. At 16,384 tokens and eight
-# heads the scores, weights and their gradients of one sentence take 19 GB; without them, on an H200, a hundred MB and a
-# tenth of the time ([measured below](#how-do-time-and-memory-grow-with-the-length)).
-#
-# Under a causal mask it could skip the half that nobody may see. But a kernel that is given a matrix has to read it to
-# find out. So one *says* that the mask is causal: PyTorch has the argument `is_causal`, and our `MultiHeadAttention`
-# takes the word `"causal"` for its mask (a GPT without padding passes it). Forward and back, at 1,024 tokens:
-
-# %% tags=["hide-input"]
-torch.manual_seed(0)
-attention = MultiHeadAttention(128, 4).to(device)
-x = torch.randn(1, 1024, 128, device=device)
-triangle = torch.ones(1024, 1024, dtype=torch.bool, device=device).tril()
-
-
-def under(mask):
-    attention(x, x, x, mask)[0].sum().backward()
-
-
-given, told = (
-    median(benchmark(partial(under, mask), device, 9))
-    for mask in (triangle, "causal")
-)
-print(f"told that it is causal: {told / given:.2f} of the time with a matrix")
-assert told < given
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1349,19 +1029,10 @@ for pairs, length, available in ((400, 64, 24e9), (400, 64, 8e9), (1, 1024, 1.2e
 # below](#must-all-logits-exist-at-once)).
 #
 # Two other ways out cost time instead of memory. Split the batch and add up the gradients ([chapter
-# 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: activation checkpointing keeps only what goes into
-# each layer, and computes the layer again when the backward pass needs its activations. That is one more forward pass
-# through the layers: a third more work for them, and none for the output product. Here it is with 32 bits and nothing
-# compiled.
-
-# %% tags=["hide-input"]
-setup = Setup(fused_attention=True, batch=4)
-without, with_it = (
-    measure(workload, replace(setup, checkpointing=on), device, 2)["peak_memory"]
-    for on in (False, True)
-)
-print(f"{without / 1e6:.0f} MB without, {with_it / 1e6:.0f} MB with checkpointing")
-assert with_it < 0.8 * without
+# 11](11_training.ipynb#break-it-the-mean-of-means)). Or keep less: **activation checkpointing** keeps only what goes
+# into each layer, and computes the layer again when the backward pass needs its activations. That is one more forward
+# pass through the layers: a third more work for them, and none for the output product. (In the CPU's ladder it needs
+# half of the memory.)
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -1529,7 +1200,7 @@ verdict
 # %% [markdown]
 # ## Going further
 #
-# Five points about a step. Later chapters repeat what they need of them.
+# Nine points about a step. Later chapters repeat what they need of them.
 #
 # ### A step, from left to right
 #
@@ -1593,16 +1264,280 @@ assert str(device) != "cpu" or borders[2] - borders[1] > borders[1]
 # 2022](https://arxiv.org/abs/2209.05433)), so little that each tensor, or each block of its numbers, needs a scale of
 # its own. DeepSeek-V3 was trained with the first kind ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)). There
 # are formats of 4 bits, too ([Rouhani and others, 2023](https://arxiv.org/abs/2310.10537)).
+
+# %% [markdown]
+# ### How much of the peak can a narrow model use?
 #
+# Put the forward pass of an encoder layer of the paper's base model under an H100's roofline, in 16 bits. A projection
+# by a matrix of 512 rows and columns does $2 \cdot 512^2$ FLOPs for a token, and moves at least its 512 numbers in and
+# 512 numbers out, 2,048 bytes. That is 256 FLOPs per byte, left of the ridge point of 295, however many tokens there
+# are.
+#
+# Each part takes the longer of its two times, by arithmetic and by memory. For a token of width 512, with 2 bytes a
+# number, and without the scores, which are few in short sentences:
+
+# %% tags=["hide-input"]
+peak, memory_speed = 989e12, 3.35e12  # an H100 (SXM), as its maker gives them
+
+
+def parts_of_a_layer(d):
+    """FLOPs and bytes for a token in an encoder layer of width d, in 16 bits."""
+    return {
+        "four projections": (4 * 2 * d**2, 4 * 2 * 2 * d),
+        "feed-forward, two products": (2 * 2 * 4 * d**2, 2 * 2 * 5 * d),
+        "attention, q, k, v to the blend": (0, 2 * 4 * d),
+        "ReLU of 4 D numbers": (0, 2 * 8 * d),
+        "two sums and norms": (0, 2 * 6 * d),
+    }
+
+
+def of_peak(d):
+    """The most of the peak that an encoder layer of width d can use."""
+    parts = parts_of_a_layer(d).values()
+    computing = [flops / peak for flops, _ in parts]
+    moving = [moved / memory_speed for _, moved in parts]
+    return sum(computing) / sum(map(max, computing, moving))
+
+
+print(f"{'':33}    FLOPs    bytes   arithmetic   memory")
+for name, (flops, moved) in parts_of_a_layer(512).items():
+    print(
+        f"{name:33}{flops:9,}{moved:9,}"
+        f"{1e9 * flops / peak:10.1f} ns{1e9 * moved / memory_speed:6.1f} ns"
+    )
+for d in (512, 1024, 4096):
+    print(f"width {d:5,}: at most {of_peak(d):.0%} of the peak")
+assert round(of_peak(512), 2) == 0.52 and of_peak(4096) > 0.89
+
+# %% [markdown]
+# So a layer of width 512, its parts computed one after another, reaches at most about half of the peak, before any
+# launch, any waiting and any product that falls short of the roofline. (Computing neighbouring parts together, as
+# `compile` does, moves the limit up.) A wide layer has its limit near the peak: what is computed for each number that
+# is moved grows with the width.
+
+# %% [markdown]
+# How far does a recorded step get? On the left the H200's roofline in 16 bits, on the right its MFU, over the pairs in
+# a batch; below, the twelve longest kernels of a recorded step, by kind.
+
+# %% tags=["plot", "hide-input"] mystnb={"image": {"alt": "Left: FLOP/s over FLOPs per byte of an H200, both logarithmic. Softmax and one-token generation lie near the rising line, layer norm below it, the projection and the feed-forward network a little below the flat one. Right: the share of the peak over the pairs in a batch rises from under 1 percent at one pair to 35 percent at 1,600, and flattens from 1,024 on."}}
+operations = [
+    row
+    for row in measured("roofline-cuda")["measurements"]
+    if row["what"] in ("ridge point", "operation") and row["dtype"] == "bfloat16"
+]
+gpu_peak, gpu_bandwidth = (
+    operations[0][name] for name in ("flops_per_second", "bandwidth")
+)
+batches = measured("throughput-cuda")["measurements"]
+figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2))
+intensity = np.geomspace(0.2, 1000, 200)
+left.loglog(
+    intensity, np.minimum(gpu_peak, intensity * gpu_bandwidth), color="grey"
+)
+labels = {
+    "one-token generation": ("one token", (-3, 6), "right"),
+    "softmax": ("softmax", (4, 6), "left"),
+    "layer norm": ("layer norm", (7, -6), "left"),
+    "projection": ("projection", (6, -15), "center"),
+    "feed-forward": ("feed-forward", (12, 9), "right"),
+}
+for row in operations[1:]:
+    if row["name"] in labels:
+        label, place, side = labels[row["name"]]
+        dot = row["intensity"], row["flops_per_second"]
+        left.loglog(*dot, "s", color=plots.TEAL, ms=5)
+        left.annotate(
+            label, dot, place, textcoords="offset points", ha=side, size=9
+        )
+left.set(
+    xlabel="FLOPs per byte", title="FLOP/s", xlim=(0.08, 1500), ylim=(8e11, 2e15)
+)
+pairs = [row["pairs"] for row in batches]
+right.semilogx(pairs, [row["mfu"] for row in batches], "o-", color=plots.BLUE)
+right.set(xlabel="pairs in a batch", title="share of the peak", ylim=(0, 0.5))
+right.yaxis.set_major_formatter("{x:.0%}")
+plt.tight_layout()
+plots.measured_on(measured("throughput-cuda"))
+plt.show()
+
+# %% tags=["hide-input"]
+print(on_gpu["accelerator"], on_gpu["date"])
+kernels = dict(
+    next(
+        row["kernels"]
+        for row in on_gpu["measurements"]
+        if row["what"] == "kernels" and row["name"] == "CUDA graph"
+    )
+)
+kinds = {
+    "products": "nvjet",
+    "loss": "softmax",
+    "attention": "sdpa",
+    "copies": "direct_copy",
+}
+for kind, part in kinds.items():
+    seconds = sum(time for name, time in kernels.items() if part in name)
+    kinds[kind] = 1000 * seconds
+    print(f"{kind:10}{1000 * seconds:5.1f} ms")
+total = 1000 * sum(kernels.values())
+print(f"other     {total - sum(kinds.values()):5.1f} ms")
+print(f"these {len(kernels)}  {total:5.1f} ms of a step of {ms['CUDA graph']:.1f}")
+
+# %% [markdown]
+# Is the model too narrow for more? By the reckoning above, with the peak and the bandwidth measured on this GPU, an
+# encoder layer of width 512 could reach 65 percent, if every part lay on the roofline. None does: the projection
+# reaches 67 percent of the peak, and layer norm a quarter of the bandwidth. With the speeds of the green squares (that
+# of softmax for attention and activation) the estimate is 40 percent for the forward pass of such a layer, not far from
+# the 35 of the whole measured step, which also has a decoder, a loss and an optimiser. So the width may well be what
+# limits it. (No wider model was timed.)
+
+# %% tags=["proof"]
+recorded = {row["pairs"]: 1000 * row["seconds"] for row in batches}
+recorded[400] = ms["CUDA graph"]
+assert [round(recorded[n]) for n in (64, 256, 400)] == [11, 28, 40]
+slope, start = np.polyfit([64, 256, 400], [recorded[n] for n in (64, 256, 400)], 1)
+assert round(slope, 2) == 0.09 and round(start) == 5
+assert round(start + 100 * slope) == 14
+hours = [4 * ms["float32"], ms["CUDA graph"]]
+assert [round(each / 36, 1) for each in hours] == [9.4, 1.1]
+at_peak = there["CUDA graph"]["mfu"] * ms["CUDA graph"]
+assert round(at_peak) == 13 and round(at_peak / 0.67) == 19
+assert round(ms["CUDA graph"] - 1000 * sum(kernels.values())) == 15
+assert batches[-1]["pairs"] == 1600 and round(batches[-1]["mfu"], 2) == 0.35
+assert round(batches[-1]["tokens_per_second"], -5) == 1.4e6
+peak, memory_speed = gpu_peak, gpu_bandwidth
+assert round(of_peak(512), 2) == 0.65
+rates = {row["name"]: row for row in operations[1:]}
+products_rate, blocks_rate = (
+    rates[name]["flops_per_second"] for name in ("projection", "feed-forward")
+)
+speeds = [rates[name]["bandwidth"] for name in ("softmax", "softmax", "layer norm")]
+(four, _), (two, _), *others = parts_of_a_layer(512).values()
+taken = four / products_rate + two / blocks_rate
+taken += sum(moved / rate for (_, moved), rate in zip(others, speeds, strict=True))
+assert round((four + two) / gpu_peak / taken, 2) == 0.40
+assert round(products_rate / gpu_peak, 2) == 0.67
+assert round(speeds[-1] / gpu_bandwidth, 2) == 0.27
+assert round(1000 * sum(kernels.values())) == 25
+assert [round(kinds[part]) for part in kinds] == [12, 5, 4, 2]
+
+# %% [markdown]
 # ### Where do the 40 ms go?
 #
-# The list [above](#the-same-ladder-on-a-gpu) has the twelve longest kernels of a recorded step of 400 pairs on the
-# H200, which takes 40 ms.
+# The list above has the twelve longest kernels of a recorded step of 400 pairs on the H200, which takes 40 ms.
 #
 # They take 25 of these, about half of it products. The loss, with 37,000 scores for each target, takes 5, attention 4,
 # and copies 2. At the peak the products would need 13 ms, and at the 67 percent of the projection 19. Twelve of these
 # are in the long kernels, so at that speed about seven of the 15 ms that the list lacks would be shorter products. The
 # rest are other short kernels, and gaps.
+
+# %% [markdown]
+# ### A trainer that does not wait
+#
+# When Python asks for a number that is on a GPU, it has to wait until all that was handed over before is done, a
+# **host-device synchronisation**, and from then until it is told what is next the GPU has nothing to do. `train_step`
+# waits once, to see whether the norm of the gradient is finite. (The targets are counted before they go to the device,
+# and the loss stays there until it is logged.)
+#
+# `FastTrainer`, which `python -m dotformer train` uses, need not wait. Its optimiser is fused. By itself that gained
+# little on the CPU and on the H200 of the ladder, and on another H200 it lost, but such an optimiser can be told *on
+# the device* what to skip: where its `found_inf` is 1 it changes nothing. Then nobody has to look at the norm of the
+# gradient first. The loss of a skipped step becomes NaN, and when the next row of the history is due, the training ends
+# with an error, later than before and with nothing spoiled.
+
+# %% tags=["hide-input", "export"] module="devices"
+from contextlib import nullcontext
+from functools import cache
+
+from dotformer.support.memory import peak_memory
+from dotformer.support.processes import world_size
+from dotformer.support.progress import Batch, Row
+from torch.distributed.tensor import DTensor
+
+
+@cache
+def peak_compute_of(device: str, dtype: torch.dtype) -> float:
+    """FLOP/s of a device in a large product, measured once."""
+    with keep_random_state():
+        return matmul_throughput(device, 4096 if device == "cuda" else 1024, dtype)
+
+
+def matrix_parameters(model: nn.Module) -> int:
+    """How many parameters are in matrices that multiply, not only looked up."""
+    linear = {
+        id(part.weight) for part in model.modules() if isinstance(part, nn.Linear)
+    }
+    tables = [
+        part.weight for part in model.modules() if isinstance(part, nn.Embedding)
+    ]
+    only_looked_up = {*map(id, tables)} - linear
+    several = (p for p in model.parameters() if p.ndim > 1)
+    return sum(p.numel() for p in several if id(p) not in only_looked_up)
+
+
+# %% tags=["export", "hide-input"] module="devices"
+class FastTrainer(Trainer):
+    """Trains as `Trainer` does, and asks a device for nothing during a step.
+
+    Its optimizer must be fused. A step whose gradient is not finite changes
+    nothing, and its loss is NaN: FloatingPointError follows when a row of the
+    history is due (on a Mac's GPU, where nothing can be skipped, at once).
+    """
+
+    def __init__(
+        self, model: nn.Module, config: TrainingConfig, device: str = "cpu"
+    ) -> None:
+        super().__init__(model, config, device)
+        parameters, betas = self.model.parameters(), (0.9, 0.98)
+        self.optimizer = torch.optim.Adam(
+            parameters, betas=betas, eps=1e-9, fused=True
+        )
+
+    def update(self, norm: Tensor) -> None:
+        """Let the optimizer move the parameters, if the norm is finite."""
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        self.spoiled = ~torch.isfinite(norm)
+        if self.device == "mps":
+            return super().update(norm)
+        self.optimizer.found_inf = self.spoiled.float()
+        self.optimizer.step()
+
+    def device_step(self, batches: list[Batch], tokens: float) -> Tensor:
+        """A step on batches that are on the device; the summed loss."""
+        loss = super().device_step(batches, tokens)
+        return loss.masked_fill(self.spoiled, torch.nan)
+
+    def figures(self, row: Row) -> Row:
+        """The MFU, by the speed of a large product; the most bytes in use."""
+        dtype = torch.float32 if self.precision is nullcontext else torch.bfloat16
+        flops = 6 * matrix_parameters(self.model) * row["tokens_per_second"]
+        mfu = flops / world_size() / peak_compute_of(self.device, dtype)
+        return {"mfu": mfu, "peak_memory": peak_memory(self.device)}
+
+
+# %% [markdown]
+# How often does a step of each take a number out of a tensor? One operator of PyTorch's does that, so count its calls:
+
+# %% tags=["hide-input"]
+from dotformer.support.benchmark import count_synchronisations
+
+asked = {}
+for kind in (Trainer, FastTrainer):
+    trainer = kind(Transformer(small).to(device), TrainingConfig(), device)
+    trainer.train_step([batch], 1e-4)
+    make = partial(trainer.train_step, [batch], 1e-4)
+    asked[kind.__name__] = count_synchronisations(make)
+    print(f"{kind.__name__:12} takes {asked[kind.__name__]} numbers")
+
+# %% tags=["proof"]
+assert asked["FastTrainer"] <= 3 < asked["Trainer"]
+
+# %% [markdown]
+# Not each of these is a wait: a number that lies on the CPU is there at once. Most of the first line's are Adam's,
+# which looks up for each parameter how many steps there were; they cost Python's time. One is the norm, the wait. The
+# three that are left count the targets and check the masks, which a training does before the batch goes to a GPU, or
+# not at all there. (On a CPU, where nobody waits, the ladder shows no gain. On the H200 it was 17 percent, in steps
+# that were mostly launches.)
 
 # %% [markdown]
 # ### Record a step, and repeat it
@@ -1736,6 +1671,36 @@ for name, some in (("as they are", pairs), ("padded", level(pairs, 64))):
     shapes[name] = len(set(met))
     print(f"{name:12} {len(met)} batches, {shapes[name]} shapes")
 assert 2 * shapes["padded"] < shapes["as they are"]
+
+# %% [markdown]
+# ### Is fused attention an approximation?
+#
+# No. The blend is the same but for rounding, as you have seen. Nor does it do fewer FLOPs; with the second computation
+# in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic. At 16,384 tokens and eight
+# heads the scores, weights and their gradients of one sentence take 19 GB; without them, on an H200, a hundred MB and a
+# tenth of the time ([measured below](#how-do-time-and-memory-grow-with-the-length)).
+#
+# Under a causal mask it could skip the half that nobody may see. But a kernel that is given a matrix has to read it to
+# find out. So one *says* that the mask is causal: PyTorch has the argument `is_causal`, and our `MultiHeadAttention`
+# takes the word `"causal"` for its mask (a GPT without padding passes it). Forward and back, at 1,024 tokens:
+
+# %% tags=["hide-input"]
+torch.manual_seed(0)
+attention = MultiHeadAttention(128, 4).to(device)
+x = torch.randn(1, 1024, 128, device=device)
+triangle = torch.ones(1024, 1024, dtype=torch.bool, device=device).tril()
+
+
+def under(mask):
+    attention(x, x, x, mask)[0].sum().backward()
+
+
+given, told = (
+    median(benchmark(partial(under, mask), device, 9))
+    for mask in (triangle, "causal")
+)
+print(f"told that it is causal: {told / given:.2f} of the time with a matrix")
+assert told < given
 
 # %% [markdown]
 # ### How do time and memory grow with the length?

@@ -1352,11 +1352,12 @@ verdict
 # %% [markdown]
 # ### What would it cost today?
 #
-# Estimate it. A device computes as fast as the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu), whose
-# recorded steps were measured with batches of 1 to 1,600 pairs, without dropout, padding or waiting for data. The batch
-# stays the paper's, divided among the devices. Gradients have 4 bytes a parameter, go around a ring at 200 GB/s
-# (between the 50 of one network card and the 450 of the links within a machine) without latency, and travel during the
-# backward pass, two thirds of the computation, as far as they fit.
+# Estimate it. A device computes as fast as the H200 of [chapter
+# 20](20_one_gpu.ipynb#how-much-of-the-peak-can-a-narrow-model-use), whose recorded steps were measured with batches of
+# 1 to 1,600 pairs, without dropout, padding or waiting for data. The batch stays the paper's, divided among the
+# devices. Gradients have 4 bytes a parameter, go around a ring at 200 GB/s (between the 50 of one network card and the
+# 450 of the links within a machine) without latency, and travel during the backward pass, two thirds of the
+# computation, as far as they fit.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Minutes for the base model's 100,000 steps over 1 to 64 devices, both axes logarithmic. A dotted line, in proportion to one device, falls straight. The estimate leaves it at two devices and becomes nearly flat."}}
 from classroom.measured import measured

@@ -163,7 +163,7 @@ file = page_model(translator)
 in_32_bits = (folder / "model.safetensors").stat().st_size
 text = json.dumps(file)
 compressed = len(gzip.compress(text.encode()))
-print(f"{in_32_bits:,} bytes in 32 bits")
+print(f"{in_32_bits:,} bytes in 32 bits, as a file")
 print(f"{len(text):,} in the page, {compressed:,} compressed")
 assert 0.4 < len(text) / in_32_bits < 0.48 and compressed < 0.32 * in_32_bits
 
@@ -205,7 +205,7 @@ def use(change):
     )
 
 
-print("bits  scale for   kilobytes    loss  sentences right  BLEU")
+print("bits  scale for   kB, matrices  loss  sentences right  BLEU")
 matrices = [p for p in model.parameters() if p.ndim == 2]  # shared ones once
 cost, zeros = {}, {}
 for bits, by_row in [
@@ -371,8 +371,9 @@ from classroom import javascript
 # JavaScript computes in 64 bits, and a `Float32Array` rounds what is stored, so dot products are more exact here than
 # in PyTorch.
 #
-# **Attention.** Before it can attend, a vector's key and value must be kept. `attend` takes one query and everything
-# that is kept. It is chapter 4's look-up, head by head, and the cache of chapter 12 comes for free: a list that grows.
+# **Attention.** Before anything can attend to a vector, its key and value must be kept. `attend` takes one query and
+# everything that is kept. It is chapter 4's look-up, head by head, and the cache of chapter 12 comes for free: a list
+# that grows.
 
 # %% language="js" tags=["export"] module="engine"
 # function keep(attention, x) {
@@ -732,12 +733,15 @@ for text_ in hundred:
     assert best == [*hypothesis.tokens, 2]
     apart = max(apart, abs(score - hypothesis.score))
 print(f"{len(hundred)} sentences, all tokens equal")
-print(f"largest difference of a logit {largest:.0e}, of a score {apart:.0e}")
+print(
+    f"largest difference of a logit {largest:.0e}, of a hypothesis's score {apart:.0e}"
+)
 assert largest < 1e-4 and apart < 1e-4
 assert 11 < max(np.abs(logits_).max() for _, logits_ in reference) < 13
 
 # %% [markdown]
-# The logits go up to about 12, so the two agree to six digits. What is left is rounding: PyTorch computes in 32 bits.
+# The logits go up to about 12, so the two agree to six digits. What is left looks like rounding, as PyTorch computes in
+# 32 bits.
 #
 # ### Break it: an engine that is nearly right
 #
@@ -756,7 +760,7 @@ defects = {
     "variance divided by D − 1": ("squares / x.length", "squares / (x.length - 1)"),
     "waves not in pairs": ("(i - (i % 2))", "i"),
 }
-print(f"{'':28}logits differ by   translations that differ")
+print(f"{'':28}a logit off by   translations that differ")
 broken = {}
 for name, (line, wrong) in defects.items():
     off = differ = 0
@@ -766,15 +770,15 @@ for name, (line, wrong) in defects.items():
             off = max(off, np.abs(expected - logits).max())
             differ += words != [*targets_[1:], 2]
     broken[name] = off, differ
-    print(f"{name:28}{off:16.1e}{differ:20} of 100")
+    print(f"{name:28}{off:14.1e}{differ:20} of 100")
 
 # %% [markdown]
-# Only one of the six would be noticed by somebody who reads the translations. The grammar is easy and the model sure
-# of itself, so the others write the same words, or all but one sentence of them, with logits that are off by 0.1 to 5,
-# where the right engine is off by 5e-6. And even so one defect would have passed: without $\epsilon$ the difference is
-# 5e-5, ten times what rounding explains, and still below the 1e-4 that the folded cell above asserts. So a tolerance
-# should come from what the *right* code needs, with a margin of a few times, and not from a round number. The test of
-# this page in a real browser has 2e-5.
+# Only one of the six would be noticed by somebody who reads the translations. The grammar is easy and the model sure of
+# itself, so the others write the same words, or all but one sentence of them. For four of these the logits are off by
+# 0.1 to 5, where the right engine is off by less than 1e-5. The fifth would have passed: without $\epsilon$ the
+# difference is 5e-5, several times that of the right engine, and still below the 1e-4 that the folded cell above
+# asserts. So a tolerance should come from what the *right* code needs, with a margin of a few times, and not from a
+# round number. The test of this page in a real browser has 2e-5.
 
 # %% tags=["proof"]
 noticed = [name for name, (_, differ) in broken.items() if differ > 1]
@@ -821,13 +825,13 @@ javascript.call("lengths", hundred[:20])  # V8 compiles what runs often
 start = time.process_time()
 count = javascript.call("lengths", hundred)
 pace = count / (time.process_time() - start)
-print(f"{pace:,.0f} tokens a second")
+print(f"{pace:,.0f} tokens written a second, greedily")
 assert pace > 100
 
 # %% [markdown]
-# That was in this notebook, on one core; the figure above says how fast it is in your browser. `dot` multiplies one
-# pair at a time, where PyTorch has instructions for eight or sixteen (**SIMD**), and a GPU thousands of units. For a
-# small model and one reader that does not matter.
+# That was in this notebook, on one core; the page [above](#here-it-is) says how fast it is in your browser. `dot`
+# multiplies one pair at a time, where PyTorch has instructions for eight or sixteen (**SIMD**), and a GPU thousands of
+# units. For a small model and one reader that does not matter.
 #
 # ## A file for servers
 #
@@ -837,13 +841,13 @@ assert pace > 100
 # shape but no values, and records every operation on them. A length that may vary is recorded as a *symbol*. Hence
 # what an export may not do:
 #
-# - **Branch on values.** Whether an `if` about an entry of a tensor is true cannot be known, so the export ends with
-#   an error. (Our checks of padding step aside while a model is exported.)
+# - **Branch on values.** Whether an `if` about an entry of a tensor is true cannot be known, so the export ends with an
+#   error. (Our checks of padding step aside while a model is exported.)
 # - **Keep state.** A cache that is a Python list would end up in the graph as it was. So keys and values come in as
 #   inputs and go out as outputs, longer by one.
 # - **Fix a length unawares.** Every axis that may vary must be named, in `dynamic_shapes`, or the example's length is
-#   built in; and what has the same name has the same length. A length of 0 or 1 may be built in even so, because these
-#   broadcast differently.
+#   built in; and what has the same name has the same length. A length of 0 or 1 may be built in even so, because one of
+#   1 broadcasts, and one of 0 is empty.
 #
 # With two matrices whose rows have width 8, and whose numbers of rows vary:
 
@@ -883,9 +887,8 @@ assert np.allclose(found, q @ k[:4].T, atol=1e-6)
 #
 # For the translator there are two graphs, as there were two functions above. `KVAttention` of chapter 12 is used as it
 # is, with its `extend`, which appends a token's key and value, and its `attend`. Only its `__init__` is another: it
-# takes keys and values that come in, where chapter 12's computes them. (`extend` replaces the keys by longer ones,
-# which looks like state. But these objects live for one step only, and what is recorded are the tensors that go
-# through them.)
+# takes keys and values that come in, where chapter 12's computes them. (`extend` replaces the keys, which looks like
+# state. But each object lives for one step, and only the tensors that pass through it are recorded.)
 
 # %% tags=["export"] module="export"
 from dotformer.attention import MultiHeadAttention
@@ -1008,7 +1011,7 @@ def write_onnx(model: Transformer, folder: str | Path) -> None:
 
 
 # %% [markdown]
-# To generate with the two graphs, give them the three methods that generation asks for ([chapter
+# To generate with the two graphs, give them what generation asks for, `step`, `select` and a length ([chapter
 # 12](12_generation.ipynb#one-word-at-a-time)). Beam search then runs on them as it is.
 
 # %% tags=["hide-input", "export"] module="export"
@@ -1074,16 +1077,20 @@ found = beam_search(OnnxCache(*graphs, ids), 60)
 assert [h[0].tokens for h in found] == [
     h[0].tokens for h in beam_search(KVCache(model, ids), 60)
 ]
+print(f"beam search: {len(found)} of {len(found)} translations are the same")
 
 # %% [markdown]
-# The same numbers and the same hypotheses. (The two files have the parameters in 32 bits; each holds only those that
-# it needs.) And is it faster? Here, for a larger model (1.7 million parameters, width 128, sources of 24 tokens), are
-# PyTorch with our cache, ONNX Runtime with the two graphs, and CTranslate2, an engine made for this one purpose, with
-# the same parameters and the same sentences, timed in turns on one core ([the comparison](../comparison.md) has more).
+# The same numbers, but for rounding, and the same translations. (The two files have the parameters in 32 bits; each
+# holds only those that it needs.) And is it faster? Here, for a larger model (1.7 million parameters, width 128,
+# sources of 24 tokens), are PyTorch with our cache, ONNX Runtime with the two graphs, and CTranslate2, an engine made
+# for this one purpose, with the same parameters and the same sentences, timed in turns on one core ([the
+# comparison](../comparison.md) has more).
 
 # %% tags=["hide-input"]
 engines = ("dotformer", "dotformer, ONNX Runtime", "CTranslate2")
-print(f"{'milliseconds':31}{'PyTorch':>10}{'ONNX Runtime':>14}{'CTranslate2':>13}")
+print(
+    f"{'milliseconds for all sentences':31}{'PyTorch':>10}{'ONNX Runtime':>14}{'CTranslate2':>13}"
+)
 serving = {}
 for row_ in measured("peers-cpu")["measurements"]:
     found = row_["contenders"]
@@ -1099,11 +1106,11 @@ assert len(serving) == 4
 # %% [markdown]
 # ONNX Runtime writes one sentence in half the time. It has no Python between the operations, and joins some of them
 # (**fusion**); which of the two helps more we have not measured. With 32 sentences it saves less, and least with a
-# beam: there each operation takes longer, so that what stands between them matters less, and the search around the
-# graphs, which is still ours, and copies the whole cache in and out at each step, matters more. (That has not been
-# measured either.) There is more to save: CTranslate2, which has search, cache and all in C++, takes about half of
-# PyTorch's time there, and for one sentence a quarter. So: a page for one reader, a graph where other programs are to
-# run the model, and an engine made for one kind of model where that is the model you have.
+# beam. There each operation takes longer, so what stands between operations matters less. And the search, which is
+# still ours, copies the whole cache in and out at each step. (Neither effect has been measured.) There is more to save:
+# CTranslate2, which has search, cache and all in C++, takes about half of PyTorch's time there, and for one sentence a
+# quarter. So use a page for one reader, a graph where other programs run the model, and a special engine where one
+# exists for your kind of model.
 
 # %% tags=["proof"]
 for (batch_, _), (ours_, graph, engine) in serving.items():

@@ -37,7 +37,7 @@ class LayerConfig:
     layer_norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        check_settings(self, shares=("dropout",))
+        check_settings(self, shares=("dropout",))  # refuses what cannot be
 
 
 class FeedForward(nn.Module):

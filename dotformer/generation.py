@@ -81,24 +81,24 @@ def beam_search(
     """For each sentence the best hypotheses found, at most `beam`, the best first.
 
     A sentence is done when `beam` have ended and none that goes on can beat their
-    best. What has not ended after `max_length` tokens counts where nothing has.
+    best. If none has ended after `max_length` tokens, unfinished ones are returned.
 
     Defined in chapter 12, "Several hypotheses at once".
     """
     decoding.check_search(max_length, beam, alpha)
     pad, begin, end = state.special_ids
     finished: list[list[Hypothesis]] = [[] for _ in range(len(state))]
-    live = [
-        (n, 0.0, []) for n in range(len(state))
-    ]  # sentence, sum, tokens of a row
+    # of each row: its sentence, its sum, its tokens
+    live = [(n, 0.0, []) for n in range(len(state))]
     tokens = torch.full((len(state),), begin)
     last_penalty = length_penalty(max_length, alpha)
     for length in range(1, max_length + 1):
         if not live:
             break
+        # kept: sentence, sum, row and token of all that go on
         penalty, kept = length_penalty(length, alpha), []
         logs = decoding.checked_logits(state.step(tokens)).log_softmax(dim=-1)
-        logs[:, [pad, begin]] = -math.inf
+        logs[:, [pad, begin]] = -math.inf  # never written
         best = logs.topk(min(beam + 1, logs.shape[1]))  # of each row
         values, indices = best.values.tolist(), best.indices.tolist()
         candidates = [[] for _ in finished]
@@ -139,7 +139,7 @@ class KVAttention:
 
     def extend(self, x: Tensor) -> Tensor:
         """Keep those of new tokens x (B, T, D) too, and attend from x to all."""
-        new = KVAttention(self.attention, x)
+        new = KVAttention(self.attention, x)  # for its keys and values
         self.k = torch.cat([self.k, new.k], dim=-2)
         self.v = torch.cat([self.v, new.v], dim=-2)
         return self.attend(x)
@@ -171,7 +171,7 @@ class KVCache:
         self.model, self.length, layers = model, 0, model.decoder.layers
         self.target = [KVAttention(a.self_attention, memory[:, :0]) for a in layers]
         self.source = [KVAttention(a.cross_attention, memory, mask) for a in layers]
-        self.sentences = torch.arange(len(source))  # of each row
+        self.sentences = torch.arange(len(source))  # which source each row is of
 
     def __len__(self) -> int:
         """How many rows there are."""
@@ -215,13 +215,15 @@ def filter_logits(
     Defined in chapter 12, "Sampling".
     """
     decoding.check_filters(temperature, top_k, top_p)
+    # the largest is 0 now: no overflow at a low temperature
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     ordered, order = logits.sort(dim=-1, descending=True)
-    ordered[..., top_k or logits.shape[-1] :] = -math.inf
+    ordered[..., top_k or logits.shape[-1] :] = -math.inf  # None cuts nothing
     if top_p < 1:
         share = ordered.softmax(dim=-1)
         before = share.cumsum(dim=-1) - share  # all that is likelier, together
         ordered = ordered.masked_fill(before >= top_p, -math.inf)
+    # back to the order of the vocabulary
     return torch.empty_like(ordered).scatter(-1, order, ordered)
 
 

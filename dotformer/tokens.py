@@ -91,8 +91,9 @@ class BPETokenizer:
     """From text to token numbers and back, by bytes and learned merges.
 
     Numbers begin with the special tokens: padding, begin, end, and others if
-    wanted. No text is made one of them. Then come the 256 bytes, so that nothing is
-    unknown, then the merges. Raises ValueError for what makes no tokenizer.
+    wanted. No text is encoded as one of them. Then come the 256 bytes, so that
+    nothing is unknown, then the merges. Raises ValueError for what makes no
+    tokenizer.
 
     Defined in chapter 10, "The definition".
     """
@@ -123,7 +124,7 @@ class BPETokenizer:
         return cls(learn_merges(texts, vocab_size - smallest))
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The tokens of a text. UnicodeEncodeError: half of a surrogate pair."""
+        """The tokens of a text. UnicodeEncodeError: one UTF-8 cannot write."""
         shift, words = len(self.special_tokens), pretokenize(text)
         tokens = [n + shift for word in words for n in self._merge(word)]
         if add_special_tokens:
@@ -134,7 +135,9 @@ class BPETokenizer:
         if word in self._cache:
             return self._cache[word]
         symbols = list(word.encode())
-        while pairs := self._ranks.keys() & pairwise(symbols):
+        while pairs := self._ranks.keys() & pairwise(
+            symbols
+        ):  # pairs that were learnt
             pair = min(pairs, key=self._ranks.get)
             symbols = merge_pair(symbols, pair, 256 + self._ranks[pair])
         if len(self._cache) < 100_000:
@@ -147,7 +150,7 @@ class BPETokenizer:
         return [symbol.decode(errors="backslashreplace") for symbol in symbols]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens; what is not UTF-8 is U+FFFD. ValueError: no token."""
+        """The text of tokens; what is not UTF-8 becomes �. ValueError: no token."""
         tokens = files.checked_tokens(tokens, len(self))
         joined = b"".join(self.vocabulary[token] for token in tokens)
         return joined.decode(errors="replace")
@@ -179,19 +182,22 @@ def token_batches(
 ) -> list[list[int]]:
     """Group sentences by length into batches of at most `max_tokens` tokens.
 
-    Padding counts: a batch of B sentences has B times its longest. Returns their
-    numbers, batches in random order. Raises ValueError when one alone is too long.
+    Padding counts: a batch of B sentences has B times its longest. Returns for each
+    batch where in `lengths` its sentences are, batches in random order. Raises
+    ValueError when one alone is too long.
 
     Defined in chapter 10, "Batches with little padding".
     """
-    lengths = [int(n) for n in lengths]
+    lengths = [int(length) for length in lengths]
     if max(lengths, default=0) > max_tokens:
         raise ValueError(f"{max(lengths)} tokens exceed max_tokens {max_tokens}")
+    # so that sentences of one length come in random order
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
     batches: list[list[int]] = []
     for n in sorted(shuffled, key=lambda n: lengths[n]):
+        # sorted, so sentence n is the longest so far
         if not batches or lengths[n] * (len(batches[-1]) + 1) > max_tokens:
             batches.append([])
         batches[-1].append(n)
     order = torch.randperm(len(batches), generator=generator).tolist()
-    return [batches[n] for n in order]
+    return [batches[k] for k in order]

@@ -23,8 +23,8 @@ def softmax(
     """
     highest = scores.max(axis=axis, keepdims=True).astype(float)
     check_scores(highest)
-    shares = np.exp(scores - highest)
-    return shares / shares.sum(axis=axis, keepdims=True)
+    powers = np.exp(scores - highest)
+    return powers / powers.sum(axis=axis, keepdims=True)
 
 
 @shapes
@@ -53,4 +53,5 @@ def softmax_jacobian(
 
     Defined in chapter 3, "How far do weights move?".
     """
+    # row i is w_i times (1 - w_i on the diagonal, -w_j elsewhere)
     return weights[..., None] * (np.eye(weights.shape[-1]) - weights[..., None, :])
