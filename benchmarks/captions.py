@@ -7,7 +7,7 @@ translations of the test set, BLEU and chrF, what BLEU counts of each sentence, 
 besides, and seconds; and of each pair of models, each with its alpha, whether they differ, by approximate
 randomisation.
 
-Takes some nine hours of one core. Whatever is done is kept in book/measurements/captions.json, and not done again.
+Takes some seven hours of one core. Whatever is done is kept in book/measurements/captions.json, and not done again.
 """
 
 from functools import cache

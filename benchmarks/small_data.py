@@ -243,8 +243,10 @@ def main() -> None:
     store = Store("small_data", partial(train, device), jobs, about)
     for name, changes in TRIALS.items():
         rows = store.do(jobs_of("search", [name], SEEDS, changes))
-        means = [sum(row["validation"] for row in rows[n :: len(SEEDS)]) for n in range(len(changes))]
-        store.do(jobs_of("judge", JUDGED[name], SEEDS, [changes[0], changes[means.index(max(means))]]))
+        count = len(SEEDS)  # rows of each change, one after the other
+        sums = [sum(row["validation"] for row in rows[n : n + count]) for n in range(0, len(rows), count)]
+        best = changes[sums.index(max(sums))]
+        store.do(jobs_of("judge", JUDGED[name], SEEDS, [changes[0], best] if best != changes[0] else [best]))
     store.save()
 
 

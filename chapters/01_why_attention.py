@@ -570,7 +570,7 @@ plt.show()
 # With each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks elsewhere,
 # mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). With
 # states of 256 numbers and 40 words it still gets 256 numbers at a time, but for each word that it writes they are
-# blended anew, from 40 · 256 = 10,240: 40 times what the last state holds.
+# another blend, of 40 · 256 = 10,240: 40 times what the last state holds.
 #
 # What is summed are not bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
 # the encoder reads the sentence a second time, from its end, and $h_j$ is both states of word $j$ side by side (a

@@ -85,7 +85,8 @@ assert distances["pays"] == 2 and question not in offers.values()
 # Equality has a second fault. A question must be *learned*, in small steps, and what is not equal is hardly ever equal
 # after a small step either: nothing says whether the step led the right way. The sum of products has a slope (distance
 # has one, too). Move an entry of the question by a little, and the sum moves by that much times the word's entry. So a
-# small step of the question along a word's vector surely raises that word's score.
+# small step of the question along a word's vector raises that word's score, unless the vector is all zeros, as for
+# *pays*.
 #
 # The choice of the best word has no slope either, so [chapter 3](03_softmax.ipynb) makes it smooth: it returns a blend
 # of what all words hand over. That is a *soft look-up*.

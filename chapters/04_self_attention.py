@@ -145,7 +145,7 @@ assert weights[-1].round(2) == 0.88
 # It needs to be better. Leaving the word itself out is only a patch, since a word may need itself. And with one vector
 # for everything a word asks for what is most like it, where it may need something unlike: a verb looks for something
 # alive, and not for other verbs. Nor should every score be mutual. With one vector it is: if *drink* scores *tea* high,
-# *tea* scores *drink* just as high.
+# *tea* scores *drink* as high.
 #
 # ## Three roles
 #

@@ -730,12 +730,12 @@ def beyond_with(d_model, pairs):
 # distance.
 #
 # What is different? The score depends on the two words and on the difference of their positions: the encoding is
-# **relative**. To look one word back, $W_Q$ needs a rotation: if the query is $q = k R_{-1}$, its score with the key
-# $k$ is $k R_{t-s-1} \, k^\top$, which is largest at $s = t - 1$. Sinusoids are **absolute**: what is added to a word
-# depends on where it stands, and $W_Q$ and $W_K$ must pick the distance out of the sum. And the rotations are applied
-# in every layer, so that no layer has to remember positions. Most open language models of today use them, Llama
-# ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter 19](19_modern.ipynb) builds
-# one. ([By hand](#rotary-positions-by-hand), and other ways.)
+# **relative**. To look one word back whatever the words are, the keys need a part that is the same for all: if that is
+# $k$, and the query's is $k R_{-1}$, these parts score $k R_{t-s-1} \, k^\top$, which is largest at $s = t - 1$.
+# Sinusoids are **absolute**: what is added to a word depends on where it stands, and $W_Q$ and $W_K$ must pick the
+# distance out of the sum. And the rotations are applied in every layer, so that no layer has to remember positions.
+# Most open language models of today use them, Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971))
+# among them, and [chapter 19](19_modern.ipynb) builds one. ([By hand](#rotary-positions-by-hand), and other ways.)
 
 # %% [markdown]
 # ## Break it: one word at a time

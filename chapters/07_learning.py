@@ -653,15 +653,15 @@ for step in (0, 80, 100, 120, 140, 1000):
 # Why in this order? A score is corrected by *comparing values*. At first these are small random vectors that differ
 # little and mean nothing, so there is hardly anything to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn
 # something alone, namely to hand over digits: even with even weights the model can then bet on the five digits in the
-# note. Once the values say something, looking at the right one pays. And a sharper look-up makes the values learn
-# faster in turn. The gradients agree: around step 80 that of $W_Q$ is some 45 times as large as in the first ten steps,
-# and that of $W_V$ five times (the last two columns of the next output).
+# note. Once the values say something, looking at the right one pays. The gradients agree: around step 80 that of $W_Q$
+# is some 45 times as large as in the first ten steps, and that of $W_V$, which needs no look-up yet, only five times
+# (the last two columns of the next output). And a sharper look-up should make the values learn faster in turn.
 #
-# And one can intervene. Let a model learn values first, for 300 steps with $W_Q$ and $W_K$ frozen at their random
-# start, and only then let these learn, too. If missing values were what held it up, the look-up should now come
-# quickly. Then turn it around, and give a fresh model the $W_Q$ and $W_K$ of a trained one. How many steps does each
-# take, until the next ten losses average less than 0.5? (The 300 steps of values alone, and those of the trained model,
-# are not counted.)
+# And one can intervene. Let a model learn all the rest first (the values, and what comes after the blend), for 300
+# steps with $W_Q$ and $W_K$ frozen at their random start, and only then let these learn, too. If missing values were
+# what held it up, the look-up should now come quickly. Then turn it around, and give a fresh model the $W_Q$ and $W_K$
+# of a trained one. How many steps does each take, until the next ten losses average less than 0.5? (The 300 steps of
+# values alone, and those of the trained model, are not counted.)
 
 
 # %% tags=["hide-input"]

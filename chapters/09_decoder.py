@@ -996,8 +996,8 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # ### Does training run token by token?
 #
 # No. Generation does. In training all positions are computed in one pass, and the causal mask makes each behave as if
-# the rest were not there. Put the two side by side: one pass over the whole answer, and four passes, each over what had
-# been written.
+# the later ones were not there. Put the two side by side: one pass over the whole answer, and four passes, each over
+# what had been written.
 
 # %% tags=["hide-input"]
 with torch.no_grad():
@@ -1249,10 +1249,10 @@ for name, make in variants.items():
 # **One sees the future outside training.** With a mask *in training only*, the earlier words see in use what comes
 # after them, which they never did in training, and writing is a lottery: one seed gets 3 percent right, another 97.
 #
-# **Two see too little**, and no leak test can tell. *One word too few* hides each word from its own attention. The
-# residual connection carries it past, so little is lost. A causal mask *on cross-attention* lets row $t$ attend only to
-# the question's words up to the $t$th. Seven of nine seeds still answer everything, the worst 78 percent. Presumably
-# the encoder, which sees the whole question, has carried what is needed to the first positions.
+# **Two see too little**, and no leak test can tell. *One word too few* hides each word from its own attention.
+# Presumably the residual connection carries it past, since little is lost. A causal mask *on cross-attention* lets row
+# $t$ attend only to the question's words up to the $t$th. Seven of nine seeds still answer everything, the worst 78
+# percent. Presumably the encoder, which sees the whole question, has carried what is needed to the first positions.
 #
 # **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
 # its logits move with the padding, so with more or less of it the same question may get another answer.

@@ -810,7 +810,7 @@ for name in attending:
 # ahead.
 #
 # However wide a search is, it can miss settings that matter. From outside the first result looks as fair as the second:
-# tuned models and three seeds. Here one setting was added and three were chosen anew; the layers did not bring the 1.3
+# tuned models and three seeds. Here one setting was added and three were chosen again; the layers did not bring the 1.3
 # BLEU (with two it is 30.3), and which of the other three did we have not tested. And it was added after the test
 # scores had been seen, for one kind only, so a clean answer needs another test set. Nor does the race say who wins with
 # more text, or in the 24,000 steps of the translator above.

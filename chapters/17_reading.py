@@ -133,7 +133,6 @@ assert np.allclose(*((vectors + positions).sum(axis=0) for vectors in both))
 # For a whole batch of stories, one needs for each token the number of its line, and its position in it. A newline is a
 # token, too. It opens the next line.
 
-
 # %% tags=["export"] module="reading"
 import torch
 from jaxtyping import Int
@@ -646,8 +645,8 @@ assert 10.5 < longer["seconds"] / once < 11.5
 # %% [markdown]
 # They are not alike. In seed 0 no single line decides by itself in the end. In seed 1 the *went* line does already
 # after one layer: it may read question and *took* line at once. In seed 2 another *thing* never changes the answer. It
-# does not read which thing is asked for, and has found a **shortcut**: the room of whoever took something last is right
-# in 88 percent. From its score alone, 86, it would pass for a model that is nearly there.
+# does not read which thing is asked for. A **shortcut** would do as well: the room of whoever took something last is
+# right in 88 percent. From its score alone, 86, it would pass for a model that is nearly there.
 #
 # With a vector for each token, lines or not, no model has more than 51 percent, even with one hop, and one of them even
 # after four times the steps. (Larger models were not tried.) So for these models nearly everything depended on
@@ -878,7 +877,6 @@ assert one["no_place"] == 0.52 and all(
 # Four of six written words are right, and four of seven wanted ones were found (*the, number, of, in*). F1 is
 # $2 \cdot 4 / (6 + 7) = 0.615$.
 
-
 # %% tags=["export", "hide-input"] module="reading"
 from importlib.metadata import version
 
@@ -996,7 +994,6 @@ print(learn[0].source, learn[0].target, sep="\n-> ")
 # $p(\text{Netasa}) = 0.2 \cdot 0.01 + 0.8 \cdot 0.9 = 0.722$. Both parts are probability distributions, so their
 # mixture is one, too, and the gate learns from the same loss.
 
-
 # %% tags=["export"] module="reading"
 from dotformer.attention import scaled_dot_product_attention
 from dotformer.transformer import TransformerConfig
@@ -1055,7 +1052,6 @@ class CopyingTransformer(Transformer):
 #
 # A log-softmax leaves log-probabilities as they are, so the loss needs no change, and decoding only one:
 # `CopyingCache`, folded below, mixes after each step. Now train both, as small as possible, one layer on each side:
-
 
 # %% tags=["export", "hide-input"] module="reading"
 from dotformer.generation import KVCache

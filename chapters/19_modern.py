@@ -324,8 +324,8 @@ plt.show()
 
 # %% [markdown]
 # In code, $W_K$ and $W_V$ become narrower. (`enable_gqa` lets PyTorch's attention lend each key to the heads of its
-# group.) A layer's keys and values go into a `KeptHeads` if there is one, after they have been turned. Everything that
-# fixes the model's shape stands in one configuration:
+# group.) A layer's keys, already turned, and its values go into a `KeptHeads`, if there is one. Everything that fixes
+# the model's shape stands in one configuration:
 
 # %% tags=["hide-input", "export"] module="modern"
 from dataclasses import dataclass
@@ -404,7 +404,7 @@ class GroupedAttention(nn.Module):
 
 
 class KeptHeads:
-    """Keys and values (B, num_kv_heads, S, d_k) of a layer, turned already."""
+    """Keys, already turned, and values (B, num_kv_heads, S, d_k) of a layer."""
 
     def __init__(self) -> None:
         self.both: tuple[Tensor, ...] = ()

@@ -133,7 +133,7 @@ class GroupedAttention(nn.Module):
 
 
 class KeptHeads:
-    """Keys and values (B, num_kv_heads, S, d_k) of a layer, turned already.
+    """Keys, already turned, and values (B, num_kv_heads, S, d_k) of a layer.
 
     Defined in chapter 19, "Heads that share keys and values".
     """

@@ -121,3 +121,28 @@ def test_a_job_is_done(name, change, monkeypatch):
 def test_what_is_too_large_is_not_trained():
     found = small_data.train("cpu", JOB | {"settings": RECIPE | {"layers": 8, "d_model": 384}})
     assert found["parameters"] > 12e6 and found["validation"] == 0 and "steps" not in found
+
+
+@pytest.mark.parametrize("change", [{}, {"dropout": 0.2}, {"budget": 12}])
+def test_the_change_that_is_best_over_its_seeds_is_judged(monkeypatch, change):
+    done = []
+
+    class Fake:
+        def __init__(self, *_):
+            pass
+
+        def do(self, jobs):
+            done.extend(jobs)
+            good = RECIPE | change
+            return [{"validation": 40 - 9 * (job["seed"] == 0) + (job["settings"] == good)} for job in jobs]
+
+        def save(self):
+            pass
+
+    monkeypatch.setattr(small_data, "Store", Fake)
+    monkeypatch.setattr(small_data, "asked_for", lambda _: (1, "cpu"))
+    monkeypatch.setattr(small_data, "TRIALS", {"en-de": TRIALS["en-de"]})
+    small_data.main()
+    judged = [job["settings"] for job in done if job["part"] == "judge"]
+    both = 2 * len(small_data.SEEDS)  # directions
+    assert judged == [RECIPE] * both + ([RECIPE | change] * both if change else [])
