@@ -1037,17 +1037,19 @@ verdict
 # ### Which settings matter?
 #
 # [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901) translate from few sentences with smaller vocabularies,
-# more dropout and smaller batches. We have begun to change one setting at a time (`python -m benchmarks.small_data`).
-# The baseline is the recipe above with a learning rate of 0.00125, 17,621 steps and no bfloat16. All runs have the same
-# number of FLOPs, so the larger model and the larger batch get fewer steps, and so does R-Drop ([Liang and others,
-# 2021](https://arxiv.org/abs/2106.14448)), which passes each batch twice and asks for the same answer (the row
-# *consistency*). One seed each; *Loss* is that of the last checkpoint; BLEU, on the validation captions too, is that of
-# the average of checkpoints whose loss is lowest:
+# more dropout and smaller batches. We change one setting at a time (`python -m benchmarks.small_data`; eleven changes of
+# seventeen have been run). The baseline is the recipe above with a learning rate of 0.00125, 17,621 steps and no
+# bfloat16. All runs have the same number of FLOPs, so a model or a batch that is larger gets fewer steps, and so does
+# R-Drop ([Liang and others, 2021](https://arxiv.org/abs/2106.14448)), which passes each batch twice and asks for the same
+# answer (the row *consistency*). *bpe_dropout* leaves out a tenth of the merges, others each time ([Provilkov and others,
+# 2020](https://arxiv.org/abs/1910.13267)). One seed each. *Loss* is that of the last checkpoint, per token of the
+# validation captions, so where the vocabulary differs it cannot be compared. BLEU, on the validation captions too, is
+# that of the average of checkpoints whose loss is lowest:
 
 # %% tags=["hide-input"]
 little = measured("small_data")
 usual, tried = little["recipe"], {}
-print(f"{'':24}  parameters   steps    loss    BLEU")
+print(f"{'':33}  parameters   steps    loss    BLEU")
 for row in little["runs"]:
     if (row["corpus"], row["part"], row["seed"]) == ("en-de", "search", 0):
         changed = {k: v for k, v in row["settings"].items() if usual[k] != v}
@@ -1056,7 +1058,7 @@ for row in little["runs"]:
         tried[name] = row
 for name, row in sorted(tried.items(), key=lambda each: -each[1]["validation"]):
     print(
-        f"{name:24}{row['parameters']:12,}{row['steps']:8,}"
+        f"{name:33}{row['parameters']:12,}{row['steps']:8,}"
         f"{row['validation_loss']:8.2f}{row['validation']:8.1f}"
     )
 averaged = tried["baseline"]["averaged"]
@@ -1065,13 +1067,20 @@ for count, loss in averaged.items():
 
 # %% tags=["proof"]
 best = tried["baseline"]["validation"]
-behind = {name: best - row["validation"] for name, row in tried.items()}
-assert behind["dropout 0.3 → 0.4"] > 2.1 < behind["consistency 0.0 → 2.0"]
-assert 0 <= behind["max_tokens 2048 → 4096"] < behind["d_model 256 → 384"] < 0.4
+ahead = {name: row["validation"] - best for name, row in tried.items()}
+assert {name for name in ahead if ahead[name] < -1} == {
+    "dropout 0.3 → 0.4",
+    "consistency 0.0 → 2.0",
+    "bpe_dropout 0.0 → 0.1",
+    "learning_rate 0.00125 → 0.000625",
+}
+assert max(ahead.values()) < 0.9 and min(ahead.values()) > -2.6 and len(ahead) == 12
 assert max(averaged.values()) - min(averaged.values()) < 0.002
 
 # %% [markdown]
-# None of these four changes beats the baseline. Twice the parameters, or twice the batch, give about the same score,
-# which with one seed tells no difference. More dropout and R-Drop stand two to three points lower. (R-Drop has half of
+# No change gains a point. Seven of them end within a point of the baseline, which one seed cannot tell from chance (other
+# captions could move a score by about 1.6). Four end one to two and a half points lower: more dropout, words cut at
+# random, R-Drop, and half of the learning rate. All four slow the learning down, and perhaps this training is too short
+# for them. The run that would tell, with twice the steps, is among the six that are missing. (R-Drop has half of
 # the steps here. With as many it may do better.) Averaging checkpoints, which costs nothing, changes the loss in the
 # third decimal, perhaps because the learning rate has fallen to 0 by then and the last checkpoints are nearly the same.
