@@ -382,13 +382,13 @@ def typical_cosine(width, seed, pairs=500):
     return np.sqrt(np.mean((a * b).sum(axis=1) ** 2))
 
 
-print("width   cosine            1/sqrt(width)")
+print("width   typical cosine ± sd   1/sqrt(width)")
 cosines = {}
 for width in widths:
     runs = [typical_cosine(width, seed) for seed in range(20)]
     cosines[width] = np.mean(runs)
     print(
-        f"{width:5}   {np.mean(runs):.3f} ± {np.std(runs):.3f}{width**-0.5:12.3f}"
+        f"{width:5}   {np.mean(runs):.3f} ± {np.std(runs):.3f}{width**-0.5:16.3f}"
     )
 
 # %% [markdown]
@@ -474,19 +474,23 @@ some = np.arange(0, len(rows), 40)
 of_some = rows[some] @ rows.T
 of_some[np.arange(len(some)), some] = 0  # of a word with itself
 nearest_of_all = np.median(of_some.max(axis=1))
-print(f"{pair:.2f}  two words drawn at random, typically")
-print(f"{luckiest.mean():.2f}  a random vector and the nearest word")
-print(f"{nearest('tea')[0][1]:.2f}  tea and the nearest word")
-print(f"{nearest_of_all:.2f}  a word and the nearest other word, median")
+print(f"{pair:.2f}         two words: root mean square of 10,000 random pairs")
+print(
+    f"{luckiest.mean():.2f} ± {luckiest.std():.2f}  a random vector and its nearest word: 300, mean ± sd"
+)
+print(f"{nearest('tea')[0][1]:.2f}         tea and its nearest word")
+print(
+    f"{nearest_of_all:.2f}         a word and its nearest other word: median of {len(some)}"
+)
 
 # %% [markdown]
-# Two words drawn at random have 0.07, where random vectors of this width would have $1/\sqrt{384} = 0.05$, and a random
-# vector with the words' mean and covariance has 0.29 with the nearest of 21,000 words. So 0.44 is hardly an accident (a
-# single neighbour at 0.3, such as *python* has, could be one), though for a nearest word it is not much: half of the
-# words tried have a nearest word at 0.58 or more, often another form of themselves, as *debt* is of *debts*. Before you
-# call two words alike, compare their cosine with those of other words from the same model. In some models even words
-# drawn at random are far above 0, because all vectors have a part in common: **anisotropy** ([Ethayarajh,
-# 2019](https://aclanthology.org/D19-1006/)).
+# Two words drawn at random typically have a cosine of 0.07, where random vectors of this width would have
+# $1/\sqrt{384} = 0.05$. A random vector with the words' mean and covariance has 0.29 with the nearest of 21,000 words,
+# and none of 300 reached 0.44. So tea's 0.44 is hardly an accident, though a neighbour at 0.3, such as *python* has,
+# could be one. Still, for a nearest word 0.44 is not much: half of the words tried have one at 0.58 or more, often
+# another form of themselves, as *debt* is of *debts*. Before you call two words alike, compare their cosine with those
+# of other words from the same model. In some models even words drawn at random are far above 0, because all vectors
+# have a part in common: **anisotropy** ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -497,6 +501,7 @@ assert round(float(nearest_of_all), 2) == 0.58
 assert abs(pair - 0.07) < 0.005 and 20_500 < len(known) < 21_500
 assert 0.28 < luckiest.mean() < 0.295 and np.quantile(luckiest, 0.95) < 0.35
 assert "debt" in dict(nearest("debts"))
+assert luckiest.max() < 0.43
 
 # %% [markdown]
 # ## A whole sentence at once
@@ -547,6 +552,10 @@ def similarity_matrix(
     """
     return queries.astype(float) @ keys.swapaxes(-1, -2)
 
+
+# %%
+difference = np.abs(similarity_matrix(x, x) - similarities).max()
+print(f"largest difference from the two loops: {difference:.0e}")
 
 # %% tags=["proof"]
 assert np.allclose(similarity_matrix(x, x), similarities, rtol=0, atol=1e-12)
@@ -855,13 +864,13 @@ verdict
 # A model could use that, and small ones have been shown to do so ([Elhage and others,
 # 2022](https://transformer-circuits.pub/2022/toy_model/index.html)). It gives every *feature*, such as *is a drink* or
 # *is hot*, a direction of its own, and a word is the sum of the few that it has (**superposition**). The price is
-# noise. Ask a sum of $k$ random vectors of length 1 for one of them:
+# noise. Ask a sum of $n$ random vectors of length 1 for one of them:
 #
-# $$(v_1 + v_2 + \dots + v_k) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_k \cdot v_1 .$$
+# $$(v_1 + v_2 + \dots + v_n) \cdot v_1 = 1 + v_2 \cdot v_1 + \dots + v_n \cdot v_1 .$$
 #
-# After the 1 stand $k - 1$ cosines of random vectors. What is the typical size of their sum? Square it: the products of
-# two different cosines are as often positive as negative and cancel on average, and $k - 1$ squares remain, each $1/D$
-# on average. So the error is about $\sqrt{(k-1)/D}$. With 20 of them at width 512 that is 0.19. There may be many
+# After the 1 stand $n - 1$ cosines of random vectors. What is the typical size of their sum? Square it: the products of
+# two different cosines are as often positive as negative and cancel on average, and $n - 1$ squares remain, each $1/D$
+# on average. So the error is about $\sqrt{(n-1)/D}$. With 20 of them at width 512 that is 0.19. There may be many
 # features, but only a few of them can be present at a time.
 
 # %% tags=["proof"]
