@@ -279,7 +279,8 @@ def attention_gradients(
 
 # %% [markdown]
 # Is that right? There is a check that needs no calculus. Change one input by a tiny amount up and down, see how the
-# loss changes, divide. This is a **central difference**, and the comparison a **gradient check**.
+# loss changes, divide. This is a **central difference**, and the comparison a **gradient check**. (`d_output` and
+# `d_query` are the gradients for the output and the query that we found on paper.)
 
 
 # %%
@@ -514,8 +515,9 @@ with torch.no_grad():
 # and no table of answers will do.
 #
 # A token is a vector of 18 numbers: eight that say which name, ten that say which digit. A question has a name and no
-# digit. The layer has a single head. After it, one linear map turns what it received into ten scores, one for each
-# digit. Such scores of possible answers are called **logits**, and their softmax is what the model believes.
+# digit. The layer has a single head, and questions attend to notes. After it, one linear map turns what it received
+# into ten scores, one for each digit. Such scores of possible answers are called **logits**, and their softmax is what
+# the model believes. (In the folded cell, `draw` makes random notes and `as_vectors` turns them into vectors.)
 
 # %% tags=["hide-input"]
 from torch import nn
@@ -556,7 +558,7 @@ class NoteModel(nn.Module):
 # Training repeats four steps:
 #
 # 1. take a **batch** of sixteen notes, and ask each for all of its five names;
-# 2. measure the loss;
+# 2. measure the loss, the mean over these eighty answers;
 # 3. pass its gradient back;
 # 4. subtract from every parameter its gradient times the learning rate, here 1. That is what the optimizer `SGD`
 #    (stochastic gradient descent) does; chapter 11 has better ones.
@@ -575,11 +577,13 @@ loss = F.cross_entropy(logits.flatten(0, 1), digits.flatten())
 optimizer.zero_grad()  # forget the gradients of the step before
 loss.backward()
 optimizer.step()
+print(f"loss of the first batch: {loss:.2f}")
 
 # %% [markdown]
 # The gradient for the logits, where `loss.backward()` begins, is $p - y$: what the model said minus what was right,
 # with $y$ 1 for the right digit and 0 for the others ([derived below](#where-does-the-gradient-begin), and in exercise
-# 3).
+# 3). The folded cell repeats the step (`train`), from a fresh start (`new_model`), and looks now and then at the note
+# above (`shown`):
 
 # %% tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -670,7 +674,10 @@ def steps_until(losses, below=0.5):
     return int(np.argmax(np.convolve(losses, np.ones(10) / 10, "valid") < below))
 
 
-print("from the start   values given   W_Q, W_K given   gradient of W_Q   of W_V")
+print(
+    "        steps until the loss is below 0.5             growth of the gradient of"
+)
+print("seed    from the start  values given  W_Q, W_K given          W_Q    W_V")
 for seed in range(3):
     whole, values_first, look_first = (new_model(seed) for _ in range(3))
     together, _, grown = train(whole, 300, seed=seed)
@@ -687,7 +694,7 @@ for seed in range(3):
     found, *_ = train(look_first, 300, seed=50 + seed)
     counts = [steps_until(each) for each in (together, then, found)]
     times = grown[75:85].mean(axis=0) / grown[:10].mean(axis=0)
-    print("{:14}{:15}{:17}{:13.0f} times{:4.0f}".format(*counts, *times))
+    print("{:4}{:18}{:14}{:16}{:13.0f}{:7.0f}".format(seed, *counts, *times))
     assert counts[0] > 100 and 0 < counts[1] < 50 and 0 < counts[2] < 30
     assert 30 < times[0] < 60 and 4.5 < times[1] < 7
 
@@ -705,6 +712,7 @@ for seed in range(3):
 # Was this run a fluke? That run, and two more from other starts, each asked about 2,000 new notes:
 
 # %% tags=["hide-input"]
+print("seed   right answers   right name has most weight   mean weight on it")
 for seed in range(3):
     trained = new_model(seed)
     train(trained, 1000, seed=seed)
@@ -714,7 +722,7 @@ for seed in range(3):
     right = (logits.argmax(-1) == digits).float().mean()
     looks = (weights.argmax(-1) == torch.arange(5)).float().mean()
     weight = weights.diagonal(dim1=1, dim2=2).mean()
-    print(f"right {right:.1%}, looks at the name {looks:.1%}, weight {weight:.2f}")
+    print(f"{seed:4}{right:16.1%}{looks:29.1%}{weight:20.2f}")
     assert min(right, looks) > 0.999 and 0.6 < weight < 0.75
 
 # %% [markdown]
@@ -822,9 +830,12 @@ def first_loss(deviation, seed, vocabulary=1000, width=64, count=2000):
 
 
 assert round(losses[0], 2) == 2.33 and round(np.log(1000), 1) == 6.9
+print("first loss: mean ± sd of five draws")
 for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
     runs = [first_loss(deviation, seed) for seed in range(5)]
-    print(f"{name}: {np.mean(runs):5.2f} ± {np.std(runs):.2f}")
+    print(
+        f"embeddings of {name}: first loss {np.mean(runs):5.2f} ± {np.std(runs):.2f}"
+    )
     assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
 
 # %% [markdown]
@@ -1282,7 +1293,9 @@ for zeroed in (["w_q"], ["w_q", "w_k"]):
     history, *_ = train(from_zero, 1000)
     moved = from_zero.attention.w_q.weight.abs().max() > 0
     print(
-        " and ".join(zeroed), f"at zero: loss {np.mean(history[-100:]):.2f}", end=""
+        " and ".join(zeroed),
+        f"at zero: loss at the end {np.mean(history[-100:]):.2f}",
+        end="",
     )
     print(f", W_Q has moved: {bool(moved)}")
     assert bool(moved) == (len(zeroed) == 1)
@@ -1298,7 +1311,7 @@ assert round(np.mean(history[-100:]), 2) == 1.62
 
 # %% tags=["hide-input"]
 fresh = as_vectors(*draw(500, torch.Generator().manual_seed(9)))
-print("W_Q, W_K times   largest weight   loss after 1000 steps")
+print("W_Q, W_K times   largest weight before   loss after 1000 steps")
 for factor in (4, 64):
     scaled_up = new_model()
     with torch.no_grad():
@@ -1306,7 +1319,7 @@ for factor in (4, 64):
             w.weight.mul_(factor)
         largest = scaled_up(*fresh)[1].max(dim=-1).values.mean()
     history, *_ = train(scaled_up, 1000)
-    print(f"{factor:10}{largest:19.2f}{np.mean(history[-100:]):20.2f}")
+    print(f"{factor:10}{largest:26.2f}{np.mean(history[-100:]):20.2f}")
 assert largest > 0.98 and 1.65 < np.mean(history[-100:]) < 1.8
 assert 3**-10 < 2e-5  # twenty layers with 1/sqrt(3)
 
