@@ -623,7 +623,9 @@ for norm_first in (False, True):
 # | *why are you tired?* and the same with *happy, cold, late* | *who says I am tired?* and so on |
 #
 # To answer, the model must find the person, turn *you* into *I*, and choose *am*, *is* or *are*. A fifth of the
-# questions is held out, and *Hi, how are you?* is among those.
+# questions is held out, and *Hi, how are you?* is among those. The folded cell turns all pairs into token numbers,
+# padded with 0: `questions` $(360, S)$ and `answers` $(360, T + 1)$, which begin with `<bos>`. `number` has the number
+# of each word.
 
 # %% tags=["hide-input"]
 REPLIES = {"you": "I am", "we": "you are", "they": "they are"}
@@ -669,8 +671,9 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # would have said. It has a price: in use the model goes on from its *own* words, and in training no beginning ever had
 # a mistake in it (**exposure bias**), so one mistake may bring the next.
 #
-# Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop, by gradient descent
-# with steps that Adam scales ([chapter 11](11_training.ipynb#how-large-a-step)).
+# Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop, which draws batches of
+# 32 from the given `rows` of `questions` and `answers`, by gradient descent with steps that Adam scales ([chapter
+# 11](11_training.ipynb#how-large-a-step)).
 
 
 # %% tags=["hide-input"]
@@ -705,11 +708,11 @@ def fit(model, rows, steps=250, seed=0):
     model.train()
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = 0.01 * min(1, step / 50)
+            group["lr"] = 0.01 * min(1, step / 50)  # small steps first
         picked = torch.randint(len(rows), (32,), generator=generator)
         picked = torch.tensor(rows)[picked]
-        logits = model(questions[picked], answers[picked, :-1])
-        wanted = answers[picked, 1:]
+        logits = model(questions[picked], answers[picked, :-1])  # (32, T, V)
+        wanted = answers[picked, 1:]  # (32, T)
         loss = F.cross_entropy(
             logits.flatten(0, 1), wanted.flatten(), ignore_index=0
         )
@@ -733,7 +736,7 @@ def generate(model, questions, longest=8):
     memory, mask = model.encode(questions)
     written = torch.full((len(questions), 1), number["<bos>"])
     for _ in range(longest):
-        best = model.decode(written, memory, mask)[:, -1].argmax(dim=-1)
+        best = model.decode(written, memory, mask)[:, -1].argmax(dim=-1)  # last row
         written = torch.cat([written, best[:, None]], dim=1)
         if (written == number["<eos>"]).any(dim=1).all():
             break
@@ -1091,9 +1094,10 @@ quiz.one_choice(
 #
 # Train a model with each. Does its loss fall? What share of held-out words is right when the decoder is given the whole
 # right answer, shifted, as in training (*forced*), and what share of answers when it writes by itself? Does it leak? Do
-# its logits move if more padding is put behind the question?
+# its logits move if more padding is put behind the question? Do they equal those of a correct model that is given the
+# same parameters?
 #
-# **Predict first.** Which question finds which of the nine, and which does none find?
+# **Predict first.** Which question finds which of the nine, and which are found by none but the last?
 
 
 # %% tags=["hide-input"]
@@ -1214,7 +1218,7 @@ from classroom.measured import measured
 measurement = measured("masks")["found"]
 held_out, _ = split(0)
 checked = {}
-print(f"{'':30}  loss forced     writing  leaks in        padding")
+print(f"{'':30}  loss forced     writing  leaks in        padding reference")
 for name, make in variants.items():
     loss, forced, writing = np.array(measurement[name]).T
     torch.manual_seed(0)
@@ -1226,16 +1230,17 @@ for name, make in variants.items():
     spread = f"{writing.min():.0%}-{writing.max():.0%}"
     print(
         f"{name:30}{loss.max():6.3f}{forced.mean():7.0%}{spread:>12}"
-        f"  {where:15} {'MOVES' if moves else '–'}"
+        f"  {where:15} {'MOVES' if moves else '–':8}{'equal' if equal else '–'}"
     )
 
 # %% [markdown]
 # *Loss* is that of training, the highest of nine seeds: all ten end below 0.05, where guessing uniformly costs 3.5, so
 # each looks like success. *Forced*, the mean of the nine, and *writing*, from the worst to the best, are measured
-# outside training, on held-out questions.
+# outside training, on held-out questions. The last column compares with the correct model, in both modes: it finds all
+# nine.
 #
-# **Five see the future**, in training too. So any score with the right words given, a validation loss included, is
-# perfect or nearly so, and what they write is mostly wrong. The leak test finds all five.
+# **Five see the future**, in training too. So any score with the right words given, a loss on held-out questions
+# included, is perfect or nearly so, and what they write is mostly wrong. The leak test finds all five.
 #
 # - With *no causal mask* the model reads the answer that it is given. When it writes, 1 percent is right at best.
 # - *Turned around*, as if the mask were made for `nn.MultiheadAttention`, where True means *may not*, it shows only the
@@ -1249,10 +1254,11 @@ for name, make in variants.items():
 # **One sees the future outside training.** With a mask *in training only*, the earlier words see in use what comes
 # after them, which they never did in training, and writing is a lottery: one seed gets 3 percent right, another 97.
 #
-# **Two see too little**, and no leak test can tell. *One word too few* hides each word from its own attention.
-# Presumably the residual connection carries it past, since little is lost. A causal mask *on cross-attention* lets row
-# $t$ attend only to the question's words up to the $t$th. Seven of nine seeds still answer everything, the worst 78
-# percent. Presumably the encoder, which sees the whole question, has carried what is needed to the first positions.
+# **Two see too little**, and without the reference no question finds them for sure: nothing leaks, nothing moves, and
+# most of what they write is right. *One word too few* hides each word from its own attention. Presumably the residual
+# connection carries it past, since little is lost. A causal mask *on cross-attention* lets row $t$ attend only to the
+# question's words up to the $t$th. Seven of nine seeds still answer everything, the worst 78 percent. Presumably the
+# encoder, which sees the whole question, has carried what is needed to the first positions.
 #
 # **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
 # its logits move with the padding, so with more or less of it the same question may get another answer.
@@ -1291,7 +1297,7 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # | check | finds |
 # |---|---|
-# | *forced*, on held-out data | overfitting (if it is low); a mask in training only |
+# | *forced*, on held-out data | if it is low: overfitting (what was learnt holds for the training pairs only: chapter 11), or a mask in training only |
 # | the leak test, in both modes | six of the nine, all that show the future |
 # | more padding | padding that is not hidden |
 # | a reference with the same parameters, such as `nn.Transformer`, in both modes and with sentences of different lengths | all nine |

@@ -1078,7 +1078,7 @@ for axes, name, title in [
     axes.set(title=title, xlabel="step", ylim=(0, 1.0), xlim=(0, 600))
 panels[0].set_ylabel("loss, nats per token")
 panels[0].text(330, 0.04, "training", color=plots.BLUE)
-panels[0].text(330, 0.5, "validation", color=plots.RED)
+panels[0].text(330, 0.66, "validation", color=plots.RED)
 figure.tight_layout()
 plt.show()
 
