@@ -29,9 +29,10 @@ transformer_map(built=15)
 #
 # *all-MiniLM-L6-v2* turns a sentence into 384 numbers so that sentences of similar meaning lie close to each other. It
 # has six layers, twelve heads, and 22.6 million parameters (22.7 with BERT's *pooler*, a layer for the first token that
-# is not used here). Its architecture is BERT's, whose encoder is the one of chapter 8, post-norm. Only the embeddings
-# differ: the positions are learned like the tokens, one more vector is added (the *segment*, which tells two sentences
-# apart), and the sum is normalised instead of scaled.
+# is not used here). Its architecture is BERT's, whose encoder is the one of chapter 8, post-norm. Two settings differ,
+# a GELU in place of ReLU and a smaller $\varepsilon$ in the norms, and so do the embeddings: the positions are learned
+# like the tokens, one more vector is added (the *segment*, which tells two sentences apart), and the sum is normalised
+# instead of scaled.
 
 # %% tags=["export"] module="pretrained"
 import torch
@@ -66,7 +67,6 @@ class BertEmbeddings(nn.Module):
             raise ValueError(f"{length} tokens exceed max_length {longest}")
         x = self.tokens(tokens) + self.positions.weight[:length]
         return self.norm(x + self.segments.weight[0])
-
 
 # %% [markdown]
 # Two things stand around the encoder. In front, a tokenizer cuts text into subwords (chapter 10 builds one; here we use
@@ -130,7 +130,6 @@ class SentenceEncoder(nn.Module):
             means.append(total / real.sum(dim=1))
         return nn.functional.normalize(torch.cat(means), dim=-1)
 
-
 # %% [markdown]
 # The parameters are stored in a format that holds numbers and no code (*safetensors*); before it is opened, its
 # checksum is compared with the published one. Then each parameter gets the name that it has in our code, and goes in.
@@ -184,7 +183,6 @@ def our_name(name: str) -> str:
         name = name.replace(theirs, ours)
     return name
 
-
 # %%
 import numpy as np
 from dotformer.attention import MultiHeadAttention
@@ -203,8 +201,8 @@ print(minilm.tokenizer.encode("A Lannister always pays his debts").tokens)
 assert parameters(minilm) == 22_565_376
 
 # %% [markdown]
-# *Lannister* is too rare to have a vector of its own, so it arrives as three subwords; `##` means *continues the word*.
-# `[CLS]` and `[SEP]` are put around every sentence.
+# *Lannister* has no vector of its own, so it arrives as three subwords; `##` means *continues the word*. `[CLS]` and
+# `[SEP]` are put around every sentence.
 #
 # Does our code compute what the authors' does? The library `transformers` has the reference implementation.
 
@@ -307,9 +305,10 @@ plt.show()
 
 # %% tags=["hide-input"]
 cosines = torch.from_numpy(similarity[[0, 2, 4]][:, [1, 3, 5]])
+print("softmax over the second texts (columns), for each first text (rows)")
 print((cosines / 0.05).softmax(dim=1).numpy().round(4))
 loss = F.cross_entropy(cosines / 0.05, torch.arange(3)).item()
-print(f"loss {loss:.5f}, and ln 3 = {np.log(3):.2f} without knowing anything")
+print(f"cross-entropy {loss:.5f}; guessing would have ln 3 = {np.log(3):.2f}")
 assert loss < 0.001
 
 # %% [markdown]
@@ -345,7 +344,6 @@ quiz.one_choice(
 # What is that good for? A text has an answer somewhere, in words that you do not know. So encode its sentences, encode
 # the question, and sort by cosine.
 
-
 # %% tags=["export"] module="pretrained"
 def search(
     encoder: SentenceEncoder,
@@ -363,7 +361,6 @@ def search(
     numbers = torch.tensor(order)[found.indices.cpu()]
     both = zip(found.values.tolist(), numbers.tolist(), strict=True)
     return [list(zip(*one, strict=True)) for one in both]
-
 
 # %% [markdown]
 # A real text is on your disk already: the reference manual of the language comes with Python. Take some sections of it,
@@ -434,7 +431,6 @@ assert any('"finally"' in text for text in manual)
 # you want to know why. The usual step is to look at such maps. First see what they show, then test whether the result
 # depends on it. Choose layer 1, head 3; then any head of layer 3.
 
-
 # %% tags=["plot"]
 def look(sentence):
     tokens, mask = minilm.batch([sentence])
@@ -449,7 +445,8 @@ movable.heads(lannister, subwords, head=2, token=5)
 # %% [markdown]
 # Layer 1, head 3 attends to the token before, with a weight of 1.00, whatever the words are. In layers 2 to 5, most
 # tokens in most heads attend to one of the two special tokens. Is that so in other sentences? Measure three habits over
-# twenty of them (folded): how much weight goes to the token before, to the token after, and to the two special tokens.
+# twenty of them (`texts`, folded; `maps` has their weights): how much weight goes to the token before, to the token
+# after, and to the two special tokens.
 
 # %% tags=["hide-input"]
 texts = """A Lannister always pays his debts
@@ -499,9 +496,9 @@ plt.show()
 best = {name: divmod(habit.argmax().item(), 12) for name, habit in habits.items()}
 for name, (layer, head) in best.items():
     share = habits[name][layer, head]
-    print(f"{name}: layer {layer + 1}, head {head + 1} gives it {share:.2f}")
+    print(f"{name}: most from layer {layer + 1}, head {head + 1}, {share:.2f}")
 special = habits["[CLS] or [SEP]"].mean(dim=1)
-print("to the special tokens, by layer:", special.numpy().round(2))
+print("to [CLS] and [SEP], in layers 1 to 6:", special.numpy().round(2))
 assert best["the token before"] == (0, 2) and best["the token after"] == (1, 8)
 assert habits["the token before"][0, 2] > 0.99 and special[1:5].min() > 0.5
 to_cls = torch.stack([m[..., 0].mean(dim=(1, 2)) for m in maps]).mean(dim=0)
@@ -560,7 +557,6 @@ axes.text(0.3, 0.0065, "layers 1 to 5", color=plots.GREY)
 axes.set(xlabel="how clear its map is (mean largest weight)", ylabel="change")
 plt.show()
 
-
 # %% tags=["hide-input"]
 def ranks(values):
     return np.argsort(np.argsort(values, axis=None))
@@ -602,18 +598,19 @@ assert 0.35 < within["weight on words"] < 0.45
 assert abs(within["clear map, words only"]) < 0.1
 
 # %% [markdown]
-# In the middle: rank 35 of 72. Switching off most heads changes little, so a middle rank still lies low in the figure.
-# Over all heads, the clearer the map, the *smaller* the change. But this correlation may have another cause: a map is
-# also clear when all weight goes to a special token. So leave the special tokens out, scale each row to a sum of 1 over
-# the words, and nothing is left of it (−0.09, and 0.01 within the layers). What goes with the change is how much weight
-# a head gives to words at all. (Part of that is built in, since a head that fetches little has little to lose.) This
-# correlation is no effect of the last layer, where the change is largest: ranked layer by layer, the correlation is the
-# same, 0.40. (Others may do the work of a head that is off, and this ablation takes one at a time.)
+# In the middle: rank 35 of 72. (A **rank correlation** is the correlation of ranks instead of values: 1 if both orders
+# are the same, −1 if one is the other reversed.) Switching off most heads changes little, so a middle rank still lies
+# low in the figure. Over all heads, the clearer the map, the *smaller* the change. But this correlation may have
+# another cause: a map is also clear when all weight goes to a special token. So leave the special tokens out, scale
+# each row to a sum of 1 over the words, and nothing is left of it (−0.09, and 0.01 within the layers). What goes with
+# the change is how much weight a head gives to words at all. (Part of that is built in, since a head that fetches
+# little has little to lose.) This correlation is no effect of the last layer, where the change is largest: ranked layer
+# by layer, the correlation is the same, 0.40. (Others may do the work of a head that is off, and this ablation takes
+# one at a time.)
 #
 # And the attention on the special tokens? A weight says how much of a *value* is taken. If the value has a small norm,
 # even a large weight contributes little. Measure the norm of what each token hands over, weight times value through
 # $W_O$, next to the weight itself.
-
 
 # %% tags=["hide-input"]
 def received(sentence):
@@ -661,7 +658,6 @@ assert 0.18 < equal < 0.2
 # the words. Or leave them in the softmax, and set their values to 0. Either way, nothing of them is handed over. How
 # far does the sentence's vector turn? (For comparison, do the same with two words chosen at random.)
 
-
 # %% tags=["hide-input"]
 def ablated(sentence, tokens=(), hide=False, layers=(1, 2, 3, 4)):
     """The vector of a sentence when some tokens' keys, or values, are taken away."""
@@ -696,23 +692,24 @@ with torch.no_grad():
             some = random if which == "words" else [0, length - 1]
             cut = ablated(text, some, hide=how == "hidden")
             turned.append(1 - float(cut @ whole))
+print(f"{'1 - cosine':29} mean  largest")
 for (which, how), turned in turns.items():
-    print(f"{which:16} {how:9} {np.mean(turned):.3f}   at most {max(turned):.2f}")
+    print(f"{which:16} {how:9} {np.mean(turned):7.3f} {max(turned):8.2f}")
 least = min(turns["[CLS] and [SEP]", "hidden"])
 assert least > 5 * max(turns["[CLS] and [SEP]", "values 0"])
 assert 0.45 < np.mean(turns["[CLS] and [SEP]", "hidden"]) < 0.55
 assert max(np.mean(turns["words", how]) for how in ("hidden", "values 0")) < 0.04
 
 # %% [markdown]
-# The first number is a mean over twenty sentences, the second their largest. With the values of the special tokens at
-# 0, the vector hardly turns, less than when two words lose theirs, although the special tokens hand over more (the
-# table above). Why what they hand over matters so little we have not tested. With the keys of the special tokens
-# hidden, it turns far (a cosine of 0.5). The two differ in one thing. Say that a head gives 0.9 to the special tokens
-# and 0.1 to a word. With their keys hidden the word gets 1, and its value arrives ten times as large as before; with
-# their values at 0 it arrives with 0.1, as before. So the prediction holds, in this model: what is needed of the
-# special tokens is that weight can go there, so that a head may hand over *little*. A map of weights alone could not
-# have told us. (Two random words have far less weight to lose than the special tokens, so the rows *hidden* are no fair
-# comparison. In the rows *values 0* the special tokens lose more, and the vector turns less.)
+# Mean and largest are those of twenty sentences. With the values of the special tokens at 0, the vector hardly turns,
+# less than when two words lose theirs, although the special tokens hand over more (the table above). Why what they hand
+# over matters so little we have not tested. With the keys of the special tokens hidden, it turns far (a cosine of 0.5).
+# The two differ in one thing. Say that a head gives 0.9 to the special tokens and 0.1 to a word. With their keys hidden
+# the word gets 1, and its value arrives ten times as large as before; with their values at 0 it arrives with 0.1, as
+# before. So the prediction holds, in this model: what is needed of the special tokens is that weight can go there, so
+# that a head may hand over *little*. A map of weights alone could not have told us. (Two random words have far less
+# weight to lose than the special tokens, so the rows *hidden* are no fair comparison. In the rows *values 0* the
+# special tokens lose more, and the vector turns less.)
 #
 # That does not make maps worthless. Hide one token, as a key, from all heads, and the vector changes more for the
 # tokens that receive more attention. The rank correlation is computed for each sentence, without its special tokens
@@ -731,7 +728,8 @@ for text, weights in zip(texts, maps, strict=True):
     moved = 1 - (turned @ whole.T)[:, 0]
     looked_at = weights.mean((0, 1, 2))[1:-1]
     correlations.append(np.corrcoef(ranks(looked_at.numpy()), ranks(moved))[0, 1])
-print(f"{np.mean(correlations):.2f} ± {np.std(correlations):.2f} over 20 sentences")
+print("rank correlation of attention received and change, over 20 sentences:")
+print(f"{np.mean(correlations):.2f} ± {np.std(correlations):.2f}")
 assert 0.65 < np.mean(correlations) < 0.85
 
 # %% [markdown]
@@ -750,7 +748,6 @@ assert 0.65 < np.mean(correlations) < 0.85
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
-
 
 # %% tags=["hide-input"]
 @torch.no_grad()
@@ -842,7 +839,8 @@ quiz.one_choice(
 #
 # A published model's parameters make a good test of code, if numbers are compared. Plant one mistake at a time in our
 # encoder: another activation, pre-norm for post-norm, six heads of 64 instead of twelve of 32, no positions. First ask
-# what a user would ask: does each of the six sentences still find its partner?
+# what a user would ask: does each of the six sentences still find its partner? Then compare its vector with the right
+# one: the lowest cosine of the six, and the largest difference of an entry.
 
 # %% tags=["hide-input"]
 import copy
@@ -887,7 +885,7 @@ right = minilm.encode(pairs)
 library = theirs_of(pairs)
 gap = (library - right).abs().max().item()
 print(f"largest difference from the library's vectors: {gap:.0e}\n")
-print(f"{'':24} partners found   least cosine           largest difference")
+print(f"{'mistake':24} partners found   lowest cosine   largest difference")
 found, differences = {}, {}
 for name, plant in mistakes.items():
     broken = copy.deepcopy(minilm)
@@ -897,7 +895,7 @@ for name, plant in mistakes.items():
     found[name] = sum(a == b for a, b in zip(nearest, partner, strict=True))
     least = (vectors * right).sum(dim=-1).min().item()
     differences[name] = (vectors - right).abs().max().item()
-    print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:22.0e}")
+    print(f"{name:24} {found[name]:9} of 6 {least:16.3f} {differences[name]:20.0e}")
 
 # %% [markdown]
 # Seven of the nine mistakes pass, and only two of these are harmless. A model with the wrong activation in every layer,
@@ -910,7 +908,7 @@ for name, plant in mistakes.items():
 # The last column is the strong test. Between our code and the library's, the difference is a few ten-millionths. The
 # smallest of the mistakes stands hundreds of times above that.
 
-# %%
+# %% tags=["proof"]
 assert sum(count == 6 for count in found.values()) >= 7
 with torch.no_grad():
     largest = minilm.embeddings.segments.weight[0].max(dim=0)
@@ -929,12 +927,10 @@ assert all(each > 50 * gap for name, each in differences.items() if name != "non
 # and a mask $(B, S)$ of which are real, return for each sentence and each of the $D$ entries the largest among its real
 # vectors, $(B, D)$. In NumPy. Mind that numbers may be negative.
 
-
 # %% tags=["exercise"]
 def largest_of_real(x, real):
     """Largest real value of each entry, sentence by sentence: (B, D)."""
     ...
-
 
 # %% tags=["check"]
 rng = np.random.default_rng(0)
@@ -965,7 +961,6 @@ check_largest = partial(
 )
 check_largest(largest_of_real)
 
-
 # %% tags=["solution"]
 def largest_of_real(x, real):
     return np.where(real[..., None], x, -np.inf).max(axis=1)
@@ -982,12 +977,10 @@ verdict
 # weight that a token gives to the token right before it, $(H,)$. The first token has none before it and does not count.
 # In NumPy.
 
-
 # %% tags=["exercise"]
 def look_back(weights):
     """Mean weight on the token before, of each head: (H,)."""
     ...
-
 
 # %% tags=["check"]
 check_look_back = partial(
@@ -1013,7 +1006,6 @@ check_look_back = partial(
     },
 )
 check_look_back(look_back)
-
 
 # %% tags=["solution"]
 def look_back(weights):
