@@ -68,6 +68,7 @@ class BertEmbeddings(nn.Module):
         x = self.tokens(tokens) + self.positions.weight[:length]
         return self.norm(x + self.segments.weight[0])
 
+
 # %% [markdown]
 # Two things stand around the encoder. In front, a tokenizer cuts text into subwords (chapter 10 builds one; here we use
 # the model's own). Behind, the vectors of all tokens are averaged into one, which is scaled to length 1.
@@ -130,6 +131,7 @@ class SentenceEncoder(nn.Module):
             means.append(total / real.sum(dim=1))
         return nn.functional.normalize(torch.cat(means), dim=-1)
 
+
 # %% [markdown]
 # The parameters are stored in a format that holds numbers and no code (*safetensors*); before it is opened, its
 # checksum is compared with the published one. Then each parameter gets the name that it has in our code, and goes in.
@@ -182,6 +184,7 @@ def our_name(name: str) -> str:
     }.items():
         name = name.replace(theirs, ours)
     return name
+
 
 # %%
 import numpy as np
@@ -344,6 +347,7 @@ quiz.one_choice(
 # What is that good for? A text has an answer somewhere, in words that you do not know. So encode its sentences, encode
 # the question, and sort by cosine.
 
+
 # %% tags=["export"] module="pretrained"
 def search(
     encoder: SentenceEncoder,
@@ -361,6 +365,7 @@ def search(
     numbers = torch.tensor(order)[found.indices.cpu()]
     both = zip(found.values.tolist(), numbers.tolist(), strict=True)
     return [list(zip(*one, strict=True)) for one in both]
+
 
 # %% [markdown]
 # A real text is on your disk already: the reference manual of the language comes with Python. Take some sections of it,
@@ -430,6 +435,7 @@ assert any('"finally"' in text for text in manual)
 # Six layers of twelve heads are 72 matrices of weights for each sentence. Suppose the search gives a wrong answer, and
 # you want to know why. The usual step is to look at such maps. First see what they show, then test whether the result
 # depends on it. Choose layer 1, head 3; then any head of layer 3.
+
 
 # %% tags=["plot"]
 def look(sentence):
@@ -557,6 +563,7 @@ axes.text(0.3, 0.0065, "layers 1 to 5", color=plots.GREY)
 axes.set(xlabel="how clear its map is (mean largest weight)", ylabel="change")
 plt.show()
 
+
 # %% tags=["hide-input"]
 def ranks(values):
     return np.argsort(np.argsort(values, axis=None))
@@ -612,6 +619,7 @@ assert abs(within["clear map, words only"]) < 0.1
 # even a large weight contributes little. Measure the norm of what each token hands over, weight times value through
 # $W_O$, next to the weight itself.
 
+
 # %% tags=["hide-input"]
 def received(sentence):
     """Share of weight on special tokens, and of what is received, by layer."""
@@ -657,6 +665,7 @@ assert 0.18 < equal < 0.2
 # **Predict first.** Take both apart in layers 2 to 5. Hide the special tokens, so that softmax gives their weight to
 # the words. Or leave them in the softmax, and set their values to 0. Either way, nothing of them is handed over. How
 # far does the sentence's vector turn? (For comparison, do the same with two words chosen at random.)
+
 
 # %% tags=["hide-input"]
 def ablated(sentence, tokens=(), hide=False, layers=(1, 2, 3, 4)):
@@ -748,6 +757,7 @@ assert 0.65 < np.mean(correlations) < 0.85
 #
 # **Predict first.** The embeddings are a sum of word and position. Through six layers, does the word or the position
 # fade faster?
+
 
 # %% tags=["hide-input"]
 @torch.no_grad()
@@ -927,10 +937,12 @@ assert all(each > 50 * gap for name, each in differences.items() if name != "non
 # and a mask $(B, S)$ of which are real, return for each sentence and each of the $D$ entries the largest among its real
 # vectors, $(B, D)$. In NumPy. Mind that numbers may be negative.
 
+
 # %% tags=["exercise"]
 def largest_of_real(x, real):
     """Largest real value of each entry, sentence by sentence: (B, D)."""
     ...
+
 
 # %% tags=["check"]
 rng = np.random.default_rng(0)
@@ -961,6 +973,7 @@ check_largest = partial(
 )
 check_largest(largest_of_real)
 
+
 # %% tags=["solution"]
 def largest_of_real(x, real):
     return np.where(real[..., None], x, -np.inf).max(axis=1)
@@ -977,10 +990,12 @@ verdict
 # weight that a token gives to the token right before it, $(H,)$. The first token has none before it and does not count.
 # In NumPy.
 
+
 # %% tags=["exercise"]
 def look_back(weights):
     """Mean weight on the token before, of each head: (H,)."""
     ...
+
 
 # %% tags=["check"]
 check_look_back = partial(
@@ -1006,6 +1021,7 @@ check_look_back = partial(
     },
 )
 check_look_back(look_back)
+
 
 # %% tags=["solution"]
 def look_back(weights):

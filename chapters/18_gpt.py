@@ -227,6 +227,7 @@ with torch.no_grad():
     theirs = gpt2(tokens).logits
     no_prompt = ours(tokens[:, :0], tokens)
     with_prompt = ours(tokens[:, :7], tokens[:, 7:])
+print("largest difference of a logit")
 print(f"without a prompt: {(no_prompt - theirs).abs().max():.0e}")
 print(f"after seven as a prompt: {(with_prompt - theirs[:, 7:]).abs().max():.0e}")
 assert torch.allclose(no_prompt, theirs, atol=1e-6)
@@ -299,7 +300,7 @@ quiz.number(
 with torch.device("meta"):  # shapes, and no numbers
     gpt2 = GPT(GPTConfig(vocab_size=50_257))
 count = sum(parameter.numel() for parameter in gpt2.parameters())
-print(f"{count:,}")
+print(f"{count:,} parameters")
 assert count == 124_439_808
 layer = gpt2.stack.layers[0].parameters()
 assert sum(parameter.numel() for parameter in layer) == 7_087_872
@@ -383,7 +384,8 @@ def trained(positions=True):
 
 small, losses = trained()
 print(f"{len(train)} texts; a guess costs ln 600 = {np.log(600):.2f} nats a token")
-print({step: round(loss, 2) for step, loss in losses.items()})
+for step, loss in losses.items():
+    print(f"validation loss after {step:3} steps: {loss:.2f}")
 assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 
 # %% [markdown]
@@ -426,10 +428,12 @@ plt.show()
 
 # %% tags=["hide-input"]
 test = [run["test_loss"] for run in runs]
-print("test losses:", *test)
-print("entropies:", {name: round(n, 2) for name, n in found["entropies"].items()})
+print("nats a token:")
+print("   test loss, three seeds:", *(f"{loss:.2f}" for loss in test))
+for name, nats in found["entropies"].items():
+    print(f"   {name} entropy: {nats:.2f}")
 bits = np.mean(test) / np.log(2) / found["characters_a_token"]
-print(f"bits a character: {bits:.2f}")
+print(f"bits a character, mean of the seeds: {bits:.2f}")
 for text in runs[0]["while_learning"]:
     lines = [line for line in text["text"].splitlines() if line.strip()][:9]
     print(
@@ -504,8 +508,10 @@ assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 # those of the name with those of the text, rare ones counting more (*tf-idf*).
 
 # %% tags=["hide-input"]
+print("right name found   by the model   by comparing words")
 for run in runs:
-    print(f"seed {run['seed']}:", run["names_found"])
+    found_by = run["names_found"]
+    print(f"seed {run['seed']}{found_by['model']:25.1%}{found_by['words']:21.1%}")
 right = np.mean([run["names_found"]["model"] for run in runs])
 assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 
@@ -514,10 +520,11 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # better on this task, so nothing here takes understanding. But the model was never trained to compare or to choose. It
 # was trained to predict a text after its name, and for that it helps to know what belongs to such a name.
 #
-# That is the bet behind GPT-2 and GPT-3: whoever predicts enough text must learn much of what it is about, and can then
-# be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it (**few-shot**). The result of such
-# **pre-training**, a **base model**, continues text; it does not answer. So it is **fine-tuned** on prompts with good
-# answers, with the loss of this chapter, which counts the answer's tokens alone. That is called **instruction tuning**.
+# That is the idea behind GPT-2 and GPT-3: whoever predicts enough text must learn much of what it is about, and can
+# then be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it (**few-shot**). The result of
+# such **pre-training**, a **base model**, continues text; it does not answer. So it is **fine-tuned** on prompts with
+# good answers, with the loss of this chapter, which counts the answer's tokens alone. That is called **instruction
+# tuning**.
 #
 # Often a second stage follows: people say which of two answers they prefer, and the model is trained towards these
 # (reinforcement learning from human feedback, **RLHF**, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)).
@@ -584,7 +591,7 @@ def head(x, w_q, w_k, w_v, w_o):
     return out @ w_o, weights
 
 
-x = np.zeros((len(text), D))
+x = np.zeros((len(text), D))  # `text`: the eight words drawn above
 x += np.eye(5)[[words.index(word) for word in text]] @ block("word").T
 x += sinusoidal_positions(len(text), 16) @ block("position").T
 
@@ -599,6 +606,7 @@ added, _ = head(x, back, position, word, block("before").T)
 x = x + added
 added, _ = head(x, 200 * word, block("before"), word, block("guess").T)
 guess = (x + added) @ block("guess")
+print("word  guess at the next")
 for n, name in enumerate(text):
     best = ", ".join(f"{w} {g:.2f}" for w, g in zip(words, guess[n], strict=True))
     print(f"{name:5} {best}")
@@ -664,6 +672,18 @@ below.set(xlabel="step", ylabel="weight on what\ncame after", ylim=(0, 1))
 figure.tight_layout()
 plt.show()
 
+# %% [markdown]
+# It does not. For 250 steps little happens. Within the next 200 the loss falls from 3.25 to about 0.5, in all three
+# models, and at the same steps the heads of layer 2 turn to what came after: a weight of 0.04 becomes 0.6 and more.
+# Such a sudden turn is called a **phase change**. Perhaps the layers need each other: the second finds nothing until
+# the first has written what came before, and writing it gains little until the second looks for it.
+#
+# [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
+# layers, at which induction heads form and in-context learning improves abruptly.
+#
+# For each head at the end: its mean weight on the letter *before*, its weight on all that came *after* the same letter
+# earlier, and the loss with this head removed:
+
 # %% tags=["hide-input"]
 two_layers = [run for run in copying if "without" in run]
 print("seed  layer head  before  after  loss without it   (with all heads)")
@@ -697,17 +717,7 @@ for run in runs:
     assert 12 < run["copying"]["first"] < run["copying"]["second"] < 12.7
 
 # %% [markdown]
-# It does not. For 250 steps little happens. Within the next 200 the loss falls from 3.25 to about 0.5, in all three
-# models, and at the same steps the heads of layer 2 turn to what came after: a weight of 0.04 becomes 0.6 and more.
-# Such a sudden turn is called a **phase change**. Perhaps the layers need each other: the second finds nothing until
-# the first has written what came before, and writing it gains little until the second looks for it.
-#
-# [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
-# layers, at which induction heads form and in-context learning improves abruptly.
-#
-# The printed columns are, for each head at the end, its mean weight on the letter *before*, its weight on all that came
-# *after* the same letter earlier, and the loss with this head removed. Both heads of layer 2 have become induction
-# heads, with 0.84 to 0.95 of their weight on what came after.
+# Both heads of layer 2 have become induction heads, with 0.84 to 0.95 of their weight on what came after.
 #
 # The heads of layer 1 are not as tidy as ours: the weight on the letter before is 0.08 to 0.13, and the rest is spread
 # over the whole text. How a letter's vector comes to tell of the one before it, these figures do not say. But these
