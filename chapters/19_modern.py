@@ -28,7 +28,7 @@ plots.book_style()
 transformer_map(built=19)
 
 # %% [markdown]
-# ## Six changes
+# ## Seven changes
 #
 # | | 2017, chapter 9 | GPT-2, chapter 18 | Llama 3, SmolLM2 and most others |
 # |---|---|---|---|
@@ -39,8 +39,7 @@ transformer_map(built=19)
 # | biases | yes | yes | no |
 # | output matrix | the embedding table | the embedding table | the same in small models, another in large ones |
 #
-# (The first row holds two changes, so there are seven.) Here are a layer of 2017 and one of today. Whatever has changed
-# is red.
+# (The first row holds two.) Here are a layer of 2017 and one of today. Whatever has changed is red.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two layers, drawn from bottom to top. Left, 2017: attention, whose output joins the residual stream, LayerNorm, feed-forward with ReLU, which joins too, LayerNorm. Sinusoids are added below, before the first layer. Right, today: RMSNorm, attention with turned queries and keys and shared heads, which joins, RMSNorm, SwiGLU, which joins. The norms stand on the branches, so that the line of the residual stream goes straight through."}}
 drawing = Diagram(8.2, 4.5)
@@ -92,6 +91,7 @@ import torch
 from torch import nn
 
 x = torch.tensor([7.0, 1.0])
+print("of (7, 1):")
 for norm in (nn.RMSNorm(2, eps=1e-5), nn.LayerNorm(2)):
     print(type(norm).__name__, [round(entry, 4) for entry in norm(x).tolist()])
 torch.manual_seed(0)
@@ -255,7 +255,7 @@ from dotformer.by_hand.positions import rotation_matrix
 one = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
 for where in ([3, 1], [13, 11]):
     q, k = rotate(one, rotation(torch.tensor(where), 2))
-    print(f"positions {where}: {q @ k:.2f}")
+    print(f"score at positions {where[0]} and {where[1]}: {q @ k:.2f}")
 x = torch.randn(6, 8)
 turned = rotate(x, rotation(torch.arange(6), 8))
 for t in range(6):
@@ -444,7 +444,7 @@ unturned = rotation(torch.zeros(5, dtype=torch.long), 4)  # as if all stood at 0
 found = grouped(x, all_keys, unturned)
 assert torch.allclose(found, whole(x, x, x)[0], atol=1e-6)
 print(
-    "w_k:",
+    "equal outputs; w_k:",
     tuple(grouped.w_k.weight.shape),
     "instead of",
     tuple(whole.w_k.weight.shape),
@@ -671,14 +671,16 @@ axes.set_yticks(range(len(changes)), [changes[0], *(f"+ {c}" for c in changes[1:
 plt.show()
 
 # %% tags=["hide-input"]
-print("model            loss (three seeds)  learning rate  ms  parameters  cached")
-for model in changes:
+print("                 test loss,          learning     ms              numbers")
+print("model            three seeds             rate a step  parameters   cached")
+for model in [*changes, "no positions"]:
     runs = runs_of(model)
     seeds = " ".join(f"{run['test_loss']:.2f}" for run in runs)
     pace = 1000 * np.median([run["seconds"] for run in runs]) / found["steps"]
     one = runs[0]
+    name = "SwiGLU, no pos." if model == "no positions" else model
     print(
-        f"{model:16} {seeds}      {chosen[model]['judged']['learning_rate']:<12g}"
+        f"{name:16} {seeds}      {chosen[model]['judged']['learning_rate']:<12g}"
         f" {pace:4.0f} {one['parameters']:10,} {one['kept_numbers']:6}"
     )
 
@@ -708,8 +710,9 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 
 # %% [markdown]
 # Three changes are worth most: pre-norm (0.34 nats), an output matrix of its own (0.28, for 40 percent more parameters)
-# and RoPE (0.26). Almost half of RoPE's gain, 0.12, comes from leaving out the sinusoids. SwiGLU is worth 0.11, at the
-# same size. In each of these four steps all three seeds are better than the three before.
+# and RoPE (0.26). Almost half of RoPE's gain, 0.12, comes from leaving out the sinusoids (last row: the model of
+# *SwiGLU*, without positions). SwiGLU is worth 0.11, at the same size. In each of these four steps all three seeds are
+# better than the three before.
 #
 # Pre-norm allows larger steps: the post-norm model of 2017 does best at a learning rate of 0.003, and the others at
 # 0.012. (At 0.006 one of its three seeds comes to 4.19, and the other two stay above 4.7. All have a warm-up of 15
@@ -1051,6 +1054,7 @@ order = torch.tensor([0, 3, 6, 1, 4, 7, 2, 5, 8])  # who shares 0, 1, 2 in turn
 in_turn(order)
 looks["shared in turn"] = look()
 in_turn(order.argsort())
+print(f"{'':16}  nats  what it writes after: The capital of France is")
 for name, (nats, text) in looks.items():
     print(f"{name:16} {nats:5.2f} {text!r}")
 assert look() == looks["nothing wrong"]
@@ -1313,6 +1317,7 @@ assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 # since the pairs that RoPE turns would become few as well):
 
 # %% tags=["hide-input"]
+print("test loss, three seeds")
 for model, name in (
     ("one head", "1 head of 64"),
     ("SwiGLU", "4 heads of 16"),
@@ -1487,13 +1492,16 @@ figure.tight_layout()
 plt.show()
 
 # %% tags=["hide-input"]
-dense = [run["test_loss"] for run in runs_of("grouped heads")]
-print("one network:     ", *dense)
-for model in ("experts", "balanced experts"):
+print("                   test loss, three seeds")
+for model in ("grouped heads", "experts", "balanced experts"):
     runs = runs_of(model)
-    busiest = max(max(layer) for run in runs for layer in run["loads"])
-    seeds = [run["test_loss"] for run in runs]
-    print(f"{model + ':':18}", *seeds, f"  busiest expert: {busiest:.0%} of tokens")
+    seeds = " ".join(f"{run['test_loss']:.2f}" for run in runs)
+    name = "one network" if model == "grouped heads" else model
+    print(f"{name:18} {seeds}", end="")
+    if "experts" in model:
+        busiest = max(max(layer) for run in runs for layer in run["loads"])
+        print(f"   busiest expert: {busiest:.0%} of tokens", end="")
+    print()
 
 # %% tags=["proof"]
 loads = {
