@@ -29,9 +29,9 @@ transformer_map(built=8)
 # %% [markdown]
 # ## One layer, on paper
 #
-# *Not bad* is praise. A model that adds up a score for each word calls it blame. Let each word be four numbers: its
-# **polarity** (*good* 1, *bad* −1, *not* 0), **affirmed** (1 unless it is negated), **is not** (1 for the word *not*),
-# and last the **tone**, which is 0 and which the layer must fill in: 1 for praise, −1 for blame.
+# *Not bad* is praise, *not good* blame. Adding up one score for each word cannot get both. Let each word be four
+# numbers: its **polarity** (*good* 1, *bad* −1, *not* 0), **affirmed** (1 unless it is negated), **is not** (1 for the
+# word *not*), and last the **tone**, which is 0 and which the layer must fill in: 1 for praise, −1 for blame.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One layer for the two words not and bad, drawn from left to right. Each word has a horizontal line, its residual stream. Between the lines stands attention: it receives both words, and what it returns is added to each line. After it, not is (0, -1, 1, 0) and bad is (-1, -1, 0, 0). Then a feed-forward network beside each line, separately, returns something that is added too. At the end, bad is (-1, -1, 0, 1)."}}
 from classroom.diagram import Diagram
@@ -83,10 +83,9 @@ plt.show()
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
 # which is $|-1 - 1| - 1 = 1$: praise. The horizontal line of each word, on which both write, is its **residual
-# stream**: the vector that entered, and everything that has been added to it since. In code the whole layer is the
-# function `layer`:
+# stream**: the vector that entered, and everything that has been added to it since. In code:
 
-# %% tags=["hide-input"]
+# %%
 import numpy as np
 import torch
 
@@ -122,8 +121,8 @@ assert list(tones.values()) == [1, -1, -1, 1]
 # %% [markdown]
 # Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. The
 # network combines numbers that stand in one vector. Here it multiplies: for 1 and −1 the formula above is polarity
-# times *affirmed*. No matrix can do that, because it only adds multiples of its inputs. On the left below, no straight
-# line has praise on one side and blame on the other: the four cases, the classic XOR, are not **linearly separable**.
+# times *affirmed*. No matrix can do that. On the left below, the two praises have their midpoint at (0, 0), and so have
+# the two blames, so no straight line parts them: the four cases, the classic XOR, are not **linearly separable**.
 #
 # The network first makes two numbers of the sum $z$ of polarity and *affirmed*: its positive part, $\max(0, z)$, and
 # its negative part, $\max(0, -z)$. Drawn by these two, on the right, the same four cases are separated by one line.
@@ -173,9 +172,9 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # ## Attention alone makes all words alike
 #
 # Why add, and not replace each word by what attention returns? Stack attention without adding and see. A sentence has
-# 16 random words of width 64, and the matrices are random too. (Their variance is the one that [Glorot and Bengio
-# (2010)](https://proceedings.mlr.press/v9/glorot10a.html) recommend, `xavier_uniform_` after Xavier Glorot, so that one
-# projection keeps the size of a vector on average.)
+# 16 random words of width 64, and the matrices are random too, with the variance of [Glorot and Bengio
+# (2010)](https://proceedings.mlr.press/v9/glorot10a.html) (`xavier_uniform_`), so that one projection keeps the size of
+# a vector on average.
 #
 # Ask how much of a word's vector is **its own**, and not common to all words: write the vectors as rows of $X$,
 # subtract their average $\bar X$ from each, and compare the roots of the sums of squares, $\lVert X - \bar X \rVert /
@@ -233,19 +232,22 @@ steps = {
     "added": lambda x, attend: x + attend(x),
 }
 runs = {name: [measure(step, s) for s in range(5)] for name, step in steps.items()}
-print("a word's own share, after")
-print("layers" + "".join(f"{name:>17}" for name in runs))
-for n, depth in enumerate(DEPTHS):
-    shares = [np.mean(run, axis=0)[n, 0] for run in runs.values()]
-    print(f"{depth:6}" + "".join(f"{share:17.4f}" for share in shares))
+
+
+def print_shares(name):
+    """A word's own share after each of DEPTHS, mean of five starts."""
+    for depth, row in zip(DEPTHS, np.mean(runs[name], axis=0), strict=True):
+        print(f"after {depth:2} layers: own share {row[0]:.4f}")
+
+
+print_shares("attention alone")
 
 # %% [markdown]
-# Look at the middle column first; the right one belongs to the remedy, below. At the start it is 97 percent,
-# $\sqrt{15/16}$, since the average of 16 random words is not 0. After two layers it is 3 percent, after four nothing:
-# all sixteen words have become one vector. The reason is that each layer replaces words by weighted averages of all
-# words, and such averages are more alike than the words were. Dong and others (2021) call this **rank collapse**, and
-# prove that in a stack of nothing but attention it is faster than exponential: the more alike the words are, the more
-# even are their weights, and even weights give all the same average.
+# At the start it is 97 percent, $\sqrt{15/16}$, since the average of 16 random words is not 0. After two layers it is 3
+# percent, after four nothing: all sixteen words have become one vector. The reason is that each layer replaces words by
+# weighted averages of all words, and such averages are more alike than the words were. Dong and others (2021) call this
+# **rank collapse**, and prove that in a stack of nothing but attention it is faster than exponential: the more alike
+# the words are, the more even are their weights, and even weights give all the same average.
 #
 # The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word
 # itself on, and a layer only contributes something:
@@ -255,21 +257,44 @@ for n, depth in enumerate(DEPTHS):
 # It also helps the gradient. The derivative of $x + F(x)$ is $I + F'$, and through $L$ layers these multiply: $(I +
 # F_1')(I + F_2') \cdots (I + F_L')$. Multiply that out, and one term is $I$ alone: by this path the gradient reaches
 # the lowest layer without passing through any attention. Without the sums only $F_1' F_2' \cdots F_L'$ would be left.
-# (That guards against gradients that vanish, and not against those that explode: the other terms add up, too, as you
-# will see.) [He and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because
-# without them deeper networks had trained worse than shallow ones (the **degradation problem**).
-#
-# But read the right column down to its end. At 24 layers less than 1 percent is a word's own. After the first few
-# layers each attention adds a vector that is mostly common to all words, and nearly as large as the stream, so the
-# common part grows like a debt with interest. A word's own part grows too, but more slowly, and is swamped. How large
-# are the entries by then (their root mean square)? And when a gradient of length 1 is sent into the top, how much
-# reaches the words? (Medians of five starts.)
+# That guards against gradients that vanish, and not against those that explode, since the other terms add up, too. [He
+# and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them
+# deeper networks had trained worse than shallow ones (the **degradation problem**). What is added must have the shape
+# of the stream, so every sublayer returns vectors of width $D$. With the connection around each attention:
+
+# %% tags=["hide-input"]
+print_shares("added")
+
+# %% [markdown]
+# That only delays it: at 24 layers less than 1 percent is a word's own. After the first few layers each attention adds
+# a vector that is mostly common to all words, and nearly as large as the stream, so the common part grows like a debt
+# with interest. A word's own part grows too, but more slowly, and is swamped. How large are the entries by then (their
+# root mean square)? And if the loss has a gradient of length 1 at the top, how long is it at the words? (Medians of
+# five starts.)
 
 # %% tags=["hide-input"]
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
 print(
     f"added, 24 layers: entries of size {size:.0f}, gradient of length {gradient:.0e}"
 )
+
+
+def with_weights_fixed(seed):
+    """The gradient at the words if no gradient passes through the scores."""
+    torch.manual_seed(seed)
+    x = start = torch.randn(50, 16, 64, requires_grad=True)
+    for _ in range(24):
+        a = random_attention().attention
+        _, weights = a(x, x, x, need_weights=True)
+        values = a.split_heads(a.w_v(x))
+        x = x + a.w_o(a.merge_heads(weights.detach() @ values))
+    d_x = torch.randn_like(x)
+    return torch.autograd.grad(x, start, d_x / d_x.norm())[0].norm().item()
+
+
+fixed = np.median([with_weights_fixed(seed) for seed in range(5)])
+print(f"with attention weights held fixed: gradient of length {fixed:.0f}")
+assert 500 < fixed < 5000
 shares_at_end, sizes_at_end = np.array(runs["added"])[:, -1, :2].T
 print(f"size of a word's own part: {np.median(shares_at_end * sizes_at_end):.0f}")
 alone, added = (np.mean(run, axis=0) for run in runs.values())
@@ -278,8 +303,8 @@ assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
 assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shrunk
 
 # %% [markdown]
-# Both size and gradient explode. Something has to keep the stream within bounds. Smaller matrices at the start help, as
-# you will see, but training can make them grow.
+# Both explode, the gradient more, because it also returns through the scores, whose derivatives grow with the vectors.
+# Something has to keep the stream within bounds.
 #
 # ## Layer norm, on four numbers
 #
@@ -296,9 +321,6 @@ assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shr
 # lets one entry count for more than the others, and the bias moves its zero. With a gain of 2 and a bias of 1 the last
 # entry would be $2 \cdot \tfrac53 + 1 = \tfrac{13}{3}$. Both are the same for all tokens, so they cannot give back what
 # the norm takes from each: its mean, and the length of what remains.
-#
-# Many newer models skip the mean and $\beta$, and divide by the root of the mean square alone: **RMSNorm** ([Zhang and
-# Sennrich, 2019](https://arxiv.org/abs/1910.07467)).
 
 
 # %%
@@ -354,10 +376,8 @@ quiz.number(
 #
 # $$\text{post-norm:}\quad x \leftarrow \operatorname{LN}\bigl(x + f(x)\bigr), \qquad \text{pre-norm:}\quad x \leftarrow x + f\bigl(\operatorname{LN}(x)\bigr) .$$
 #
-# With pre-norm the stream is a plain sum, of the embedding and of all that was added, so that a gradient finds the way
-# back through the $I$ of every layer. After the last layer it is normalised once. With post-norm there is no such
-# direct way: every path leads through the norms. (At the words a gradient arrives either way, as you will see. The
-# difference shows in what reaches each layer's matrices.)
+# With pre-norm the stream is a plain sum, of the embedding and of all that was added. After the last layer it is
+# normalised once. With post-norm every path leads through the norms. What does that change, forwards and backwards?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two drawings of one layer from left to right. Post-norm: x goes along a line; a branch passes through attention and is added; then the sum itself passes through a norm; the same again with feed-forward. Pre-norm: on each branch a norm stands before attention and before feed-forward, and the line itself passes through nothing but two additions."}}
 drawing = Diagram(7.6, 3.3)
@@ -427,13 +447,14 @@ plt.show()
 # %% [markdown]
 # These are the stacks from above, without feed-forward networks, now with either norm. Both stop the explosion. The
 # first panel is the surprise: post-norm keeps words apart no better than adding alone, perhaps worse, and pre-norm much
-# better. Why? Once most of a word's vector is common to all words, attention adds a vector that is common, too.
-# Post-norm scales every sum back to size 1, so what is added next is again as large as the stream. With pre-norm the
-# stream grows, and each addition counts for less ([in numbers](#how-fast-do-words-become-alike)).
+# better. Why? Once words are mostly alike, attention adds a vector that is common to all. With post-norm the stream
+# always has size 1, so this vector is as large as the stream, in every layer. With pre-norm the stream has grown to 4
+# after 24 layers, and what is added, of size 1 or less, counts for less ([in
+# numbers](#how-fast-do-words-become-alike)).
 #
 # And the backward pass? The third panel has what reaches the *words*, and there even attention alone looks harmless.
-# But it is the *layers* that must learn. How large is the gradient of their $W_Q$, when a gradient of length 1 is sent
-# into the top?
+# But it is the *layers* that must learn. How large is the gradient of their $W_Q$, again for a gradient of length 1 at
+# the top?
 
 
 # %% tags=["hide-input"]
@@ -459,15 +480,29 @@ for name in ("attention alone", "post-norm", "pre-norm"):
 # %% [markdown]
 # With attention alone, $W_Q$ gets nothing from the fourth layer on (here 1e-08 is rounding): where words are alike
 # there is nothing to choose between, so that another choice would change nothing. With post-norm it gets next to
-# nothing near the top of a deep stack. With pre-norm every layer can learn where to look.
+# nothing near the top of a deep stack. With pre-norm every layer gets a gradient, if fifty times less at the top.
 #
-# All this favours pre-norm (also **Pre-LN**; the other is **Post-LN**), and most of today's deep models have it. There
-# is a price: the larger the stream, the less a late layer changes it, and where a post-norm model does train, it is
-# often the better one ([Liu and others, 2020](https://arxiv.org/abs/2004.08249)).
+# With this start pre-norm (also **Pre-LN**; the other is **Post-LN**) does better, and most of today's deep models have
+# it. There is a price: the larger the stream, the less a late layer changes it, and where a post-norm model does train,
+# it is often the better one ([Liu and others, 2020](https://arxiv.org/abs/2004.08249)).
 #
-# But all this holds for one kind of random start. In either order it helps to begin with sublayers that add little:
-# GPT-2 divides the matrices that write into the stream, at the start, by the root of the number of sublayers. With that
-# start 92 percent of each vector is a word's own after 24 layers, pre-norm or post-norm.
+# The start matters as well. GPT-2 starts the matrices that write into the stream smaller, divided by the root of the
+# number of sublayers, so that each adds little. The same stacks, in either order, with what attention adds divided by
+# $\sqrt{24}$:
+
+# %% tags=["hide-input"]
+scaled = {
+    "pre-norm": lambda x, attend: x + attend(norm(x)) / np.sqrt(24),
+    "post-norm": lambda x, attend: norm(x + attend(x) / np.sqrt(24)),
+}
+for name, step in scaled.items():
+    kept = np.mean([measure(step, seed)[-1, 0] for seed in range(3)])
+    print(f"{name:9} own share after 24 layers: {kept:.2f}")
+    assert 0.91 < kept < 0.93
+
+# %% [markdown]
+# So how a stack starts matters as much as where its norms stand. [Below](#what-is-each-part-for-leave-it-out) both are
+# trained.
 
 # %% tags=["proof"]
 assert (
@@ -483,13 +518,6 @@ assert round(falls["pre-norm"], 1) == 2.1 and 180 < falls["post-norm"] < 200
 assert 60 < falls["added"] < 70
 grown = np.mean(runs["pre-norm"], axis=0)[[DEPTHS.index(8), -1], 1] ** 2
 assert np.round(grown).tolist() == [4, 18]
-scaled = {
-    "pre-norm": lambda x, attend: x + attend(norm(x)) / np.sqrt(24),
-    "post-norm": lambda x, attend: norm(x + attend(x) / np.sqrt(24)),
-}
-for step in scaled.values():
-    kept = np.mean([measure(step, seed)[-1, 0] for seed in range(3)])
-    assert 0.91 < kept < 0.93
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -522,23 +550,22 @@ quiz.one_choice(
 #
 # The **activation function** between them, or *non-linearity*, makes it more than one matrix: $\operatorname{ReLU}(z) =
 # \max(0, z)$, or the smoother GELU. For *not bad*, two hidden entries gave $|z| = \operatorname{ReLU}(z) +
-# \operatorname{ReLU}(-z)$. Many newer models replace the first map by two, multiplied entry by entry, of which one
-# passes through an activation function: **SwiGLU** ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)).
+# \operatorname{ReLU}(-z)$.
 #
 # Why not leave this to attention? Its softmax is not linear either, but it sets only the weights. Once these are fixed,
 # attention returns a sum of linear maps of its words: it adds up what it has fetched, and in the same layer computes
 # nothing else with it.
 #
-# Written entry by entry, it looks familiar. Let $k_i$ be the columns of $W_1$ and $v_i$ the rows of $W_2$. Without the
-# biases,
+# What does it do with so many parameters? Written entry by entry, it is a look-up. Let $k_i$ be the columns of $W_1$
+# and $v_i$ the rows of $W_2$. Without the biases,
 #
 # $$\operatorname{FeedForward}(x) = \sum_{i=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot k_i) \; v_i .$$
 #
-# The sum is a look-up, with keys and values that do not come from the sentence: they are trained, and the same for
-# every text (a **key-value memory**). Its weights do not come from a softmax: they need not sum to 1, and any number of
-# keys may answer. [Geva and others (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that
-# answer to a pattern in the text, with values that raise the probability of words that often follow it. Attention looks
-# up *in the sentence*; the feed-forward network looks up *what training has stored*.
+# Its keys and values do not come from the sentence: they are trained, and the same for every text (a **key-value
+# memory**). Its weights do not come from a softmax: they need not sum to 1, and any number of keys may answer. [Geva
+# and others (2020)](https://arxiv.org/abs/2012.14913) found such keys in a trained model that answer to a pattern in
+# the text, with values that raise the probability of words that often follow it. Attention looks up *in the sentence*;
+# the feed-forward network looks up *what training has stored*.
 #
 # The sublayers share a few numbers, which travel together in one configuration:
 
@@ -649,9 +676,9 @@ class AddAndNorm(nn.Module):
 
 # %% [markdown]
 # **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges the others to make up for it, so
-# that no sublayer can rely on a single number. Outside training it does nothing. The paper drops entries of the
-# embeddings and of what each sublayer returns; PyTorch and this book also drop attention weights and hidden entries.
-# With that, a layer takes two lines: attend, add and normalise; feed forward, add and normalise:
+# that no sublayer can rely on a single number. Outside training it does nothing. With that, a layer takes two lines.
+# `AddAndNorm` calls its sublayer with $x$ alone, so a `lambda` hands the attention its $x$ three times and the mask,
+# and `[0]` leaves out the weights:
 
 # %% tags=["export"] module="encoder"
 from dotformer.attention import MultiHeadAttention
@@ -681,8 +708,8 @@ class EncoderLayer(nn.Module):
 
 
 # %% [markdown]
-# An encoder is a stack of such layers, also called **blocks**. The stack is written for layers of any kind, because
-# [chapter 9](09_decoder.ipynb) has another.
+# An encoder is a stack of such layers, also called **blocks**. `*context` is whatever else a layer needs, here the
+# mask; the layers of [chapter 9](09_decoder.ipynb) need more.
 
 
 # %% tags=["export"] module="encoder"
@@ -729,8 +756,7 @@ class Encoder(Stack):
 
 # %% [markdown]
 # Only pre-norm needs a final norm, and gets one: its stream has grown from layer to layer, and whatever comes after the
-# encoder expects numbers of a known size. (`nn.Transformer` has one in either order. To compare with it, say
-# `final_norm=True`.)
+# encoder expects numbers of a known size.
 #
 # PyTorch has an encoder too. Draw all its parameters at random, since its own start, with equal layers and gains of 1,
 # would hide mistakes. Give them to ours, under our names, which `our_state_dict` (imported) finds, and both must return
@@ -785,12 +811,12 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**. How long should a row be? Many models use the same rows a second time, as the output
-# matrix ([chapter 9](09_decoder.ipynb)). For that they should be short, of length about 1: products with a normed
-# vector of length $\sqrt D$ then have size 1, as first logits should ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). As an input they should be longer, since the positions that are
-# added have the length $\sqrt{D/2}$. So rows start with length 1, and are multiplied by $\sqrt D$ when they are looked
-# up. Then come the positions of [chapter 5](05_position.ipynb). (The folded module `PositionalEncoding` adds them.)
+# vectors, the **embeddings**. How long should a row be? Many models use the rows again as the output matrix ([chapter
+# 9](09_decoder.ipynb)), where first logits should have size 1 ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). A normed vector has the length $\sqrt D$, so a row needs length 1.
+# But as an input such a row would be short beside its position, of length $\sqrt{D/2}$, 16 for $D = 512$. So when it is
+# looked up, it is multiplied by $\sqrt D$, here 22.6. Then come the positions of [chapter 5](05_position.ipynb). (The
+# folded module `PositionalEncoding` adds them.)
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -869,7 +895,7 @@ class Embeddings(nn.Module):
 #
 # Now train small encoders, three layers each, and take away one part at a time (an **ablation**). There are two tasks
 # on twelve random digits. *Reverse*: give back the digits in reverse order. *Add*: to each digit add the one at the
-# mirrored position, modulo 10. Both must fetch a digit; only the second has something to compute with it.
+# mirrored position, modulo 10. Both must fetch a digit, and the second must compute something with it, too.
 #
 # To be fair, each variant gets the best of seven learning rates, from 0.0003 to 0.02, because a part may need another
 # one once its neighbour is gone. Nothing else changes: post-norm, 600 steps of Adam (chapter 11), three seeds. Chance
@@ -985,10 +1011,9 @@ for without in (None, *PARTS):
 #   the twelve digits, right in 26 percent, so some runs find a little more.) The one around the feed-forward network
 #   can be spared here, perhaps because this network sees nothing but the one word, and can learn to hand it on.
 # - The **norms** can be spared, in three layers.
-# - Without the **feed-forward** networks even *add* is learned, presumably because attention multiplies, and softmax
-#   and norms are not linear either. It is slower, though, or depends more on the learning rate: at 0.0025, 600 steps
-#   bring it to 35 to 38 percent, where the whole model has 100. (So this task does not show what the network is needed
-#   for in a large model, where it is said to store facts.)
+# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only while its
+#   weights are fixed, and they depend on the words; norms are not linear either. Presumably three layers of that are
+#   enough. So this task does not show what a large model needs the network for.
 
 # %% tags=["proof"]
 best = {
@@ -1017,10 +1042,9 @@ assert min(slow[None]) == 1
 
 # %% [markdown]
 # So what are the norms for, if three layers can do without? Stack **twelve**, and train *reverse* again, at ten
-# learning rates from 0.00004 to 0.02, for 600 steps, three seeds each. There are six stacks. Four have the usual start,
-# Glorot's: pre-norm, post-norm, one without norms, and post-norm without residual connections. Above, a small start
-# kept words apart in a deep stack, so post-norm and the stack without norms are also started small, with $W_O$ and
-# $W_2$ divided by $\sqrt{24}$, for two sublayers in each of twelve layers.
+# learning rates from 0.00004 to 0.02, for 600 steps, three seeds each. Pre-norm, post-norm, no norm, and post-norm
+# without residual connections have the usual start, Glorot's. Post-norm and no norm are trained once more with the
+# *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$, the root of the number of sublayers.
 #
 # **Predict first**: which of the six still learn?
 
@@ -1050,8 +1074,8 @@ for name, rows in deep.items():
 # starts small still learn, while the loss of both stacks without norms overflows.
 #
 # A small model, then, is no test of what a deep one needs: three layers learn with norms or without, and twelve do not
-# from every start. (With enough data, a learning rate that starts tiny and grows ([warm-up](#does-it-need-warm-up)),
-# and matrices that start smaller than Glorot's, post-norm does train at that depth: BERT has twelve such layers.)
+# from every start. BERT has twelve post-norm layers, with a smaller start, [warm-up](#does-it-need-warm-up) and much
+# data.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}
@@ -1110,8 +1134,7 @@ for depth, stream in enumerate(streams):
 
 # %% [markdown]
 # At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. The share
-# after the first layer is a beginning (the digits of *other* positions can be read there, too, in some 20 percent).
-# After the second layer both digits can be read, from one vector of 32 numbers.
+# after the first layer is a beginning. After the second layer both digits can be read, from one vector of 32 numbers.
 
 # %% tags=["proof"]
 from dotformer.support.recording import record_weights

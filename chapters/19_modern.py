@@ -671,8 +671,8 @@ axes.set_yticks(range(len(changes)), [changes[0], *(f"+ {c}" for c in changes[1:
 plt.show()
 
 # %% tags=["hide-input"]
-print("                 test loss,          learning     ms              numbers")
-print("model            three seeds             rate a step  parameters   cached")
+print("                 test loss,                         ms              numbers")
+print("model            three seeds     learning rate  a step  parameters   cached")
 for model in [*changes, "no positions"]:
     runs = runs_of(model)
     seeds = " ".join(f"{run['test_loss']:.2f}" for run in runs)
