@@ -107,29 +107,29 @@ plt.show()
 # ([below](#break-it-nine-ways-to-get-a-mask-wrong) we try it). `<bos>` gives the first word a position from which it
 # can be predicted. And `<eos>` is wanted, too, because otherwise the model would never learn to stop.
 #
-# The right answer is known, so no position waits for a prediction: one pass trains the whole answer. Its probability is
-# a product with one factor for each word, $x$ being the question and $y$ the answer:
+# The right answer is known, so one pass trains all its positions. What it trains is the probability of the answer $y$
+# to the question $x$, a product with one factor for each word:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
 # Why one word after the other? *I am fine* and *very well, thanks* may both be right, and words that are chosen
-# independently could make *I well thanks*. The product loses nothing: any distribution over answers can be written so.
+# independently could make *I well thanks*. The product loses nothing: by the chain rule of probability every
+# distribution over answers is one.
 #
 # The loss is the mean of the $-\ln$ of these factors. It is smallest where the right answers are most probable
 # (**maximum likelihood**). If the four right words get 0.5, 0.8, 0.9 and 1, the answer has the probability 0.36, and
 # the loss is $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$.
 #
-# But that holds only if the position that must predict $y_t$ sees nothing but $x$ and the words before $y_t$. It is
-# given $y_{t-1}$, and $y_t$ itself is given one position further right. So no position may see anything to its right.
-# [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they set scores to
-# minus infinity; here they become functions for a batch. In this book, **True means: may attend**.
+# Each factor depends on $x$ and on the words before $y_t$ alone. But all words go in at once: the position that must
+# predict $y_t$ is given $y_{t-1}$, and $y_t$ itself stands one position further right. So no position may see anything
+# to its right. [Chapter 4](04_self_attention.ipynb#leaving-a-word-out) has the two masks that are needed, and why they
+# set scores to minus infinity; here they become functions for a batch. In this book, **True means: may attend**.
 #
 # - The **causal mask** (also *look-ahead mask*) is about order. Row $t$ is true up to column $t$. Its shape is $(T,
-#   T)$, queries by keys, and it is the same for every sentence. (By itself it even tells the order, [to some
-#   degree](#does-a-causal-mask-carry-order).)
+#   T)$, queries by keys, and it is the same for every sentence.
 # - The **padding mask** is about what is real. Shorter sentences of a batch are filled up with `<pad>`, a token that
-#   means nothing. Its shape is $(B, 1, 1, S)$ for the source (here the question) and $(B, 1, 1, T)$ for the target (the
-#   answer): one row for each sentence, the same for all heads and all queries.
+#   means nothing. Its axes are sentences, heads, queries and keys: $(B, 1, 1, S)$ for the **source** (here the
+#   question), $(B, 1, 1, T)$ for the **target** (the answer). Each 1 means: the same for all.
 
 # %% tags=["proof"]
 import numpy as np
@@ -208,8 +208,8 @@ plt.show()
 # ### Which mask goes where?
 #
 # An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both: `causal &
-# padding` broadcasts to $(B, 1, T, T)$. (Padding at the end is hidden from the words by the causal mask alone; the
-# padding mask matters where padding stands in front.)
+# padding` broadcasts to $(B, 1, T, T)$. Behind the words the causal mask hides padding already; in front of them only
+# the padding mask does.
 #
 # (A row with nothing to attend to, like that of a padding token in front, is 0/0 in the softmax, so NaN in
 # `nn.MultiheadAttention` as it is called by default. Our module sets its weights to 0: [chapter
@@ -250,10 +250,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## Cross-attention: asking the question
 #
-# The decoder also needs the question. In attention whoever looks for something brings a query; whoever has it offers a
-# key, to be found by, and a value, to hand over. Here the decoder looks, so queries come from it, and keys and values
-# from the output of the encoder, as in [exercise 1 of chapter 4](04_self_attention.ipynb#exercise-1-ask-somebody-else).
-# This is **cross-attention**, in the paper *encoder-decoder attention*.
+# The decoder also needs the question. It does the looking, so queries come from the decoder. The encoder has what is
+# looked for, so keys and values come from its output, as in [exercise 1 of chapter
+# 4](04_self_attention.ipynb#exercise-1-ask-somebody-else). This is **cross-attention**, in the paper *encoder-decoder
+# attention*.
 #
 # The formula does not change. The matrix of weights has a row for each word of the answer, $T$, and a column for each
 # word of the question, $S$. With a batch of $B$ and $H$ heads the scores are $(B, H, T, S)$: 2 pairs, 8 heads, 5 target
@@ -342,9 +342,8 @@ assert np.allclose(
 # %% [markdown]
 # ### Which encoder layer does the decoder ask?
 #
-# In this model, as in the paper's, the *last* one. (Any layer's output has the right shape; the last has been through
-# all layers.) The encoder runs to its end first, and its final output is the **memory** that every decoder layer asks,
-# each through its own $W_K$ and $W_V$.
+# In this model, as in the paper's, the *last* one. The encoder runs to its end first, and its final output is the
+# **memory** that every decoder layer asks, each through its own $W_K$ and $W_V$.
 #
 # ### The decoder layer
 #
@@ -441,11 +440,107 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# ## The whole transformer
+# ## All of it on one screen
 #
-# Two embeddings, two stacks, and the linear map. `TransformerConfig` extends the `LayerConfig` of chapter 8, and its
-# defaults are the paper's base model, but for three details. The paper shares one table of embeddings where we have
-# two. Our attention has biases. And our dropout also acts on attention weights and hidden entries, as in PyTorch.
+# Here is the whole model, post-norm as in the paper and without configuration or checks, as you would write it in an
+# afternoon. (It has no dropout inside a sublayer, and a query with nothing to attend to gets NaN, so padding must stand
+# behind the text.) `encode` runs once, and `decode` again for every word that is written. The functions that train the
+# model and let it write stand [below](#a-model-that-has-learnt-to-answer).
+
+# %%
+import math
+
+import torch
+from torch import nn
+
+
+def sinusoids(T, D):
+    rates = 10000 ** (-torch.arange(0, D, 2) / D)
+    angles = torch.arange(T)[:, None] * rates
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # (T, D)
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.heads = num_heads, d_model // num_heads
+        matrices = (nn.Linear(d_model, d_model) for _ in range(4))
+        self.w_q, self.w_k, self.w_v, self.w_o = matrices
+
+    def forward(self, x, context, mask):
+        q = self.w_q(x).unflatten(-1, self.heads).transpose(1, 2)  # (B, H, T, d_k)
+        k = self.w_k(context).unflatten(-1, self.heads).transpose(1, 2)
+        v = self.w_v(context).unflatten(-1, self.heads).transpose(1, 2)
+        scaled = q @ k.mT / math.sqrt(q.shape[-1])  # (B, H, T, S)
+        weights = scaled.masked_fill(~mask, -math.inf).softmax(dim=-1)
+        return self.w_o((weights @ v).transpose(1, 2).flatten(2))
+
+
+class Layer(nn.Module):
+    def __init__(self, d_model, num_heads, d_ff, dropout, cross):
+        super().__init__()
+        self.self_attention = Attention(d_model, num_heads)
+        self.norm1 = nn.LayerNorm(d_model)
+        if cross:
+            self.cross_attention = Attention(d_model, num_heads)
+            self.norm2 = nn.LayerNorm(d_model)
+        self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+        self.norm3 = nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x, mask, memory=None, memory_mask=None):
+        x = self.norm1(x + self.dropout(self.self_attention(x, x, mask)))
+        if memory is not None:
+            found = self.cross_attention(x, memory, memory_mask)
+            x = self.norm2(x + self.dropout(found))
+        return self.norm3(x + self.dropout(self.down(self.up(x).relu())))
+
+
+class OneScreen(nn.Module):
+    def __init__(self, vocab_size, d_model, heads, layers, d_ff, dropout=0.1):
+        super().__init__()
+        self.source = nn.Embedding(vocab_size, d_model)
+        self.target = nn.Embedding(vocab_size, d_model)
+        sizes = d_model, heads, d_ff, dropout
+        encoder = [Layer(*sizes, cross=False) for _ in range(layers)]
+        decoder = [Layer(*sizes, cross=True) for _ in range(layers)]
+        self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
+        self.dropout = nn.Dropout(dropout)
+        for matrix in (p for p in self.parameters() if p.ndim == 2):
+            nn.init.xavier_uniform_(matrix)
+        for table in (self.source, self.target):
+            nn.init.normal_(table.weight, std=d_model**-0.5)
+
+    def stack(self, table, layers, tokens, *masks_and_memory):
+        T, D = tokens.shape[1], table.embedding_dim
+        x = table(tokens) * math.sqrt(D) + sinusoids(T, D).to(tokens.device)
+        x = self.dropout(x)
+        for layer in layers:
+            x = layer(x, *masks_and_memory)
+        return x  # (B, T, D)
+
+    def encode(self, source):
+        mask = (source != 0)[:, None, None]  # (B, 1, 1, S); 0 is padding
+        return self.stack(self.source, self.encoder, source, mask), mask
+
+    def decode(self, target, memory, memory_mask):
+        T = target.shape[1]
+        causal = torch.ones(T, T, dtype=torch.bool, device=target.device).tril()
+        mask = causal & (target != 0)[:, None, None]  # (B, 1, T, T)
+        x = self.stack(self.target, self.decoder, target, mask, memory, memory_mask)
+        return x @ self.target.weight.T  # tied to the embeddings: (B, T, V)
+
+    def forward(self, source, target):
+        return self.decode(target, *self.encode(source))
+
+
+# %% [markdown]
+# ### The module that the book uses
+#
+# The module that the rest of the book uses has the same parts: two embeddings, two stacks, and the linear map.
+# `TransformerConfig` extends the `LayerConfig` of chapter 8, and its defaults are the paper's base model, but for three
+# details. The paper shares one table of embeddings where we have two. Our attention has biases. And our dropout also
+# acts on attention weights and hidden entries, as in PyTorch.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -484,9 +579,7 @@ class TransformerConfig(LayerConfig):
 # With `tie_output` (**weight tying**) the output needs no matrix of its own: a token's logit is the dot product of the
 # last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)).
 #
-# The model has two methods, because the two halves run at different times when it writes: `encode` once, `decode` again
-# for every word. Each makes the masks that it needs from the tokens. Its code is folded here;
-# [below](#all-of-it-on-one-screen) the same model stands in full, without its checks and options.
+# It has the same two methods, each of which makes the masks that it needs from the tokens. Its code is folded:
 
 
 # %% tags=["hide-input", "export"] module="transformer"
@@ -662,10 +755,15 @@ print(len(pairs), "pairs,", len(vocabulary), "tokens, three of them special")
 assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
-# In training the decoder receives `<bos> I am fine` and must predict `I am fine <eos>`. In code, the targets are
-# `answers[:, 1:]`, and the decoder receives `answers[:, :-1]`, the targets *shifted right*. In a batch, the `<eos>` of
-# a shorter answer goes in as well. What is wanted after it is padding, which the loss skips (`ignore_index=0`). This is
-# **next-token prediction**.
+# A row of `answers` is `<bos> I am fine <eos> <pad>`. The decoder receives it without its last token, `answers[:,
+# :-1]`, and must predict it without its first, `answers[:, 1:]`:
+#
+# | receives | `<bos>` | I | am | fine | `<eos>` |
+# |---|---|---|---|---|---|
+# | **wanted** | I | am | fine | `<eos>` | `<pad>` |
+#
+# So what goes in are the targets *shifted right*. This is **next-token prediction**. (The loss skips the padding:
+# `ignore_index=0`.)
 #
 # Training with the right words as input is called **teacher forcing**, because the model goes on from them whatever it
 # would have said. It has a price: in use the model goes on from its *own* words, and in training no beginning ever had
@@ -775,104 +873,9 @@ assert words(generate(model, hello)[0]) == "I am fine"
 # kinds](#does-it-combine-what-it-has-learnt).
 
 # %% [markdown]
-# ## All of it on one screen
-#
-# Here is the whole model once more, post-norm as in the paper and without configuration or checks, as you would write
-# it in an afternoon. (It has no dropout inside a sublayer, and a query with nothing to attend to gets NaN, so padding
-# must stand behind the text.) The functions that train it and let it write stand
-# [above](#a-model-that-has-learnt-to-answer).
-
-# %%
-import math
-
-import torch
-from torch import nn
-
-
-def sinusoids(T, D):
-    rates = 10000 ** (-torch.arange(0, D, 2) / D)
-    angles = torch.arange(T)[:, None] * rates
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # (T, D)
-
-
-class Attention(nn.Module):
-    def __init__(self, d_model, num_heads):
-        super().__init__()
-        self.heads = num_heads, d_model // num_heads
-        matrices = (nn.Linear(d_model, d_model) for _ in range(4))
-        self.w_q, self.w_k, self.w_v, self.w_o = matrices
-
-    def forward(self, x, context, mask):
-        q = self.w_q(x).unflatten(-1, self.heads).transpose(1, 2)  # (B, H, T, d_k)
-        k = self.w_k(context).unflatten(-1, self.heads).transpose(1, 2)
-        v = self.w_v(context).unflatten(-1, self.heads).transpose(1, 2)
-        scaled = q @ k.mT / math.sqrt(q.shape[-1])  # (B, H, T, S)
-        weights = scaled.masked_fill(~mask, -math.inf).softmax(dim=-1)
-        return self.w_o((weights @ v).transpose(1, 2).flatten(2))
-
-
-class Layer(nn.Module):
-    def __init__(self, d_model, num_heads, d_ff, dropout, cross):
-        super().__init__()
-        self.self_attention = Attention(d_model, num_heads)
-        self.norm1 = nn.LayerNorm(d_model)
-        if cross:
-            self.cross_attention = Attention(d_model, num_heads)
-            self.norm2 = nn.LayerNorm(d_model)
-        self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
-        self.norm3 = nn.LayerNorm(d_model)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x, mask, memory=None, memory_mask=None):
-        x = self.norm1(x + self.dropout(self.self_attention(x, x, mask)))
-        if memory is not None:
-            found = self.cross_attention(x, memory, memory_mask)
-            x = self.norm2(x + self.dropout(found))
-        return self.norm3(x + self.dropout(self.down(self.up(x).relu())))
-
-
-class OneScreen(nn.Module):
-    def __init__(self, vocab_size, d_model, heads, layers, d_ff, dropout=0.1):
-        super().__init__()
-        self.source = nn.Embedding(vocab_size, d_model)
-        self.target = nn.Embedding(vocab_size, d_model)
-        sizes = d_model, heads, d_ff, dropout
-        encoder = [Layer(*sizes, cross=False) for _ in range(layers)]
-        decoder = [Layer(*sizes, cross=True) for _ in range(layers)]
-        self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
-        self.dropout = nn.Dropout(dropout)
-        for matrix in (p for p in self.parameters() if p.ndim == 2):
-            nn.init.xavier_uniform_(matrix)
-        for table in (self.source, self.target):
-            nn.init.normal_(table.weight, std=d_model**-0.5)
-
-    def stack(self, table, layers, tokens, *masks_and_memory):
-        T, D = tokens.shape[1], table.embedding_dim
-        x = table(tokens) * math.sqrt(D) + sinusoids(T, D).to(tokens.device)
-        x = self.dropout(x)
-        for layer in layers:
-            x = layer(x, *masks_and_memory)
-        return x  # (B, T, D)
-
-    def encode(self, source):
-        mask = (source != 0)[:, None, None]  # (B, 1, 1, S); 0 is padding
-        return self.stack(self.source, self.encoder, source, mask), mask
-
-    def decode(self, target, memory, memory_mask):
-        T = target.shape[1]
-        causal = torch.ones(T, T, dtype=torch.bool, device=target.device).tril()
-        mask = causal & (target != 0)[:, None, None]  # (B, 1, T, T)
-        x = self.stack(self.target, self.decoder, target, mask, memory, memory_mask)
-        return x @ self.target.weight.T  # tied to the embeddings: (B, T, V)
-
-    def forward(self, source, target):
-        return self.decode(target, *self.encode(source))
-
-
-# %% [markdown]
-# Give it the parameters of the model that has learnt to answer, and it answers the same. It also learns from scratch.
-# The lines in `__init__` that draw its embeddings matter: with PyTorch's default, whose entries have a standard
-# deviation of 1, the first loss at the paper's size is ten times as large ([chapter
+# And [the model on one screen](#all-of-it-on-one-screen)? Give it the parameters of this one, and it answers the same.
+# It also learns from scratch. The lines in its `__init__` that draw the embeddings matter: with PyTorch's default,
+# whose entries have a standard deviation of 1, the first loss at the paper's size is ten times as large ([chapter
 # 7](07_learning.ipynb#the-first-number-to-look-at)).
 
 # %% tags=["hide-input"]
@@ -936,9 +939,7 @@ with torch.no_grad():
 products = q[0, 0] @ k[0].T  # of <bos> with each word of the question
 weights = (products / math.sqrt(8)).softmax(dim=-1)
 blend = weights @ v[0]
-print(
-    f"{'':5}{'q · k':>8}{'/ √8':>8}{'e to that':>11}{'weight':>8}   value begins with"
-)
+print(f"{'':5}{'q · k':>8}{'/ √8':>8}{'exp':>11}{'weight':>8}   value begins with")
 for word, product, weight, value in zip(
     question, products, weights, v[0], strict=True
 ):
@@ -961,9 +962,9 @@ print(
 assert vocabulary[best.indices[0]] == "I" and logits.softmax(-1).max() > 0.9
 
 # %% [markdown]
-# Read the row of *you*: its dot product with the query is 8.03, divided by $\sqrt 8$ that is 2.84, and $e^{2.84} =
-# 17.1$ of a sum of 23.5 makes 0.73. So in the blend that `<bos>` receives, the value of *you* has the weight 0.73. That
-# is one head; the second does the same with numbers of its own, and `w_o` joins them.
+# Read the row of *you*: $8.03 / \sqrt 8 = 2.84$, $e^{2.84} = 17.1$, and that is 0.73 of the column's sum, 23.5. The
+# last column is the first entry of each value: of the blend's 0.57, *you* brings $0.73 \cdot 0.77 = 0.56$. The second
+# head does the same with its own numbers, and $W_O$ joins the two.
 #
 # What they hand over is added to the vector of `<bos>`, which then passes the norm and the feed-forward network. The
 # output matrix compares the result with every word of the vocabulary, by dot products: these are the logits. *I* has by
@@ -992,11 +993,12 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
 # Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
-# *next* word, so look at `<bos>` to see how *I* is found. A map shows where a model looked. Only an intervention can
-# tell whether that mattered; [one](#does-the-map-say-why) stands at the end.
+# *next* word, so look at `<bos>` to see how *I* is found. A map shows where this model looked. Whether that mattered
+# only an intervention can tell. Hide *you*, and it no longer writes *I*; of nine others, trained like it, that holds
+# for four ([at the end](#does-the-map-say-why)).
 
 # %% [markdown]
-# ### Does training run token by token?
+# ## Does training run token by token?
 #
 # No. Generation does. In training all positions are computed in one pass, and the causal mask makes each behave as if
 # the later ones were not there. Put the two side by side: one pass over the whole answer, and four passes, each over
@@ -1022,9 +1024,9 @@ with torch.no_grad():
 # It rests on one property: *no position sees its future*. Masking each layer is enough, because row $t$ of a masked
 # attention uses rows 0 to $t$ of its input, and everything else works on each row alone.
 #
-# The property is worth a test of its own, a **leak test** (`leaks` in the folded cell). Change all words of the answer
-# from the fourth on (`<bos>` counts), and compare the logits: those of the three positions before it must stay the same
-# up to rounding, in training mode and out of it. An untrained model will do, with dropout 0.
+# The property is worth a test of its own, a **leak test** (`leaks` in the folded cell). Replace every token from the
+# fourth on: the logits of the first three positions must stay the same up to rounding. An untrained model will do, with
+# dropout 0. Test it after `model.train()` and after `model.eval()`, because a mask may be missing in one of them.
 #
 # A leak test finds only masks that show too much of the target's future. It cannot find a mask that hides too much, a
 # wrong mask on the cross-attention, or a target that was not shifted. Padding is tested in the same way: append some to
@@ -1088,16 +1090,17 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: nine ways to get a mask wrong
 #
-# Nine mistakes: forget the causal mask, turn it around, move it by one in either direction, multiply the scores by it,
-# multiply the weights by it, drop it outside training, put it on the cross-attention too, or forget to hide the
-# question's padding from the decoder. (*Turned around* is the mask with true and false exchanged.)
+# Nine mistakes, by their names in the output below: *no causal mask*; the mask *turned around* (true and false
+# exchanged); moved by one, so that a position sees *one word too many* or *one word too few*; *scaled scores times
+# mask* and *weights times mask*; the mask *in training only*, or *on cross-attention* too; and the question's *padding
+# not hidden* from the decoder.
 #
-# Train a model with each. Does its loss fall? What share of held-out words is right when the decoder is given the whole
-# right answer, shifted, as in training (*forced*), and what share of answers when it writes by itself? Does it leak? Do
-# its logits move if more padding is put behind the question? Do they equal those of a correct model that is given the
-# same parameters?
+# Train a model with each. The output has a column for each of six questions. *Loss*: does it fall? *Forced*: what share
+# of held-out words is right, given the whole right answer, shifted? *Writing*: what share of answers is right, when the
+# model writes by itself? *Leaks*: do later words change earlier logits? *Padding*: do logits move with more padding
+# behind the question? *Reference*: do they equal those of a correct model with the same parameters?
 #
-# **Predict first.** Which question finds which of the nine, and which are found by none but the last?
+# **Predict first.** Which mistakes does a good loss hide, and which of them does the leak test find?
 
 
 # %% tags=["hide-input"]
@@ -1226,18 +1229,17 @@ for name, make in variants.items():
     leak, equal = leaks(variant), equals_reference(variant, held_out)
     moves = moves_with_padding(variant.eval())
     checked[name] = leak, moves, equal
-    where = " and ".join(mode for mode, leaking in leak.items() if leaking) or "–"
+    where = " and ".join(mode for mode, leaking in leak.items() if leaking) or "no"
     spread = f"{writing.min():.0%}-{writing.max():.0%}"
     print(
         f"{name:30}{loss.max():6.3f}{forced.mean():7.0%}{spread:>12}"
-        f"  {where:15} {'MOVES' if moves else '–':8}{'equal' if equal else '–'}"
+        f"  {where:15} {'MOVES' if moves else 'same':8}{'equal' if equal else 'DIFFERS'}"
     )
 
 # %% [markdown]
 # *Loss* is that of training, the highest of nine seeds: all ten end below 0.05, where guessing uniformly costs 3.5, so
 # each looks like success. *Forced*, the mean of the nine, and *writing*, from the worst to the best, are measured
-# outside training, on held-out questions. The last column compares with the correct model, in both modes: it finds all
-# nine.
+# outside training, on held-out questions. All nine differ from the reference, in training mode or out of it.
 #
 # **Five see the future**, in training too. So any score with the right words given, a loss on held-out questions
 # included, is perfect or nearly so, and what they write is mostly wrong. The leak test finds all five.
@@ -1248,25 +1250,26 @@ for name, make in variants.items():
 # - *One word too many*, an **off-by-one** error, shows exactly the word that is wanted.
 # - *Scaled scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. How much
 #   depends on the other scores, and so does the harm.
-# - *Weights times mask* leaves it none. But what is hidden still counts in the denominator, and so in the size of what
-#   arrives, from which the model learns to tell which word was hidden.
+# - *Weights times mask* leaves it none. But the row no longer sums to 1 ([chapter
+#   4](04_self_attention.ipynb#why-minus-infinity)), and by how much it falls short depends on the hidden words: a clue to
+#   the next.
 #
 # **One sees the future outside training.** With a mask *in training only*, the earlier words see in use what comes
 # after them, which they never did in training, and writing is a lottery: one seed gets 3 percent right, another 97.
 #
-# **Two see too little**, and without the reference no question finds them for sure: nothing leaks, nothing moves, and
-# most of what they write is right. *One word too few* hides each word from its own attention. Presumably the residual
-# connection carries it past, since little is lost. A causal mask *on cross-attention* lets row $t$ attend only to the
-# question's words up to the $t$th. Seven of nine seeds still answer everything, the worst 78 percent. Presumably the
-# encoder, which sees the whole question, has carried what is needed to the first positions.
+# **Two see too little.** Nothing leaks, nothing moves, and most of what they write is right; only the reference finds
+# them for sure. *One word too few* hides each word from its own attention, and leaves `<bos>` nothing at all.
+# Presumably the residual connection carries the word past. A causal mask *on cross-attention* lets row $t$ attend only
+# to the question's words up to the $t$th. Its loss, 0.041, is a hint. Seven of nine seeds still answer everything, the
+# worst 78 percent; presumably the encoder, which sees the whole question, has carried what is needed to the first
+# positions.
 #
 # **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
 # its logits move with the padding, so with more or less of it the same question may get another answer.
 #
-# Exposure bias is something else: it is the price of teacher forcing even in a *correct* model. A model that leaks in
-# training can copy, and need not learn to predict.
+# ### A tenth mistake, in no mask
 #
-# And one mistake is in no mask at all: a target that is not shifted.
+# What if the target is not shifted?
 
 # %% tags=["hide-input"]
 torch.manual_seed(0)

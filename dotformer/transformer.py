@@ -21,7 +21,7 @@ class TransformerConfig(LayerConfig):
     `share_embeddings` uses one table for source and target; `tie_output` scores
     tokens by their dot products with the target table.
 
-    Defined in chapter 9, "The whole transformer".
+    Defined in chapter 9, "The module that the book uses".
     """
 
     source_vocab_size: int
@@ -45,7 +45,7 @@ class Transformer(nn.Module):
     After Vaswani and others (2017), figure 1. Matrices start uniform after Glorot
     and Bengio (2010), biases at 0, embeddings with deviation 1/sqrt(D).
 
-    Defined in chapter 9, "The whole transformer".
+    Defined in chapter 9, "The module that the book uses".
     """
 
     def __init__(self, config: TransformerConfig) -> None:
