@@ -100,6 +100,7 @@ for top, sentence in (
     average = np.mean(
         [embeddings[row_of[word]] for word in words if word != "python"], axis=0
     )
+    assert nearest(average)[:2] in (["with", "you"], ["are", "the"])
     at = [1.2 + 5.4 / len(words) * (n + 0.5) for n in range(len(words))]
     drawing.text(0.1, top, "key and value", color=plots.GREY, at="left", size=10)
     drawing.text(0.1, top - 0.45, "weight", color=plots.GREY, at="left", size=10)
@@ -138,21 +139,22 @@ assert weights[-1].round(2) == 0.88
 
 # %% [markdown]
 # The same word received two different things: something near to *import* and *imported* in one sentence, near to
-# *snake* and *serpent* in the other. It received a blend of the other words. But to average the other words is not
-# enough: their plain average, the grey line below each, is near to *with* and *the*. The attention weights choose. That
-# is attention, and the rest of this chapter makes it better.
+# *snake* and *serpent* in the other. The weights did this. The plain average of the same words, the grey line, is near
+# to *with* and *you* in the first sentence, and to *are* and *the* in the second. Attention is a blend whose weights
+# are chosen, and the rest of this chapter makes the choice better.
 #
-# It needs to be better. Leaving the word itself out is only a patch, since a word may need itself. And with one vector
-# for everything a word asks for what is most like it, where it may need something unlike: a verb looks for something
-# alive, and not for other verbs. Nor should every score be mutual. With one vector it is: if *drink* scores *tea* high,
-# *tea* scores *drink* as high.
+# One vector for all three parts has three faults. A word finds itself first; leaving it out is only a patch, since it
+# may need itself. It finds what is most like it, where it may need something unlike: a verb looks for something alive,
+# and not for other verbs. And every score is mutual: if *drink* scores *tea* high, *tea* scores *drink* as high.
 #
 # ## Three roles
 #
 # A word plays three roles in a look-up, and one vector had to serve in all of them. The paper of 2017 that introduced
 # the transformer calls them *query*, *key* and *value*. These are words of a search. Say that you look for a video.
 # What you type is the query, what you are looking for. The title of each video is its key, what it can be found by. The
-# video itself is its value, what is handed over when it is found.
+# video itself is its value, what is handed over when it is found. In three ways a sentence is different. Every word
+# asks *and* is found. Nobody writes the titles: the matrices of queries and keys are learned together, so that the two
+# come to match. And what comes back is a blend of all the videos.
 #
 # So give every word three vectors, one for each role. They are computed from the word's vector $x_i$ by three matrices:
 #
@@ -167,7 +169,8 @@ assert weights[-1].round(2) == 0.88
 #
 # Here is a sentence small enough for paper, *dog bites man*. A word has three numbers: is it *animate*, is it an
 # *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two
-# numbers, *alive* and *action*. A matrix has a row for each of a word's three numbers, which says what a 1 there adds:
+# numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. Each row of a matrix
+# is what a 1 adds:
 #
 # | a 1 in | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
 # |---|---|---|---|
@@ -240,13 +243,8 @@ plt.show()
 # vectors.
 #
 # At the same time *dog* and *man*, whose query is $(0, 2)$, look for an action, find *bites*, and give it two thirds of
-# their weight. But its value is $(0, 0)$: a weight says how much of a value is taken, and not whether there is anything
-# in it.
-#
-# So the nouns receive little, and this toy is built for the verb alone. But a value near zero can be useful, because a
-# softmax cannot say *none*. A word that needs nothing must still distribute a total weight of 1, and can give nearly
-# all of it to a word whose value is near zero. A token that collects much weight in this way, whatever is asked, is
-# called an **attention sink** ([Xiao and others, 2023](https://arxiv.org/abs/2309.17453)).
+# their weight. But its value is $(0, 0)$, so they receive little: a weight says how much of a value is taken, and not
+# whether there is anything in it.
 
 # %% tags=["proof"]
 scores = q @ k.T
@@ -258,9 +256,10 @@ assert np.allclose(weights[[0, 2]] @ v, [0.33, 0.16], rtol=0, atol=0.005)
 assert np.allclose(weights[[0, 2], 1], 2 / 3, rtol=0, atol=0.01)
 
 # %% [markdown]
-# The comparison with the search for a video breaks down in three ways. In a sentence every word asks *and* is found.
-# Nobody writes the titles: the matrices of queries and keys are learned together, so that the two come to match. And
-# what comes back is a blend of all the videos.
+# What is $W_V$ for? [Chapter 8](08_encoder.ipynb) adds what a word receives to its own vector. If both keep a property
+# in the same entry, the sum cannot show whose it is. $W_V$, or the matrix that chapter 6 puts after it, can move what
+# is handed over into other entries ([measured below](#what-is-the-third-matrix-for)). It also lets a word keep
+# something back: with $V = X$ *bites* would have handed over that it is an action.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -301,9 +300,9 @@ quiz.one_choice(
 # | times $V$, a **weighted sum** | $(T, d_v)$ | what one word receives, its **context vector** |
 #
 # Each row of weights is a softmax of its own, so what a query receives does not depend on the other queries. The scores
-# are dot products now and no longer cosines: a query of greater norm has scores further apart, and chooses more
-# sharply. Dividing them by $\sqrt{d_k}$ sets the temperature to $\sqrt{d_k}$. In code, with nothing left out but checks
-# (the `mask` comes [below](#leaving-a-word-out)):
+# are dot products now and no longer cosines, so a query of greater norm chooses more sharply. The division by
+# $\sqrt{d_k}$ is a temperature; it replaces the 0.1 from above. Such an attention, with its three matrices, is a
+# **head**. In code, with nothing left out but checks (the `mask` comes [below](#leaving-a-word-out)):
 
 
 # %%
@@ -327,8 +326,8 @@ assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 # the function does not care. It works on the last two axes, so a whole batch of $B$ sentences can go through at once:
 # queries $(B, T, d_k)$, scores and weights $(B, T, T)$, and outputs $(B, T, d_v)$.
 #
-# The folded cell holds the version that the rest of the book imports, `scaled_dot_product_attention`, with its shapes
-# in the signature, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
+# The folded cell holds what the rest of the book imports: `attention` with checks, under PyTorch's name,
+# `scaled_dot_product_attention`, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
 
 # %% tags=["export", "hide-input"] module="by_hand.attention"
 import numpy as np
@@ -390,21 +389,13 @@ assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} ,$$
 #
-# with a row for each property that asks and a column for each that is found. An action asks for what is human, with 2.
-# The property *human* adds nothing to a query, for *man* asks because he is animate. ([Further
+# with a row for each property that asks and a column for each that is found. An action asks for what is human (row 2,
+# column 3: 2), but what is human does not ask for an action (row 3, column 2: 0). ([Further
 # on](#why-two-matrices-and-not-their-product): why it is not trained as one matrix.)
 #
-# ### What does it cost?
-#
-# There are $T \times S$ scores, and as many weights. For a sentence of 1,000 words that is a million, and a text twice
-# as long has four times as many. So both time, some $T S (d_k + d_v)$ multiplications, and memory, $T S$ numbers, are
-# **quadratic** in the length. (A fused kernel, [chapter 20](20_one_gpu.ipynb), never stores the weights, so that only
-# the time is.)
-#
-# The three projections before it take $T D (2 d_k + d_v)$ multiplications for $S = T$, which grows only with the length
-# itself. With the sizes of the original transformer, $D = 512$ and $d_k = d_v = 64$, that is $192 \, T D$ against $128
-# \, T^2$ for scores and blends. The two are equal at $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part
-# is 13 times the other, and the weights of one such attention take 400 megabytes (in 32 bits).
+# Would one matrix do for queries and keys? Then every score is mutual, and where keys are wide most words attend most
+# to themselves at the start (at width 16, 94 percent), because a word's query *is* its own key ([measured
+# below](#would-one-shared-matrix-do)). With two random matrices no word is favoured, on average.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -436,9 +427,8 @@ quiz.one_choice(
 # has been learned. Training then hardly changes it: where a weight is near 0 or 1, a small change of a score barely
 # moves it.
 #
-# Scores that are divided by $c$ have a variance divided by $c^2$, so with $c = \sqrt{d_k}$ it is 1 at every width.
-# (Entries with another variance, the same at every width, change the 1, but the spread of undivided scores still grows
-# as $\sqrt{d_k}$.) One query and ten keys, all random, 1,000 times:
+# Scores that are divided by $c$ have a variance divided by $c^2$, so with $c = \sqrt{d_k}$ it is 1 at every width. One
+# query and ten keys, all random, 1,000 times:
 
 # %% tags=["hide-input"]
 rng, largest = np.random.default_rng(0), {}
@@ -560,61 +550,15 @@ assert np.allclose(padded_weights[0], small_weights)
 assert softmax(scaled * may)[2].round(2) == 0.09
 
 # %% [markdown]
-# ## The same as a PyTorch module
-#
-# In a model that trains, attention is written in PyTorch. `nn.Linear` without bias is a matrix that training can
-# change, and `.mT` swaps the last two axes.
-
-# %%
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-
-class SelfAttention(nn.Module):
-    def __init__(self, d_model, d_k):
-        super().__init__()
-        self.w_q = nn.Linear(d_model, d_k, bias=False)
-        self.w_k = nn.Linear(d_model, d_k, bias=False)
-        self.w_v = nn.Linear(d_model, d_k, bias=False)
-
-    def forward(self, x, mask=None):  # mask: True may attend, (T, T) or (B, T, T)
-        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (B, T, d_k)
-        scaled = query @ key.mT / key.shape[-1] ** 0.5  # (B, T, T)
-        if mask is not None:
-            scaled = scaled.masked_fill(~mask, float("-inf"))
-        return scaled.softmax(dim=-1) @ value  # (B, T, d_k)
-
-
-torch.manual_seed(0)
-layer, sentences = SelfAttention(d_model=16, d_k=8), torch.randn(2, 5, 16)
-triangle = torch.ones(5, 5, dtype=torch.bool).tril()
-query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
-pytorchs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-assert torch.allclose(layer(sentences, triangle), pytorchs, atol=1e-6)
-
-matrices = [w.weight.T.detach().numpy() for w in (layer.w_q, layer.w_k, layer.w_v)]
-ours, _ = self_attention(sentences.numpy(), *matrices, mask=triangle.numpy())
-assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
-
-# %% [markdown]
-# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
-# model you call PyTorch's, which is faster where it runs as one fused kernel and never stores the matrix of weights
-# (chapter 20).
-#
-# As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. In chapter 6 several such results
-# side by side have the width $D$ of a word again. (`nn.Linear` stores its matrix transposed, hence the `.T`.)
-
-# %% [markdown]
-# ## A row with nothing to attend to
+# ### A row with nothing to attend to
 #
 # If every key is hidden, every scaled score is minus infinity, the largest one too, and their difference is NaN, which
 # spreads to everything it touches. It happens where padding stands before a text: under a causal mask such a token sees
 # only itself and other padding, and that is hidden.
 #
-# Implementations differ here. `attention` and the module above give NaN; the folded function, which the book uses,
-# refuses. PyTorch's functions return NaN or zeros, depending on the function and its arguments. In a model you want the
-# weights of such a row to be 0, as those of chapter 7's module are.
+# Implementations differ here. `attention` gives NaN; our `scaled_dot_product_attention` refuses. PyTorch's functions
+# return NaN or zeros, depending on the function and its arguments. In a model you want the weights of such a row to be
+# 0, as those of chapter 7's module are.
 
 # %% tags=["nbval-check-output"]
 hidden = np.full(3, -np.inf)
@@ -626,21 +570,10 @@ except ValueError as error:
     print("with one:", error)
 
 # %% [markdown]
-# ## What do the three matrices buy?
-#
-# Would one matrix do for queries and keys? Then every score is mutual, and where keys are wide most words attend most
-# to themselves at the start (at width 16, 94 percent), because a word's query *is* its own key ([measured
-# below](#would-one-shared-matrix-do)). With two random matrices no word is favoured, on average.
-#
-# And what is $W_V$ for? What a word receives is, after one more matrix (chapter 6), added to its own vector (chapter
-# 8), and if both keep a property in the same entry, the sum cannot show whose it is. $W_V$, or the matrix after it, can
-# move what is handed over into other entries ([measured below](#what-is-the-third-matrix-for)). It also lets a word
-# keep something back: with $V = X$ *bites* would have handed over that it is an action, whereas its value was $(0, 0)$.
-
-# %% [markdown]
 # ## Are the weights based on position?
 #
-# Take nine tokens with random vectors of width 16, compute their attention, shuffle the sentence, and compute it again.
+# *Bites* could not tell who bites. Is that so for any matrices? Take nine tokens with random vectors of width 16,
+# compute their attention, shuffle them, and compute it again.
 #
 # **Predict first.** The fourth token, *Language*, becomes the seventh. Its output vector
 #
@@ -689,10 +622,10 @@ for order_of in ([0, 1, 2], [2, 1, 0]):
 assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
-# With a causal mask, then, some order leaks in, in a single attention no more than who stands before whom; stacked
-# layers can make more of it ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). A transformer gets more,
-# because position is made part of what is compared. The transformer of 2017 *adds* something *to the vectors* before
-# they enter. [Chapter 5](05_position.ipynb) builds it.
+# With a causal mask, then, a word learns which words stand before it, but not in which order; stacked layers can make
+# more of it ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). For the rest, position must become part of
+# what is compared. The transformer of 2017 *adds* it *to the vectors* before they enter ([chapter
+# 5](05_position.ipynb)).
 
 # %% tags=["quiz"]
 quiz.several_choices(
@@ -716,7 +649,55 @@ quiz.several_choices(
 )
 
 # %% [markdown]
-# ## Which vectors are used?
+# ## The same as a PyTorch module
+#
+# In a model that trains, attention is written in PyTorch. `nn.Linear` without bias is a matrix that training can
+# change, and `.mT` swaps the last two axes.
+
+# %%
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, d_model, d_k):
+        super().__init__()
+        self.w_q = nn.Linear(d_model, d_k, bias=False)
+        self.w_k = nn.Linear(d_model, d_k, bias=False)
+        self.w_v = nn.Linear(d_model, d_k, bias=False)
+
+    def forward(self, x, mask=None):  # mask: True may attend, (T, T) or (B, T, T)
+        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (B, T, d_k)
+        scaled = query @ key.mT / key.shape[-1] ** 0.5  # (B, T, T)
+        if mask is not None:
+            scaled = scaled.masked_fill(~mask, float("-inf"))
+        return scaled.softmax(dim=-1) @ value  # (B, T, d_k)
+
+
+torch.manual_seed(0)
+layer, sentences = SelfAttention(d_model=16, d_k=8), torch.randn(2, 5, 16)
+triangle = torch.ones(5, 5, dtype=torch.bool).tril()
+query, key, value = (w(sentences) for w in (layer.w_q, layer.w_k, layer.w_v))
+pytorchs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+assert torch.allclose(layer(sentences, triangle), pytorchs, atol=1e-6)
+
+matrices = [w.weight.T.detach().numpy() for w in (layer.w_q, layer.w_k, layer.w_v)]
+ours, _ = self_attention(sentences.numpy(), *matrices, mask=triangle.numpy())
+assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
+
+# %% [markdown]
+# It agrees with PyTorch's own `scaled_dot_product_attention`, and with our function in NumPy, under a causal mask. In a
+# model you call PyTorch's, which is faster where it need not store the weights.
+#
+# As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. In chapter 6 several such results
+# side by side have the width $D$ of a word again. (`nn.Linear` stores its matrix transposed, hence the `.T`.)
+
+# %% [markdown]
+# ## What does it cost?¶Scores and blends take some $T S (d_k + d_v)$ multiplications, and the weights are $T S$ numbers: time and memory are **quadratic** in the length. For 1,000 words that is a million weights, and for 2,000 four million. ([Chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes attention without storing the weights, so that only the time is.)¶The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In the original transformer, with $D = 512$ and $d_k = d_v = 64$, they take $192 \, T D$ multiplications, and scores and blends $128 \, T^2$. The two are equal at $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part is 13 times the other, and the weights of one such attention take 400 megabytes (in 32 bits).
+
+# %% [markdown]
+# ## Where do the vectors come from?
 #
 # A transformer is a stack of **layers**. The first computes its queries, keys and values from the vectors of the words
 # plus their positions, the second from the outputs of the first, with matrices of its own, and so on upwards.
@@ -779,13 +760,12 @@ for name, version in versions.items():
 
 # %% [markdown]
 # Shape and shuffle catch nothing. The sum catches the wrong axis. Leaving queries out catches the wrong axis too. It
-# also catches the root of the number of queries, because that number changes. (The root of the number of *keys* would
-# pass this check.)
+# also catches the root of the number of queries, because that number changes.
 #
 # No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It
 # takes known numbers or an independent reference to detect it, which is why the tests of this book compare every
-# function with an independent implementation. And test with a $d_k$ that differs from the number of words, because
-# where both are 9 the two roots are equal, and even the loop finds nothing (only leaving out queries does).
+# function with an independent implementation. And test with a $d_k$ that differs from the number of queries: where they
+# are equal, so are the two roots, and the loop finds nothing.
 
 # %% [markdown]
 # ## Exercises
@@ -1123,7 +1103,12 @@ for used in (8, 16):
 # 6](06_many_heads.ipynb) puts after several heads.)
 #
 # With $V = K$ a word would hand over the very numbers by which it is found, so it could not be easy to find and hand
-# over nothing, as an attention sink does, unless a later matrix took it away.
+# over nothing, unless a later matrix took it away.
+#
+# Why hand over nothing? A value near zero can be useful, because a softmax cannot say *none*. A word that needs nothing
+# must still distribute a total weight of 1, and can give nearly all of it to a word whose value is near zero. A token
+# that collects much weight in this way, whatever is asked, is called an **attention sink** ([Xiao and others,
+# 2023](https://arxiv.org/abs/2309.17453)).
 
 # %% [markdown]
 # ### A mask over the wrong axis
