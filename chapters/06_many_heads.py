@@ -46,12 +46,9 @@ transformer_map(built=6)
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with two thousand pairs of names, each a random vector. A word has $D = 16$ numbers, enough for one head of
-# width 16 or two of width 8. A name uses 8 of the 16, the same 8 for all names, so a head of width 8 can hold one name.
-# One head of width 16 hands over its average. (Could it not write the two names into different halves of its 16
-# numbers? [Not in the first layer](#could-one-head-escape-by-other-means): its $W_V$ is the same for every word, and
-# all names come in the same 8 numbers.) Two heads of width 8 hand over 8 numbers each: one reads only the first name,
-# the other only the last.
+# Try it with two thousand pairs of random names. A word has $D = 16$ numbers, enough for one head of width 16 or two of
+# width 8. A name uses 8 of them, always the same 8. One head of width 16 hands over the average. Two heads of width 8
+# hand over one name each. (Positions do not help the single head: they are averaged along with the names.)
 #
 # On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).
 # On the others, measure what share of the names' squared length it misses.
@@ -96,14 +93,15 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is, in each of ten draws of the names. Why? Move $a$ by $(1 - \alpha) \, d$ and $b$ by
-# $-\alpha \, d$, with any vector $d$, and the average $\alpha \, a + (1 - \alpha) \, b$ stays the same. So the average
-# cannot say which of all these pairs it was made of: the two names have 16 numbers, and the average tells 8 (projected
-# to more numbers, it still tells 8). It holds one name's worth of the two ([why exactly half](#why-exactly-half)), and
-# to favour one name helps that one exactly as much as it hurts the other.
+# Half, whatever $\alpha$ is, in each of ten draws. Why? The two names have 16 numbers and the average tells only 8, to
+# however many it is projected. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$,
+# with any vector $d$, and it stays the same. Another $\alpha$ tells more of one name and as much less of the other
+# ([why exactly half](#why-exactly-half)). And the head cannot write the two names into different halves of its 16
+# numbers, because its $W_V$ is the same for every word ([more](#could-one-head-escape-by-other-means)).
 #
-# With two averages nothing is missed. Here the first is all $a$ and the second all $b$, but any two *different* values
-# of $\alpha$ would do: two equations for two unknowns.
+# With two averages nothing is missed, even if neither is a single name. Give a second head $\alpha = \tfrac13$: the
+# names $(1, 1)$ and $(2, 0)$ now also give $(\tfrac53, \tfrac13)$, but $(2, 1)$ and $(0, 0)$ give $(\tfrac23,
+# \tfrac13)$. Two equations, two unknowns.
 #
 # The two heads won because each was as wide as a name. Had the names filled all 16 numbers, two heads of 8 would have
 # kept half of each, as much as one head of 16 keeps: a tie. That is the trade. Two heads can look at two words, and
@@ -127,7 +125,7 @@ for received in (both, (first + last) / 2):  # two heads of 8, and one of 16
 # ## Two heads by hand
 #
 # Now two heads with matrices of their own, small enough for paper. A word has four numbers: is it *dog*, is it *man*,
-# is it a *verb*, and its *position*, 1 for first and −1 for last.
+# is it a *verb*, and its *position*: 1 for first, 0 in the middle, −1 for last.
 
 # %%
 import numpy as np
@@ -142,8 +140,8 @@ w_k = np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, -1, 0]])
 w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
 
 # %% [markdown]
-# Each head has two columns of each matrix, so $d_k = 2$. In both heads the verb asks, with the query $(9, 0)$; the
-# second number is not needed here. The keys come from the position: in head 1 the three keys are $(1, 0)$, $(0, 0)$
+# Each head has two columns of each matrix, so $d_k = 2$. In both heads the verb's query is $(9, 0)$, large to choose
+# sharply; the 0 is not needed here. The keys come from the position: in head 1 the three keys are $(1, 0)$, $(0, 0)$
 # and $(-1, 0)$, in head 2 the same with opposite signs. Both hand over the two numbers that say which name it is.
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
@@ -178,8 +176,7 @@ print("man bites dog, the verb receives:", swapped[1].round(3))
 
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs.
-# (With two known names one head would do: two thirds of *dog* and a third of *man* could mean that the dog came first.
-# They are known here so that you can follow by eye how heads are joined.)
+# One head, with half of its weight on each name, would receive $(0.5, 0.5)$ from both sentences.
 #
 # *Dog* and *man* have queries of zeros here, attend equally to all three words, and receive plain averages.
 
@@ -207,8 +204,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # the same for any $H$ ([below](#what-do-eight-heads-cost)).
 #
 # Why do heads become different? The paper says that they attend to different *representation subspaces*, but nothing
-# forces them to. They can differ because they start with different random matrices: two that started equal, with equal
-# rows of $W_O$, would stay equal, as far as chance in training does not part them (chapter 7 shows how matrices learn).
+# forces them to. They can differ because they start from different random matrices. Two that started equal, their rows
+# of $W_O$ too, would get equal steps and stay equal, chance in training aside (chapter 7).
 #
 # ### Heads are a sum
 #
@@ -248,9 +245,8 @@ plt.show()
 # layer could join what two heads have found. $W_O$ decides where each head writes, and whether two heads write into the
 # same numbers, which lets them work together.
 #
-# Take three sentences, *dog bites man*, *man bites dog* and *dog bites dog*, and one column of $W_O$. Let it compute
-# *dog bites* minus *dog is bitten*: the first entry of head 1 minus the first of head 2.
-
+# Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column of
+# $W_O$ can tell: the first entry of head 1 (*dog bites*) minus the first of head 2 (*dog is bitten*).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998. For dog bites dog they write 0.998 and minus 0.998, and the sum is 0."}}
 def written(number):
@@ -298,7 +294,6 @@ for sentence, expected in ((news, 0.998), (joke, -0.998), (fight, 0.0)):
 # In code the $3H$ small matrices stand side by side in three big ones of shape $(D, D)$, as in the example, so that one
 # product computes the queries of all heads. Here it is, for a batch of $B$ sentences, with the shape of everything:
 
-
 # %%
 def multi_head(x, w_q, w_k, w_v, w_o, num_heads):
     B, T, D = x.shape
@@ -328,9 +323,9 @@ w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 # nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word. Merging
 # reverses the steps: first swap, then reshape.
 #
-# A `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. But then head 1 gets *all*
-# the numbers of the first few words, and none of the others. The right way, step by step, for three sentences of six
-# words, width 8, and two heads:
+# A `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. But then head 1 gets the
+# first $T / H$ words whole, and nothing of the rest. The right way, step by step, for three sentences of six words,
+# width 8, and two heads:
 
 # %% tags=["nbval-check-output", "hide-input"]
 batch = np.random.default_rng(2).standard_normal((3, 6, 8))
@@ -344,7 +339,6 @@ stages["reshape: merged"] = back.reshape(3, 6, 8)
 axes = ["B T D", "B T H d_k", "B H T d_k", "B H T T", "B H T d_k", "B T H d_k"]
 for (name, array), names in zip(stages.items(), [*axes, "B T D"], strict=True):
     print(f"{name:26}{array.shape!s:14}{names}")
-
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the way back."}}
 def draw_block(axes, left, bottom, color, first_column):
@@ -394,7 +388,8 @@ plt.show()
 # %% [markdown]
 # Each cell carries its row and column in the first matrix. Attention works on the last two axes, and treats heads as it
 # treats the sentences of a batch: each by itself.
-#
+
+# %% [markdown]
 # The next folded cell holds the version that the rest of the book uses, `multi_head_attention`: its shapes in the
 # signature, with a mask, and with queries that need not come from the same words as keys and values.
 
@@ -452,7 +447,6 @@ def multi_head_attention(
     heads, weights = scaled_dot_product_attention(q, k, v, mask)
     return merge_heads(heads) @ w_o, weights
 
-
 # %% tags=["proof"]
 mixed, all_weights = multi_head_attention(*[sequence] * 3, w_q, w_k, w_v, w_o, 4)
 loop, loop_weights = heads_by_loop(sequence, w_q, w_k, w_v, 4)
@@ -478,14 +472,33 @@ quiz.number(
 )
 
 # %% [markdown]
+# ### Do heads cut the input into slices?
+#
+# No. The *projected* vectors are cut. Each head's matrix has all $D$ rows, so every head can read the whole word.
+# Change a single entry of the input and see which heads notice.
+
+# %%
+nudged = sequence.copy()
+nudged[2, 0] += 1  # the first entry of one word
+before = multi_head(sequence[None], w_q, w_k, w_v, np.eye(16), 4)[0]
+after = multi_head(nudged[None], w_q, w_k, w_v, np.eye(16), 4)[0]
+change = np.abs(after - before).reshape(5, 4, 4)  # (word, head, number)
+change = change.max(axis=(0, 2))
+print("largest change, head by head:", change.round(2))
+assert (change > 0.01).all()
+
+# %% [markdown]
+# Every head notices. ($W_O$ is the identity here, so that each head's output stays in columns of its own.)
+
+# %% [markdown]
 # ## The same as a PyTorch module
 #
 # The module has three projections, as that of chapter 4, and a fourth, $W_O$. (All four have biases, as in
 # `nn.MultiheadAttention`.) Its `forward` is a split, PyTorch's own attention, and a merge. The $T$ queries may come
 # from other words than the $S$ keys and values, so the layer serves as self-attention and as cross-attention. All heads
-# share a mask: one for each sentence has the shape (B, 1, T, S), where the 1 stands for the heads ([chapter
-# 4](04_self_attention.ipynb#a-mask-over-the-wrong-axis) says what happens without). The module returns no weights,
-# since PyTorch's function has none to give.
+# share a mask, of shape $(T, S)$, or $(B, 1, T, S)$ for one a sentence, where the 1 stands for the heads ([what happens
+# without](04_self_attention.ipynb#a-mask-over-the-wrong-axis)). The module returns no weights, since PyTorch's function
+# has none to give.
 
 # %%
 import torch
@@ -537,7 +550,6 @@ assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 # **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Compared with a single head of 512, does
 # it have more parameters, fewer, or the same? And does it do more multiplications?
 
-
 # %% tags=["nbval-check-output"]
 def cost(d_model, num_heads, words):
     d_k = d_model // num_heads
@@ -559,32 +571,12 @@ for num_heads in (1, 8, 64):
 # the time for their softmaxes and, where they are stored, the memory.
 #
 # So the choice of $H$ is a trade: more queries at once, each with fewer numbers. The paper chose eight heads, which
-# makes $d_k = 64$. In row A of its table 3 a single head is 0.9 BLEU worse than eight, 16 heads of width 32 are as good
-# as eight of 64, and 32 heads of width 16 are 0.4 worse. (BLEU scores translations from 0 to 100, [chapter
-# 14](14_translation.ipynb); some tenths may be chance.)
+# makes $d_k = 64$. Its table 3 (row A) scores translations from 0 to 100 (BLEU, [chapter 14](14_translation.ipynb)):
+# 24.9 with one head, 25.8 with 8 and with 16, 25.4 with 32. Some tenths may be chance.
 
 # %% tags=["proof"]
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
 assert cost(512, 8, 100)[0] == 4 * 512 * 512
-
-# %% [markdown]
-# ### Do heads cut the input into slices?
-#
-# No. The *projected* vectors are cut. Each head's matrix has all $D$ rows, so every head can read the whole word.
-# Change a single entry of the input and see which heads notice.
-
-# %%
-nudged = sequence.copy()
-nudged[2, 0] += 1  # the first entry of one word
-before = multi_head(sequence[None], w_q, w_k, w_v, np.eye(16), 4)[0]
-after = multi_head(nudged[None], w_q, w_k, w_v, np.eye(16), 4)[0]
-change = np.abs(after - before).reshape(5, 4, 4)  # (word, head, number)
-change = change.max(axis=(0, 2))
-print("largest change, head by head:", change.round(2))
-assert (change > 0.01).all()
-
-# %% [markdown]
-# Every head notices. ($W_O$ is the identity here, so that each head's output stays in columns of its own.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -610,11 +602,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## Heads at work
 #
-# What does training find? all-MiniLM-L6-v2, which gave us the vectors of chapter 2, has six layers of twelve heads;
-# below are the attention weights of its first layer. Its positions are learned, it puts a token `[CLS]` before each
-# text and `[SEP]` behind it, which stand for no word, and before this layer stands one thing that you have not built
-# yet: the sum of word and position is **normalised** ([chapter 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For
-# each head take the average weight that words give to the word before.
+# What does training find? Take the first layer of all-MiniLM-L6-v2, which gave us the vectors of chapter 2; it has six,
+# of twelve heads. It puts a token `[CLS]` before each text and `[SEP]` behind it, which stand for no word. Its
+# positions are learned, and the sum of word and position is **normalised** first ([chapter
+# 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head take the average weight that words give to the word
+# before. Equal weights would be 0.09.
 #
 # **Predict first.** How large is that weight in the head where it is largest?
 
@@ -644,8 +636,7 @@ def first_layer(text):
     )
     return encoded.tokens, scaled_dot_product_attention(q, k, v)[1]
 
-
-# %%
+# %% tags=["hide-input"]
 texts = [
     "the cat sat on the mat and it slept",
     "she gave the book to her brother because he wanted it",
@@ -657,15 +648,15 @@ before = np.mean(
     [np.diagonal(w[:, 2:-1, 1:-2], axis1=1, axis2=2).mean(axis=1) for _, w in read],
     axis=0,
 )
-print("weight on the word before, head by head:", *before.round(2))
+print("head                    ", *(f"{n:5}" for n in range(1, 13)))
+print("weight on the word before", *(f"{w:5.2f}" for w in before))
 least = min(np.diagonal(w[2, 2:-1, 1:-2]).min() for _, w in read)
-print(f"head 3: at least {least:.3f} at every word from the second, in 3 sentences")
 to_cls = np.mean([w[:, 1:-1, 0].mean(axis=1) for _, w in read], axis=0)
 equal = np.mean([1 / len(tokens) for tokens, _ in read])
-print("weight on [CLS], the first token:      ", *to_cls.round(2))
-print(f"equal weights would be:                  {equal:.2f}")
+print("weight on [CLS]          ", *(f"{w:5.2f}" for w in to_cls))
+print(f"equal weights would be {equal:.2f}")
 assert (to_cls > 0.25).sum() == 7
-assert before.argmax() == 2 and least > 0.97 and np.median(before) < 0.15
+assert before.argmax() == 2 and least > 0.9985 and np.median(before) < 0.15
 
 # %% [markdown]
 # Choose a head, then point at a word, or move to it with the arrow keys.
@@ -674,8 +665,8 @@ assert before.argmax() == 2 and least > 0.97 and np.median(before) < 0.15
 movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
-# In these sentences head 3 (counted from 1) gives nearly all its weight to the word before, at every word from the
-# second on, and no other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a
+# In these three sentences head 3 gives at least 0.999 of its weight to the word before, at every word from the second
+# on, and no other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a
 # rotation (here positions are learned, and nothing rotates), and training found it.
 #
 # Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`, where equal weights
@@ -696,7 +687,6 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 #
 # **Predict first.** Which of these detects it: the shape; the sums of the weights; shuffling the words; comparing with
 # the loop?
-
 
 # %% tags=["nbval-check-output"]
 def attention_with(merge):
@@ -726,13 +716,12 @@ for name, merge in [
 
 # %% [markdown]
 # Shuffling catches it, and needs no reference: without positions, shuffled words must give shuffled outputs. Before
-# $W_O$, row 0 of the wrong result is filled with the first head's output for *four different words*, so a word's output
-# now depends on who stands where. Under a causal mask it would do worse: the first word gets numbers that were computed
-# from later words. The shape and the sums of the weights detect nothing.
+# $W_O$, row 0 should hold four heads for one word. It holds the first head for *four words* (4 times 4 numbers), so a
+# word's output now depends on who stands where. Under a causal mask it would do worse: the first word gets numbers that
+# were computed from later words. The shape and the sums of the weights detect nothing.
 #
 # Shuffling does not catch everything. A merge that takes the first column of every head, then the second of every head,
-# passes, and only the comparison with the loop finds it. (Trained from scratch such a merge is harmless, another order
-# for the rows of $W_O$; with loaded weights it is not.)
+# passes, and only the comparison with the loop finds it.
 
 # %% tags=["proof"]
 wrong = attention_with(lambda h: h.reshape(5, 16))
@@ -766,12 +755,10 @@ quiz.one_choice(
 #
 # *Easy, 10 minutes.* Write the split yourself: $(T, D)$ to $(H, T, D / H)$. The check names the common mistakes.
 
-
 # %% tags=["exercise"]
 def cut(x, num_heads):
     """Columns of x (T, D) cut into heads, D/H neighbours each: (H, T, D/H)."""
     ...
-
 
 # %% tags=["check"]
 grid = np.arange(24.0).reshape(4, 6)
@@ -793,7 +780,6 @@ check_cut = partial(
 )
 check_cut(cut)
 
-
 # %% tags=["solution"]
 def cut(x, num_heads):
     return x.reshape(len(x), num_heads, -1).swapaxes(0, 1)
@@ -810,12 +796,10 @@ verdict
 # before merging, $(H, T, d_k)$, and $W_O$, return what the layer would give if the head `off`, counted from 0, handed
 # over nothing.
 
-
 # %% tags=["exercise"]
 def without_head(heads, w_o, off):
     """Heads (H, T, d_k) merged, times w_o (D, D), without head `off`: (T, D)."""
     ...
-
 
 # %% tags=["check"]
 rng = np.random.default_rng(3)
@@ -852,7 +836,6 @@ check_without = partial(
 )
 check_without(without_head)
 
-
 # %% tags=["solution"]
 def without_head(heads, w_o, off):
     silenced = heads.copy()
@@ -872,12 +855,10 @@ verdict
 # one does, and a $W_O$ of shape $(D, D)$ that gives their *average* in the first $D/2$ numbers of each word, and 0 in
 # the others.
 
-
 # %% tags=["exercise"]
 def twice(w_q, w_k, w_v):
     """w_q, w_k, w_v, w_o, all (D, D), from one head's three, (D, D/2) each."""
     ...
-
 
 # %% tags=["check"]
 def of_two_heads(doubled):
@@ -931,7 +912,6 @@ check_twice = partial(
     },
 )
 check_twice(of_two_heads(twice))
-
 
 # %% tags=["solution"]
 def twice(w_q, w_k, w_v):
