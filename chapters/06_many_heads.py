@@ -248,6 +248,7 @@ plt.show()
 # Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column of
 # $W_O$ can tell: the first entry of head 1 (*dog bites*) minus the first of head 2 (*dog is bitten*).
 
+
 # %% tags=["plot"] mystnb={"image": {"alt": "One column of W_O as a row of four numbers, 1 and 0 for head 1, minus 1 and 0 for head 2. Under it what the two heads hand over, in blue and red. For dog bites man head 1 hands over 0.998 and 0, head 2 hands over 0 and 0.998, so head 1 writes 0.998, head 2 writes 0, and the sum is 0.998. For man bites dog head 1 writes 0, head 2 writes minus 0.998, and the sum is minus 0.998. For dog bites dog they write 0.998 and minus 0.998, and the sum is 0."}}
 def written(number):
     return f"{number:.3g}".replace("-", "−")
@@ -294,6 +295,7 @@ for sentence, expected in ((news, 0.998), (joke, -0.998), (fight, 0.0)):
 # In code the $3H$ small matrices stand side by side in three big ones of shape $(D, D)$, as in the example, so that one
 # product computes the queries of all heads. Here it is, for a batch of $B$ sentences, with the shape of everything:
 
+
 # %%
 def multi_head(x, w_q, w_k, w_v, w_o, num_heads):
     B, T, D = x.shape
@@ -339,6 +341,7 @@ stages["reshape: merged"] = back.reshape(3, 6, 8)
 axes = ["B T D", "B T H d_k", "B H T d_k", "B H T T", "B H T d_k", "B T H d_k"]
 for (name, array), names in zip(stages.items(), [*axes, "B T D"], strict=True):
     print(f"{name:26}{array.shape!s:14}{names}")
+
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Three stages from left to right. First a matrix of 3 rows and 4 columns, T by D, its first two columns blue for head 1 and its last two red for head 2. Then the same matrix with each row cut in two, T by H by d_k. Then two matrices of 3 rows and 2 columns, one blue and one red, H by T by d_k. A note says: one attention each, then the way back."}}
 def draw_block(axes, left, bottom, color, first_column):
@@ -447,6 +450,7 @@ def multi_head_attention(
     heads, weights = scaled_dot_product_attention(q, k, v, mask)
     return merge_heads(heads) @ w_o, weights
 
+
 # %% tags=["proof"]
 mixed, all_weights = multi_head_attention(*[sequence] * 3, w_q, w_k, w_v, w_o, 4)
 loop, loop_weights = heads_by_loop(sequence, w_q, w_k, w_v, 4)
@@ -550,6 +554,7 @@ assert torch.allclose(ours(x, memory, memory), theirs, atol=1e-6)
 # **Predict first.** The original transformer has $D = 512$ and 8 heads of 64. Compared with a single head of 512, does
 # it have more parameters, fewer, or the same? And does it do more multiplications?
 
+
 # %% tags=["nbval-check-output"]
 def cost(d_model, num_heads, words):
     d_k = d_model // num_heads
@@ -636,6 +641,7 @@ def first_layer(text):
     )
     return encoded.tokens, scaled_dot_product_attention(q, k, v)[1]
 
+
 # %% tags=["hide-input"]
 texts = [
     "the cat sat on the mat and it slept",
@@ -687,6 +693,7 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 #
 # **Predict first.** Which of these detects it: the shape; the sums of the weights; shuffling the words; comparing with
 # the loop?
+
 
 # %% tags=["nbval-check-output"]
 def attention_with(merge):
@@ -755,10 +762,12 @@ quiz.one_choice(
 #
 # *Easy, 10 minutes.* Write the split yourself: $(T, D)$ to $(H, T, D / H)$. The check names the common mistakes.
 
+
 # %% tags=["exercise"]
 def cut(x, num_heads):
     """Columns of x (T, D) cut into heads, D/H neighbours each: (H, T, D/H)."""
     ...
+
 
 # %% tags=["check"]
 grid = np.arange(24.0).reshape(4, 6)
@@ -780,6 +789,7 @@ check_cut = partial(
 )
 check_cut(cut)
 
+
 # %% tags=["solution"]
 def cut(x, num_heads):
     return x.reshape(len(x), num_heads, -1).swapaxes(0, 1)
@@ -796,10 +806,12 @@ verdict
 # before merging, $(H, T, d_k)$, and $W_O$, return what the layer would give if the head `off`, counted from 0, handed
 # over nothing.
 
+
 # %% tags=["exercise"]
 def without_head(heads, w_o, off):
     """Heads (H, T, d_k) merged, times w_o (D, D), without head `off`: (T, D)."""
     ...
+
 
 # %% tags=["check"]
 rng = np.random.default_rng(3)
@@ -836,6 +848,7 @@ check_without = partial(
 )
 check_without(without_head)
 
+
 # %% tags=["solution"]
 def without_head(heads, w_o, off):
     silenced = heads.copy()
@@ -855,10 +868,12 @@ verdict
 # one does, and a $W_O$ of shape $(D, D)$ that gives their *average* in the first $D/2$ numbers of each word, and 0 in
 # the others.
 
+
 # %% tags=["exercise"]
 def twice(w_q, w_k, w_v):
     """w_q, w_k, w_v, w_o, all (D, D), from one head's three, (D, D/2) each."""
     ...
+
 
 # %% tags=["check"]
 def of_two_heads(doubled):
@@ -912,6 +927,7 @@ check_twice = partial(
     },
 )
 check_twice(of_two_heads(twice))
+
 
 # %% tags=["solution"]
 def twice(w_q, w_k, w_v):

@@ -58,7 +58,7 @@ def inverse_sqrt_rate(step: int, peak: float, warmup: int) -> float:
 
     Steps count from 1; ValueError for a step or a warm-up below 1.
 
-    Defined in chapter 11, "How large a step?".
+    Defined in chapter 11, "Warm-up and schedule".
     """
     if min(step, warmup) < 1:
         raise ValueError(f"step and warmup count from 1, not {step} and {warmup}")
@@ -68,7 +68,7 @@ def inverse_sqrt_rate(step: int, peak: float, warmup: int) -> float:
 def noam_rate(step: int, d_model: int, warmup: int) -> float:
     """The paper's schedule (Vaswani and others 2017, equation 3), by Noam Shazeer.
 
-    Defined in chapter 11, "How large a step?".
+    Defined in chapter 11, "Warm-up and schedule".
     """
     return inverse_sqrt_rate(step, (d_model * warmup) ** -0.5, warmup)
 
@@ -78,7 +78,7 @@ def linear_rate(step: int, peak: float, warmup: int, steps: int) -> float:
 
     It is 0 after `steps`. ValueError for a step or a warm-up that there is not.
 
-    Defined in chapter 11, "How large a step?".
+    Defined in chapter 11, "Warm-up and schedule".
     """
     if step < 1 or not 1 <= warmup <= steps:
         wanted = "step must be at least 1 and warmup between 1 and steps"
