@@ -8,10 +8,11 @@
 # %% [markdown]
 # # 10. What is a token?
 #
-# The model of [chapter 9](09_decoder.ipynb) knew 29 words. Ask it about Zoë, and it has no number for her name. At the
-# end of this chapter there is a tokenizer that can turn any text into numbers and back, because it begins with bytes,
-# and that has learnt from text which bytes belong together. You see a real sentence as a model sees it, and part of the
-# reason why a model miscounts letters, slips at adding, and costs more in Hindi than in English.
+# The model of [chapter 9](09_decoder.ipynb) knew 29 words and punctuation marks. Ask it about Zoë, and it has no number
+# for her name. At the end of this chapter there is a tokenizer that can turn any text into numbers and back, because it
+# begins with bytes, and that has learnt from text which bytes belong together. You see a real sentence as a model sees
+# it, and part of the reason why a model miscounts letters, slips at adding, and needs more tokens for one language than
+# for another.
 #
 # You need some Python (a queue, a class) and hardly any mathematics. It takes about 27 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 4 more minutes.
@@ -67,7 +68,8 @@ assert not known & set(unseen)
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of
 # neighbours. Make the most frequent pair a new symbol. Repeat. Why the most frequent? A merge makes the text one symbol
 # shorter wherever the pair occurs, so this pair saves most. Where two pairs are equally frequent a fixed rule must
-# decide (here the one met first), otherwise two programs could learn different merges from the same text.
+# decide (here the one met first; in the code below the smaller numbers), otherwise two programs could learn different
+# merges from the same text.
 #
 # Take four words, with how often each occurs:
 #
@@ -108,30 +110,29 @@ for step in range(1, 5):
     print(",  ".join(" ".join(symbols) for symbols in words.values()))
 
 # %% [markdown]
-# *tea m*, five times, makes *team*; then *ea t* makes *eat*. *Steam* is *s team*, which is not how the word is built.
-# The method knows what is frequent, and nothing else.
+# *tea m*, five times, makes *team*; then *ea t* makes *eat*. The word *steam* is cut *s team*, which is not how it is
+# built. The method knows what is frequent, and nothing else.
 #
-# To encode a *new* word, apply the merges in the order in which they were learnt. *Seat* begins as *s e a t*; *e a*
-# merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*.
+# To encode a *new* word, apply the merges in the order in which they were learnt. The word *seat* begins as *s e a t*;
+# *e a* merges, *t ea* finds nothing (the *t* comes after), *ea t* merges: *s eat*.
 #
 # A word that was not in the text, in two subwords that were. That is the advantage over whole words: a new word
 # consists of subwords whose embeddings have been learnt, so the model knows something of it. *Siebenundzwanzig* needs
 # no row of its own where *sieben*, *und* and *zwanzig* have theirs.
 #
-# The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t* in the middle. *T
-# ea* was learnt first, so the word becomes *s ea team*. Had *ea t* come first, it would be *s eat ea m*: the same
-# letters, but other tokens, and what the model has learnt of *team* is in another row. No error is raised; the answers
-# get worse.
+# The order matters. In *seateam*, where a space got lost, both *t ea* and *ea t* could take the *t* in the middle. The
+# pair *t ea* was learnt first, so the word becomes *s ea team*. Had *ea t* come first, it would be *s eat ea m*: the
+# same letters, but other tokens, and what the model has learnt of *team* is in another row. No error is raised; the
+# answers get worse.
 #
-# How much worse can it get? We have not tried another order, but an extreme case. A trained translator of simple
-# sentences (those of [chapter 13](13_alignment.ipynb)) gets all 500 test sentences right. If the longest word of each
-# is cut into single letters, which are tokens, too, 9 of the 500 are still right. So new text must be cut as the
-# training text was.
+# What does another cut cost? The extreme is to skip all merges of a word. A trained translator of simple sentences
+# (those of [chapter 13](13_alignment.ipynb)) gets all 500 test sentences right. If the longest word of each is left as
+# single letters, which are tokens, too, it gets 9. So new text must be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
 # If we start with letters, a text with a letter that the training text did not have is still unknown. So start with
-# **bytes**. A byte has one of 256 values, every text is stored as bytes, and UTF-8 is the usual way:
+# **bytes**, the numbers from 0 to 255 as which every text is stored. The usual code is UTF-8:
 
 # %% tags=["nbval-check-output"]
 for text in ("tea", "Zoë", "茶", "🙂"):
@@ -146,15 +147,21 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # will make *tea* of their text. And a single token may be part of a character, so a program that prints tokens as they
 # are generated must wait until a character is complete (exercise 1).
 #
-# Usually merges do not cross from one word into the next, nor punctuation into words. Otherwise *dog.*, *dog,* and
-# *dog!* would each become a token ([Radford and others,
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)), and so
-# would frequent phrases such as *of the*. So the text is first cut into words, each with the space before it, so that
-# nothing is lost. This is called **pre-tokenization**.
+# Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* would each become a token ([Radford
+# and others,
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)), whose
+# embedding must learn *dog* for itself, and so would frequent phrases such as *of the*. So the text is first cut into
+# words, each with the space before it, so that nothing is lost. This is called **pre-tokenization**.
 #
-# In the pattern below, `\p{L}` is any letter and `\p{N}` any numeral of any script, and `\s+(?!\S)` takes a run of
-# white space except its last character, if something follows: *a*, two spaces and *b* become *a*, *␣*, *␣b*, with *␣*
-# for a space.
+# The pattern below has five parts. The first that fits takes its word (*␣* is a space):
+#
+# | part | takes | for example |
+# |---|---|---|
+# | ` ?\p{L}+` | letters of any script, with one space before them | *␣pays* |
+# | ` ?\p{N}+` | numerals, likewise | *␣2* |
+# | ` ?[^\s\p{L}\p{N}]+` | other characters, likewise | *!* |
+# | `\s+(?!\S)` | white space, but for its last character if something follows | of *a␣␣b*: *␣*, then *␣b* |
+# | `\s+` | white space that is left | a line break before a word |
 
 # %% tags=["export"] module="tokens"
 import regex
@@ -190,11 +197,11 @@ assert (
 assert pretokenize("a  b") == ["a", " ", " b"]
 
 # %% [markdown]
-# Before any merge each byte is a token. (The first Hindi word falls into six because the characters of its vowels are
-# no letters to this pattern, and in Chinese, which has no spaces, a clause is one "word": [more](#what-about-hindi).)
-# So a Greek text begins with nearly twice as many tokens as it has characters, a Hindi or Chinese one with 2.7 or three
-# times as many, and its first merges only put characters together. (So before any merge this sentence has most tokens
-# in Hindi, and fewest in Chinese, which needs few characters.)
+# This shows two costs. *Bytes*: before any merge each byte is a token. So the sentence begins with nearly twice as many
+# tokens as characters in Greek, 2.7 times as many in Hindi and three times in Chinese, and the first merges only put
+# characters together. (Chinese still needs fewest tokens, since it has so few characters.) *Cuts*: to this pattern the
+# vowel signs of Hindi are no letters, so its first word falls into six; Chinese has no spaces, so a clause is one
+# "word" ([more](#what-about-hindi)).
 #
 # Another consequence of cutting with the space in front: *tea* at the beginning of a text and *␣tea* inside it are
 # different tokens, with different embeddings. (So do not end a prompt with a space: the next word would usually bring
@@ -296,12 +303,12 @@ assert learn_merges(lines, count=4) == as_by_hand
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# From 300 of the image captions [used below](#a-real-sentence-at-300-tokens-and-at-8000) both learn the same 60 merges.
+# Both learn the same 60 merges from 300 texts.
 #
-# A tokenizer keeps such merges, and puts a few **special tokens** before the bytes: `<pad>` for padding, and `<bos>`
-# and `<eos>` for the beginning and the end of a sequence. They stand for no text. Whoever types `<eos>` gets ordinary
-# tokens, and only the program can insert the special one, by its number. A chat program inserts one for *user*, then
-# the encoded message, then one for its end.
+# A tokenizer keeps such merges, and gives the first numbers to **special tokens**: `<pad>` for padding, and `<bos>` and
+# `<eos>` for the beginning and the end of a sequence. With three of them symbol 97, the letter *a*, is token 100. They
+# stand for no text: whoever types `<eos>` gets ordinary tokens, and only the program can insert the special one, by its
+# number.
 #
 # | | symbol | token |
 # |---|---|---|
@@ -309,9 +316,9 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # | bytes | 0 to 255 | 3 to 258 |
 # | merges | from 256 on | from 259 on |
 #
-# A tokenizer is saved as JSON, which the imported `tokenizer_files` reads and checks. To encode, `_merge` takes again
-# and again the pair that was learnt first, the one of lowest *rank*. That gives the same as all merges in their order,
-# because what a merge makes occurs only in pairs that were learnt later.
+# A tokenizer is saved as JSON, which the imported `tokenizer_files` reads and checks. To encode, `_merge` looks at the
+# pairs in the word, merges the one that was learnt first (of lowest *rank*), and looks again: *s e a t*, *s ea t*, *s
+# eat*.
 
 # %% tags=["export"] module="tokens"
 from operator import index
@@ -410,6 +417,7 @@ for text in (
     "Zoë trinkt 3 Tassen 茶",
 ):
     print(*tokenizer.tokenize(text), sep=" | ")
+print("einundzwanzig:", tokenizer.encode("einundzwanzig"))
 
 # %% tags=["proof"]
 assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(learnt)
@@ -471,15 +479,14 @@ plt.show()
 #
 # ### How many merges?
 #
-# Each merge makes texts shorter, and with them the work: attention's grows with the *square* of the length. And it
-# makes the embedding table longer by one row, which must be learnt. An embedding table of 50,000 tokens by 768 numbers
-# has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65.
+# Each merge makes texts shorter, so there is less to compute: the work of attention grows with the *square* of the
+# length. But it adds a row to the embedding table, which must be learnt. An embedding table of 50,000 tokens by 768
+# numbers has 38.4 million parameters; the paper's, 37,000 by 512, has 18.9 million of the model's 65.
 #
 # A row is learnt mostly where its token is read. So count a token as *rare* if the training text uses it fewer than 100
-# times. Can a merge of a frequent pair become rare? Yes, if later merges swallow it: *tea* occurred 9 times above, and
-# once *tea m* is merged, only 4 are left. A token that is hardly ever read stays **undertrained**. (Where the
-# embeddings are the output matrix as well, every step moves all rows. But what is peculiar to a token is still learnt
-# where it occurs.)
+# times, a limit of our choosing. Can a merge of a frequent pair become rare? Yes, if later merges swallow it: *tea*
+# occurred 9 times above, and once *tea m* is merged, only 4 are left. A token that is hardly ever read stays
+# **undertrained**.
 #
 # In large models these are the *glitch tokens*. GPT-2's tokenizer has one for *SolidGoldMagikarp*, the name of a user
 # of a forum. It was presumably frequent in the text from which the merges were learnt, and rare in that from which the
@@ -511,13 +518,13 @@ for row in captions["sizes"]:
 # English texts shrink by another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a
 # trade-off between shorter texts and tokens that occur often enough to be learnt.
 #
-# Which side wins? We have trained small models with six vocabularies ([below](#which-vocabulary-is-best)). The one that
-# predicts held-out captions best is not the one that a count of rare tokens would choose.
+# Which side wins? In our small models the shorter text ([below](#which-vocabulary-is-best)): of the first six sizes,
+# 16,000 predicts held-out captions best, though 95 percent of its learnt tokens are rare.
 #
 # That need not hold for other texts. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901)
 # found that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and
-# compare these, by bits per byte and not by loss per token, which is lower for smaller tokens
-# ([why](#which-vocabulary-is-best)). The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for
+# compare their loss summed over a text, not per token: smaller tokens are easier to guess, but there are more of them
+# ([more](#which-vocabulary-is-best)). The original transformer, with 4.5 million sentence pairs, had 37,000 tokens for
 # English and German together; today's models, with terabytes of text, often have 100,000 or more.
 
 # %% tags=["proof"]
@@ -586,10 +593,10 @@ assert not set(cuts[32_000][" tea"]) & set(
 assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 
 # %% [markdown]
-# *Spelling*: the model gets one number for *Straßenbahn* and never sees its letters, so it must have memorised how many
-# *a*'s it contains. *Arithmetic*: 12345 begins with *12*, because that is frequent, while other numbers are cut
-# elsewhere, so units, tens and hundreds do not line up. Many newer tokenizers therefore cut numbers into single digits,
-# or into groups of three. (Two relatives of BPE, WordPiece and Unigram, [choose
+# *Spelling*: the model gets one number for *Straßenbahn* (tram; the whole word is *tram stop*) and never sees its
+# letters, so it must have memorised how many *a*'s it contains. *Arithmetic*: 12345 begins with *12*, because that is
+# frequent, so units, tens and hundreds of two numbers need not line up. Many newer tokenizers therefore cut numbers
+# into single digits, or into groups of three. (Two relatives of BPE, WordPiece and Unigram, [choose
 # differently](#how-do-wordpiece-and-unigram-differ).) *Case and spaces*: *␣tea*, *tea* and *␣TEA* share no token, and
 # their similarity must be learnt.
 #
@@ -679,16 +686,14 @@ quiz.one_choice(
 # of padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as
 # `<pad>`.
 #
-# But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
+# But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding. Below, each
+# of 2,000 texts is 1 to 19 numbers in words, all counts equally often.
 #
-# So sort sentences by length. (Of source and target, the longer one counts.) Then fill a batch sentence by sentence,
-# and count its tokens with the padding: the number of sentences times the length of the longest. When the next sentence
-# would push that over a limit, start a new batch. This is **bucketing**. Nearly all steps then have about the same
-# number of tokens. The price is that a batch is no longer a random sample of all lengths.
-#
-# Language models avoid padding in another way: they **pack** texts one behind the other into rows of equal length, with
-# an end token between. A *document mask* keeps a text from attending to the one before it, which a causal mask alone
-# would allow; it costs little where the kernel skips what is hidden (FlexAttention, [chapter 20](20_one_gpu.ipynb)).
+# So sort sentences by length. (Of source and target, the longer one counts.) And fill a batch by tokens, not by
+# sentences, because a batch of long sentences costs many times one of short ones: take sentence by sentence, and count
+# its tokens with the padding: the number of sentences times the length of the longest. When the next sentence would
+# push that over a limit, start a new batch. This is **bucketing**. Nearly all steps then have about the same number of
+# tokens. The price is that a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
 import torch
@@ -758,9 +763,29 @@ size, longest = pad_batch([rows[n] for n in sorted_batches[0]], 0).shape
 print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 
 # %% [markdown]
-# Nearly half of the tokens at random, two percent by length. (Each text is 1 to 19 numbers in words, all counts equally
-# often.) Every sentence is in exactly one batch. The order of the batches is drawn at random in every epoch. Otherwise
-# the model would get all short sentences first.
+# At random nearly half of the tokens are padding, by length two percent. Every sentence is in exactly one batch, and
+# the order of the batches is drawn anew for each pass through the data. Otherwise the model would get all short
+# sentences first. Sixteen of the texts, in batches of four:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
+figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
+few = lengths[:16]
+for axes, drawn, title in (
+    (panels[0], few, "at random"),
+    (panels[1], sorted(few), "sorted by length"),
+):
+    for row, length in enumerate(drawn):
+        at, first = row + row // 4, row - row % 4
+        axes.barh(at, max(drawn[first : first + 4]), color=plots.BLANK)
+        axes.barh(at, length, color=plots.BLUE)
+    axes.set(title=title, xlabel="tokens", yticks=[], ylim=(19, -1))
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# Language models avoid padding in another way: they **pack** texts one behind the other into rows of equal length, with
+# an end token between. A *document mask* keeps a text from attending to the one before it, which a causal mask alone
+# would allow; it costs little where the kernel skips what is hidden (FlexAttention, [chapter 20](20_one_gpu.ipynb)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1090,8 +1115,6 @@ verdict
 #
 # Each token has a row in the embedding table, which here serves as the output matrix, too, so a larger vocabulary also
 # has more parameters. One more model has a small vocabulary, and wider layers instead.
-#
-# **Predict first.** At which size are the bits per byte fewest?
 
 # %% tags=["hide-input"]
 trials = measured("vocabulary")
@@ -1113,10 +1136,10 @@ for chosen in trials["models"]:
 # count of rare tokens would have misled us. Perhaps that is because a frequent word that is one token needs no
 # spelling. That has not been tested.
 #
-# Is it only that the model is larger? A model of 2,000 tokens that is made wider until it has as many parameters gains
-# a quarter as much, and takes about as long. The price is time: three times that of 2,000 at the same width, mostly, we
-# think, since the output layer computes a logit for every token. (With 300 it takes longer than with 1,000, presumably
-# because the texts are longer.)
+# Is it only that the model is larger? In part. Made wider until it has as many parameters, the model of 2,000 tokens
+# gains a quarter of what 16,000 gain. Either way it takes about three times as long as 2,000 at the same width; with
+# 16,000 mostly, we think, since the output layer computes a logit for every token. (With 300 it takes longer than with
+# 1,000, presumably because the texts are longer.)
 #
 # What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
 # other texts, or in equal time.
