@@ -74,11 +74,11 @@ assert text_of(written) == "a cup"
 # was the best one, and no good second word came after it. The likeliest word at each step does not make the likeliest
 # sequence, and greedy decoding cannot go back.
 #
-# The loop below serves any model that reads its own earlier tokens to write the next: a transformer, the recurrent
-# networks of chapter 13, the toy above. It writes a batch of sentences, and asks two things of the model. **step**
-# reads one token of each sentence and returns logits. **select** keeps the rows that it is told, because a sentence
-# that has ended leaves the batch. A `Decoding` is anything with these two methods, a length (its number of sentences),
-# and the numbers of three special tokens.
+# The loop below writes a batch of sentences with any model that goes on from its own tokens: a transformer, the toy
+# above, the recurrent networks of chapter 13. What has been read is kept in a `state`. `state.step(tokens)` reads one
+# more token of each sentence, and returns the logits of what may follow. `state.select(rows)` keeps these rows only,
+# because a sentence that has ended leaves the batch. A `Decoding` is anything with these two methods, a length (its
+# number of sentences), and the numbers of three special tokens.
 
 # %% tags=["export"] module="generation"
 import math
@@ -152,21 +152,42 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # %% [markdown]
 # ## Several hypotheses at once
 #
-# **Beam search** keeps not one beginning but the best few, say two, which are called **hypotheses**. By hand, with what
-# is kept in bold:
-#
-# | step | live | continuations |
-# |---|---|---|
-# | 1 | `<bos>` | **a 0.5**, **the 0.4**, this 0.1 |
-# | 2 | a, the | **the tea 0.36**, **a cup 0.2**, a pot 0.175, a tea 0.125, the cup 0.04 |
-# | 3 | the tea, a cup | **the tea `<eos>` 0.36**, **a cup `<eos>` 0.2** |
-#
+# **Beam search** keeps not one beginning but the best few, say two, which are called **hypotheses**. By hand, with the
+# probability of each beginning; what falls out of the beam is grey:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "A tree of beginnings. From <bos> to a 0.5, the 0.4 and this 0.1, of which a and the are kept. From a to cup 0.2, pot 0.175 and tea 0.125, from the to tea 0.36 and cup 0.04; kept are the tea and a cup, and both end."}}
+from classroom.diagram import Diagram
+
+drawing = Diagram(7.2, 3.0)
+beginnings = {  # where it is drawn, what it goes on from, its last word, probability
+    "<bos>": (0.6, 1.6, None, "<bos>", ""),
+    "a": (2.4, 2.3, "<bos>", "a", " 0.5"),
+    "the": (2.4, 1.1, "<bos>", "the", " 0.4"),
+    "this": (2.4, 0.25, "<bos>", "this", " 0.1"),
+    "a cup": (4.4, 2.75, "a", "cup", " 0.2"),
+    "a pot": (4.4, 2.3, "a", "pot", " 0.175"),
+    "a tea": (4.4, 1.85, "a", "tea", " 0.125"),
+    "the tea": (4.4, 1.1, "the", "tea", " 0.36"),
+    "the cup": (4.4, 0.65, "the", "cup", " 0.04"),
+    "end of a cup": (6.3, 2.75, "a cup", "<eos>", " 0.2"),
+    "end of the tea": (6.3, 1.1, "the tea", "<eos>", " 0.36"),
+}
+dropped = {"this", "a pot", "a tea", "the cup"}
+for name, (x, y, before, word, chance) in beginnings.items():
+    color = plots.GREY if name in dropped else plots.INK
+    drawing.text(x, y, word + chance, color=color)
+    if before:
+        start = beginnings[before]
+        drawing.arrow((start[0] + 0.55, start[1]), (x - 0.6, y), color=color)
+plt.show()
+
+# %% [markdown]
 # Both have ended. The better one is *the tea*: found, although its first word was only the second best.
 #
-# Products of many probabilities are tiny, so one adds logarithms instead. Each is at most 0, so every further token can
-# only lower the sum, and hypotheses that end early are favoured. To make up for that, [Wu and others
-# (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a **length penalty**, with $n$ the number of tokens,
-# including the end token:
+# Products of many probabilities are tiny, so one adds logarithms instead. Each is at most 0, so every further token
+# lowers the sum. A hypothesis of 3 tokens with the sum $-1.2$ beats one of 6 with $-1.4$, though the longer one lost
+# less per token. To make up for that, [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a
+# **length penalty**, with $n$ the number of tokens, including the end token:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
@@ -174,21 +195,21 @@ assert greedy(Table(rows=2), max_length=5) == [written, written]
 # the penalty favours *long* hypotheses: with $\alpha = 0$ nothing is divided, and the larger $\alpha$ is, the longer
 # the hypotheses that win. The form and its constants are theirs, and the original transformer takes $\alpha = 0.6$.
 #
-# By hand: one hypothesis has 3 tokens and the sum $-1.2$, another 6 tokens and $-1.4$. Undivided, the short one wins.
-# But $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$, so the scores are $-1.010$ and
-# $-0.973$, and the long one wins.
+# By hand: $\text{lp}(3) = (8/6)^{0.6} = 1.188$ and $\text{lp}(6) = (11/6)^{0.6} = 1.439$. Now the two hypotheses have
+# $-1.2 / 1.188 = -1.010$ and $-1.4 / 1.439 = -0.973$: the long one wins.
 #
 # The function below keeps the `beam` likeliest hypotheses of each sentence; to the model each is a row, and `select`
 # may copy a row. ([One step of it](#one-step-of-beam-search), name by name; a `Hypothesis` is a list of tokens and a
 # score.) Three details decide what it finds:
 #
-# - For each hypothesis it considers `beam` + 1 continuations. All survivors may come from one hypothesis, and one of
-#   its continuations may be the end, after which nothing follows. Then `beam` of them can still go on.
+# - For each hypothesis it considers `beam` + 1 continuations, because all `beam` that go on may come from one
+#   hypothesis, and one of its best continuations may be the end.
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
 #   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
-# - A sentence is done when `beam` hypotheses have ended (so that there are as many to return) and no live one (one that
-#   goes on) can beat the best of them. A live one's sum is negative, and further words only lower it. No score that it
-#   can still get is nearer to 0 than its sum so far divided by the largest penalty, that of `max_length` tokens.
+# - A sentence is done when `beam` hypotheses have ended, and none that goes on, a *live* one, can beat the best of
+#   these. At most a live one can reach its sum so far (further words only lower it), divided by the largest penalty,
+#   that of `max_length` tokens. With the sum $-1.2$ and 5 tokens allowed that is $-1.2 / \text{lp}(5) = -0.88$: too low
+#   to beat $-0.86$.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -292,9 +313,9 @@ assert noted == ["<bos>", [0, 0], "a the", [1, 0], "tea cup", []]
 #
 # ## Is the search right?
 #
-# Take a small transformer with four words to choose from, and random parameters. It can write 341 sentences of at most
-# five tokens, including the end token, and each can be scored by teacher forcing (with $\alpha = 0.6$). We chose the
-# seed such that a beam of one misses the best one.
+# Take a small transformer with random parameters and four words to choose from. With up to four of them before the end
+# token it can write $1 + 4 + 16 + 64 + 256 = 341$ sentences, and each can be scored by teacher forcing (with $\alpha =
+# 0.6$). We chose the seed such that a beam of one misses the best one.
 
 # %% tags=["hide-input"]
 from itertools import product
@@ -365,33 +386,34 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 
 # %% [markdown]
 # With 2,000 hypotheses nothing is ever dropped, and the list is the complete one: the first ten agree in their order,
-# and all scores agree. A beam of one misses the best sentence, because it writes a third word where the best one ends.
-# For this source and this model two hypotheses are enough.
+# and all scores agree (checked in the folded cell). A beam of one misses the best sentence, because it writes a third
+# word where the best one ends. For this source and this model two hypotheses are enough.
 #
-# Should one search harder, then? For a real model the sentences are too many to list, but [Stahlberg and Byrne
+# ### Should one search harder?
+#
+# For a real model the sentences are too many to list, but [Stahlberg and Byrne
 # (2019)](https://arxiv.org/abs/1908.10090) found the likeliest ones of a trained translator with a cleverer search. For
 # more than half of the sources the sentence with the highest sum (without a length penalty) was the *empty* one. A good
 # translation of twenty words is a product of twenty-one factors. If these are 0.7 each it has the probability 0.0006,
 # so a model that gives the empty sentence one of 0.001 prefers that. (With the length penalty and $\alpha = 0.6$ the
 # scores are $-6.9$ and $-3.1$, and the translation wins.) This is its **length bias**.
 #
-# To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. In
-# such a translator the first hides the second. The empty sentence ends at the first step, with 0.001, far behind the
-# likely first words, and a narrow beam drops it. A wide beam keeps it among those that have ended, while each further
-# word costs the others a factor: after twenty words they have less. So a better search can make worse translations,
-# which is known as the *beam search curse* (an early report: [Koehn and Knowles,
-# 2017](https://arxiv.org/abs/1706.03872)).
+# To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. Here a
+# search error hides a model error. At the first step the empty sentence, with 0.001, is far behind the likely first
+# words, so a narrow beam drops it. A wide beam keeps it, while each further word costs the others a factor: after
+# twenty words they have less. So without a length penalty a better search can make worse translations, which is known
+# as the *beam search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 #
 # ## What has been computed before
 #
 # At step $t$ the decoder has $t$ tokens. To get the logits for the next one, the simplest way is to send all $t$
-# through the model and use the last row (`Recompute`, in a folded cell above, does that). **By hand:** for 100 tokens
-# that is $1 + 2 + \dots + 100 = 5050$ rows, of which 100 are new; all others are computed again.
+# through the model and use the last row. **By hand:** for 100 tokens that is $1 + 2 + \dots + 100 = 5050$ rows, of
+# which 100 are new; all others are computed again.
 #
 # **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
-# The causal mask answers. An earlier token never sees a later one, so nothing about it changes when more are written.
-# Of the earlier tokens, the new one needs only their keys and values, in each layer. So keep those. The keys and values
+# The causal mask tells. An earlier token never sees a later one, so nothing about it changes when more are written. Of
+# the earlier tokens, the new one needs only their keys and values, in each layer. So keep those. The keys and values
 # that cross-attention takes from the memory never change at all. This is the **KV cache**. Queries are not kept: a
 # query asks once. In an *encoder* it would not work, because there a new word changes the vectors of all the others,
 # from the output of the first layer on.
@@ -430,7 +452,8 @@ plt.show()
 # | rows | $n(n+1)/2$, so $O(n^2)$ | $n$ |
 # | scores | $n(n+1)(n+2)/6$, so $O(n^3)$ | $n(n+1)/2$, so $O(n^2)$ |
 #
-# For 100 tokens that is 171,700 scores against 5,050, counting only those that the causal mask leaves.
+# (Without a cache step $t$ computes $t(t+1)/2$ scores, those that the causal mask leaves; the first column has the
+# sums.) For 100 tokens that is 171,700 scores without a cache, and 5,050 with one.
 #
 # In code, `KVAttention` is the attention of [chapter 7](07_learning.ipynb#let-the-machine-do-it), with its parameters,
 # but its keys and values stay from step to step.
@@ -520,7 +543,7 @@ class KVCache:
 
 
 # %% [markdown]
-# `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-whole-transformer) for one token: the same layers,
+# `step` is `Transformer.decode` of [chapter 9](09_decoder.ipynb#the-module-that-the-book-uses) for one token: the same layers,
 # with the same residual connections and norms. Only the keys and values come from somewhere else. (Hypotheses of one
 # sentence share its memory, so where only these change places `select` leaves the memory as it is.)
 #
@@ -605,6 +628,8 @@ class Forgetful(KVCache):
 
 apart = worst_step(Forgetful(model, source))
 print("steps 1 to 4, logits differ by up to", *(f"{d:.3f}" for d in apart[:4]))
+with torch.no_grad():
+    print(f"(a logit is typically {model(source, target).std():.2f} in size)")
 assert apart[0] < 1e-5 and apart[1:].min() > 0.01
 
 # %% [markdown]
@@ -676,9 +701,9 @@ plt.show()
 
 # %% [markdown]
 # At 256 tokens the cache leaves less than a hundredth of the rows to compute. The gain in time is smaller, presumably
-# because what a step pays whatever its rows, the calls of its many functions and the loading of the parameters, is not
-# saved. The price is memory that grows with every token. A key and a value for each layer and head, for $n$ tokens of
-# $B$ sequences, are
+# because some costs are the same for one row as for many: the calls of many functions, and loading the parameters. The
+# price is memory that grows with every token. A key and a value for each layer and head, for $n$ tokens of $B$
+# sequences, are
 #
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot d_k \cdot n \cdot B$$
 #
@@ -713,16 +738,16 @@ quiz.number(
 # %% [markdown]
 # ### Why one sentence is slow
 #
-# With a cache, a step multiplies nearly every matrix of the decoder by one vector per sentence. Each parameter is
-# loaded from memory, 4 bytes, for one multiplication and one addition per sentence: an **arithmetic intensity** of $2B
-# / 4$ FLOPs (floating-point operations) a byte for $B$ sentences, half a FLOP per byte for one. With numbers of 16 bits
-# it is 1 for one sentence, where an H100, a GPU for data centres, needs some 300 to stay busy, by its data sheet.
+# With a cache, a step loads nearly every parameter of the decoder once, and uses it for one multiplication and one
+# addition per sentence. The **arithmetic intensity**, FLOPs (floating-point operations) per byte loaded, is $2B / 4$
+# for $B$ sentences at 4 bytes a number: a half for one sentence. At 16 bits it is 1. An H100, a GPU for data centres,
+# can do some 300 while it loads a byte, by its data sheet, so it mostly waits.
 #
 # So decoding one sentence is **memory-bound** ([chapter 20](20_one_gpu.ipynb) draws the roofline): the memory's
 # bandwidth sets the pace. The 14 GB of the 7 billion parameters above cannot be read in less than 4 ms at the H100's
 # 3.35 TB/s, so one text gets at most 240 tokens a second, at one token a pass. More sentences share the parameters, but
-# each has a cache of its own, and with many or long texts reading the caches takes longest. A prefill of many tokens is
-# limited by arithmetic.
+# each has a cache of its own, and with many or long texts reading the caches takes longest. A prefill uses each
+# parameter for many tokens at once, so arithmetic limits it.
 
 # %% tags=["hide-input"]
 wide = TransformerConfig(100, 100, 6, 6, max_length=64)  # the paper's base size
@@ -739,14 +764,14 @@ for rows in (1, 16, 64):
 assert cost[64] < cost[1] / 4
 
 # %% [markdown]
-# This is the paper's base size on a processor. For 64 times as many sentences a step takes a few times as long, and not
-# 64 times. Two things are paid once a step, however many sentences there are: loading the parameters, and the calls
-# from Python.
+# This is the paper's base size on a processor, so it does not test the H100's numbers. For 64 times as many sentences a
+# step takes a few times as long, and not 64 times. Two things are paid once a step: loading the parameters, and the
+# calls from Python. Which counts for more, this does not show.
 #
 # ## A model that has learnt a little
 #
-# Train the number model of chapter 11, without label smoothing, for 110 steps only, so that it still makes mistakes;
-# three times, with different seeds.
+# Train the number model of chapter 11, without label smoothing, for 110 steps instead of 600, so that it still makes
+# mistakes; three times, with different seeds.
 
 # %% tags=["hide-input"]
 from dotformer.data.corpora import number_words
@@ -811,19 +836,18 @@ shares = {
     "teacher forcing": forced,
     "greedy": [exact(greedy(KVCache(m, sources), 40)) for m in models],
     "beam 4, alpha 0": [exact(best(KVCache(m, sources), 4, 0)) for m in models],
-    "beam 4": [exact(best(KVCache(m, sources), 4)) for m in models],
+    "beam 4, alpha 0.6": [exact(best(KVCache(m, sources), 4)) for m in models],
 }
 for name, row in shares.items():
     print(f"{name:21}", "  ".join(f"{share:.1%}" for share in row))
 assert np.allclose(shares["greedy"], forced, atol=0.005)
-assert np.all(np.array(shares["beam 4"]) > shares["greedy"])
+assert np.all(np.array(shares["beam 4, alpha 0.6"]) > shares["greedy"])
 
 # %% [markdown]
-# Each column is one seed. Greedy decoding gets as many right as teacher forcing does ([chapter
-# 11](11_training.ipynb#how-good-is-it)), as it must: a sentence that is right to the last word has never left the right
-# words. Four hypotheses instead of one get a few more numbers right with every seed (a point is five of the 500
-# numbers), for four times as many rows. The gain comes from the width: the length penalty makes no clear difference
-# here.
+# Each column is one seed. Greedy decoding and teacher forcing agree ([chapter 11](11_training.ipynb#how-good-is-it)),
+# as they must: until its first mistake greedy decoding reads the right words, too. Four hypotheses instead of one get a
+# few more numbers right with every seed (a point is five of the 500 numbers), for four times as many rows. The gain
+# comes from the width: the length penalty makes no clear difference here.
 #
 # Read what the first model writes. Here are a number that greedy decoding gets wrong and the beam gets right, and one
 # that greedy decoding gets right and the beam breaks, with the beam's best hypotheses:
@@ -855,10 +879,10 @@ assert len(fixed) > len(broken) > 0
 
 # %% [markdown]
 # In the first, greedy decoding prefers a wrong token early and cannot go back. Its mistake was a search error: the
-# right sentence scores higher. In the second a wrong hypothesis wins although the right one was found, so the model
-# gives it the higher score: a model error, which a narrower search had hidden. (To tell the two apart, score the right
-# sentence by teacher forcing, with the same length penalty. If it beats what was written, the search has failed,
-# otherwise the model.)
+# right sentence scores higher. In the second the beam found the right sentence, but one without *acht hundert*, two
+# words shorter, scores higher in spite of the penalty: a model error, which a narrower search had hidden. (To tell the
+# two apart, score the right sentence by teacher forcing, with the same length penalty. If it beats what was written,
+# the search has failed, otherwise the model.)
 #
 # ## Sampling
 #
@@ -876,10 +900,19 @@ assert len(fixed) > len(broken) > 0
 #   is sure, and many where it is not.
 #
 # The probabilities that are left are divided by their sum, so that they add up to 1 again. The order here is
-# temperature, then $k$, then $p$; libraries differ. (A fourth option is *min-p*: [below](#what-is-min-p).)
+# temperature, then $k$, then $p$; libraries differ. (A fourth option is *min-p*: [below](#what-is-min-p).) **By hand**,
+# the same five probabilities under each option:
 #
-# **By hand.** Probabilities $(0.5, 0.25, 0.15, 0.07, 0.03)$. Top-k with $k = 2$ leaves $0.5$ and $0.25$, which become
-# $2/3$ and $1/3$. Top-p with $p = 0.8$ needs three, as $0.5 + 0.25$ is not enough; they become $(0.556, 0.278, 0.167)$.
+# | | | | | | |
+# |---|---|---|---|---|---|
+# | the model | 0.5 | 0.25 | 0.15 | 0.07 | 0.03 |
+# | temperature 0.5 | 0.734 | 0.183 | 0.066 | 0.014 | 0.003 |
+# | temperature 2 | 0.348 | 0.246 | 0.191 | 0.130 | 0.085 |
+# | top-k, $k = 2$ | 0.667 | 0.333 | 0 | 0 | 0 |
+# | top-p, $p = 0.8$ | 0.556 | 0.278 | 0.167 | 0 | 0 |
+#
+# A temperature of a half squares the probabilities and makes them sum to 1 again. Top-p with $p = 0.8$ needs three
+# words, as $0.5 + 0.25$ is not enough.
 
 # %% tags=["proof"]
 assert round(1 - 0.95**20, 2) == 0.64
@@ -934,7 +967,9 @@ cold = filter_logits(scores, temperature=0.5).softmax(-1)
 assert np.allclose(top_k, [[2 / 3, 1 / 3, 0, 0, 0]], atol=1e-6)
 assert np.allclose(top_p, [[0.556, 0.278, 0.167, 0, 0]], atol=5e-4)
 assert sum(share >= 0.1 * 0.5 for share in (0.5, 0.25, 0.15, 0.07, 0.03)) == 4
-print("by hand, temperature 0.5:", *(round(p, 3) for p in cold[0].tolist()))
+hot = filter_logits(scores, temperature=2.0).softmax(-1)
+assert np.allclose(cold, [[0.734, 0.183, 0.066, 0.014, 0.003]], atol=6e-4)
+assert np.allclose(hot, [[0.348, 0.246, 0.191, 0.130, 0.085]], atol=6e-4)
 
 generator = torch.Generator().manual_seed(0)
 drawn = sample(Table(1000), max_length=5, generator=generator)
@@ -948,12 +983,11 @@ print(len({text_of(d) for d in drawn}), "different sentences")
 assert len({text_of(d) for d in drawn}) == 7
 
 # %% [markdown]
-# A temperature of a half squares the probabilities and makes them sum to 1 again. And of a thousand sentences sampled
-# from the tea model, *the tea* and *a cup* make up about the 36 and 20 percent that they should; all seven that the
-# model can write occur.
+# Of a thousand sentences sampled from the tea model, *the tea* and *a cup* make up about the 36 and 20 percent that
+# they should; all seven that the model can write occur.
 #
-# **Predict first.** Greedy decoding gets more than half of the numbers right with the first model. How many does
-# sampling?
+# Numbers have one right answer each, so here sampling should lose. **Predict first.** Greedy decoding gets more than
+# half of the numbers right with the first model. How many does sampling?
 
 # %% tags=["hide-input"]
 for options in (
@@ -1022,7 +1056,9 @@ quiz.one_choice(
 #
 # With greedy decoding, tokens are accepted as long as each is the large model's likeliest. The first that is not is
 # replaced by the large model's own, and what the cache kept of the rest is dropped. So the text is what the large model
-# would have written alone (but for rounding).
+# would have written alone (but for rounding). Say that the draft model writes *elf tausend acht hundert*, and that the
+# large model's own choices are *elf*, *tausend*, *sieben*. Two tokens are kept, *acht* becomes *sieben*, and *hundert*
+# is dropped: three tokens from one pass.
 #
 # With sampling a drawn token is accepted with a certain probability, and a refused one replaced by another draw, such
 # that each token is distributed as if the large model had drawn it
@@ -1035,10 +1071,10 @@ quiz.one_choice(
 # more is the large model's own: what replaces the first refused or, if none was, a draw from the pass's last row. For
 # $a = 0.8$ and $k = 4$ that makes 3.4.
 #
-# If the draft model takes $c$ of the time of a pass for each of its tokens, drafting and checking together cost $1 + k
-# c$ passes. With $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and $a = 0.3$ it takes 2 passes
-# to get 1.4 tokens, a loss. Where many sentences keep the device busy, a pass that checks more tokens takes longer, and
-# nothing is gained either.
+# Say that a pass of the draft model takes the share $c$ of a large pass. Then $k$ drafted tokens and one check cost
+# $1 + k c$ large passes. With $k = 4$ and $c = 0.05$ these are 1.2, a gain of $3.4 / 1.2 = 2.8$; with $c = 0.25$ and
+# $a = 0.3$ it takes 2 passes to get 1.4 tokens, a loss. Where many sentences keep the device busy, a pass that checks
+# more tokens takes longer, and nothing is gained either.
 
 # %% tags=["proof"]
 for a, c, tokens, gain in (0.8, 0.05, 3.4, 2.8), (0.3, 0.25, 1.4, 0.7):
@@ -1298,9 +1334,8 @@ verdict
 # | `live`, new | | $(0, \ln 0.36, [\text{the, tea}])$, $(0, \ln 0.2, [\text{a, cup}])$ |
 #
 # In step 3 this toy allows nothing but the end. So `going` is empty, two have ended, and the search is done. Elsewhere
-# `bound` decides. Suppose that two have ended, the better one with the score $-0.86$, that a sentence may have 5
-# tokens, and that a live hypothesis has the sum $-1.2$. It can reach $-1.2 / \text{lp}(5) = -0.88$ at most, so the
-# search is done. With $-1.1$ it could reach $-0.81$, and the search would go on.
+# `bound` decides. With a sum of $-1.1$ in place of the $-1.2$ [above](#several-hypotheses-at-once), a live hypothesis
+# could reach $-0.81$, and the search would go on.
 
 # %% [markdown]
 # ### Several tokens at once
