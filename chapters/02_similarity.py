@@ -13,7 +13,7 @@
 # have asked the vectors of a published model which words are most like *tea*, *debts* and *python*.
 #
 # You need a little Python, the product of two matrices, the law of cosines, and from statistics the mean, the variance
-# and the normal distribution. It takes about 23 minutes to read, and 30 for the exercises. [Going
+# and the normal distribution. It takes about 24 minutes to read, and 30 for the exercises. [Going
 # further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One box is lit: the dot product between queries and keys, which this chapter builds. Everything else is still to come."}}

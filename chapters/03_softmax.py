@@ -14,7 +14,7 @@
 # apart the scores, until the blend is a hard choice again, and a hard choice hardly learns.
 #
 # You need [chapter 2](02_similarity.ipynb), the derivative of $e^x$, the quotient rule and the chain rule. It takes
-# about 22 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
+# about 23 minutes to read, and 35 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The dot product is built; this chapter adds the scaling, the softmax and the weighted average, so that the middle of an attention block is complete."}}
 from functools import partial

@@ -14,7 +14,7 @@
 # words are then one step apart, where a recurrent network takes as many steps as lie between them, and where a whole
 # text is given, no word has to wait for the one before. The price is a weight for every pair of words.
 #
-# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 26 minutes to read, and 45 for the
+# You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 27 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 4 more minutes. For the shortest way to a working
 # attention function, some fifteen minutes, read from [three roles](#three-roles) to the [PyTorch
 # module](#the-same-as-a-pytorch-module).

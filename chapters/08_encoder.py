@@ -13,7 +13,7 @@
 # word at a time. At the end of this chapter you have an encoder, equal to PyTorch's, and have seen what changes when
 # one of its parts is left out.
 #
-# You need [chapter 7](07_learning.ipynb). It takes about 28 minutes to read, and 40 for the exercises. [Going
+# You need [chapter 7](07_learning.ipynb). It takes about 30 minutes to read, and 40 for the exercises. [Going
 # further](#going-further), at the end, takes 3 more minutes. To write a transformer this afternoon, begin with [all of
 # it on one screen](09_decoder.ipynb#all-of-it-on-one-screen), in chapter 9, and come back for the reasons.
 

@@ -14,7 +14,7 @@
 # this chapter the transformer of the paper is complete, and you have it once more in seventy lines.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It
-# takes about 29 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# takes about 30 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 3 more
 # minutes. To write a transformer this afternoon, begin at [the whole model on one screen](#all-of-it-on-one-screen).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. The encoder side is built, with embeddings and positions. This chapter adds the decoder side: masked self-attention, cross-attention, the decoder stack, and the output layer. Residual paths lead around each sublayer, and the memory from the top of the encoder's stack to the cross-attention."}}

@@ -14,7 +14,7 @@
 # it, and part of the reason why a model miscounts letters, slips at adding, and needs more tokens for one language than
 # for another.
 #
-# You need some Python (a queue, a class) and hardly any mathematics. It takes about 27 minutes to read, and 45 for the
+# You need some Python (a queue, a class) and hardly any mathematics. It takes about 28 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}

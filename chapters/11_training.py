@@ -15,7 +15,7 @@
 # also see what each part of the usual recipe does, and a model that overfits.
 #
 # You need [chapter 9](09_decoder.ipynb) for the model and [chapter 10](10_tokens.ipynb) for the batches. It takes about
-# 25 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
+# 26 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Everything is built but generation. This chapter adds the loss, above the output."}}
 from functools import partial

@@ -14,7 +14,7 @@
 # the right word, an experiment that shows what is read there, and a race with the networks that came before the
 # transformer.
 #
-# You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 25 minutes to read, and
+# You need [chapter 11](11_training.ipynb) and [chapter 12](12_generation.ipynb). It takes about 27 minutes to read, and
 # 30 more for the exercises. You need no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter puts it to work."}}

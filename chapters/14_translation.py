@@ -13,7 +13,7 @@
 # come real data, captions of pictures. At the end you have a translator that one command trains, and scores with their
 # signatures.
 #
-# You need [chapter 13](13_alignment.ipynb). It takes about 28 minutes to read, and 25 more for the exercises. [Going
+# You need [chapter 13](13_alignment.ipynb). It takes about 29 minutes to read, and 25 more for the exercises. [Going
 # further](#going-further), at the end, takes 2 more minutes. You need no German.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter measures what it writes."}}

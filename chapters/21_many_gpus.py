@@ -14,7 +14,7 @@
 #
 # You need [chapter 11](11_training.ipynb) for the step and [chapter 20](20_one_gpu.ipynb) for its cost. No GPU is
 # needed: processes of one machine stand for devices, and that is also how all of this was tested. On several GPUs
-# nobody has run it yet. It takes about 31 minutes to read, and 35 for the exercises. [Going further](#going-further),
+# nobody has run it yet. It takes about 32 minutes to read, and 35 for the exercises. [Going further](#going-further),
 # at the end, takes 6 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter trains all of it in several processes at once."}}

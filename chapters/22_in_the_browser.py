@@ -13,7 +13,7 @@
 # attention that chose it. What computes it is some 290 lines of JavaScript, without any library, and its logits equal
 # those of PyTorch, with the same rounded parameters, to six digits. Then the same model becomes a file for servers.
 #
-# You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 30
+# You need [chapter 12](12_generation.ipynb) for the cache, and enough JavaScript to read a loop. It takes about 29
 # minutes to read, and 25 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, every part built. This chapter takes all of it out of Python."}}
