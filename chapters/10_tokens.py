@@ -172,7 +172,6 @@ def pretokenize(text: str) -> list[str]:
     pattern = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     return regex.findall(pattern, text)
 
-
 # %% tags=["nbval-check-output"]
 print(pretokenize("A Lannister always pays his 2 debts!"))
 
@@ -227,7 +226,6 @@ def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int
             merged.append(symbol)
     return merged
 
-
 # %%
 def learn_slowly(texts, count):
     """The loop from above, over bytes; of equal pairs that with the smaller numbers."""
@@ -239,7 +237,6 @@ def learn_slowly(texts, count):
         merges.append(best)
         words = [merge_pair(w, best, made) for w in words]
     return merges
-
 
 # %% tags=["proof"]
 lines = [word for word, n in counts.items() for _ in range(n)]
@@ -296,7 +293,6 @@ def learn_merges(texts: Iterable[str], count: int) -> list[tuple[int, int]]:
         for new_pair in new_pairs:
             heapq.heappush(queue, (-pair_counts[new_pair], new_pair))
     return merges
-
 
 # %% tags=["hide-input"]
 assert learn_merges(lines, count=4) == as_by_hand
@@ -402,7 +398,6 @@ class BPETokenizer:
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote. Raises ValueError for any other file."""
         return cls(*files.read_tokenizer(path))
-
 
 # %% [markdown]
 # Train it on the 9,500 German numbers, with 60 merges.
@@ -686,8 +681,7 @@ quiz.one_choice(
 # of padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as
 # `<pad>`.
 #
-# But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding. Below, each
-# of 2,000 texts is 1 to 19 numbers in words, all counts equally often.
+# But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
 #
 # So sort sentences by length. (Of source and target, the longer one counts.) And fill a batch by tokens, not by
 # sentences, because a batch of long sentences costs many times one of short ones: take sentence by sentence, and count
@@ -734,6 +728,8 @@ def token_batches(
     order = torch.randperm(len(batches), generator=generator).tolist()
     return [batches[k] for k in order]
 
+# %% [markdown]
+# Take 2,000 texts, each of 1 to 19 numbers in words, all counts equally often:
 
 # %% tags=["hide-input"]
 import torch
@@ -813,7 +809,6 @@ quiz.one_choice(
 # Suppose special tokens are recognised in the text, by a regular expression that looks for `<eos>`. It is convenient:
 # one can write them into training texts by hand. Then somebody types one.
 
-
 # %%
 class Convenient(BPETokenizer):
     """Recognises special tokens wherever they are written."""
@@ -865,12 +860,10 @@ assert convenient.decode(convenient.encode(message)) != message
 # 192 on announces two, from 224 on three, from 240 on four; the others lie from 128 to 191. You may assume that the
 # bytes are right as far as they go.)
 
-
 # %% tags=["exercise"]
 def printable(data):
     """Text of the complete characters in `data`, and the bytes left over."""
     ...
-
 
 # %% tags=["check"]
 def by_length(data):
@@ -920,7 +913,6 @@ check_printable = partial(
 )
 check_printable(printable)
 
-
 # %% tags=["solution"]
 def printable(data):
     for left in range(4):  # bytes that wait
@@ -940,12 +932,10 @@ verdict
 # *Medium, 15 minutes.* Given a word as a list of symbols, and the merges in the order in which they were learnt, as a
 # list of pairs (merge number $n$, counted from 0, makes symbol $256 + n$), return its symbols after all merges.
 
-
 # %% tags=["exercise"]
 def cut(symbols, merges):
     """The word's symbols after all merges that apply."""
     ...
-
 
 # %% tags=["check"]
 def in_order(symbols, merges):
@@ -999,7 +989,6 @@ check_cut = partial(
 )
 check_cut(cut)
 
-
 # %% tags=["solution"]
 def cut(symbols, merges):
     for n, (left, right) in enumerate(merges):
@@ -1021,12 +1010,10 @@ verdict
 # *Easy, 10 minutes.* Given the lengths of the sentences of each batch, a list of lists, return the share of all tokens
 # that is padding.
 
-
 # %% tags=["exercise"]
 def padding_share(batches):
     """Share of padding, from 0 to 1, over all batches together."""
     ...
-
 
 # %% tags=["check"]
 def places_of(batches):
@@ -1058,7 +1045,6 @@ check_padding = partial(
     },
 )
 check_padding(padding_share)
-
 
 # %% tags=["solution"]
 def padding_share(batches):
