@@ -85,9 +85,9 @@ with np.errstate(all="ignore"):
 # That settles the formula. Let $f(d)$ be the ratio of two shares whose scores differ by $d$, and take three keys, each
 # 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second $f(1)$ times that of the
 # third. So the first, which is 2 ahead of the third, gets $f(1) f(1)$ times its share: $f(2) = f(1)^2$. In the same way
-# $f(x + y) = f(x) f(y)$ for any two differences. Call $f(1)$ $a$. Then $f(3) = a^3$, and $f(\tfrac12) = \sqrt a$, since
-# $f(\tfrac12)^2 = f(1)$. So $f(d) = a^d$ for every fraction, and for all numbers between, since a higher score must get
-# a larger share.
+# $f(x + y) = f(x) f(y)$ for any two differences. Write $a$ for $f(1)$. Then $f(3) = a^3$, and $f(\tfrac12) = \sqrt a$,
+# since $f(\tfrac12)^2 = f(1)$. So $f(d) = a^d$ for every fraction, and for all numbers between, since a higher score
+# must get a larger share.
 #
 # To get such ratios, take $a$ to the power of each score, and divide by the sum. We take $a = e$, the base with the
 # simplest derivative; another one above 1 would be another *temperature* ([below](#temperature)). For the scores 0, 1,
@@ -126,7 +126,7 @@ assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 # Its results are called **weights**. Add a number $c$ to every score, and no weight changes (**shift invariance**):
 # $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ stands above and below the line. So the function below may subtract
 # from each row its largest score, `highest`; [scores of a thousand](#break-it-scores-of-a-thousand) show why it should.
-# (`check_scores` refuses rows that have no weights.)
+# (`check_scores` refuses a row that has no weights, such as one of nothing but minus infinity.)
 
 # %% tags=["export"] module="by_hand.softmax"
 import numpy as np
@@ -251,7 +251,7 @@ assert np.allclose(
 
 # %% [markdown]
 # Ask with $(x, 1, 0)$ instead, and let $x$ run from $-2$ to 2. The hard look-up answers with the litres of ice, then of
-# tea, then of coffee:
+# tea, then of coffee. The blend (*soft*) has no jumps:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The litres of the answer against the first entry of the query, from -2 to 2. Hard: steps, 0.1 (ice) below -0.4, 0.3 (tea) up to 0, then 0.2 (coffee). Soft: a smooth curve from 0.1 up to 0.24 at 0.2 and down to 0.21."}}
 turn = np.linspace(-2, 2, 401)
@@ -357,8 +357,8 @@ assert 11 < np.log(float(np.finfo(np.float16).max)) < 11.1
 #
 # How much does a weight change when a score changes a little? That is a slope, and learning in small steps follows
 # slopes: where all are nearly 0, it nearly stops. So differentiate. Write $Z$ for the sum of the exponentials, so that
-# $w_i = e^{s_i} / Z$. The derivative of the numerator by $s_i$ is $e^{s_i}$, and so is that of $Z$, which contains it.
-# The quotient rule gives
+# $w_i = e^{s_i} / Z$. The derivative of the numerator with respect to $s_i$ is $e^{s_i}$, and so is that of $Z$, which
+# contains it. The quotient rule gives
 #
 # $$\frac{\partial w_i}{\partial s_i} = \frac{e^{s_i} Z - e^{s_i} e^{s_i}}{Z^2} = w_i (1 - w_i) .$$
 #

@@ -16,7 +16,7 @@
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 27 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 4 more minutes. For the shortest way to a working
-# attention function, some fifteen minutes, read from [three roles](#three-roles) to the [PyTorch
+# attention function, some twenty minutes, read from [three roles](#three-roles) to the [PyTorch
 # module](#the-same-as-a-pytorch-module).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Dot product, scaling, softmax and weighted average are built. This chapter adds the three projections to queries, keys and values, and the mask, which completes one head of attention."}}
@@ -153,10 +153,10 @@ assert weights[-1].round(2) == 0.88
 # the transformer calls them *query*, *key* and *value*. These are words of a search. Say that you look for a video.
 # What you type is the query, what you are looking for. The title of each video is its key, what it can be found by. The
 # video itself is its value, what is handed over when it is found. In three ways a sentence is different. Every word
-# asks *and* is found. Nobody writes the titles: the matrices of queries and keys are learned together, so that the two
-# come to match. And what comes back is a blend of all the videos.
+# asks *and* is found. Nobody writes the titles: queries and keys are learned together, so that they come to match. And
+# what comes back is a blend of all the videos.
 #
-# So give every word three vectors, one for each role. They are computed from the word's vector $x_i$ by three matrices:
+# For the three roles give every word three vectors. They are computed from the word's vector $x_i$ by three matrices:
 #
 # $$q_i = x_i W_Q , \qquad k_i = x_i W_K , \qquad v_i = x_i W_V .$$
 #
@@ -169,8 +169,8 @@ assert weights[-1].round(2) == 0.88
 #
 # Here is a sentence small enough for paper, *dog bites man*. A word has three numbers: is it *animate*, is it an
 # *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two
-# numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. Each row of a matrix
-# is what a 1 adds:
+# numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. A matrix has a row
+# for each of a word's three numbers, and the row is what a 1 there adds:
 #
 # | a 1 in | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
 # |---|---|---|---|
@@ -605,10 +605,10 @@ assert order[6] == 3  # Language, now the seventh
 # of its terms. Shuffle the words, and weights and outputs are shuffled along; this is called **permutation
 # equivariance**.
 #
-# So the answer is no. Self-attention $f$ depends on the *contents* of the vectors and not on their order: with a
-# permutation matrix $P$, $f(P X) = P f(X)$. Each word's output is the same in *dog bites man* and in *man bites dog*. A
-# causal mask changes that. Which words a query may see then depends on the order, and the verb sees only itself and the
-# noun before it:
+# So it is, whatever the matrices, and the answer to the question above is no. Self-attention $f$ depends on the
+# *contents* of the vectors and not on their order: with a permutation matrix $P$, $f(P X) = P f(X)$. Each word's output
+# is the same in *dog bites man* and in *man bites dog*. A causal mask changes that. Which words a query may see then
+# depends on the order, and the verb sees only itself and the noun before it:
 
 # %%
 news, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)  # dog bites man
@@ -622,9 +622,9 @@ for order_of in ([0, 1, 2], [2, 1, 0]):
 assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
-# With a causal mask, then, a word learns which words stand before it, but not in which order; stacked layers can make
-# more of it ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). For the rest, position must become part of
-# what is compared. The transformer of 2017 *adds* it *to the vectors* before they enter ([chapter
+# With a causal mask, then, what a word receives depends on which words stand before it, but not on their order; stacked
+# layers can make more of that ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). For the rest, position
+# must become part of what is compared. The transformer of 2017 *adds* it *to the vectors* before they enter ([chapter
 # 5](05_position.ipynb)).
 
 # %% tags=["quiz"]
@@ -694,7 +694,17 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # side by side have the width $D$ of a word again. (`nn.Linear` stores its matrix transposed, hence the `.T`.)
 
 # %% [markdown]
-# ## What does it cost?¶Scores and blends take some $T S (d_k + d_v)$ multiplications, and the weights are $T S$ numbers: time and memory are **quadratic** in the length. For 1,000 words that is a million weights, and for 2,000 four million. ([Chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes attention without storing the weights, so that only the time is.)¶The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In the original transformer, with $D = 512$ and $d_k = d_v = 64$, they take $192 \, T D$ multiplications, and scores and blends $128 \, T^2$. The two are equal at $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part is 13 times the other, and the weights of one such attention take 400 megabytes (in 32 bits).
+# ## What does attention cost?
+#
+# Scores and blends take some $T S (d_k + d_v)$ multiplications, and the weights are $T S$ numbers: time and memory are
+# **quadratic** in the length. For 1,000 words that is a million weights, and for 2,000 four million. ([Chapter
+# 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes attention without storing the weights; then only the
+# time is quadratic.)
+#
+# The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In the original transformer, with $D =
+# 512$ and $d_k = d_v = 64$, they take $192 \, T D$ multiplications, and scores and blends $128 \, T^2$. The two are
+# equal at $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part is 13 times the other, and the weights of
+# one such attention take 400 megabytes (in 32 bits).
 
 # %% [markdown]
 # ## Where do the vectors come from?
@@ -765,7 +775,7 @@ for name, version in versions.items():
 # No division at all passes every check but the last: its weights are positive, sum to 1 and follow the words around. It
 # takes known numbers or an independent reference to detect it, which is why the tests of this book compare every
 # function with an independent implementation. And test with a $d_k$ that differs from the number of queries: where they
-# are equal, so are the two roots, and the loop finds nothing.
+# are equal, so are the two roots, and the loop misses that mistake.
 
 # %% [markdown]
 # ## Exercises

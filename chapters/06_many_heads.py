@@ -93,9 +93,9 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is, in each of ten draws. Why? The two names have 16 numbers and the average tells only 8, to
-# however many it is projected. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \, d$,
-# with any vector $d$, and it stays the same. Another $\alpha$ tells more of one name and as much less of the other
+# Half, whatever $\alpha$ is, in each of ten draws. Why? The two names have 16 numbers and the average tells only 8,
+# however many it is projected to. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \,
+# d$, with any vector $d$, and it stays the same. Another $\alpha$ tells more of one name and as much less of the other
 # ([why exactly half](#why-exactly-half)). And the head cannot write the two names into different halves of its 16
 # numbers, because its $W_V$ is the same for every word ([more](#could-one-head-escape-by-other-means)).
 #
@@ -176,7 +176,8 @@ print("man bites dog, the verb receives:", swapped[1].round(3))
 
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs.
-# One head, with half of its weight on each name, would receive $(0.5, 0.5)$ from both sentences.
+# One head, with half of its weight on each name, would receive $(0.5, 0.5)$ from both sentences. (With two thirds and
+# one third it could tell these two known names apart; new names it could not.)
 #
 # *Dog* and *man* have queries of zeros here, attend equally to all three words, and receive plain averages.
 
@@ -288,6 +289,27 @@ who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
 for sentence, expected in ((news, 0.998), (joke, -0.998), (fight, 0.0)):
     heads, _ = heads_by_loop(sentence, w_q, w_k, w_v, num_heads=2)
     assert np.isclose((heads @ who)[1, 0], expected, atol=0.0006)
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "What does $W_O$ do?",
+    quiz.wrong(
+        "It averages the heads, so that one bad head does no harm",
+        "That would make heads an ensemble. They are laid side by side, and $W_O$ is free to treat each differently.",
+    ),
+    quiz.wrong(
+        "It brings the heads' outputs back to the width of a word, where $d_k = D / H$",
+        "They have it already: $H$ heads of width $D / H$, side by side, are $D$ wide. The matrix is square.",
+    ),
+    quiz.right(
+        "It lets what different heads found meet in one number",
+        "Yes. Up to that point, no number depends on two heads of this layer.",
+    ),
+    quiz.wrong(
+        "It turns the output into probabilities over words",
+        "That is the last layer of the whole model, with a softmax over the vocabulary. Attention ends in a vector for each word.",
+    ),
+)
 
 # %% [markdown]
 # ### In code
@@ -500,9 +522,9 @@ assert (change > 0.01).all()
 # The module has three projections, as that of chapter 4, and a fourth, $W_O$. (All four have biases, as in
 # `nn.MultiheadAttention`.) Its `forward` is a split, PyTorch's own attention, and a merge. The $T$ queries may come
 # from other words than the $S$ keys and values, so the layer serves as self-attention and as cross-attention. All heads
-# share a mask, of shape $(T, S)$, or $(B, 1, T, S)$ for one a sentence, where the 1 stands for the heads ([what happens
-# without](04_self_attention.ipynb#a-mask-over-the-wrong-axis)). The module returns no weights, since PyTorch's function
-# has none to give.
+# share a mask, of shape $(T, S)$, or $(B, 1, T, S)$ with one for each sentence, where the 1 stands for the heads ([what
+# happens without the 1](04_self_attention.ipynb#a-mask-over-the-wrong-axis)). The module returns no weights, since
+# PyTorch's function has none to give.
 
 # %%
 import torch
@@ -583,33 +605,12 @@ for num_heads in (1, 8, 64):
 assert cost(512, 1, 100) == cost(512, 8, 100) == cost(512, 64, 100)
 assert cost(512, 8, 100)[0] == 4 * 512 * 512
 
-# %% tags=["quiz"]
-quiz.one_choice(
-    "What does $W_O$ do?",
-    quiz.wrong(
-        "It averages the heads, so that one bad head does no harm",
-        "That would make heads an ensemble. They are laid side by side, and $W_O$ is free to treat each differently.",
-    ),
-    quiz.wrong(
-        "It brings the heads' outputs back to the width of a word, where $d_k = D / H$",
-        "They have it already: $H$ heads of width $D / H$, side by side, are $D$ wide. The matrix is square.",
-    ),
-    quiz.right(
-        "It lets what different heads found meet in one number",
-        "Yes. Up to that point, no number depends on two heads of this layer.",
-    ),
-    quiz.wrong(
-        "It turns the output into probabilities over words",
-        "That is the last layer of the whole model, with a softmax over the vocabulary. Attention ends in a vector for each word.",
-    ),
-)
-
 # %% [markdown]
 # ## Heads at work
 #
-# What does training find? Take the first layer of all-MiniLM-L6-v2, which gave us the vectors of chapter 2; it has six,
-# of twelve heads. It puts a token `[CLS]` before each text and `[SEP]` behind it, which stand for no word. Its
-# positions are learned, and the sum of word and position is **normalised** first ([chapter
+# What does training find? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2. It has six layers of twelve
+# heads; look at the first. The model puts a token `[CLS]` before each text and `[SEP]` behind it, which stand for no
+# word. Its positions are learned, and the sum of word and position is **normalised** first ([chapter
 # 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head take the average weight that words give to the word
 # before. Equal weights would be 0.09.
 #
@@ -671,14 +672,14 @@ assert before.argmax() == 2 and least > 0.9985 and np.median(before) < 0.15
 movable.heads(read[2][1], read[2][0], head=2, token=4)
 
 # %% [markdown]
-# In these three sentences head 3 gives at least 0.999 of its weight to the word before, at every word from the second
+# In these three sentences head 3 gives more than 0.998 of its weight to the word before, at every word from the second
 # on, and no other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a
 # rotation (here positions are learned, and nothing rotates), and training found it.
 #
-# Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`, where equal weights
-# would be 0.09. [Clark and others (2019)](https://aclanthology.org/W19-4828/) found that in BERT, an encoder of the
-# same kind, early heads often attend to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks
-# there when it finds nothing relevant (an attention sink).
+# Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. [Clark and others
+# (2019)](https://aclanthology.org/W19-4828/) found that in BERT, an encoder of the same kind, early heads often attend
+# to `[CLS]`, and those of middle layers to `[SEP]`. They suspect that a head looks there when it finds nothing relevant
+# (an attention sink).
 #
 # A map of weights does not explain what a model does. It shows neither what a head hands over, nor whether another
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off, as [chapter

@@ -831,11 +831,9 @@ def first_loss(deviation, seed, vocabulary=1000, width=64, count=2000):
 
 assert round(losses[0], 2) == 2.33 and round(np.log(1000), 1) == 6.9
 print("first loss: mean ± sd of five draws")
-for name, deviation in [("deviation 1  ", 1.0), ("deviation 1/8", 1 / 8)]:
+for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
     runs = [first_loss(deviation, seed) for seed in range(5)]
-    print(
-        f"embeddings of {name}: first loss {np.mean(runs):5.2f} ± {np.std(runs):.2f}"
-    )
+    print(f"embeddings of {name} {np.mean(runs):5.2f} ± {np.std(runs):.2f}")
     assert abs(np.mean(runs) - (26 if deviation == 1 else 7.4)) < 0.7
 
 # %% [markdown]

@@ -29,9 +29,10 @@ transformer_map(built=8)
 # %% [markdown]
 # ## One layer, on paper
 #
-# *Not bad* is praise, *not good* blame. Adding up one score for each word cannot get both. Let each word be four
-# numbers: its **polarity** (*good* 1, *bad* −1, *not* 0), **affirmed** (1 unless it is negated), **is not** (1 for the
-# word *not*), and last the **tone**, which is 0 and which the layer must fill in: 1 for praise, −1 for blame.
+# *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. Adding up one score for each word
+# cannot get all four. Let each word be four numbers: its **polarity** (*good* 1, *bad* −1, *not* 0), **affirmed** (1
+# unless it is negated), **is not** (1 for the word *not*), and last the **tone**, which is 0 and which the layer must
+# fill in: 1 for praise, −1 for blame.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One layer for the two words not and bad, drawn from left to right. Each word has a horizontal line, its residual stream. Between the lines stands attention: it receives both words, and what it returns is added to each line. After it, not is (0, -1, 1, 0) and bad is (-1, -1, 0, 0). Then a feed-forward network beside each line, separately, returns something that is added too. At the end, bad is (-1, -1, 0, 1)."}}
 from classroom.diagram import Diagram
@@ -260,17 +261,19 @@ print_shares("attention alone")
 # That guards against gradients that vanish, and not against those that explode, since the other terms add up, too. [He
 # and others (2015)](https://arxiv.org/abs/1512.03385) introduced such connections for images, because without them
 # deeper networks had trained worse than shallow ones (the **degradation problem**). What is added must have the shape
-# of the stream, so every sublayer returns vectors of width $D$. With the connection around each attention:
+# of the stream, so attention, and whatever else is added, must return vectors of width $D$.
+#
+# Does adding keep the words apart? Measure the same, with a connection around each attention:
 
 # %% tags=["hide-input"]
 print_shares("added")
 
 # %% [markdown]
-# That only delays it: at 24 layers less than 1 percent is a word's own. After the first few layers each attention adds
-# a vector that is mostly common to all words, and nearly as large as the stream, so the common part grows like a debt
-# with interest. A word's own part grows too, but more slowly, and is swamped. How large are the entries by then (their
-# root mean square)? And if the loss has a gradient of length 1 at the top, how long is it at the words? (Medians of
-# five starts.)
+# Adding only delays the collapse: at 24 layers less than 1 percent is a word's own. After the first few layers each
+# attention adds a vector that is mostly common to all words, and nearly as large as the stream, so the common part
+# grows like a debt with interest. A word's own part grows too, but more slowly, and is swamped. How large are the
+# entries by then (their root mean square)? And if the loss has a gradient of length 1 at the top, how long is it at the
+# words? (Medians of five starts.)
 
 # %% tags=["hide-input"]
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
@@ -303,7 +306,8 @@ assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
 assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shrunk
 
 # %% [markdown]
-# Both explode, the gradient more, because it also returns through the scores, whose derivatives grow with the vectors.
+# The entries and the gradient both explode, the gradient far more. With the attention weights held fixed it grows to
+# about 1,200, as the entries do; the rest comes back through the scores, whose derivatives grow with the vectors.
 # Something has to keep the stream within bounds.
 #
 # ## Layer norm, on four numbers
@@ -501,8 +505,8 @@ for name, step in scaled.items():
     assert 0.91 < kept < 0.93
 
 # %% [markdown]
-# So how a stack starts matters as much as where its norms stand. [Below](#what-is-each-part-for-leave-it-out) both are
-# trained.
+# With this start it no longer matters, for a word's own share, where the norms stand.
+# [Below](#what-is-each-part-for-leave-it-out) deep stacks are trained from either start.
 
 # %% tags=["proof"]
 assert (
@@ -556,8 +560,8 @@ quiz.one_choice(
 # attention returns a sum of linear maps of its words: it adds up what it has fetched, and in the same layer computes
 # nothing else with it.
 #
-# What does it do with so many parameters? Written entry by entry, it is a look-up. Let $k_i$ be the columns of $W_1$
-# and $v_i$ the rows of $W_2$. Without the biases,
+# What does the network do with so many parameters? Written entry by entry, it is a look-up. Let $k_i$ be the columns of
+# $W_1$ and $v_i$ the rows of $W_2$. Without the biases,
 #
 # $$\operatorname{FeedForward}(x) = \sum_{i=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot k_i) \; v_i .$$
 #
@@ -1011,7 +1015,7 @@ for without in (None, *PARTS):
 #   the twelve digits, right in 26 percent, so some runs find a little more.) The one around the feed-forward network
 #   can be spared here, perhaps because this network sees nothing but the one word, and can learn to hand it on.
 # - The **norms** can be spared, in three layers.
-# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only while its
+# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent, though more slowly. Attention is linear only while its
 #   weights are fixed, and they depend on the words; norms are not linear either. Presumably three layers of that are
 #   enough. So this task does not show what a large model needs the network for.
 
@@ -1074,8 +1078,8 @@ for name, rows in deep.items():
 # starts small still learn, while the loss of both stacks without norms overflows.
 #
 # A small model, then, is no test of what a deep one needs: three layers learn with norms or without, and twelve do not
-# from every start. BERT has twelve post-norm layers, with a smaller start, [warm-up](#does-it-need-warm-up) and much
-# data.
+# from every start. BERT's twelve post-norm layers do learn, with a smaller start, [warm-up](#does-it-need-warm-up) and
+# much data.
 
 # %% tags=["proof"]
 learns = {"pre-norm": 5, "post-norm, small start": 6, "no norm, small start": 5}

@@ -11,7 +11,8 @@
 # *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the
 # transformer of 2017 has a second stack, which attends to the question and to its own words so far, and never to words
 # that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. At the end of
-# this chapter the transformer of the paper is complete, and you have it once more in seventy lines.
+# this chapter the transformer of the paper is complete, and you have it twice: in seventy lines, and as the module that
+# this book uses.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It
 # takes about 30 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 3 more
@@ -104,7 +105,7 @@ plt.show()
 # | may be seen | `<bos>` | `<bos>` I | `<bos>` I am | `<bos>` I am fine |
 #
 # Why shifted? If a position were asked for the word that it is given, it would only copy
-# ([below](#break-it-nine-ways-to-get-a-mask-wrong) we try it). `<bos>` gives the first word a position from which it
+# ([below](#a-tenth-mistake-in-no-mask) we try it). `<bos>` gives the first word a position from which it
 # can be predicted. And `<eos>` is wanted, too, because otherwise the model would never learn to stop.
 #
 # The right answer is known, so one pass trains all its positions. What it trains is the probability of the answer $y$
@@ -114,7 +115,7 @@ plt.show()
 #
 # Why one word after the other? *I am fine* and *very well, thanks* may both be right, and words that are chosen
 # independently could make *I well thanks*. The product loses nothing: by the chain rule of probability every
-# distribution over answers is one.
+# distribution over answers can be written as such a product.
 #
 # The loss is the mean of the $-\ln$ of these factors. It is smallest where the right answers are most probable
 # (**maximum likelihood**). If the four right words get 0.5, 0.8, 0.9 and 1, the answer has the probability 0.36, and
@@ -579,7 +580,8 @@ class TransformerConfig(LayerConfig):
 # With `tie_output` (**weight tying**) the output needs no matrix of its own: a token's logit is the dot product of the
 # last vector with its embedding ([Press and Wolf, 2016](https://arxiv.org/abs/1608.05859)).
 #
-# It has the same two methods, each of which makes the masks that it needs from the tokens. Its code is folded:
+# The module has the same two methods, `encode` and `decode`, and each makes the masks that it needs from the tokens.
+# Its code is folded:
 
 
 # %% tags=["hide-input", "export"] module="transformer"
@@ -755,7 +757,7 @@ print(len(pairs), "pairs,", len(vocabulary), "tokens, three of them special")
 assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
-# A row of `answers` is `<bos> I am fine <eos> <pad>`. The decoder receives it without its last token, `answers[:,
+# A row of `answers` begins `<bos> I am fine <eos> <pad>`. The decoder receives it without its last token, `answers[:,
 # :-1]`, and must predict it without its first, `answers[:, 1:]`:
 #
 # | receives | `<bos>` | I | am | fine | `<eos>` |
@@ -769,8 +771,8 @@ assert len(pairs) == 360 and len(vocabulary) == 32
 # would have said. It has a price: in use the model goes on from its *own* words, and in training no beginning ever had
 # a mistake in it (**exposure bias**), so one mistake may bring the next.
 #
-# Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop, which draws batches of
-# 32 from the given `rows` of `questions` and `answers`, by gradient descent with steps that Adam scales ([chapter
+# Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop: it draws batches of 32
+# from the given `rows` of `questions` and `answers`, and goes downhill by steps that Adam scales ([chapter
 # 11](11_training.ipynb#how-large-a-step)).
 
 
@@ -1260,9 +1262,9 @@ for name, make in variants.items():
 # **Two see too little.** Nothing leaks, nothing moves, and most of what they write is right; only the reference finds
 # them for sure. *One word too few* hides each word from its own attention, and leaves `<bos>` nothing at all.
 # Presumably the residual connection carries the word past. A causal mask *on cross-attention* lets row $t$ attend only
-# to the question's words up to the $t$th. Its loss, 0.041, is a hint. Seven of nine seeds still answer everything, the
-# worst 78 percent; presumably the encoder, which sees the whole question, has carried what is needed to the first
-# positions.
+# to the question's words up to the $t$th. The highest loss of all, 0.041, is a hint. Seven of nine seeds still answer
+# everything, the worst 78 percent; presumably the encoder, which sees the whole question, has carried what is needed to
+# the first positions.
 #
 # **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
 # its logits move with the padding, so with more or less of it the same question may get another answer.
@@ -1296,7 +1298,9 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 # Each position copies what it was given. The loss is perfect, nothing leaks, the model equals the reference, and from
 # `<bos>` it writes nothing but `<bos>`.
 #
-# So if a loss is perfect and the writing is not, check in this order:
+# ### What to check, and in which order
+#
+# If a loss is perfect and the writing is not, check in this order:
 #
 # | check | finds |
 # |---|---|

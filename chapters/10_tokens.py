@@ -68,8 +68,8 @@ assert not known & set(unseen)
 # **Byte-pair encoding**, BPE for short, finds the subwords by counting. Start with letters. Count all pairs of
 # neighbours. Make the most frequent pair a new symbol. Repeat. Why the most frequent? A merge makes the text one symbol
 # shorter wherever the pair occurs, so this pair saves most. Where two pairs are equally frequent a fixed rule must
-# decide (here the one met first; in the code below the smaller numbers), otherwise two programs could learn different
-# merges from the same text.
+# decide (here the one met first; in [the definition](#the-definition) the one with the smaller numbers), otherwise two
+# programs could learn different merges from the same text.
 #
 # Take four words, with how often each occurs:
 #
@@ -132,7 +132,7 @@ for step in range(1, 5):
 # ## Bytes, so that nothing is unknown
 #
 # If we start with letters, a text with a letter that the training text did not have is still unknown. So start with
-# **bytes**, the numbers from 0 to 255 as which every text is stored. The usual code is UTF-8:
+# **bytes**, numbers from 0 to 255. Every text is stored as bytes, usually by the code UTF-8:
 
 # %% tags=["nbval-check-output"]
 for text in ("tea", "Zoë", "茶", "🙂"):
@@ -149,11 +149,12 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 #
 # Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* would each become a token ([Radford
 # and others,
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)), whose
-# embedding must learn *dog* for itself, and so would frequent phrases such as *of the*. So the text is first cut into
-# words, each with the space before it, so that nothing is lost. This is called **pre-tokenization**.
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)), and so
+# would frequent phrases such as *of the*; and each of the three would have to learn *dog* for itself. So the text is
+# first cut into words, each with the space before it, so that nothing is lost. This is called **pre-tokenization**.
 #
-# The pattern below has five parts. The first that fits takes its word (*␣* is a space):
+# The pattern below has five parts. At each point of the text the first part that fits takes what it can (*␣* is a
+# space):
 #
 # | part | takes | for example |
 # |---|---|---|
@@ -171,6 +172,7 @@ def pretokenize(text: str) -> list[str]:
     """Cut a text into words, each with a space before it, punctuation and spaces."""
     pattern = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     return regex.findall(pattern, text)
+
 
 # %% tags=["nbval-check-output"]
 print(pretokenize("A Lannister always pays his 2 debts!"))
@@ -199,8 +201,8 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # This shows two costs. *Bytes*: before any merge each byte is a token. So the sentence begins with nearly twice as many
 # tokens as characters in Greek, 2.7 times as many in Hindi and three times in Chinese, and the first merges only put
 # characters together. (Chinese still needs fewest tokens, since it has so few characters.) *Cuts*: to this pattern the
-# vowel signs of Hindi are no letters, so its first word falls into six; Chinese has no spaces, so a clause is one
-# "word" ([more](#what-about-hindi)).
+# characters of Hindi's vowels, and the one for no vowel, are no letters, so its first word falls into six; Chinese has
+# no spaces, so a clause is one "word" ([more](#what-about-hindi)).
 #
 # Another consequence of cutting with the space in front: *tea* at the beginning of a text and *␣tea* inside it are
 # different tokens, with different embeddings. (So do not end a prompt with a space: the next word would usually bring
@@ -226,6 +228,7 @@ def merge_pair(word: Sequence[int], pair: tuple[int, int], new: int) -> list[int
             merged.append(symbol)
     return merged
 
+
 # %%
 def learn_slowly(texts, count):
     """The loop from above, over bytes; of equal pairs that with the smaller numbers."""
@@ -237,6 +240,7 @@ def learn_slowly(texts, count):
         merges.append(best)
         words = [merge_pair(w, best, made) for w in words]
     return merges
+
 
 # %% tags=["proof"]
 lines = [word for word, n in counts.items() for _ in range(n)]
@@ -294,17 +298,18 @@ def learn_merges(texts: Iterable[str], count: int) -> list[tuple[int, int]]:
             heapq.heappush(queue, (-pair_counts[new_pair], new_pair))
     return merges
 
+
 # %% tags=["hide-input"]
 assert learn_merges(lines, count=4) == as_by_hand
 assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 
 # %% [markdown]
-# Both learn the same 60 merges from 300 texts.
+# From 300 of the German numbers both learn the same 60 merges, as the folded cell asserts.
 #
 # A tokenizer keeps such merges, and gives the first numbers to **special tokens**: `<pad>` for padding, and `<bos>` and
-# `<eos>` for the beginning and the end of a sequence. With three of them symbol 97, the letter *a*, is token 100. They
-# stand for no text: whoever types `<eos>` gets ordinary tokens, and only the program can insert the special one, by its
-# number.
+# `<eos>` for the beginning and the end of a sequence. With three of them, symbol 97, the letter *a*, is token 100.
+# Special tokens stand for no text: whoever types `<eos>` gets ordinary tokens, and only the program can insert the
+# special one, by its number.
 #
 # | | symbol | token |
 # |---|---|---|
@@ -398,6 +403,7 @@ class BPETokenizer:
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote. Raises ValueError for any other file."""
         return cls(*files.read_tokenizer(path))
+
 
 # %% [markdown]
 # Train it on the 9,500 German numbers, with 60 merges.
@@ -684,9 +690,9 @@ quiz.one_choice(
 # But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
 #
 # So sort sentences by length. (Of source and target, the longer one counts.) And fill a batch by tokens, not by
-# sentences, because a batch of long sentences costs many times one of short ones: take sentence by sentence, and count
-# its tokens with the padding: the number of sentences times the length of the longest. When the next sentence would
-# push that over a limit, start a new batch. This is **bucketing**. Nearly all steps then have about the same number of
+# sentences, because a batch of long sentences costs many times one of short ones. Take sentence by sentence, and count
+# tokens with the padding, the number of sentences times the length of the longest. When the next sentence would push
+# that over a limit, start a new batch. This is **bucketing**. Nearly all steps then have about the same number of
 # tokens. The price is that a batch is no longer a random sample of all lengths.
 
 # %% tags=["export"] module="tokens"
@@ -728,6 +734,7 @@ def token_batches(
     order = torch.randperm(len(batches), generator=generator).tolist()
     return [batches[k] for k in order]
 
+
 # %% [markdown]
 # Take 2,000 texts, each of 1 to 19 numbers in words, all counts equally often:
 
@@ -761,7 +768,8 @@ print(f"one of these batches: {size} texts, filled up to {longest} tokens")
 # %% [markdown]
 # At random nearly half of the tokens are padding, by length two percent. Every sentence is in exactly one batch, and
 # the order of the batches is drawn anew for each pass through the data. Otherwise the model would get all short
-# sentences first. Sixteen of the texts, in batches of four:
+# sentences first. Sixteen of the texts show the principle. Here a batch is four texts, and so few leave more padding,
+# 43 percent on the left and 18 on the right:
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Sixteen texts as bars of tokens, in four batches of four, each filled up to its longest in grey. Left, at random: about as much grey as blue. Right, sorted by length: much less grey."}}
 figure, panels = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True)
@@ -808,6 +816,7 @@ quiz.one_choice(
 #
 # Suppose special tokens are recognised in the text, by a regular expression that looks for `<eos>`. It is convenient:
 # one can write them into training texts by hand. Then somebody types one.
+
 
 # %%
 class Convenient(BPETokenizer):
@@ -860,10 +869,12 @@ assert convenient.decode(convenient.encode(message)) != message
 # 192 on announces two, from 224 on three, from 240 on four; the others lie from 128 to 191. You may assume that the
 # bytes are right as far as they go.)
 
+
 # %% tags=["exercise"]
 def printable(data):
     """Text of the complete characters in `data`, and the bytes left over."""
     ...
+
 
 # %% tags=["check"]
 def by_length(data):
@@ -913,6 +924,7 @@ check_printable = partial(
 )
 check_printable(printable)
 
+
 # %% tags=["solution"]
 def printable(data):
     for left in range(4):  # bytes that wait
@@ -932,10 +944,12 @@ verdict
 # *Medium, 15 minutes.* Given a word as a list of symbols, and the merges in the order in which they were learnt, as a
 # list of pairs (merge number $n$, counted from 0, makes symbol $256 + n$), return its symbols after all merges.
 
+
 # %% tags=["exercise"]
 def cut(symbols, merges):
     """The word's symbols after all merges that apply."""
     ...
+
 
 # %% tags=["check"]
 def in_order(symbols, merges):
@@ -989,6 +1003,7 @@ check_cut = partial(
 )
 check_cut(cut)
 
+
 # %% tags=["solution"]
 def cut(symbols, merges):
     for n, (left, right) in enumerate(merges):
@@ -1010,10 +1025,12 @@ verdict
 # *Easy, 10 minutes.* Given the lengths of the sentences of each batch, a list of lists, return the share of all tokens
 # that is padding.
 
+
 # %% tags=["exercise"]
 def padding_share(batches):
     """Share of padding, from 0 to 1, over all batches together."""
     ...
+
 
 # %% tags=["check"]
 def places_of(batches):
@@ -1045,6 +1062,7 @@ check_padding = partial(
     },
 )
 check_padding(padding_share)
+
 
 # %% tags=["solution"]
 def padding_share(batches):

@@ -90,8 +90,8 @@ for text, tokens in zip((first.source, first.target), train_pairs[0], strict=Tru
 #
 # ## What should be small?
 #
-# The right translation should be probable. Its probability is a product, a factor for each token given those before,
-# and soon vanishes. Its logarithm is a sum. Make minus that sum small.
+# The right translation should be probable. Its probability is a product of numbers below 1, one for each token given
+# those before, and vanishes for a long text. Its logarithm is a sum. Make minus that sum small.
 #
 # **By hand.** A vocabulary of four tokens, and a target of two, *b c*, then padding. The model gives these
 # probabilities:
@@ -194,7 +194,20 @@ quiz.number(
 # parameter to the next and from one model to the next, often by orders of magnitude, and a learning rate that suits one
 # is too large or too small for another.
 #
-# ### Adam¶**Adam** divides the size out. For each parameter it keeps two running means (*exponential moving averages*), $m$ of the gradient $g$ and $v$ of its square, its first and second **moment**:¶$$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2 .$$¶In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$. With $\beta_1 = 0.9$ that is 0.1, 0.09, 0.081 and so on, so $m$ looks back over some $1 / (1 - \beta_1) = 10$ steps, and $v$, with the paper's $\beta_2 = 0.98$, over 50. In essence the step is $-\eta \, m / \sqrt v$. But both start at 0, so at first they are too small: after one step $m$ is only $0.1 \, g$. So at step $n$ each is divided by $1 - \beta^n$, the sum of its weights so far (**bias correction**):¶$$\text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon} , \qquad \epsilon = 10^{-9} \text{ against dividing by 0.}$$
+# ### Adam
+#
+# **Adam** divides the size out. For each parameter it keeps two running means (*exponential moving averages*), $m$ of
+# the gradient $g$ and $v$ of its square, its first and second **moment**:
+#
+# $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2 .$$
+#
+# In $m$ a gradient that is $k$ steps old has the weight $(1 - \beta_1) \, \beta_1^k$. With $\beta_1 = 0.9$ that is
+# 0.1, 0.09, 0.081 and so on, so $m$ looks back over some $1 / (1 - \beta_1) = 10$ steps, and $v$, with the paper's
+# $\beta_2 = 0.98$, over 50. In essence the step is $-\eta \, m / \sqrt v$. But both start at 0, so at first they are
+# too small: after one step $m$ is only $0.1 \, g$. So at step $n$ each is divided by $1 - \beta^n$, the sum of its
+# weights so far (**bias correction**):
+#
+# $$\text{step} = -\,\eta \cdot \frac{m / (1 - \beta_1^n)}{\sqrt{v / (1 - \beta_2^n)} + \epsilon} , \qquad \epsilon = 10^{-9} \text{ against dividing by 0.}$$
 #
 # **Predict first.** At the first step two parameters have the gradients 100 and 0.001. The learning rate is 0.01. How
 # far does each move?
@@ -231,8 +244,8 @@ assert torch.allclose(parameter, torch.tensor([-0.01, -0.01]), rtol=1e-4)
 #
 # $$\eta(n) = \eta_\text{peak} \cdot \tfrac12 \left( 1 + \cos \pi \tfrac{n - w}{N - w} \right) \quad \text{for } n \ge w .$$
 #
-# Line and cosine must know $N$ in advance; the *inverse square root* of the paper need not. ([Chapter
-# 8](08_encoder.ipynb#does-it-need-warm-up) shows that post-norm stacks need warm-up most.)
+# Line and cosine must know $N$ in advance; the *inverse square root* of the paper need not. (In post-norm stacks of
+# full size warm-up was found essential: [chapter 8](08_encoder.ipynb#does-it-need-warm-up).)
 
 # %% tags=["proof"]
 # how far a step can go, in learning rates, after n of them (by Cauchy and Schwarz)
@@ -525,8 +538,8 @@ def evaluate(
 
 # %% [markdown]
 # It does not. Give it the true words (teacher forcing) and look for its first mistake. If there is none, it would write
-# the same by itself. If it is at position 5, the model by itself would have read the same words up to there, and makes
-# the same mistake. One pass tells which sentences it would get right, if it always takes the likeliest token.
+# the same by itself. If it is at position 5, the model by itself would have read the same words up to there, and would
+# make the same mistake. One pass tells which sentences it would get right, if it always takes the likeliest token.
 #
 # ## The loop
 #
@@ -1032,15 +1045,16 @@ assert 4 < longer < 10
 # -m benchmarks.recipes`). **Predict first:** which can be left out here, Adam, warm-up, clipping, a fall of the
 # learning rate to 0, or label smoothing?
 #
-# Here each of them can go, one at a time and at a good learning rate: the chapter's recipe gets 100.0 percent of the
-# test numbers right, the one without warm-up 99.9, without clipping or smoothing 100.0, and gradient descent 100.0
-# ([all of them](#what-was-needed-in-figures)). What matters most is that learning rate. Gradient descent with momentum
-# (it steps along a decaying sum of the gradients, without Adam's division) gets every number right at learning rates
-# some thirty times as high as Adam's. Without warm-up, at twice the chapter's learning rate, the model learns later,
-# though nearly as well in the end. With the inverse square root, which ends at four tenths of its peak, one number in a
-# hundred is lost, and averaging the last checkpoints brings it back. Label smoothing changes the perplexity and not the
-# number of right answers. So this easy task cannot tell what large models need: for post-norm models of full size, for
-# one, [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found warm-up essential.
+# Here each of them can go, or nearly, one at a time and at a good learning rate: the chapter's recipe gets 100.0
+# percent of the test numbers right, without warm-up it is 99.9, without clipping 100.0, without smoothing 100.0, and
+# with gradient descent 100.0 ([all of them](#what-was-needed-in-figures)). What matters most is that learning rate.
+# Gradient descent with momentum (it steps along a decaying sum of the gradients, without Adam's division) gets every
+# number right at learning rates some thirty times as high as Adam's. Without warm-up, at twice the chapter's learning
+# rate, the model learns later, though nearly as well in the end. With the inverse square root, which ends at four
+# tenths of its peak, one number in a hundred is lost, and averaging the last checkpoints brings it back. Label
+# smoothing changes the perplexity and not the number of right answers. So this easy task cannot tell what large models
+# need: for post-norm models of full size, for one, [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found
+# warm-up essential.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1068,8 +1082,10 @@ quiz.one_choice(
 #
 # With 20,000 numbers to learn from, the model gets new ones right. What if there are only 150? We tried that too
 # (`python -m benchmarks.overfitting`, ten minutes). The left panel shows training and validation loss without any
-# remedy, not even label smoothing, the right one with weight decay 1. A dot is at the lowest validation loss. The
-# output below has one line for each remedy, with means of three seeds. All losses are plain (without smoothing).
+# remedy, not even label smoothing, the right one with weight decay 1: three seeds each, with a dot at the lowest
+# validation loss. The output below has one line for each remedy, with means of the seeds. *Right there* is the share of
+# validation numbers that are right where the mean loss is lowest, and ± is the standard deviation of the seeds. All
+# losses are plain (without smoothing).
 
 # %% tags=["hide-input"]
 from classroom.measured import measured

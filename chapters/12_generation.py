@@ -182,12 +182,13 @@ for name, (x, y, before, word, chance) in beginnings.items():
 plt.show()
 
 # %% [markdown]
-# Both have ended. The better one is *the tea*: found, although its first word was only the second best.
+# The two that are left have ended. The better one is *the tea*: found, although its first word was only the second
+# best.
 #
-# Products of many probabilities are tiny, so one adds logarithms instead. Each is at most 0, so every further token
-# lowers the sum. A hypothesis of 3 tokens with the sum $-1.2$ beats one of 6 with $-1.4$, though the longer one lost
-# less per token. To make up for that, [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide the sum by a
-# **length penalty**, with $n$ the number of tokens, including the end token:
+# Products of many probabilities are tiny, so one adds logarithms instead. Each is at most 0, so a further token can
+# lower the sum and never raise it. A hypothesis of 3 tokens with the sum $-1.2$ beats one of 6 with $-1.4$, though the
+# longer one lost less per token. To make up for that, [Wu and others (2016)](https://arxiv.org/abs/1609.08144) divide
+# the sum by a **length penalty**, with $n$ the number of tokens, including the end token:
 #
 # $$\text{score} = \frac{\sum \log p}{\text{lp}(n)}, \qquad \text{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}$$
 #
@@ -206,10 +207,10 @@ plt.show()
 #   hypothesis, and one of its best continuations may be the end.
 # - An end counts only if it is among the best `beam` continuations of all hypotheses of the sentence. Every hypothesis
 #   can end at every step, with some tiny probability, and such endings would fill the list that is returned.
-# - A sentence is done when `beam` hypotheses have ended, and none that goes on, a *live* one, can beat the best of
-#   these. At most a live one can reach its sum so far (further words only lower it), divided by the largest penalty,
-#   that of `max_length` tokens. With the sum $-1.2$ and 5 tokens allowed that is $-1.2 / \text{lp}(5) = -0.88$: too low
-#   to beat $-0.86$.
+# - A sentence is done when `beam` hypotheses have ended and no *live* one (one that goes on) can beat the best of them.
+#   At most a live one can reach its sum so far (further words never raise it), divided by the largest penalty, that of
+#   `max_length` tokens. With the sum $-1.2$ and 5 tokens allowed that is $-1.2 / \text{lp}(5) = -0.88$, so it cannot beat
+#   one that has ended with $-0.86$.
 
 # %% tags=["export", "hide-input"] module="generation"
 from typing import NamedTuple
@@ -401,8 +402,8 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 # To miss the likeliest sentence is a **search error**; to give a bad one the highest score is a **model error**. Here a
 # search error hides a model error. At the first step the empty sentence, with 0.001, is far behind the likely first
 # words, so a narrow beam drops it. A wide beam keeps it, while each further word costs the others a factor: after
-# twenty words they have less. So without a length penalty a better search can make worse translations, which is known
-# as the *beam search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
+# twenty words they have less. So a better search can make worse translations, above all without a length penalty, which
+# is known as the *beam search curse* (an early report: [Koehn and Knowles, 2017](https://arxiv.org/abs/1706.03872)).
 #
 # ## What has been computed before
 #
@@ -412,11 +413,11 @@ assert round(21 * math.log(0.7) / (26 / 6) ** 0.6, 1) == -3.1
 #
 # **Predict first.** Which results for the first $t - 1$ tokens could be kept?
 #
-# The causal mask tells. An earlier token never sees a later one, so nothing about it changes when more are written. Of
-# the earlier tokens, the new one needs only their keys and values, in each layer. So keep those. The keys and values
-# that cross-attention takes from the memory never change at all. This is the **KV cache**. Queries are not kept: a
-# query asks once. In an *encoder* it would not work, because there a new word changes the vectors of all the others,
-# from the output of the first layer on.
+# The causal mask gives the answer. An earlier token never sees a later one, so nothing about it changes when more are
+# written. Of the earlier tokens, the new one needs only their keys and values, in each layer. So keep those. The keys
+# and values that cross-attention takes from the memory never change at all. This is the **KV cache**. Queries are not
+# kept: a query asks once. In an *encoder* it would not work, because there a new word changes the vectors of all the
+# others, from the output of the first layer on.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two rows of triangles of cells for four steps. Above, without a cache: at step t all t rows of the score matrix are computed, a triangle that grows from one cell to ten. Below, with a cache: at step t only the last row is computed, one to four cells; the earlier rows are pale."}}
 figure, panels = plt.subplots(2, 4, figsize=(7.2, 3.6))
@@ -452,8 +453,8 @@ plt.show()
 # | rows | $n(n+1)/2$, so $O(n^2)$ | $n$ |
 # | scores | $n(n+1)(n+2)/6$, so $O(n^3)$ | $n(n+1)/2$, so $O(n^2)$ |
 #
-# (Without a cache step $t$ computes $t(t+1)/2$ scores, those that the causal mask leaves; the first column has the
-# sums.) For 100 tokens that is 171,700 scores without a cache, and 5,050 with one.
+# (Without a cache step $t$ computes $t(t+1)/2$ scores, those that the causal mask leaves; their sum is
+# $n(n+1)(n+2)/6$.) For 100 tokens that is 171,700 scores without a cache, and 5,050 with one.
 #
 # In code, `KVAttention` is the attention of [chapter 7](07_learning.ipynb#let-the-machine-do-it), with its parameters,
 # but its keys and values stay from step to step.

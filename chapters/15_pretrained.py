@@ -605,15 +605,14 @@ assert 0.35 < within["weight on words"] < 0.45
 assert abs(within["clear map, words only"]) < 0.1
 
 # %% [markdown]
-# In the middle: rank 35 of 72. (A **rank correlation** is the correlation of ranks instead of values: 1 if both orders
-# are the same, −1 if one is the other reversed.) Switching off most heads changes little, so a middle rank still lies
-# low in the figure. Over all heads, the clearer the map, the *smaller* the change. But this correlation may have
-# another cause: a map is also clear when all weight goes to a special token. So leave the special tokens out, scale
-# each row to a sum of 1 over the words, and nothing is left of it (−0.09, and 0.01 within the layers). What goes with
-# the change is how much weight a head gives to words at all. (Part of that is built in, since a head that fetches
-# little has little to lose.) This correlation is no effect of the last layer, where the change is largest: ranked layer
-# by layer, the correlation is the same, 0.40. (Others may do the work of a head that is off, and this ablation takes
-# one at a time.)
+# In the middle: rank 35 of 72. Switching off most heads changes little, so a middle rank still lies low in the figure.
+# (A **rank correlation** is the correlation of ranks instead of values: 1 if both orders are the same, −1 if one is the
+# other reversed.) Over all heads, the clearer the map, the *smaller* the change. But this correlation may have another
+# cause: a map is also clear when all weight goes to a special token. So leave the special tokens out, scale each row to
+# a sum of 1 over the words, and nothing is left of it (−0.09, and 0.01 within the layers). What goes with the change is
+# how much weight a head gives to words at all. (Part of that is built in, since a head that fetches little has little
+# to lose.) This correlation is no effect of the last layer, where the change is largest: ranked layer by layer, the
+# correlation is the same, 0.40. (Others may do the work of a head that is off, and this ablation takes one at a time.)
 #
 # And the attention on the special tokens? A weight says how much of a *value* is taken. If the value has a small norm,
 # even a large weight contributes little. Measure the norm of what each token hands over, weight times value through

@@ -1208,8 +1208,8 @@ for axes, parser in zip(panels, ("chart", "translator"), strict=True):
 plt.show()
 
 # %% [markdown]
-# The chart parser misses one constituent, *Ussing chamber*. The translator has the right outline, but after *to* it has
-# lost `VP _`, a phrase with its word. From there on it is off by one word, and further on by two: *investigate the* has
+# The chart parser misses one constituent, *Ussing chamber*. The translator begins rightly, but after *to* it has left
+# out `VP _`, a phrase with its word. From there on it is off by one word, and further on by two: *investigate the* has
 # become a noun phrase, and *bacterial* a preposition.
 
 # %% [markdown]

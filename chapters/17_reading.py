@@ -288,8 +288,10 @@ load_model(model, folder / "model.safetensors")
 translator = Translator(tokenizer, tokenizer, model, KVCache)
 
 answers = translator.translate([one.source for one in corpus.test], beam=1)
-for name, score in babi_scores(answers, corpus.test).items():
-    print(f"{name}: {score:g}")
+scores = babi_scores(answers, corpus.test)
+print(
+    "right: " + ", ".join(f"{scores[n]:.0%} of {n}" for n in ("task 1", "task 2"))
+)
 
 # %% [markdown]
 # All of them, those of one hop (task 1) and of two. Now one of your own, the newest fact first:
@@ -707,11 +709,13 @@ for run in runs:
     passed = sum(share >= 0.95 for share in run["right"].values())
     mean = np.mean(list(run["right"].values()))
     print(f"seed {run['seed']}: {mean:.1%} right, {passed} of 19 tasks passed")
-print("answers that are a rule's, and right ones where the rule is wrong")
+print("                       answers that are   right ones where")
+print("task         rule      the rule's         the rule is wrong")
 for task, rule in (("11", "newest"), ("13", "newest"), ("16", "commonest")):
     beside = [run["beside_rules"][task][f"{rule} in the story"] for run in runs]
     same, better = np.mean(beside, axis=0)
-    print(f"   {task} {tasks[task]:13} {rule:10} {same:6.1%} {better:6.1%}")
+    name = f"{task} {tasks[task]}"
+    print(f"{name:16} {rule:10}{same:10.1%}{better:18.1%}")
 print()
 for task in ("7", "19"):
     source, wanted, written = runs[0]["shown"][task][0]

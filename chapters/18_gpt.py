@@ -674,15 +674,16 @@ plt.show()
 
 # %% [markdown]
 # It does not. For 250 steps little happens. Within the next 200 the loss falls from 3.25 to about 0.5, in all three
-# models, and at the same steps the heads of layer 2 turn to what came after: a weight of 0.04 becomes 0.6 and more.
-# Such a sudden turn is called a **phase change**. Perhaps the layers need each other: the second finds nothing until
-# the first has written what came before, and writing it gains little until the second looks for it.
+# models of two layers with positions, and at the same steps the heads of layer 2 turn to what came after: a weight of
+# 0.04 becomes 0.6 and more. Such a sudden turn is called a **phase change**. Perhaps the layers need each other: the
+# second finds nothing until the first has written what came before, and writing it gains little until the second looks
+# for it.
 #
 # [Olsson and others (2022)](https://arxiv.org/abs/2209.11895) found such a turn in language models of two and more
 # layers, at which induction heads form and in-context learning improves abruptly.
 #
-# For each head at the end: its mean weight on the letter *before*, its weight on all that came *after* the same letter
-# earlier, and the loss with this head removed:
+# For each head of these three models, at the end: its mean weight on the letter *before*, its weight on all that came
+# *after* the same letter earlier, and the loss with this head removed:
 
 # %% tags=["hide-input"]
 two_layers = [run for run in copying if "without" in run]

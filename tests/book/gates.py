@@ -23,7 +23,8 @@ SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 EXERCISES, FURTHER = "## Exercises", "## Going further"
 RUN_TOGETHER = re.compile(
     r"\A(?:- |\d+\. )(?:.|\n)*?[.)\]:;?!] +(?:-|\d+\.)\s+(?=[A-Z*`])"  # an item behind a sentence of the one before
-    r"|^\|.*\| +(?=\|---)",  # a table's rule behind its head
+    r"|^\|.*\| +(?=\|---)"  # a table's rule behind its head
+    r"|^#{1,4} .{70}(?=.)",  # a paragraph behind its heading
     re.MULTILINE,
 )
 FILE_NAME = re.compile(r"^\S+\.\w{2,4}$|^[0-9a-f]{16,}$")
@@ -224,7 +225,7 @@ def wrong_reading_time(path: Path) -> list[str]:
 
 
 def run_together(path: Path) -> list[str]:
-    """Items of a list, or rows of a table, that do not begin a line and so are shown as part of the one before."""
+    """Items of a list, rows of a table, paragraphs behind a heading: what does not begin a line as it should."""
     blocks = [b for cell in read(path).cells if cell.cell_type == "markdown" for b in cell.source.split("\n\n")]
     found = [block[match.end() :] for block in blocks if (match := RUN_TOGETHER.search(block))]
     return [f"{path.name}: in one line with what stands before it: {text[:40]}" for text in found]
