@@ -83,8 +83,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Why not multiply by 1? Then nothing fades, but no room is made for new words either: after a thousand words the state
 # is the sum of all thousand, and no single one can be read off. With more than 1 the oldest word would drown the
-# newest, and the derivative would grow without end. A number in a computer has some 16 digits, so something is lost
-# whatever the factor: a memory of fixed size is a *bottleneck*. The questions are how fast it lets go, and of what.
+# newest, and the derivative would grow without end. No other factor helps for ever: a computer keeps some 16 digits of
+# a number, and each word needs some. A memory of fixed size is a *bottleneck*. The questions are how fast it lets go,
+# and of what.
 #
 # ## Two cells
 #
@@ -112,11 +113,11 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # The gates are computed from the word and the hidden state. Each is $\sigma(x W_x + h W_h + b)$ with matrices of its
 # own, where $\sigma(z) = 1 / (1 + e^{-z})$. The candidate is the $\tanh$ of such a sum.
 #
-# What is gained? From $c$ to $c'$ the derivative is $f$, a number that the gate sets (leaving aside that the gates
-# depend on the state, too). A gate at 0.5 keeps $0.5^{100} = 10^{-30}$ over 100 steps, one at 0.9 keeps $3 \cdot
-# 10^{-5}$, and one at 0.99 keeps 0.37. In the plain cell the derivative is $W_h$ times the slope of $\tanh$, with the
-# same $W_h$ for every word. A gate is computed for each word and each entry. (A simpler variant, the **gated recurrent
-# unit** or GRU, has one state and two gates; [chapter 13](13_alignment.ipynb) uses it.)
+# What is gained? In the plain cell a step multiplies a change of the state by the slope of $\tanh$ and by $W_h$, the
+# same for every word. In $c$ it multiplies each entry by $f$, which is computed for each word: near 1 to keep, near 0
+# to forget. (The gates depend on the state, too; leave that aside.) Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$
+# keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37. (A simpler variant, the **gated recurrent unit** or GRU, has one state
+# and two gates; [chapter 13](13_alignment.ipynb) uses it.)
 #
 # Here is the plain cell in code, with two biases as in PyTorch's.
 
@@ -192,9 +193,9 @@ def lstm_cell(
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
 #
-# Multiplied from left to right it goes back in time (**backpropagation through time**). We compare its size, the root
-# of the sum of the squares of its entries, with that for the latest word: each number printed is this quotient, the
-# median of eight random starts.
+# Multiplied from the left, it goes back in time (**backpropagation through time**). Its size is the root of the sum of
+# its squared entries. Each number printed is the size for the word $k$ back, divided by that for the latest word: the
+# median of eight random starts. (For the LSTM, $h$ here means $h$ and $c$ together.)
 #
 # The state of the plain cell has $H = 24$ numbers. An LSTM's has 48, its $h$ and its $c$ together. Matrices and biases
 # are drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$.
@@ -283,7 +284,7 @@ for name in names:
 # length, so only the slope of $\tanh$ is left, some 0.8 a step. At 20 back the influence is thousands of times what it
 # was. But no slope is above 1, so no step can stretch a change of the state, and even this cell fades.
 #
-# The open gate holds on. By itself it keeps $\sigma(3) = 0.953$ a step, 0.14 after 40 steps. Measured, more than twice
+# The open gate holds on. By itself it keeps $\sigma(3) = 0.953$ a step, 0.14 after 40 steps. Measured, about twice
 # as much is left (in the median of eight starts), because a word has a second path: from $c$ to $h$, and from there
 # through the candidate $g$ into the next $c$.
 #
@@ -305,11 +306,11 @@ assert 0.25 < influence["LSTM, gate open"][40] < 0.45
 # ## How much do they hold?
 #
 # A gradient that arrives is not yet a memory: the last state *depends* on the word 40 back, but can you tell from it
-# what the word was? Read 4,000 random texts, whose words are 8 independent numbers each, and try to recall, from the
-# last state, the word $k$ steps back: fit one matrix by least squares. For each of its numbers take $R^2$, the share of
-# the number's variance that the fit explains, less what chance would explain: 1 is perfect recall, 0 is none. Each
-# column printed is the mean over a word's 8 numbers. So the plain cell, below, recalls $0.98 \cdot 8 = 7.8$ numbers of
-# the latest word, 6.5 of the one before, and so on; the last column adds up those of all words.
+# what the word was? Let each cell read 4,000 random texts, whose words are 8 independent numbers each. Then predict the
+# word $k$ back from the last state, with one matrix fitted by least squares. $R^2$ is the share of a number's variance
+# that the prediction explains, less what chance would explain: 1 is perfect recall, 0 is none. Printed below is its
+# mean over a word's 8 numbers, so 0.98, in the first row, stands for $0.98 \cdot 8 = 7.8$ numbers of the latest word.
+# The last column adds up those of all words.
 #
 # **Predict first.** A word has 8 numbers, and the state of a plain cell 24. How many numbers can it recall, at most?
 
@@ -357,16 +358,14 @@ for name in names:
 # so far below its 48: [more](#why-not-more-than-24).)
 #
 # No state of 24 can recall more, because **a linear fit to a state of $H$ numbers recalls at most $H$ of the
-# independent numbers that were read**, whatever the weights ([why](#why-not-more-than-24)). From 24 that is three words
-# of 8. What the last column has is the state's **memory capacity**. As long as it is read out linearly, training can
-# only choose *which* numbers to keep, 24 at most. It cannot wait for the question. A larger state holds more, at a
-# price. For 50 words of 8 it needs 400 numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites
-# something again.
+# independent numbers that were read**, whatever the weights ([why](#why-not-more-than-24)). A state of 24 holds three
+# words of 8. (The last column is the state's **memory capacity**.) Read out linearly, training can only choose *which*
+# numbers to keep, and the choice is made before the question comes. A larger state holds more, at a price: 50 words of
+# 8 need 400 numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites something again.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fit, and a cleverer reading than a
 # linear one finds more. What remains is that the state stays as wide as it is, however long the text. That is so for
-# newer recurrent networks such as Mamba, too. They leave out the $\tanh$ and let no gate read the state, so that a
-# *parallel scan* computes all states in some $\log n$ rounds ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)).
+# newer recurrent networks such as Mamba, too ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)).
 
 # %% tags=["proof"]
 assert all(sums[name] < network(name, rng)[2] for name in names)

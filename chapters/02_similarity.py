@@ -82,11 +82,10 @@ assert distances["pays"] == 2 and question not in offers.values()
 # which has nothing of what is asked. With the *sum of products* such a word counts for more, 18 instead of 6, and what
 # is not asked for costs nothing, since whatever a word has there is multiplied by 0.
 #
-# Equality has a second fault. A question must be *learned*, in small steps, and what is not equal is hardly ever equal
-# after a small step either: nothing says whether the step led the right way. The sum of products has a slope (distance
-# has one, too). Move an entry of the question by a little, and the sum moves by that much times the word's entry. So a
-# small step of the question along a word's vector raises that word's score, unless the vector is all zeros, as for
-# *pays*.
+# Equality has a second fault. A question must be *learned*, in small steps, and after a small step unequal vectors are
+# almost always still unequal: nothing says whether the step was good. The sum of products says it. Move an entry of the
+# question a little, and the sum moves by that much times the word's entry. So a small step of the question along a
+# word's vector raises that word's score, unless the vector is all zeros, as for *pays*.
 #
 # The choice of the best word has no slope either, so [chapter 3](03_softmax.ipynb) makes it smooth: it returns a blend
 # of what all words hand over. That is a *soft look-up*.
@@ -97,8 +96,8 @@ assert distances["pays"] == 2 and question not in offers.values()
 #
 # ## A word as a row of numbers
 #
-# Now a simpler case: the query is itself a word, and agreeing means being alike. *Tea* is more like *coffee* than like
-# *train*. You know that; how would a program know? Give each word a few numbers. Here are three properties, and our own
+# What does the sum of products measure? Take a simpler case, to which you know the answer: the query is itself a word,
+# and agreeing means being alike. *Tea* is more like *coffee* than like *train*. Give each word three numbers, our own
 # rough answers: how *warm* is the thing, how much do you *drink* it, how fast does it *move*?
 
 # %%
@@ -309,11 +308,11 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 # | dot product | direction and length | attention, where training chooses the norms, too |
 # | cosine | direction only | search, where a text should not win because its vector is long |
 #
-# Stretch the query, and all its scores are multiplied by the same number: their order stays. Stretch or shrink one key,
-# and another one may win. Shrunk to the length of tea, coffee has $13 \cos\theta \approx 12.7$ and loses to tea's 13.
-# So a long key tends to be found by any query that points even partly its way. That is good for a word that matters to
-# every question. It is bad where such a key wins too often, or where scores grow so large that the winner takes nearly
-# all weight (chapter 3). So some of today's models normalise queries and keys ([chapter 19](19_modern.ipynb)).
+# Stretch the query, and all its scores are multiplied by the same number: their order stays. Stretch one key, and it
+# may win. That is how coffee beat tea: at tea's length it would have $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$,
+# less than 13. So a long key tends to be found by any query that points even partly its way. That helps a word that
+# matters to every question, and harms where one key takes nearly all weight (chapter 3). So some of today's models
+# normalise queries and keys ([chapter 19](19_modern.ipynb)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -395,10 +394,10 @@ for width in widths:
 # They gather around 0. A cosine of $c$ is as likely as one of $-c$, so the mean is 0, and its typical size, the root of
 # the mean square, is $1/\sqrt{D}$ (± is the standard deviation over 20 seeds). Four times the width, half the size.
 #
-# Why? Scale both vectors to length 1, and turn the two together, which leaves their angle as it is, until one lies
-# along the first axis. The cosine is now the first entry of the other vector. The squares of its $D$ entries add up
-# to 1. Its direction is still random, since the normal distribution favours none, so each of them is $1/D$ on
-# average. The cosine is one of these entries, so its typical size is $1/\sqrt D$.
+# Why? Scale both vectors to length 1, and turn them together until the first lies along the first axis. Their angle
+# stays, and the cosine is now the first entry of the second vector. Its $D$ squared entries sum to 1, and the normal
+# distribution favours no direction, so each square is $1/D$ on average. So the first entry has the typical size
+# $1/\sqrt D$.
 #
 # At width 512 the typical cosine is 0.044, an angle of 87 degrees; at width 64 it is 0.125. **In a wide space, random
 # vectors are almost at right angles**, or nearly **orthogonal**. A cosine of 0.5 between random vectors is common at
@@ -414,8 +413,8 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # Where do the numbers of a real model come from? Not from us. There is an old idea, the **distributional hypothesis**,
 # which J. R. Firth put in one line: you shall know a word by the company it keeps. *Tea* and *coffee* stand in the same
 # kinds of sentences, after *drink* and *a cup of*. A model that is trained on much text, for example to guess a hidden
-# word from its neighbours, ends up with similar vectors for them. Presumably that is because a guess that is right
-# beside *tea*, such as *cup*, is often right beside *coffee*. So training pushes both vectors the same way.
+# word from its neighbours, ends up with similar vectors for them. Presumably that is because the same guesses, such as
+# *cup*, are correct near both. So training pushes both vectors the same way.
 #
 # Our vectors come from all-MiniLM-L6-v2, a small published model that is installed with this book; chapter 15 runs all
 # of it. Here we need only its first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each row is the
@@ -459,10 +458,9 @@ for word in ("tea", "monday", "debts", "python"):
 # python is meant, a model has to look at the other words. That is what attention is for, and with these very vectors
 # chapter 4 does it.
 #
-# Is a cosine of 0.44 high? Compare it with what chance gives. *Tea* and *coffee* are a pair, but a chosen one, the
-# nearest of some 21,000. So let a random vector choose its nearest word as well. (The random vectors have the mean and
-# the covariance of the words: each entry varies as much, and with the same others, so that they share what all words
-# have in common.)
+# Is a cosine of 0.44 high? *Coffee* is the best of some 21,000 words, and the best of so many is high even by chance.
+# So take random vectors, and find the nearest word of each. (They have the mean and the covariance of the words, so
+# they share what all words have in common.)
 
 # %% tags=["hide-input"]
 rng = np.random.default_rng(0)
@@ -486,11 +484,11 @@ print(
 # %% [markdown]
 # Two words drawn at random typically have a cosine of 0.07, where random vectors of this width would have
 # $1/\sqrt{384} = 0.05$. A random vector with the words' mean and covariance has 0.29 with the nearest of 21,000 words,
-# and none of 300 reached 0.44. So tea's 0.44 is hardly an accident, though a neighbour at 0.3, such as *python* has,
-# could be one. Still, for a nearest word 0.44 is not much: half of the words tried have one at 0.58 or more, often
-# another form of themselves, as *debt* is of *debts*. Before you call two words alike, compare their cosine with those
-# of other words from the same model. In some models even words drawn at random are far above 0, because all vectors
-# have a part in common: **anisotropy** ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
+# and none of 300 reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is still not much: of 535
+# words tried (every fortieth), half have one at 0.58 or more, often another form of themselves, as *debt* is of
+# *debts*. Before you call two words alike, compare their cosine with those of other words from the same model. In some
+# models even words drawn at random are far above 0, because all vectors have a part in common: **anisotropy**
+# ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45

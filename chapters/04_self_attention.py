@@ -11,8 +11,8 @@
 # *You import python with a script.* *A python is a large snake.* To know which python is meant, look at the other
 # words. At the end of this chapter you have a function of eight lines that lets every word of a sentence look at all of
 # them and take what it needs: **scaled dot-product attention**, the formula at the heart of the transformer. Any two
-# words are then one step apart, where a recurrent network takes as many steps as lie between them, and where a whole
-# text is given, no word has to wait for the one before. The price is a weight for every pair of words.
+# words are then one step apart; in a recurrent network, as many steps as lie between them. And all words of a given
+# text are computed at once. The price is a weight for every pair of words.
 #
 # You need the soft look-up of [chapter 3](03_softmax.ipynb). The chapter takes about 27 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 4 more minutes. For the shortest way to a working
@@ -256,10 +256,10 @@ assert np.allclose(weights[[0, 2]] @ v, [0.33, 0.16], rtol=0, atol=0.005)
 assert np.allclose(weights[[0, 2], 1], 2 / 3, rtol=0, atol=0.01)
 
 # %% [markdown]
-# What is $W_V$ for? [Chapter 8](08_encoder.ipynb) adds what a word receives to its own vector. If both keep a property
-# in the same entry, the sum cannot show whose it is. $W_V$, or the matrix that chapter 6 puts after it, can move what
-# is handed over into other entries ([measured below](#what-is-the-third-matrix-for)). It also lets a word keep
-# something back: with $V = X$ *bites* would have handed over that it is an action.
+# What is $W_V$ for? [Chapter 8](08_encoder.ipynb) adds what a word receives to its own vector. With $V = X$ *bites*
+# would receive $(0.955, 0.045, 0.768)$. Added to its own $(0, 1, 0)$ this looks like an action that is alive and human.
+# $W_V$ can move what is handed over into other entries ([measured below](#what-is-the-third-matrix-for)), and lets a
+# word keep something back: *bites* hands over nothing.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -389,12 +389,12 @@ assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} ,$$
 #
-# with a row for each property that asks and a column for each that is found. An action asks for what is human (row 2,
-# column 3: 2), but what is human does not ask for an action (row 3, column 2: 0). ([Further
-# on](#why-two-matrices-and-not-their-product): why it is not trained as one matrix.)
+# with rows that ask and columns that are found. An action asks for *animate* and for *human*, 2 each (row 2), so
+# *bites* scores *man* $2 + 2 = 4$. Only *animate* asks for an action (column 2), so *man* scores *bites* 2. ([Further
+# on](#why-two-matrices-and-not-their-product): why this product is not trained as one matrix.)
 #
-# Would one matrix do for queries and keys? Then every score is mutual, and where keys are wide most words attend most
-# to themselves at the start (at width 16, 94 percent), because a word's query *is* its own key ([measured
+# Would one shared matrix do, $W_Q = W_K$? Then every score is mutual, and where keys are wide most words attend most to
+# themselves at the start (at width 16, 94 percent), because a word's query *is* its own key ([measured
 # below](#would-one-shared-matrix-do)). With two random matrices no word is favoured, on average.
 
 # %% tags=["quiz"]
@@ -495,9 +495,9 @@ assert np.allclose(before[:2], after[:2]) and not np.allclose(before[2], after[2
 
 # %% [markdown]
 # *Dog* comes first and has only itself, with weight 1, so it receives its own value. *Bites* may attend to *dog* and to
-# itself, and the weight that went to *man* is divided between them, in proportion. Only the last word sees every word.
-# To see that a causal mask works, change a later word: the outputs before it must not change, and its own must. Shapes
-# and sums of weights prove nothing here, since without a mask they are right, too.
+# itself. Their weights, 0.1867 and 0.0454, are divided by their sum, 0.2321: that makes 0.804 and 0.196. Only the last
+# word sees every word. To see that a causal mask works, change a later word: the outputs before it must not change, and
+# its own must. Shapes and sums of weights prove nothing here, since without a mask they are right, too.
 #
 # A **padding mask** hides filler. Sentences in a batch must be equally long, so short ones are filled up with padding,
 # and no query may attend to the padding. The mask has one entry for each *key*, the same for all queries:
@@ -515,10 +515,8 @@ print(padded_weights[1].round(3))
 # The mask has shape (2, 1, 3): the 1 stands for "all queries", and broadcasting repeats it. Whatever finite numbers
 # the padding holds, its column of weights is 0. Its *row* is computed like any other, and whoever uses the output must
 # leave it out. To hide both the future and the padding, combine the two masks with `&`.
-#
-# Beware of two other conventions. In `nn.MultiheadAttention` and its `key_padding_mask`, True means *hidden*. And a
-# mask of floats, 0 or 1, is not a mask: PyTorch's functions *add* it to the scores, and raise no error.
-#
+
+# %% [markdown]
 # ### Why minus infinity?
 #
 # A mask acts on the scaled scores, *before* the softmax: where it is False, `attention` puts minus infinity. Its
@@ -605,10 +603,10 @@ assert order[6] == 3  # Language, now the seventh
 # of its terms. Shuffle the words, and weights and outputs are shuffled along; this is called **permutation
 # equivariance**.
 #
-# So it is, whatever the matrices, and the answer to the question above is no. Self-attention $f$ depends on the
-# *contents* of the vectors and not on their order: with a permutation matrix $P$, $f(P X) = P f(X)$. Each word's output
-# is the same in *dog bites man* and in *man bites dog*. A causal mask changes that. Which words a query may see then
-# depends on the order, and the verb sees only itself and the noun before it:
+# This holds for any matrices: the weights depend on what the words are, and not on where they stand. For self-attention
+# $f$ and a permutation matrix $P$, $f(P X) = P f(X)$. Each word's output is the same in *dog bites man* and in *man
+# bites dog*. A causal mask changes that. Which words a query may see then depends on the order, and the verb sees only
+# itself and the noun before it:
 
 # %%
 news, _ = self_attention(small[[0, 1, 2]], w_q, w_k, w_v)  # dog bites man
@@ -692,6 +690,9 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 #
 # As is usual, $d_v = d_k$ here, so the module turns $(B, T, D)$ into $(B, T, d_k)$. In chapter 6 several such results
 # side by side have the width $D$ of a word again. (`nn.Linear` stores its matrix transposed, hence the `.T`.)
+#
+# Beware of two other conventions. In `nn.MultiheadAttention` and its `key_padding_mask`, True means *hidden*. And a
+# mask of floats, 0 or 1, is not a mask: PyTorch's functions *add* it to the scores, and raise no error.
 
 # %% [markdown]
 # ## What does attention cost?
@@ -713,14 +714,15 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # plus their positions, the second from the outputs of the first, with matrices of its own, and so on upwards.
 #
 # Higher layers therefore compare words that have already been mixed with others, *contextual* vectors. So a weight on
-# *man* in a higher layer is a weight on the blend that stands in its place, and by themselves weights do not say which
-# words the model has used.
+# *man* in a higher layer is a weight on the blend in its place. Such weights alone do not say which words the model has
+# used.
 #
 # The model of 2017, built to translate, has two stacks: an **encoder** reads, and a **decoder** writes. Beside
 # self-attention each decoder layer has a second attention, whose queries come from the decoder, and whose keys and
 # values come from the output of the *last* encoder layer: **cross-attention** (in the paper, *encoder-decoder
-# attention*). The function is the same, because it never asks where its inputs come from. Exercise 1 builds it, and
-# chapter 9 puts it in its place.
+# attention*). The function is the same, because it never asks where its inputs come from: queries $(T, d_k)$ from the
+# decoder, keys $(S, d_k)$ and values $(S, d_v)$ from the encoder, weights $(T, S)$. Exercise 1 builds it, and chapter 9
+# puts it in its place.
 
 # %% [markdown]
 # ## Break it: four versions, one correct

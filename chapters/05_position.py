@@ -90,11 +90,11 @@ for t in (0, 1, 10, 100):
 # neighbour, as with position 50. And 100 columns have none for position 100. (Multiplied by a matrix, it picks a row of
 # that matrix. That is the learned table that we meet below.)
 #
-# What about a small step of fixed size, $t / 10{,}000$? It is bounded for any text that we shall meet, and a step is
-# the same everywhere. But what a key's position adds to a score is then its number times something that the query
-# fixes: it grows, or shrinks, steadily from the first key to the last. So it can favour one of the ends, and never the
-# word before. And a ten-thousandth is all that tells two neighbours apart. Several numbers together can be both slow
-# and fine, as hours, minutes and seconds are.
+# What about a small step of fixed size, $t / 10{,}000$? It stays small in any text that we shall meet, and a step is
+# the same everywhere. But a key at position $s$ then adds to a score $s$ times something that the query fixes. Along
+# the text that only rises or only falls: it can favour the first word or the last, never the word before. And
+# neighbours differ by a mere ten-thousandth. Several numbers together can be both slow and fine, as hours, minutes and
+# seconds are.
 #
 # So here is the wish list:
 #
@@ -273,7 +273,7 @@ lengths = np.linalg.norm(encodings, axis=1)
 assert np.allclose(lengths, np.sqrt(16))  # all equally long
 
 # %% [markdown]
-# Is a late position different from position 0? Look for the one that is nearest to it:
+# Are far positions different from position 0? Of the next 9,999, find the nearest to it:
 
 # %%
 found = {}
@@ -293,12 +293,12 @@ for d_model in (4, 8, 16, 32):
 #   \cos^2 = 1$.
 # - *No last position*: the formula takes any $t$.
 # - *Different*: no two positions are equal, because the first pair turns by 1 a step, and no whole number of steps
-#   makes a whole number of turns ($\pi$ is irrational). But how far apart they are depends on the width. With $D = 4$,
-#   position 1885 is nearly position 0, because both pairs are back where they began, the first after 300 turns and the
-#   second after 3. With $D = 16$ or 32, no position below ten thousand is nearer than the neighbour.
+#   makes a whole number of turns ($\pi$ is irrational). But how far apart they are depends on the width. With $D = 4$
+#   position 1885 is nearly position 0, after 300 turns of the first pair and 3 of the second. With $D = 8$ position 6283
+#   is still nearer than the neighbour. With $D = 16$ or 32 no position below ten thousand is.
 
 # %% tags=["proof"]
-assert [found[d_model] for d_model in (4, 16, 32)] == [1885, 1, 1]
+assert [found[d_model] for d_model in (4, 8, 16, 32)] == [1885, 6283, 1, 1]
 assert round(1885 / (2 * np.pi)) == 300 and round(1885 / (200 * np.pi)) == 3
 
 # %% tags=["quiz"]
@@ -388,9 +388,9 @@ for shift in range(-49, 50):
     assert np.allclose(rotation @ rotation.T, np.eye(32))  # lengths and angles stay
 
 # %% [markdown]
-# This can make the encoding useful to attention, because a query matrix can *be* a rotation. If $W_Q$ is $R_{-1}$ and
-# $W_K$ the identity (so that $d_k = D$), the query of position $t$ points exactly at the encoding of position $t - 1$:
-# "one word back", with the same matrix at every position. Here it is for the positions alone, without words.
+# Attention can use this, because $W_Q$ can *be* a rotation. With $W_Q = R_{-1}$ the query of position $t$ is $p_t
+# R_{-1} = p_{t-1}$. With $W_K$ the identity (so that $d_k = D$) keys are encodings, all of one norm, so that query
+# matches $p_{t-1}$ best: "one word back", with the same matrix at every position. Here it is without words.
 
 # %%
 look_back = 20 * rotation_matrix(-1, 32)  # the factor makes the choice sharper
@@ -548,11 +548,10 @@ for d_model, share in ((64, 0.50), (512, 0.99)):
     assert np.array_equal(nearest, word_of[rows])
 
 # %% [markdown]
-# At widths 256 and 64 both come back, in every held-out combination. At 48 and 32 the words still do, and the positions
-# suffer, because neighbouring ones are similar: random vectors as long as these, in place of the sinusoids, nearly all
-# come back (last column). It also matters that positions are shorter than these words. With words half as long, width
-# 32 recovers 93 percent of the sinusoids. With 1,000 words in place of 50 every word is still found, but at width 64
-# only half of the positions, and at 512 99 percent.
+# The words come back at every width, even at 32. At 48 and 32 the positions suffer, because neighbouring ones are
+# similar: random vectors as long as these nearly all come back (last column). Length matters, too: with words half as
+# long, width 32 recovers 93 percent of the positions. And more words need more width: with 1,000 in place of 50 all
+# words are still found, but at 64 only half of the positions, and at 512 99 percent.
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
 # thing that happens to it is a projection, and
@@ -561,9 +560,9 @@ for d_model, share in ((64, 0.50), (512, 0.99)):
 #
 # Adding first is the case $W_1 = W_2$: this saves the second matrix and the extra width, but gives up some freedom.
 #
-# In turn, concatenation is a special case of adding: $(x, 0) + (0, p) = (x, p)$, as with the dog and the man. At a
-# given $D$, room for positions is room taken from words; but word vectors are learned, and can leave that room where it
-# helps.
+# In turn, concatenation is a special case of adding, where the encoding has zeros too: $(x, 0) + (0, p) = (x, p)$, as
+# with the dog and the man. Sinusoids fill all $D$ entries, so there word and position share room, and training must
+# keep them apart.
 #
 # In the scores, everything meets everything. With $A = W_Q W_K^\top$, a score $(x_t + p_t) \, A \, (x_s + p_s)^\top$
 # has four terms: word with word, word with position, position with word, and position with position, where *one word
@@ -637,7 +636,8 @@ quiz.one_choice(
 # what was trained is **extrapolation**. (Each starts three times at each of five learning rates. Shown is the mean of
 # the three at the best one, chosen by the result beyond 23, which flatters both.)
 #
-# **Predict first.** For how many of the positions beyond 23 does the one before them get the largest weight of all 48?
+# **Predict first.** Each position from 24 to 47 shares its weight among all 48. What share of them give most to the one
+# before?
 
 # %% tags=["hide-input"]
 from dotformer.by_hand.softmax import softmax
@@ -726,7 +726,7 @@ def beyond_with(d_model, pairs):
 
 
 # %% [markdown]
-# Asked about positions 1 to 23, both are right more than 99 percent of the time (among the first 24). Beyond, the
+# At positions 1 to 23, with the first 24 to choose from, both are right more than 99 percent of the time. Beyond, the
 # learned table finds next to nothing, as it must: its rows there are still the random numbers they started as, because
 # no gradient ever reached them. A learned table ends where training ended. (Here the rows beyond exist, untrained.
 # Mostly they do not, and a longer text ends with an `IndexError`.) It also costs parameters, a row of width $D$ for
@@ -756,12 +756,12 @@ def beyond_with(d_model, pairs):
 # distance.
 #
 # What is different? The score depends on the two words and on the difference of their positions: the encoding is
-# **relative**. To look one word back whatever the words are, the keys need a part that is the same for all: if that is
-# $k$, and the query's is $k R_{-1}$, these parts score $k R_{t-s-1} \, k^\top$, which is largest at $s = t - 1$.
-# Sinusoids are **absolute**: what is added to a word depends on where it stands, and $W_Q$ and $W_K$ must pick the
-# distance out of the sum. And the rotations are applied in every layer, so that no layer has to remember positions.
-# Most open language models of today use them, Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971))
-# among them, and [chapter 19](19_modern.ipynb) builds one. ([By hand](#rotary-positions-by-hand), and other ways.)
+# **relative**. For example, if all keys share a part $k$, and all queries a part $k R_{-1}$, these parts score $k
+# R_{t-s-1} \, k^\top$. That is largest at $s = t - 1$: one word back, whatever the words. Sinusoids are **absolute**:
+# what is added to a word depends on where it stands, and $W_Q$ and $W_K$ must pick the distance out of the sum. And the
+# rotations are applied in every layer, so that no layer has to remember positions. Most open language models of today
+# use them, Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter
+# 19](19_modern.ipynb) builds one. ([By hand](#rotary-positions-by-hand), and other ways.)
 
 # %% [markdown]
 # ## Break it: one word at a time

@@ -46,9 +46,9 @@ transformer_map(built=6)
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with two thousand pairs of random names. A word has $D = 16$ numbers, enough for one head of width 16 or two of
-# width 8. A name uses 8 of them, always the same 8. One head of width 16 hands over the average. Two heads of width 8
-# hand over one name each. (Positions do not help the single head: they are averaged along with the names.)
+# Try it with two thousand pairs of random names. Both sides get the same room, 16 numbers: one head of width 16, which
+# hands over the average, or two of width 8, which hand over one name each. A word has $D = 16$ numbers, and a name uses
+# 8 of them, always the same 8, so that it fits a narrow head. (Fuller names come below.)
 #
 # On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).
 # On the others, measure what share of the names' squared length it misses.
@@ -99,9 +99,9 @@ plt.show()
 # ([why exactly half](#why-exactly-half)). And the head cannot write the two names into different halves of its 16
 # numbers, because its $W_V$ is the same for every word ([more](#could-one-head-escape-by-other-means)).
 #
-# With two averages nothing is missed, even if neither is a single name. Give a second head $\alpha = \tfrac13$: the
-# names $(1, 1)$ and $(2, 0)$ now also give $(\tfrac53, \tfrac13)$, but $(2, 1)$ and $(0, 0)$ give $(\tfrac23,
-# \tfrac13)$. Two equations, two unknowns.
+# With two averages nothing is missed, if their $\alpha$ differ. Give a second head $\alpha = \tfrac13$: the names $(1,
+# 1)$ and $(2, 0)$ now also give $(\tfrac53, \tfrac13)$, but $(2, 1)$ and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two
+# different equations, two unknowns.
 #
 # The two heads won because each was as wide as a name. Had the names filled all 16 numbers, two heads of 8 would have
 # kept half of each, as much as one head of 16 keeps: a tie. That is the trade. Two heads can look at two words, and
@@ -140,9 +140,13 @@ w_k = np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, -1, 0]])
 w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
 
 # %% [markdown]
-# Each head has two columns of each matrix, so $d_k = 2$. In both heads the verb's query is $(9, 0)$, large to choose
-# sharply; the 0 is not needed here. The keys come from the position: in head 1 the three keys are $(1, 0)$, $(0, 0)$
-# and $(-1, 0)$, in head 2 the same with opposite signs. Both hand over the two numbers that say which name it is.
+# Each matrix holds both heads side by side, two columns each, so $d_k = 2$. Head 1 looks for the first word and head 2
+# for the last; the 9 makes the choice sharp:
+#
+# | | the verb's query | keys of *dog*, *bites*, *man* | values of *dog*, *bites*, *man* |
+# |---|---|---|---|
+# | head 1 | (9, 0) | (1, 0), (0, 0), (−1, 0) | (1, 0), (0, 0), (0, 1) |
+# | head 2 | (9, 0) | (−1, 0), (0, 0), (1, 0) | the same |
 #
 # Follow the verb in head 1. Its scores with the three keys are 9, 0 and −9; divided by $\sqrt 2$ that is 6.364, 0 and
 # −6.364. The exponentials are 580.5, 1 and 0.002, so the weights are 0.9983, 0.0017 and 0.0000, and the blend of the
@@ -203,11 +207,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # keys. The width of queries and keys limits how finely a head can choose ([below](#what-if-a-head-is-too-narrow)), and
 # the width of the values how much it can hand over. With $D / H$ the numbers of parameters and of multiplications are
 # the same for any $H$ ([below](#what-do-eight-heads-cost)).
-#
-# Why do heads become different? The paper says that they attend to different *representation subspaces*, but nothing
-# forces them to. They can differ because they start from different random matrices. Two that started equal, their rows
-# of $W_O$ too, would get equal steps and stay equal, chance in training aside (chapter 7).
-#
+
+# %% [markdown]
 # ### Heads are a sum
 #
 # To set vectors side by side and multiply by a matrix is to multiply each by its own rows and add up:
@@ -216,8 +217,8 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 #
 # The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. So a head has two jobs, with
 # two matrices for each. Its $W_Q$ and $W_K$ say where it looks (its **QK circuit**). Its $W_V$ and its rows of $W_O$
-# say what it hands over, and where in the word's vector it writes (its **OV circuit**; the names are those of [Elhage
-# and others, 2021](https://transformer-circuits.pub/2021/framework/index.html)).
+# say what it hands over, and into which numbers of the output (its **OV circuit**; the names are those of [Elhage and
+# others, 2021](https://transformer-circuits.pub/2021/framework/index.html)).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two heads as a sum. From x two arrows lead to head 1 and head 2, each a box with its own W_Q, W_K, W_V and output of width d_k. Each output goes through its own rows of W_O, and the two results of width D are added up to the output."}}
 from classroom.diagram import Diagram
@@ -240,11 +241,16 @@ drawing.text(6.62, 1.25, "out")
 plt.show()
 
 # %% [markdown]
+# Why do heads become different? The paper says that they attend to different *representation subspaces*, but nothing
+# forces them to. They start from different random matrices, and training moves each from where it starts. Two that
+# started equal, with equal rows of $W_O$, would in general stay equal (chapter 7).
+
+# %% [markdown]
 # ### What $W_O$ joins
 #
-# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers, and only the matrices of a later
-# layer could join what two heads have found. $W_O$ decides where each head writes, and whether two heads write into the
-# same numbers, which lets them work together.
+# Without $W_O$ a head could write only into its own $d_k$ of the output's $D$ numbers, and what two heads have found
+# would meet only in some later matrix. $W_O$ decides where each head writes, and whether two heads write into the same
+# numbers, which lets them work together.
 #
 # Does the dog bite, or is it bitten, or both? Take *dog bites man*, *man bites dog* and *dog bites dog*. One column of
 # $W_O$ can tell: the first entry of head 1 (*dog bites*) minus the first of head 2 (*dog is bitten*).
@@ -347,9 +353,9 @@ w_q, w_k, w_v, w_o = rng.standard_normal((4, 16, 16)) / 4
 # nothing. Then two axes change places, so that each head has a matrix of its own with a row for every word. Merging
 # reverses the steps: first swap, then reshape.
 #
-# A `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. But then head 1 gets the
-# first $T / H$ words whole, and nothing of the rest. The right way, step by step, for three sentences of six words,
-# width 8, and two heads:
+# A `reshape` from $(B, T, D)$ to $(B, H, T, d_k)$ at once gives the same shape and no error. Take two words, $(1, 2, 3,
+# 4)$ and $(5, 6, 7, 8)$, and two heads. Head 1 should get $(1, 2)$ and $(5, 6)$. It gets $(1, 2)$ and $(3, 4)$: the
+# first word, cut in two. The right way, step by step, for three sentences of six words, width 8, and two heads:
 
 # %% tags=["nbval-check-output", "hide-input"]
 batch = np.random.default_rng(2).standard_normal((3, 6, 8))
@@ -611,8 +617,9 @@ assert cost(512, 8, 100)[0] == 4 * 512 * 512
 # What does training find? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2. It has six layers of twelve
 # heads; look at the first. The model puts a token `[CLS]` before each text and `[SEP]` behind it, which stand for no
 # word. Its positions are learned, and the sum of word and position is **normalised** first ([chapter
-# 8](08_encoder.ipynb#layer-norm-on-four-numbers)). For each head take the average weight that words give to the word
-# before. Equal weights would be 0.09.
+# 8](08_encoder.ipynb#layer-norm-on-four-numbers)). Give it three sentences (*the cat sat on the mat and it slept* is
+# the first). For each head take the average weight that words give to the word before. With 9 to 13 tokens in a
+# sentence equal weights would be 0.09 on average.
 #
 # **Predict first.** How large is that weight in the head where it is largest?
 

@@ -30,9 +30,10 @@ transformer_map(built=8)
 # ## One layer, on paper
 #
 # *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. Adding up one score for each word
-# cannot get all four. Let each word be four numbers: its **polarity** (*good* 1, *bad* −1, *not* 0), **affirmed** (1
-# unless it is negated), **is not** (1 for the word *not*), and last the **tone**, which is 0 and which the layer must
-# fill in: 1 for praise, −1 for blame.
+# cannot get all four: *not* would have to lower the score of *good* below 0, and raise that of *bad* above 0. Let each
+# word be four numbers: its **polarity** (*good* 1, *bad* −1, *not* 0), **affirmed** (1 unless it is negated), **is
+# not** (1 for the word *not*), and last the **tone**, which is 0 and which the layer must fill in: 1 for praise, −1 for
+# blame.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One layer for the two words not and bad, drawn from left to right. Each word has a horizontal line, its residual stream. Between the lines stands attention: it receives both words, and what it returns is added to each line. After it, not is (0, -1, 1, 0) and bad is (-1, -1, 0, 0). Then a feed-forward network beside each line, separately, returns something that is added too. At the end, bad is (-1, -1, 0, 1)."}}
 from classroom.diagram import Diagram
@@ -79,7 +80,8 @@ plt.show()
 # Two things happen to *bad*, and each is *added* to what it was. First the attention fetches. Every query asks only
 # *are you a not?*, so both words attend to *not* (the scores are so large that its weight is 1), whose value is −2 in
 # the second entry, so *affirmed* goes from 1 to −1. (All other words have the value 0, so without a *not* nothing is
-# fetched.) Then a small network looks at *bad* alone. It computes
+# fetched.) Then a small network looks at *bad* alone. The tone should be polarity times *affirmed*. For 1 and −1 that
+# product can be computed from their sum:
 #
 # $$\text{tone} = |\text{polarity} + \text{affirmed}| - 1 ,$$
 #
@@ -121,9 +123,9 @@ assert list(tones.values()) == [1, -1, -1, 1]
 
 # %% [markdown]
 # Attention and the network divide the work. Attention is the only part in which one word's numbers reach another's. The
-# network combines numbers that stand in one vector. Here it multiplies: for 1 and −1 the formula above is polarity
-# times *affirmed*. No matrix can do that. On the left below, the two praises have their midpoint at (0, 0), and so have
-# the two blames, so no straight line parts them: the four cases, the classic XOR, are not **linearly separable**.
+# network combines numbers that stand in one vector. Here it multiplied, and no matrix can. On the left below, the two
+# praises have their midpoint at (0, 0), and so have the two blames, so no straight line parts them: the four cases, the
+# classic XOR, are not **linearly separable**.
 #
 # The network first makes two numbers of the sum $z$ of polarity and *affirmed*: its positive part, $\max(0, z)$, and
 # its negative part, $\max(0, -z)$. Drawn by these two, on the right, the same four cases are separated by one line.
@@ -178,8 +180,8 @@ assert torch.allclose(cases @ best, torch.zeros(4, 1), atol=1e-6)
 # a vector on average.
 #
 # Ask how much of a word's vector is **its own**, and not common to all words: write the vectors as rows of $X$,
-# subtract their average $\bar X$ from each, and compare the roots of the sums of squares, $\lVert X - \bar X \rVert /
-# \lVert X \rVert$.
+# subtract their average $\bar X$ from each, and divide the length of what is left by the length of all, $\lVert X -
+# \bar X \rVert / \lVert X \rVert$.
 #
 # **Predict first.** After how many layers is less than a tenth of each vector its own?
 
@@ -244,11 +246,12 @@ def print_shares(name):
 print_shares("attention alone")
 
 # %% [markdown]
-# At the start it is 97 percent, $\sqrt{15/16}$, since the average of 16 random words is not 0. After two layers it is 3
-# percent, after four nothing: all sixteen words have become one vector. The reason is that each layer replaces words by
-# weighted averages of all words, and such averages are more alike than the words were. Dong and others (2021) call this
-# **rank collapse**, and prove that in a stack of nothing but attention it is faster than exponential: the more alike
-# the words are, the more even are their weights, and even weights give all the same average.
+# At the start it is 97 percent and not 100: the average of 16 random words takes with it $1/16$ of the squared length,
+# and $\sqrt{15/16} = 0.97$. After two layers it is 3 percent, after four nothing: all sixteen words have become one
+# vector. The reason is that each layer replaces words by weighted averages of all words, and such averages are more
+# alike than the words were. Dong and others (2021) call this **rank collapse**, and prove that in a stack of nothing
+# but attention it is faster than exponential: the more alike the words are, the more even are their weights, and even
+# weights give all the same average.
 #
 # The remedy is the one from the opening example: *add*. A **residual connection**, or skip connection, hands the word
 # itself on, and a layer only contributes something:
@@ -271,9 +274,8 @@ print_shares("added")
 # %% [markdown]
 # Adding only delays the collapse: at 24 layers less than 1 percent is a word's own. After the first few layers each
 # attention adds a vector that is mostly common to all words, and nearly as large as the stream, so the common part
-# grows like a debt with interest. A word's own part grows too, but more slowly, and is swamped. How large are the
-# entries by then (their root mean square)? And if the loss has a gradient of length 1 at the top, how long is it at the
-# words? (Medians of five starts.)
+# grows like a debt with interest. How large are the entries by then (their root mean square)? And if the loss has a
+# gradient of length 1 at the top, how long is it at the words? (Medians of five starts.)
 
 # %% tags=["hide-input"]
 _, size, gradient = np.median(runs["added"], axis=0)[-1]
@@ -306,9 +308,10 @@ assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
 assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shrunk
 
 # %% [markdown]
-# The entries and the gradient both explode, the gradient far more. With the attention weights held fixed it grows to
-# about 1,200, as the entries do; the rest comes back through the scores, whose derivatives grow with the vectors.
-# Something has to keep the stream within bounds.
+# A word's own part has grown, too, but is swamped. The entries and the gradient both explode, the gradient far more.
+# Part of it has the cause that the entries have: if the attention weights are held fixed, the gradient grows to about
+# 1,200, much like the entries. The rest comes through the weights: a score is a product of two vectors, so the larger
+# they are, the more a small change of one changes the score. Something has to keep the stream within bounds.
 #
 # ## Layer norm, on four numbers
 #
@@ -323,8 +326,8 @@ assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shr
 #
 # The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. The gain
 # lets one entry count for more than the others, and the bias moves its zero. With a gain of 2 and a bias of 1 the last
-# entry would be $2 \cdot \tfrac53 + 1 = \tfrac{13}{3}$. Both are the same for all tokens, so they cannot give back what
-# the norm takes from each: its mean, and the length of what remains.
+# entry would be $2 \cdot \tfrac53 + 1 = \tfrac{13}{3}$. Both are the same for all tokens, so what the norm takes from a
+# token, the mean and the size of its own entries, is gone for good.
 
 
 # %%
@@ -449,11 +452,12 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# These are the stacks from above, without feed-forward networks, now with either norm. Both stop the explosion. The
-# first panel is the surprise: post-norm keeps words apart no better than adding alone, perhaps worse, and pre-norm much
-# better. Why? Once words are mostly alike, attention adds a vector that is common to all. With post-norm the stream
-# always has size 1, so this vector is as large as the stream, in every layer. With pre-norm the stream has grown to 4
-# after 24 layers, and what is added, of size 1 or less, counts for less ([in
+# Three things can go wrong in a deep stack: words become alike (own share), numbers explode (size), and layers get no
+# gradient. These are the stacks from above, without feed-forward networks, now with either norm. Both stop the
+# explosion. The first panel is the surprise: post-norm keeps words apart no better than adding alone, perhaps worse,
+# and pre-norm much better. Why? Once words are mostly alike, attention adds a vector that is common to all. With
+# post-norm the stream always has size 1, so this vector is as large as the stream, in every layer. With pre-norm the
+# stream has grown to 4 after 24 layers, and what is added, of size 1 or less, counts for less ([in
 # numbers](#how-fast-do-words-become-alike)).
 #
 # And the backward pass? The third panel has what reaches the *words*, and there even attention alone looks harmless.
@@ -490,9 +494,9 @@ for name in ("attention alone", "post-norm", "pre-norm"):
 # it. There is a price: the larger the stream, the less a late layer changes it, and where a post-norm model does train,
 # it is often the better one ([Liu and others, 2020](https://arxiv.org/abs/2004.08249)).
 #
-# The start matters as well. GPT-2 starts the matrices that write into the stream smaller, divided by the root of the
-# number of sublayers, so that each adds little. The same stacks, in either order, with what attention adds divided by
-# $\sqrt{24}$:
+# All this was for Glorot's start, and the start matters as well. GPT-2 starts the matrices that write into the stream
+# smaller, divided by the root of the number of sublayers, so that each adds little. The same stacks, in either order,
+# with what attention adds divided by $\sqrt{24}$:
 
 # %% tags=["hide-input"]
 scaled = {
@@ -762,9 +766,9 @@ class Encoder(Stack):
 # Only pre-norm needs a final norm, and gets one: its stream has grown from layer to layer, and whatever comes after the
 # encoder expects numbers of a known size.
 #
-# PyTorch has an encoder too. Draw all its parameters at random, since its own start, with equal layers and gains of 1,
-# would hide mistakes. Give them to ours, under our names, which `our_state_dict` (imported) finds, and both must return
-# the same vectors, in either order of norm, with some tokens masked out.
+# PyTorch has an encoder too. In it all layers start as copies, with gains of 1, so that two exchanged layers or a
+# forgotten gain would not show. So draw all its parameters at random, give them to ours (`our_state_dict` finds the
+# names), and both must return the same vectors, in either order of norm, with some tokens masked out.
 
 # %% tags=["hide-input"]
 from dotformer.support.torch_modules import our_state_dict
@@ -815,11 +819,12 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**. How long should a row be? Many models use the rows again as the output matrix ([chapter
-# 9](09_decoder.ipynb)), where first logits should have size 1 ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). A normed vector has the length $\sqrt D$, so a row needs length 1.
-# But as an input such a row would be short beside its position, of length $\sqrt{D/2}$, 16 for $D = 512$. So when it is
-# looked up, it is multiplied by $\sqrt D$, here 22.6. Then come the positions of [chapter 5](05_position.ipynb). (The
+# vectors, the **embeddings**. How long should a row be? It has two uses, which want different lengths. Many models use
+# the rows again as the output matrix ([chapter 9](09_decoder.ipynb)), and first logits should have size 1 ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). What comes out of a layer norm has length $\sqrt D$, and its dot
+# product with a random row of length 1 has size $\sqrt D \cdot 1 / \sqrt D = 1$. So rows start with length 1. As an
+# input such a row would be short beside its position, of length $\sqrt{D/2}$, which is 16 for $D = 512$. So when it is
+# looked up, it is multiplied by $\sqrt D = 22.6$. Then come the positions of [chapter 5](05_position.ipynb). (The
 # folded module `PositionalEncoding` adds them.)
 
 # %% tags=["export", "hide-input"] module="encoder"
@@ -1011,11 +1016,11 @@ for without in (None, *PARTS):
 # %% [markdown]
 # - Without **attention** both stay at chance, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* gets stuck at a quarter
-#   to a third. (Where all positions hold the same vector, all give the same answer. The best is then the commonest of
-#   the twelve digits, right in 26 percent, so some runs find a little more.) The one around the feed-forward network
-#   can be spared here, perhaps because this network sees nothing but the one word, and can learn to hand it on.
+#   to a third. Once words are alike, every position gives the same answer, at best the commonest of the twelve digits.
+#   It occurs 3.1 times on average, so 26 percent are right. The connection around the feed-forward network can be spared
+#   here, perhaps because this network sees nothing but the one word, and can learn to hand it on.
 # - The **norms** can be spared, in three layers.
-# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent, though more slowly. Attention is linear only while its
+# - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only while its
 #   weights are fixed, and they depend on the words; norms are not linear either. Presumably three layers of that are
 #   enough. So this task does not show what a large model needs the network for.
 
@@ -1328,10 +1333,10 @@ verdict
 #
 # A layer adds twice to every word's residual stream: attention brings something from other words, and the feed-forward
 # network works on each word alone, with two thirds of the parameters. Without the adding, words become alike within a
-# few layers, and with it more slowly. Norms keep the stream from exploding. Where they stand matters for how much of a
-# word is left in a deep stack. So does how the sublayers start: of our stacks of twelve layers only pre-norm learned
-# its task in 600 steps from the usual start, while from a small start post-norm and even a stack without norms learned
-# it, too.
+# few layers, and with it more slowly. Norms keep the stream from exploding. From the usual start, pre-norm leaves more
+# of a word in a deep stack than post-norm does; from a small start it makes no difference. Of our stacks of twelve
+# layers only pre-norm learned its task in 600 steps from the usual start, while from a small start post-norm and even a
+# stack without norms learned it, too.
 #
 # **Sources.** The encoder: [Vaswani and others (2017)](https://arxiv.org/abs/1706.03762), section 3.1. Residual
 # connections: [He and others (2015)](https://arxiv.org/abs/1512.03385). Layer norm: [Ba, Kiros and Hinton
@@ -1358,12 +1363,12 @@ verdict
 #   Write a word as $c + w$, what is common and what is its own. Attention adds a common vector $a$, about as long as
 #   $c$, and in a random direction, since the matrices are random. Lengths at right angles add by Pythagoras, so $c + a$
 #   is $\sqrt 2$ times as long as $c$, and $w$ is as before. The norm then shrinks both alike.
-# - **Pre-norm** adds something of size 1, or less, while the stream grows. The square of its size has grown to 4 after
-#   layer 8, and to 18 after layer 24, by less than 1 a layer.
+# - **Pre-norm** adds something of size 1, or less, while the stream grows. Its size is 2 after layer 8 and 4.2 after
+#   layer 24: the square grows by less than 1 a layer.
 #
-# So if a word's own part were changed by nothing but the norms, its share should fall from layer 8 to layer 24 by a
-# factor of about $\sqrt{18/4} = 2.1$ with pre-norm, and of $\sqrt 2^{16} = 256$ with post-norm. Measured, it falls by
-# 2.1, and by nearly 200.
+# So if attention added nothing to a word's own part, its share should fall from layer 8 to layer 24 by a factor of
+# about $\sqrt{18/4} = 2.1$ with pre-norm, and of $\sqrt 2^{16} = 256$ with post-norm. Measured, it falls by 2.1, and by
+# nearly 200.
 
 # %% [markdown]
 # ### Does it need warm-up?

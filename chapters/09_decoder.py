@@ -9,10 +9,10 @@
 # # 9. How does a transformer answer?
 #
 # *Hi, how are you?* goes in, *I am fine* comes out. An encoder can read the question. To write the answer, the
-# transformer of 2017 has a second stack, which attends to the question and to its own words so far, and never to words
-# that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*, model. At the end of
-# this chapter the transformer of the paper is complete, and you have it twice: in seventy lines, and as the module that
-# this book uses.
+# transformer of 2017 has a second stack, the **decoder**, which attends to the question and to its own words so far,
+# and never to words that it has not written yet. Together they are an **encoder-decoder**, or *sequence-to-sequence*,
+# model. At the end of this chapter the transformer of the paper is complete, and you have it twice: in seventy lines,
+# and as the module that this book uses.
 #
 # You need [chapter 8](08_encoder.ipynb), and the masks of [chapter 4](04_self_attention.ipynb#leaving-a-word-out). It
 # takes about 30 minutes to read, and 50 for the exercises. [Going further](#going-further), at the end, takes 3 more
@@ -86,9 +86,10 @@ drawing.text(5.2, 5.4, "I am fine <eos>")
 plt.show()
 
 # %% [markdown]
-# The left half is chapter 8. The right half is a stack of the same kind with two differences. Its self-attention is
-# masked, so that no word sees a later one. And between self-attention and feed-forward network stands a second
-# attention, to what the encoder has read. (The drawing leaves out residual connections and norms.)
+# The left half is chapter 8, the encoder; what comes out of its top is called the **memory**. The right half, the
+# decoder, is a stack of the same kind with two differences. Its self-attention is masked, so that no word sees a later
+# one. And between self-attention and feed-forward network stands a second attention, to what the encoder has read. (The
+# drawing leaves out residual connections and norms.)
 #
 # At the top, one linear map gives every token of the vocabulary a score, its **logit**. At each position the logit of
 # the *next* word should be the highest. `<bos>` (beginning of sequence) and `<eos>` (end of sequence) are **special
@@ -104,22 +105,22 @@ plt.show()
 # | **wanted** | I | am | fine | `<eos>` |
 # | may be seen | `<bos>` | `<bos>` I | `<bos>` I am | `<bos>` I am fine |
 #
-# Why shifted? If a position were asked for the word that it is given, it would only copy
-# ([below](#a-tenth-mistake-in-no-mask) we try it). `<bos>` gives the first word a position from which it
-# can be predicted. And `<eos>` is wanted, too, because otherwise the model would never learn to stop.
+# Why shifted? If a position were asked for the word that it is given, it would only copy. `<bos>` gives the first word
+# a position from which it can be predicted. And `<eos>` is wanted, too, because otherwise the model would never learn
+# to stop.
 #
-# The right answer is known, so one pass trains all its positions. What it trains is the probability of the answer $y$
-# to the question $x$, a product with one factor for each word:
+# The right answer is known, so one pass trains all its positions. The model gives each wanted word a probability, say
+# 0.5 to *I*, 0.8 to *am*, 0.9 to *fine* and 1 to `<eos>`. Their product, 0.36, is the probability of the whole answer
+# $y$ to the question $x$. With $y_t$ for word $t$, and $y_{<t}$ for the words before it:
 #
 # $$p(y \mid x) = \prod_{t} p(y_t \mid y_{<t}, x) .$$
 #
-# Why one word after the other? *I am fine* and *very well, thanks* may both be right, and words that are chosen
-# independently could make *I well thanks*. The product loses nothing: by the chain rule of probability every
-# distribution over answers can be written as such a product.
+# The loss is the mean of minus the logarithms of these factors, here $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$. It is
+# smallest where the right answers are most probable (**maximum likelihood**).
 #
-# The loss is the mean of the $-\ln$ of these factors. It is smallest where the right answers are most probable
-# (**maximum likelihood**). If the four right words get 0.5, 0.8, 0.9 and 1, the answer has the probability 0.36, and
-# the loss is $(0.69 + 0.22 + 0.11 + 0) / 4 = 0.26$.
+# Why one word after the other? *I am fine* and *very well, thanks* may both be right, and words that are chosen
+# independently could make *I well thanks*. The product loses nothing: by the definition of conditional probability
+# every distribution over answers can be written as such a product.
 #
 # Each factor depends on $x$ and on the words before $y_t$ alone. But all words go in at once: the position that must
 # predict $y_t$ is given $y_{t-1}$, and $y_t$ itself stands one position further right. So no position may see anything
@@ -209,12 +210,8 @@ plt.show()
 # ### Which mask goes where?
 #
 # An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both: `causal &
-# padding` broadcasts to $(B, 1, T, T)$. Behind the words the causal mask hides padding already; in front of them only
-# the padding mask does.
-#
-# (A row with nothing to attend to, like that of a padding token in front, is 0/0 in the softmax, so NaN in
-# `nn.MultiheadAttention` as it is called by default. Our module sets its weights to 0: [chapter
-# 7](07_learning.ipynb#let-the-machine-do-it).)
+# padding` broadcasts to $(B, 1, T, T)$. (Padding that stands behind a sentence is in the future of all its words, so
+# the causal mask hides it anyway. Padding in front is not in their future, and only the padding mask hides it.)
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
@@ -344,7 +341,7 @@ assert np.allclose(
 # ### Which encoder layer does the decoder ask?
 #
 # In this model, as in the paper's, the *last* one. The encoder runs to its end first, and its final output is the
-# **memory** that every decoder layer asks, each through its own $W_K$ and $W_V$.
+# memory that every decoder layer asks, each through its own $W_K$ and $W_V$.
 #
 # ### The decoder layer
 #
@@ -444,9 +441,12 @@ quiz.one_choice(
 # ## All of it on one screen
 #
 # Here is the whole model, post-norm as in the paper and without configuration or checks, as you would write it in an
-# afternoon. (It has no dropout inside a sublayer, and a query with nothing to attend to gets NaN, so padding must stand
-# behind the text.) `encode` runs once, and `decode` again for every word that is written. The functions that train the
-# model and let it write stand [below](#a-model-that-has-learnt-to-answer).
+# afternoon. Read it from the bottom. `forward` encodes the source, and hands memory and mask to `decode`. Both call
+# `stack`, which looks up, scales, adds positions, and runs the layers. `Layer` is one class for both sides: with
+# `cross` it has the second attention. `Attention` takes `x` for the queries and `context` for keys and values, so with
+# $(x, x)$ it is self-attention, and with $x$ and the memory cross-attention. `self.heads` is the shape $(H, d_k)$ into
+# which the width is cut. The functions that train the model and let it write stand
+# [below](#a-model-that-has-learnt-to-answer).
 
 # %%
 import math
@@ -538,10 +538,11 @@ class OneScreen(nn.Module):
 # %% [markdown]
 # ### The module that the book uses
 #
-# The module that the rest of the book uses has the same parts: two embeddings, two stacks, and the linear map.
-# `TransformerConfig` extends the `LayerConfig` of chapter 8, and its defaults are the paper's base model, but for three
-# details. The paper shares one table of embeddings where we have two. Our attention has biases. And our dropout also
-# acts on attention weights and hidden entries, as in PyTorch.
+# (The model on the screen has no dropout inside a sublayer, and a query with nothing to attend to gets NaN, so padding
+# must stand behind the text.) The module that the rest of the book uses has the same parts: two embeddings, two stacks,
+# and the linear map. `TransformerConfig` extends the `LayerConfig` of chapter 8, and its defaults are the paper's base
+# model, but for three details. The paper shares one table of embeddings where we have two. Our attention has biases.
+# And our dropout also acts on attention weights and hidden entries, as in PyTorch.
 
 # %% tags=["hide-input", "export"] module="transformer"
 from dataclasses import dataclass
@@ -757,19 +758,15 @@ print(len(pairs), "pairs,", len(vocabulary), "tokens, three of them special")
 assert len(pairs) == 360 and len(vocabulary) == 32
 
 # %% [markdown]
-# A row of `answers` begins `<bos> I am fine <eos> <pad>`. The decoder receives it without its last token, `answers[:,
-# :-1]`, and must predict it without its first, `answers[:, 1:]`:
-#
-# | receives | `<bos>` | I | am | fine | `<eos>` |
-# |---|---|---|---|---|---|
-# | **wanted** | I | am | fine | `<eos>` | `<pad>` |
+# As [above](#who-may-see-whom), the decoder receives the rows of `answers` without their last token, `answers[:, :-1]`,
+# and must predict them without their first, `answers[:, 1:]`.
 #
 # So what goes in are the targets *shifted right*. This is **next-token prediction**. (The loss skips the padding:
 # `ignore_index=0`.)
 #
 # Training with the right words as input is called **teacher forcing**, because the model goes on from them whatever it
-# would have said. It has a price: in use the model goes on from its *own* words, and in training no beginning ever had
-# a mistake in it (**exposure bias**), so one mistake may bring the next.
+# would have said. It has a price (**exposure bias**): in training every beginning is right, but in use the model goes
+# on from its own words. After its first mistake it must go on from a beginning of a kind that training never showed.
 #
 # Our model has two layers on each side, width 16 and two heads, and `fit` is its training loop: it draws batches of 32
 # from the given `rows` of `questions` and `answers`, and goes downhill by steps that Adam scales ([chapter
@@ -890,7 +887,9 @@ with torch.no_grad():
     expected = model(questions[unseen], answers[unseen, :-1])
 real = answers[unseen, :-1] != 0
 assert torch.allclose(same[real], expected[real], atol=1e-5)
-assert words(generate(screen, hello)[0]) == "I am fine"
+written = words(generate(screen, hello)[0])
+print(f"with the parameters of the model above: {written}")
+assert written == "I am fine"
 
 torch.manual_seed(0)
 fresh = OneScreen(len(vocabulary), 16, 2, 2, 64, dropout=0.0)
@@ -995,9 +994,9 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 
 # %% [markdown]
 # Above, choose a layer and a head, and see what each word of the answer attends to in the question. Each asks for the
-# *next* word, so look at `<bos>` to see how *I* is found. A map shows where this model looked. Whether that mattered
-# only an intervention can tell. Hide *you*, and it no longer writes *I*; of nine others, trained like it, that holds
-# for four ([at the end](#does-the-map-say-why)).
+# *next* word, so look at `<bos>` to see how *I* is found. A map shows where this model looked, and not whether the
+# answer depended on it. To learn that, hide the position of *you* from the decoder. This model then no longer writes
+# *I*. We trained nine others alike, and only four of them behave the same ([at the end](#does-the-map-say-why)).
 
 # %% [markdown]
 # ## Does training run token by token?
@@ -1065,6 +1064,7 @@ def moves_with_padding(model):
     return not torch.allclose(*both, atol=1e-4)
 
 
+print("the trained model leaks, in training mode and out of it:", leaks(model))
 assert leaks(model) == {"train": False, "eval": False}
 assert not moves_with_padding(model)
 
@@ -1092,10 +1092,20 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: nine ways to get a mask wrong
 #
-# Nine mistakes, by their names in the output below: *no causal mask*; the mask *turned around* (true and false
-# exchanged); moved by one, so that a position sees *one word too many* or *one word too few*; *scaled scores times
-# mask* and *weights times mask*; the mask *in training only*, or *on cross-attention* too; and the question's *padding
-# not hidden* from the decoder.
+# Nine mistakes, and what a row $t$ may then see:
+#
+# | name | what is written | row $t$ may see |
+# |---|---|---|
+# | correct | causal and padding | words 0 to $t$ |
+# | no causal mask | padding alone | all words |
+# | causal mask turned around | true and false exchanged | the words after $t$ |
+# | one word too many | the diagonal moved up by one | words 0 to $t + 1$ |
+# | one word too few | the diagonal moved down by one | words 0 to $t - 1$ |
+# | scaled scores times mask | hidden scores become 0, not $-\infty$ | all, more or less |
+# | weights times mask | hidden weights become 0 after the softmax | words 0 to $t$, with weights that sum to less than 1 |
+# | causal mask in training only | no causal mask when it writes | when it writes, all |
+# | causal mask on cross-attention | also there | too little of the question |
+# | padding not hidden | cross-attention without its mask | padding behind the question, too |
 #
 # Train a model with each. The output has a column for each of six questions. *Loss*: does it fall? *Forced*: what share
 # of held-out words is right, given the whole right answer, shifted? *Writing*: what share of answers is right, when the
@@ -1263,8 +1273,8 @@ for name, make in variants.items():
 # them for sure. *One word too few* hides each word from its own attention, and leaves `<bos>` nothing at all.
 # Presumably the residual connection carries the word past. A causal mask *on cross-attention* lets row $t$ attend only
 # to the question's words up to the $t$th. The highest loss of all, 0.041, is a hint. Seven of nine seeds still answer
-# everything, the worst 78 percent; presumably the encoder, which sees the whole question, has carried what is needed to
-# the first positions.
+# everything (checked in the folded cell), the worst 78 percent; presumably the encoder, which sees the whole question,
+# has carried what is needed to the first positions.
 #
 # **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
 # its logits move with the padding, so with more or less of it the same question may get another answer.
@@ -1300,7 +1310,7 @@ assert not any(leaks(copying).values()) and equals_reference(copying, unseen)
 #
 # ### What to check, and in which order
 #
-# If a loss is perfect and the writing is not, check in this order:
+# Whenever you write a model with masks, check in this order:
 #
 # | check | finds |
 # |---|---|

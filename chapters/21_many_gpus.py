@@ -211,24 +211,24 @@ quiz.one_choice(
 def ring(gradients, rounds=None):
     """What each has after all rounds, or some, and how many numbers each sent."""
     n = len(gradients)
-    pieces = [np.array_split(gradient.copy(), n) for gradient in gradients]
+    chunks = [np.array_split(gradient.copy(), n) for gradient in gradients]
     sent = [0] * n
     for turn in range(2 * (n - 1) if rounds is None else rounds):
-        adding = turn < n - 1
+        adding = turn < n - 1  # later, complete chunks go around
         moving = []
         for p in range(n):
-            which = (p - turn) % n
-            moving.append((p, which, pieces[p][which].copy()))
-        for p, which, piece in moving:
-            sent[p] += len(piece)
-            to = pieces[(p + 1) % n]
-            to[which] = to[which] + piece if adding else piece
-    return [np.concatenate(own) for own in pieces], sent
+            which = (p - turn) % n  # the chunk that p sends in this round
+            moving.append((p, which, chunks[p][which].copy()))
+        for p, which, chunk in moving:
+            sent[p] += len(chunk)
+            to = chunks[(p + 1) % n]
+            to[which] = to[which] + chunk if adding else chunk
+    return [np.concatenate(own) for own in chunks], sent
 
 
 three = [np.array([1.0, 2, 3]) * 10**p for p in range(3)]
 sums, sent = ring(three)
-print(sums[0], sums[1], sums[2], "sent", sent)
+print(sums[0], sums[1], sums[2], "each has sent", sent[0], "numbers")
 assert all(np.array_equal(each, sum(three)) for each in sums)
 for n in (2, 8, 100):
     sums, sent = ring([np.ones(1000) for _ in range(n)])
@@ -426,9 +426,9 @@ def evaluate_together(
 
 # %% [markdown]
 # That is all that the trainer of [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait) has to learn.
-# `DistributedTrainer` puts the model into an engine, takes its rows of each batch, and divides by an $N$-th of the
-# targets of all. (It counts these itself, before it takes its rows, since each process reads the whole batch.) The loop
-# stays as it is.
+# `FastTrainer.train_step` asks `count_targets` for the divisor, and `accumulate_gradients` for the gradients of several
+# batches. `DistributedTrainer` puts the model into an engine, and changes all three: it counts the targets of all (each
+# process reads the whole batch), takes its own rows, and divides by an $N$-th of the targets. The loop stays as it is.
 
 
 # %% tags=["export"] module="distributed"
@@ -552,6 +552,7 @@ for count in (1, 4):
 for row in rows.values():
     one_way = row["allgather"] + row["reducescatter"]
     row["sent"] = (2 * row["allreduce"] + one_way) / 2
+print("multiples of the parameters' bytes; error as a share of the gradient")
 for count in (1, 4):
     print(
         f"{count} batch{'es' if count > 1 else ''} a step".ljust(16)
@@ -561,7 +562,7 @@ for count in (1, 4):
         found = [rows[engine, count][name] for engine in engines]
         print(f"  {name:14}" + "".join(f"{share:14.2f}" for share in found))
     errors = "".join(f"{apart[engine, count]:14.0e}" for engine in engines)
-    print(f"  {'gradient off':14}{errors}")
+    print(f"  {'error':14}{errors}")
 
 # %% tags=["proof"]
 for count, gathered in ((1, 1.65), (4, 3.58)):
@@ -577,8 +578,8 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
     assert apart["FSDP in bf16", count] < 0.06
 
 # %% [markdown]
-# All rows but the last are multiples of the parameters' bytes in float32. The last says how far the gradient is from
-# that of one process with the whole batch: in float32 by rounding, and in bfloat16 by about as much as [in one
+# All rows but the last are multiples of the parameters' bytes in float32. The last, *error*, says how far the gradient
+# is from that of one process with the whole batch: in float32 by rounding, and in bfloat16 by about as much as [in one
 # process](20_one_gpu.ipynb#a-ladder).
 #
 # With one batch a step, DDP sums every gradient once. FSDP gathers the layers before the forward pass and again before
@@ -699,6 +700,7 @@ def compare(name):
         assert abs(loss - row["validation_loss"]) < 1e-5
 
 
+print("validation loss after steps 5, 10, 15 and 20")
 for name in histories:
     compare(name)
 
@@ -834,7 +836,7 @@ for sentences, (one, two) in measured("two_processes")["found"].items():
     rows = {"one process": one["no all-reduce"]} | {
         f"two, {way}": two[way] for way in two
     }
-    print(f"{sentences} sentences")
+    print(f"{sentences} sentences    speed  ms a gradient (quartiles)")
     for name, (low, middle, high) in rows.items():
         gains[sentences, name] = gain = one["no all-reduce"][1] / middle
         print(f"  {name:18} x {gain:.2f} {middle:4.0f} ms ({low:.0f}-{high:.0f})")
@@ -853,7 +855,7 @@ assert (
 #
 # With 4 sentences two that communicate are *slower* than one. An all-reduce takes as long as before, since the
 # gradients have as many numbers, but there is less work between two of them. Even without it two reach only 1.31,
-# partly because not all of a step shrinks with its sentences. With many devices, all wait for the slowest, the
+# presumably because not all of a step shrinks with its sentences. With many devices, all wait for the slowest, the
 # **straggler**.
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here. Overlap of communication and
