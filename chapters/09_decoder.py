@@ -212,6 +212,10 @@ plt.show()
 # An encoder needs only the padding mask, because it reads a sentence that is complete. A decoder takes both: `causal &
 # padding` broadcasts to $(B, 1, T, T)$. (Padding that stands behind a sentence is in the future of all its words, so
 # the causal mask hides it anyway. Padding in front is not in their future, and only the padding mask hides it.)
+#
+# And a row with nothing to attend to, like that of a padding token in front? It is 0/0 in the softmax, so NaN in
+# `nn.MultiheadAttention` as it is called by default. Our module sets its weights to 0 ([chapter
+# 7](07_learning.ipynb#let-the-machine-do-it)).
 
 # %% tags=["proof"]
 from dotformer.attention import MultiHeadAttention
