@@ -242,6 +242,8 @@ assert round(weights[3] * 40, 2) == 0.20 and 0.2 < weights[0] < 0.3
 assert np.allclose(
     [price, litres], sum(w * v for w, v in zip(weights, values, strict=True))
 )
+for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
+    assert drinks[(keys @ [first, 1, 0]).argmax()] == drink
 
 # %% [markdown]
 # The answer costs 2.91. Nothing on the list does: it is a blend, mostly coffee and about a quarter tea. The train has
@@ -861,3 +863,7 @@ for width in (64, 1024):
 assert 0.1 < 1 - ends["undivided", 64][4] < 0.12
 assert max(ends["undivided", 1024]) < 1 / 3
 assert round(64 / 9) == 7
+assert [
+    round(ends["undivided", width][n], 2) for n in (3, 4) for width in (64, 1024)
+] == [0.54, 0.17, 0.89, 0.3]
+assert ends["divided", 64][3] == ends["divided", 1024][3] == 1

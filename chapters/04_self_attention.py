@@ -546,6 +546,9 @@ print("the same, divided by its sum", (zeroed / zeroed.sum()).round(3))
 assert (padded_weights[1, :, 2] == 0).all() and np.isfinite(padded_output).all()
 assert np.allclose(padded_weights[0], small_weights)
 assert softmax(scaled * may)[2].round(2) == 0.09
+shares = weights[1, :2]  # of dog and bites, in the row of bites
+assert np.allclose(shares, [0.1867, 0.0454], rtol=0, atol=5e-5)
+assert np.allclose(shares / shares.sum(), [0.804, 0.196], rtol=0, atol=5e-4)
 
 # %% [markdown]
 # ### A row with nothing to attend to

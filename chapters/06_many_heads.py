@@ -120,6 +120,13 @@ narrow = rng.standard_normal((2, 16, 8))
 both = np.hstack([first @ narrow[0], last @ narrow[1]])
 for received in (both, (first + last) / 2):  # two heads of 8, and one of 16
     assert abs(share_missed(received, np.hstack([first, last])) - 0.5) < 0.03
+names = np.array([[[1, 1], [2, 0]], [[2, 1], [0, 0]]])
+for alpha, same in ((2 / 3, True), (1 / 3, False)):
+    one, other = alpha * names[:, 0] + (1 - alpha) * names[:, 1]
+    assert np.allclose(one, other) == same
+cut = np.arange(1, 9).reshape(2, 4)  # two words, two heads
+assert cut.reshape(2, 2, 2)[0].tolist() == [[1, 2], [3, 4]]
+assert cut.reshape(2, 2, 2).swapaxes(0, 1)[0].tolist() == [[1, 2], [5, 6]]
 
 # %% [markdown]
 # ## Two heads by hand

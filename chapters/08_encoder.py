@@ -299,7 +299,7 @@ def with_weights_fixed(seed):
 
 fixed = np.median([with_weights_fixed(seed) for seed in range(5)])
 print(f"with attention weights held fixed: gradient of length {fixed:.0f}")
-assert 500 < fixed < 5000
+assert 1000 < fixed < 1400 and 1000 < size < 1400
 shares_at_end, sizes_at_end = np.array(runs["added"])[:, -1, :2].T
 print(f"size of a word's own part: {np.median(shares_at_end * sizes_at_end):.0f}")
 alone, added = (np.mean(run, axis=0) for run in runs.values())
@@ -526,6 +526,7 @@ assert round(falls["pre-norm"], 1) == 2.1 and 180 < falls["post-norm"] < 200
 assert 60 < falls["added"] < 70
 grown = np.mean(runs["pre-norm"], axis=0)[[DEPTHS.index(8), -1], 1] ** 2
 assert np.round(grown).tolist() == [4, 18]
+assert 30 < of_queries["pre-norm"][0] / of_queries["pre-norm"][23] < 80
 
 # %% tags=["quiz"]
 quiz.one_choice(

@@ -172,6 +172,11 @@ beginnings = {  # where it is drawn, what it goes on from, its last word, probab
     "end of a cup": (6.3, 2.75, "a cup", "<eos>", " 0.2"),
     "end of the tea": (6.3, 1.1, "the tea", "<eos>", " 0.36"),
 }
+for name, (*_, chance) in beginnings.items():
+    if name.count(" ") == 1 and not name.startswith("end"):
+        one, two = map(words.index, name.split())
+        found = float(table[1, one] * table[one, two])
+        assert math.isclose(found, float(chance), rel_tol=1e-6)
 dropped = {"this", "a pot", "a tea", "the cup"}
 for name, (x, y, before, word, chance) in beginnings.items():
     color = plots.GREY if name in dropped else plots.INK
