@@ -127,7 +127,7 @@ assert [text for text, _ in because.german][-2:] == ["auf", "macht"]
 # Here is what comes out, and one sentence with its **gold alignment**, the links that the grammar knows.
 
 # %% tags=["nbval-check-output"]
-from dotformer.data.corpora import grammar
+from dotformer.data.corpora import Pair, grammar
 
 corpus = grammar()
 for pair in corpus.test[:4]:
@@ -224,10 +224,10 @@ assert right == 1
 # Which word came from which is the question of **word alignment**, and here we have the answers. So measure, for each
 # German word that has a link: does the largest weight stand on an English word that it renders?
 #
-# One thing first. The weights that count are those with which a word is *predicted*, and a decoder predicts a word when
-# it has read the one before. So the weights for *macht* are in the row that has read *Mutter*. In the last layer, the
-# mean of its four heads (`transformer` is the trained model, `apart` the sentence above, and `encode_pairs` turns pairs
-# into numbers of tokens):
+# One thing first. A decoder predicts a word when it has read the one before, so the weights for *macht* are in the row
+# that has read *Mutter*. Here is the largest weight of each row, in the mean of the last layer's four heads.
+# (`transformer` is the trained model, `apart` the sentence above. `encode_pairs` turns words into numbers, and
+# `record_weights` keeps the weights of a run.)
 
 # %%
 from dotformer.support.recording import record_weights
@@ -343,9 +343,9 @@ movable.heads(
 # %% [markdown]
 # ## What is read at the right word?
 #
-# So the map is a dictionary? Take *the old man can see a kitten*. Its translation begins with *der*, and to write it
-# the last layer looks at *the*. That is right. But English *the* does not know that *man* is masculine; before *woman*
-# it is *die*, before *kitten* *das*. Where does the model read the gender?
+# So are these weights a dictionary? Take *the old man can see a kitten*. Its translation begins with *der*, and
+# to write it the last layer looks at *the*. That is right. But English *the* does not know that *man* is masculine;
+# before *woman* it is *die*, before *kitten* *das*. Where does the model read the gender?
 #
 # A weight does not say, but an experiment can. Let the encoder read the sentence, and once more with *woman* for *man*.
 # Then take the memory of the first sentence, replace the vector at *one* position by that of the second sentence, and
@@ -383,6 +383,9 @@ def first_word(memory):
 
 
 text = "the old man can see a kitten ."
+written = "der alte Mann kann ein Kätzchen sehen ."
+rows = attention(Pair(text, written))
+print("der is written from", text.split()[rows[1, :, 0].mean(dim=0).argmax()])
 memory, other = memory_of(text), memory_of(text.replace("man", "woman"))
 print(f"{'exchanged at':18}", "P(der) P(die) P(das)")
 print(f"{'nothing':18}", *(f"{p:6.2f}" for p in first_word(memory)))
@@ -437,11 +440,11 @@ for (where, gender), (own, theirs, total) in sorted(counts.items(), reverse=True
 # %% [markdown]
 # At *the* the donor's article is written every time, and a donor of the same gender does no damage: what was brought is
 # the gender, or something that decides it. At the noun itself, and at any other word, the exchange never changes the
-# article. So the map pointed at the right word, and what the decoder read there had come from another one. A map shows
-# *where* the decoder reads, not *what* it finds.
+# article. So the weights pointed at the right word, but the gender that the decoder read there had come from the noun.
+# Weights show *where* the decoder reads, not *what* it finds.
 #
-# How does the gender get to *the*? By the encoder's attention, so forbid it, in both of its layers: let the position of
-# *the* attend to every word but its noun, or, to compare, to every word but one of the others.
+# How does the gender get to *the*? By the encoder's attention. So forbid the position of *the* to attend to its noun,
+# in both layers. Then, to compare, forbid it one other word instead.
 
 # %% tags=["hide-input"]
 right = {"its noun": [], "another word": []}
@@ -462,9 +465,9 @@ for where in ("its noun", "another word"):
 assert all(right["another word"]) and sum(right["its noun"]) == 30
 
 # %% [markdown]
-# Without the direct look six of the 36 articles are wrong, and hiding any other word makes none wrong. The other thirty
-# get their gender by some other way, which we have not traced: a **knock-out** shows whether a link is needed while the
-# others remain, and not what it would carry alone.
+# Without the direct look six of the 36 articles are wrong; hiding any other word makes none wrong. The other thirty get
+# their gender in some other way, which we have not traced. A **knock-out** shows what is lost when one link is missing
+# and all others can stand in for it.
 #
 # Is a layer that does not point useless, then? Throw away what the cross-attention of a layer finds, by setting its
 # last matrix to zero.
@@ -513,27 +516,53 @@ quiz.one_choice(
 # %% [markdown]
 # ## What came before
 #
-# Before the transformer, the networks that translated were mostly recurrent ([chapter 1](01_why_attention.ipynb)). One
-# network read the sentence and kept a **state**, a list of numbers of fixed length. Another began with that state and
+# Before the transformer, the networks that translated were mostly recurrent ([chapter 1](01_why_attention.ipynb)). An
+# encoder read the sentence and kept a **state**, a list of numbers of fixed length. A decoder began with that state and
 # wrote. So a list of fixed length had to hold the whole sentence, however long. In 2014 attention was invented to help
-# the writer: before each word, it looks back at *all* states of the reader. (These are what chapter 9 calls the
-# memory.)
+# the decoder: before each word, it looks back at *all* states of the encoder, the memory.
 #
-# Its scores are not dot products. The **additive** score compares the writer's state $s$ with a state $h$ of the
-# reader:
+# Its scores are not dot products. (Dot products came a year later, [Luong and others
+# 2015](https://arxiv.org/abs/1508.04025).) The **additive** score compares the decoder's state $s$ with an encoder's
+# state $m$:
 #
-# $$ v_a \cdot \tanh(W_s s + W_h h) $$
+# $$ v_a \cdot \tanh(W_s s + W_m m) $$
 #
-# a small network with learned matrices $W_s$ and $W_h$ and a learned vector $v_a$. **By hand**, with one number each,
-# $W_s = W_h = 1$, $v_a = 2$, $s = 0.5$ and three states $h$:
+# a small network with learned matrices $W_s$ and $W_m$ and a learned vector $v_a$. **By hand**, with one number each,
+# $W_s = W_m = 1$, $v_a = 2$, $s = 0.5$ and three states $m$:
 #
-# | $h$ | $\tanh(0.5 + h)$ | score | weight |
+# | $m$ | $\tanh(0.5 + m)$ | score | weight |
 # |---|---|---|---|
 # | −0.5 | $\tanh 0 = 0$ | 0 | 0.080 |
 # | 0.5 | $\tanh 1 = 0.762$ | 1.523 | 0.368 |
 # | 1.5 | $\tanh 2 = 0.964$ | 1.928 | 0.552 |
 #
-# The softmax is the one you know. The decoder receives $0.080 \cdot (-0.5) + 0.368 \cdot 0.5 + 0.552 \cdot 1.5 = 0.97$.
+# The softmax is the one you know. The decoder receives $0.080 \cdot (-0.5) + 0.368 \cdot 0.5 + 0.552 \cdot 1.5 = 0.97$,
+# its **context** for the next word:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Below, three states of the encoder, one for each word that it has read: minus 0.5, 0.5 and 1.5, joined by arrows in both directions. Above, the state of the decoder, 0.5. From each state of the encoder an arrow goes up to the context, 0.97, with its weight: 0.080, 0.368 and 0.552. The context goes to the decoder's next step, which writes a word."}}
+from classroom.diagram import Diagram
+
+drawing = Diagram(7.4, 2.9)
+drawing.text(0.1, 0.55, "encoder", color=plots.GREY, at="left", size=9)
+drawing.text(0.1, 2.35, "decoder", color=plots.GREY, at="left", size=9)
+shown = ((1.6, "−0.5", "0.080"), (3.2, "0.5", "0.368"), (4.8, "1.5", "0.552"))
+for x, state, weight in shown:
+    drawing.box(x, 0.55, f"m = {state}", width=1.0)
+    drawing.arrow((x, 0.75), (3.2 + 0.4 * (x - 3.2), 1.27), color=plots.RED)
+    drawing.text(
+        3.2 + 0.72 * (x - 3.2) + 0.42, 0.98, weight, color=plots.RED, size=9
+    )
+for left in (2.12, 3.72):
+    drawing.arrow((left, 0.62), (left + 0.56, 0.62))
+    drawing.arrow((left + 0.56, 0.48), (left, 0.48))
+drawing.box(3.2, 1.45, "context 0.97", width=1.9)
+drawing.box(1.6, 2.35, "s = 0.5", width=1.0)
+drawing.box(4.8, 2.35, "next s", width=1.0)
+drawing.arrow((2.12, 2.35), (4.28, 2.35))
+drawing.arrow((3.9, 1.65), (4.6, 2.15), color=plots.RED)
+drawing.arrow((5.32, 2.35), (6.2, 2.35))
+drawing.text(6.3, 2.35, "a word", at="left", size=10)
+plt.show()
 
 # %% tags=["export"] module="recurrent"
 import math
@@ -584,10 +613,12 @@ expected = torch.tensor([[0.080, 0.368, 0.552]])
 assert torch.allclose(weights, expected, atol=5e-4) and abs(context - 0.97) < 5e-3
 
 # %% [markdown]
-# The model around it reads in both directions, so that each of its states knows what comes before its word and after.
-# For the step from state to state we take PyTorch's LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has
-# one state $h$. One gate, $z$, says how much of it is kept and how much of a candidate is let in, and another, $r$, how
-# much of it the candidate gets to see (all gates are between 0 and 1, and computed from $x$ and $h$):
+# The encoder reads in both directions, so that each of its states knows what comes before its word and after. (A
+# learned map turns its last states into the first of the decoder.) For the step from state to state we take PyTorch's
+# LSTM (chapter 1) and its **GRU** (gated recurrent unit). A GRU has one state $h$. A step makes a **candidate**, the
+# $\tanh$ below. Gate $z$ is the share of the old state that stays; the rest is candidate. With $z = 1$ nothing changes,
+# with $z = 0$ all is new. Gate $r$ is how much of $h$ the candidate sees. Both lie between 0 and 1, computed from $x$
+# and $h$:
 #
 # $$ h' = z \odot h + (1 - z) \odot \tanh(x W + r \odot (h U)) $$
 #
@@ -838,8 +869,8 @@ assert min(mistakes("lstm, attention", "untuned")) > 220
 #    transformer multiplies them by $\sqrt{D}$ ([chapter
 #    5](05_position.ipynb#why-multiply-the-embedding-by-the-root-of-the-width)), the recurrent models did not. Now they
 #    do, and choose a learning rate again.
-# 3. *All settings.* Learning rate, size of the embeddings, number of layers and dropout, each widened until the best
-#    value lies inside. The width follows, so that the number of parameters stays about the same.
+# 3. *All settings.* Learning rate, size of the embeddings, layers and dropout, with more values tried while the best is
+#    at an end. The models' width is set so that the parameters stay about as many.
 #
 # **Predict first.** What happens to the order?
 
@@ -883,18 +914,18 @@ small, scaled = (mistakes("gru, no attention", stage) for stage in stages[1:3])
 assert max(small) < min(scaled)
 
 # %% [markdown]
-# The first column is as before, then come the three rounds. Round 1 changes the learning rate alone: at 0.012, four
-# times as high, both models with attention are nearly free of mistakes. Nor is that the only cure: at the old 0.003,
-# scaled embeddings alone lift the GRU from 78 to 99 percent of the validation set and the LSTM from 34 to 98 (the
-# last two lines; one seed). So for these two models larger embeddings do much the same as a higher learning rate. The
-# LSTM without attention needs the embeddings: at the same 0.006 in both columns, it goes from nearly all wrong to 187
-# to 258. (The GRU without attention got worse in round 2, whose learning rate one seed chose.)
+# Round 1 changes only the learning rate: at 0.012, both recurrent models with attention are nearly free of mistakes.
+# Larger embeddings do much the same: scaled, still at 0.003, the GRU rises from 78 to 99 percent of the validation set,
+# the LSTM from 34 to 98 (the last two lines; one seed). Why, we have not tested. The LSTM without attention improves
+# only with them: at the same 0.006 in rounds 1 and 2, it goes from nearly all wrong to 187 to 258. The GRU without
+# attention gets worse in round 2, where one seed chose 0.006 for it. The transformer stays the same: its embeddings
+# were scaled before.
 #
-# And what remained is attention. All three models that have it end with at most two mistakes in three times 500
-# sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. Without
-# attention, after as careful a search, 133 to 298 sentences of 500 are still wrong after 900 steps (the LSTM was better
-# before the third round, which chose by one seed), and a larger share of the long ones. After round 3, by the length of
-# the German sentence, the mean of three seeds; and the time of a training step on one core:
+# What still divides the models is attention. The three that have it end with at most two mistakes in three times 500
+# sentences: **here the transformer does not win**, nor does it lose; the task is too easy to tell them apart. The two
+# without it, tuned as carefully, still get 133 to 298 of 500 wrong after 900 steps, and a larger share of the long
+# ones. Here are the mistakes after round 3 by the length of the German sentence, the mean of three seeds, and the time
+# of a training step on one core:
 
 # %% tags=["hide-input"]
 lengths = np.array([len(pair.target.split()) for pair in corpus.test])
@@ -926,15 +957,7 @@ assert max(times[3:]) < 1.05 * times[0]
 # So why did transformers replace recurrent networks? Not because each step teaches them more, in this task. The usual
 # answer is that they compute all positions at once, which suits a GPU; we have timed one core of a CPU. There a step of
 # this transformer, for which round 3 chose one layer a side, takes three quarters of the GRU's time and five sixths of
-# the LSTM's, both with attention. (Without attention they take about as long as the transformer, or less.)
-#
-# How large must a difference be? Count the sentences that one of two models gets wrong and the other right. If neither
-# were better, each such sentence would be a fair coin. Suppose there are five such sentences, and the same model is
-# right in all of them. The chance of so uneven a split, in either direction, is $2 / 2^5 = 6$ percent; for nine against
-# none it is 0.4 percent. This is the **sign test**. It asks whether these two *trained models* differ. Whether the two
-# *kinds* do is a question about seeds. Suppose that all three seeds of one side beat all three of the other. There are
-# $\binom{6}{3} = 20$ ways to divide six results between two sides, and in 2 of them one side beats the other
-# completely. So chance alone does it in 10 percent, and by their order alone three seeds can never show more.
+# the LSTM's, both with attention.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -979,16 +1002,14 @@ assert points["gru, attention"][0] < points["transformer"][-1]
 # %% [markdown]
 # All three attend to a right word for more than four words in five, far above the diagonal. (These transformers have
 # one layer a side and 900 steps; [the one above](#does-attention-say-which-word-came-from-which), with two layers and
-# more steps, looks right 99 times in 100.) Every LSTM looks right less often than every transformer (as chance alone
-# makes it in 10 percent of such comparisons, see above). But to look right is not the same as to write right: the LSTM
-# makes as few mistakes as the others. Its encoder reads in both directions, so the states beside a word may hold it
-# too. (That is so of the GRU as well, which points better. Why, we have not tested.)
+# more steps, looks right 99 times in 100.) Every LSTM looks right less often than every transformer. But to look right
+# is not the same as to write right: the LSTM makes as few mistakes as the others.
 #
 # ### Longer than anything it has learnt
 #
-# The numbers of chapter 11 are made of few different words, and can be many words long. The program has trained the
-# five models on those of up to nine words in German, the median length (many have exactly nine), with scaled embeddings
-# and a learning rate of their own, and tested them on all.
+# Chapter 11's numbers can be many words long. The program has trained the five models on those of up to nine German
+# words, the median, and tested them on all. (Many have exactly nine, so fewer than half are longer.) Each model has
+# scaled embeddings and its own learning rate.
 #
 # **Predict first.** A recurrent network reads one more word in the same way as the others. A transformer gets encodings
 # of positions that it has never met. Which does better on numbers longer than any it was trained on?
@@ -1023,11 +1044,18 @@ assert shorter == len(written) == 28
 
 # %% [markdown]
 # Both recurrent models with attention make no mistake. Nor does the GRU without, which gets more than a quarter of the
-# grammar wrong. (Why, we have not tested. Numbers are made of few different words, and where their order changes, it
-# changes between neighbours.) The LSTM without makes 3 to 13. The transformer gets 3, 9 and 16 of 120 wrong. The sign
-# test calls 9 and 16 against 0 more than chance, so those two trained models are worse; about the kinds, three seeds
-# each say little. All 28 of these translations are too short. The positions are sinusoids, and [chapter
-# 5](05_position.ipynb#could-the-encoding-be-learned) found that these can extrapolate and often do not.
+# grammar wrong; why, we have not tested. The LSTM without makes 3 to 13. The transformer gets 3, 9 and 16 of 120 wrong.
+# All 28 of these translations are too short: the one shown writes 171,960 for 171,969. The positions are sinusoids, and
+# [chapter 5](05_position.ipynb#could-the-encoding-be-learned) found that these can extrapolate and often do not.
+#
+# Could these differences be chance? Count only the numbers that one of two models gets right and the other wrong. If
+# neither were better, each would be a fair coin. All three of three for the same model then come up in $2 / 2^3 = 25$
+# percent of cases (2, because it may be either model), all nine of nine in 0.4. This is the **sign test**, and it
+# compares two *trained models*: against a GRU that makes none, 9 and 16 mistakes are more than chance, and 3 are not.
+#
+# To compare two *kinds*, count seeds. Six results can be divided into three and three in $\binom{6}{3} = 20$ ways, and
+# in 2 of them one side beats the other completely. So even the clearest order of three seeds against three comes by
+# chance in 10 percent of cases.
 
 # %% [markdown]
 # ## Exercises
@@ -1157,8 +1185,8 @@ verdict
 # A translator reads one sentence and writes another, word by word, each time looking back at what it has read. Where
 # the truth is known, one can measure how often a layer attends to the words being rendered: the last one did in 99 of
 # 100 cases in one model, and in 81 to 99 in nine others. Exchanging a single vector shows that what it reads there need
-# not be that word alone. And recurrent models with attention are as good here, once their start and their learning rate
-# are chosen for them; models without attention are not, in as many steps.
+# not be that word alone. And recurrent models with attention are as good here, once a learning rate is chosen for them;
+# models without attention are not, in as many steps.
 #
 # **Sources.** The synchronous grammar: [Lewis and Stearns (1968)](https://doi.org/10.1145/321466.321477). Sequence to
 # sequence: [Sutskever, Vinyals and Le (2014)](https://arxiv.org/abs/1409.3215); additive attention: [Bahdanau, Cho and

@@ -8,12 +8,13 @@
 # %% [markdown]
 # # 18. What is left without the encoder?
 #
-# Most language models of today have one stack. Any text can teach it, and each token is a target; question and answer
-# share all parameters; and a conversation only grows at its end, so that what is cached stays valid. Take the decoder
-# of [chapter 9](09_decoder.ipynb), leave out the attention to the encoder, and you have a **decoder-only** model, a
-# **GPT** (*generative pre-trained transformer*). By the end of this chapter you have written one, counted GPT-2's
-# parameters to the last one, seen a small one learn to write documentation, and found the heads with which a model
-# copies from what it has read.
+# Take the decoder of [chapter 9](09_decoder.ipynb), leave out the attention to the encoder, and you have a
+# **decoder-only** model, a **GPT** (*generative pre-trained transformer*). Most language models of today are of this
+# kind. Any text can teach one, with each token a target. One set of parameters serves question and answer. And a
+# conversation only grows at its end, so cached keys and values stay valid.
+#
+# By the end of this chapter you have written one, counted GPT-2's parameters to the last one, seen a small one learn to
+# write documentation, and found the heads with which a model copies from what it has read.
 #
 # You need chapters [9](09_decoder.ipynb), [11](11_training.ipynb) and [12](12_generation.ipynb). It takes about 30
 # minutes to read, and 30 for the exercises. [Going further](#going-further), at the end, takes 5 more minutes.
@@ -85,15 +86,10 @@ plt.show()
 # need not be written; leaving them out is called **loss masking**. A language model that reads plain text has no
 # prompt, and learns from all rows.
 #
-# In code: embeddings, a stack of chapter 8's layers, a score for every token. Three choices are GPT-2's ([Radford and
-# others 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)):
-# the positions are learned, the norms stand before the sublayers (pre-norm), and the matrix of the output *is* the
-# embedding table (weight tying, as in chapter 9).
-#
-# Prompts of a batch differ in length, so a batch has padding. It is masked, and it must not shift the positions:
-# `cumsum` numbers the real tokens alone. Where nothing is padded (`pad_id=None`), the mask is the word `"causal"`, from
-# which PyTorch's kernel knows which half it can skip ([chapter
-# 20](20_one_gpu.ipynb#is-fused-attention-an-approximation)).
+# In code: embeddings, a stack of chapter 8's layers, and a score for every token from the embedding table, as in
+# chapter 9. Three choices are GPT-2's ([Radford and others
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)): the
+# positions are learned, the norms stand before the sublayers (pre-norm), and the activation is GELU.
 
 # %% tags=["export"] module="gpt"
 from dataclasses import dataclass
@@ -201,6 +197,12 @@ class GPT(nn.Module):
 
 
 # %% [markdown]
+# Shorter prompts of a batch are padded, on the left. The padding is masked, and it must not shift the positions: in
+# `embed`, `cumsum` counts the real tokens alone, so that two pads and three tokens get 0 0 0 1 2. Without padding
+# (`pad_id=None`) the mask is the word `"causal"`, which tells PyTorch's kernel which half it can skip ([chapter
+# 20](20_one_gpu.ipynb#is-fused-attention-an-approximation)).
+
+# %% [markdown]
 # Is it the same model as the published one? The library `transformers` has GPT-2. Make a small one with random numbers,
 # put its parameters into ours, under the names that they have here, and compare all logits. (GPT-2 computes its GELU by
 # an approximation with tanh; here the library is told to take the exact one, as we do.)
@@ -236,11 +238,12 @@ assert torch.allclose(with_prompt, theirs[:, 7:], atol=1e-6)
 # %% [markdown]
 # The same, to the last digits. Moving the cut between prompt and text changes no logit. It only decides which rows are
 # returned.
-#
+
+# %% [markdown]
 # ### Is the decoder an encoder with a mask?
 #
-# That is half the truth. The stack of a GPT is exactly that. The decoder of 2017 has one sublayer more, and through
-# that sublayer alone it knows of the source. Switch that sublayer off in chapter 9's model, and give the model two
+# It is often said that a decoder is an encoder with a mask. A GPT's is. The decoder of 2017 has one sublayer more, and
+# only through that sublayer does it know of the source. Switch it off in chapter 9's model, and give the model two
 # different questions:
 
 # %% tags=["hide-input"]
@@ -262,7 +265,7 @@ with torch.no_grad():
 assert torch.equal(one, other)
 
 # %% [markdown]
-# Without cross-attention the 2017 model writes the same, whatever it was asked. A GPT does not, because the question
+# Without cross-attention the 2017 model writes the same, whatever it was asked. A GPT needs none, because the question
 # stands in its own sequence.
 
 # %% tags=["quiz"]
@@ -398,9 +401,9 @@ assert abs(losses[120] - 4.2) < 0.03 and abs(np.exp(losses[120]) - 67) < 2
 # ### A million parameters
 #
 # `configs/gpt-docstrings.toml` is a model of four layers, of width 128, with a vocabulary of 2,000 tokens: 1.2 million
-# parameters. It learns from all five packages, as it happens also 1.2 million tokens, in two and a half passes, 1,500
-# steps of up to 2,048 tokens: ten minutes of one core. A program trains it with three seeds (`python -m
-# benchmarks.docstrings`, half an hour for these three, with all that is measured on them below).
+# parameters. It learns from all five packages. Their training texts happen to have 1.2 million tokens, too, so 1,500
+# steps of up to 2,048 tokens are two and a half passes, and take ten minutes of one core. A program trains it with
+# three seeds and measures all that follows (`python -m benchmarks.docstrings`, half an hour).
 #
 # How low can somebody get who only counts? To give every token the same probability costs $\ln 2000 = 7.6$ nats.
 # Somebody who knows how often each token occurs pays the **unigram entropy**, and somebody who also knows what tends to
@@ -453,16 +456,18 @@ for run in runs:
     assert curve[400] < found["entropies"]["bigram"] < curve[300]
 
 # %% [markdown]
-# After 50 steps it has beaten the unigrams, near step 370 it passes the bigrams, and it ends at 3.1 nats, 1.5 bits a
-# character. Read what it wrote for the invented name `numpy.linalg.triangular_norm`: at the start, random subwords;
-# after 200 steps, words and brackets of documentation, in no order; at the end, sections with their headings and
-# dashes, an array with a shape, and sentences whose grammar nearly holds and which mean nothing.
+# After 50 steps it has beaten the unigrams, and near step 370 it passes the bigrams. It ends at 3.1 nats a token. With
+# three characters a token and 1.44 bits a nat, that is 1.5 bits a character.
+#
+# Read what it wrote for the invented name `numpy.linalg.triangular_norm`: at the start, random subwords; after 200
+# steps, words and brackets of documentation, in no order; at the end, sections with their headings and dashes, an array
+# with a shape, and sentences whose grammar nearly holds and which mean nothing.
 
 # %% [markdown]
-# Would a larger model be better? [Measured below](#larger-models), each of three fourfold steps lowers the loss, the
-# last by less than the two before it let expect. [Kaplan and others (2020)](https://arxiv.org/abs/2001.08361) found
-# power laws over many orders of magnitude, the **scaling laws**, from which the loss of a large model can be read off
-# small ones, as long as data and training suffice.
+# Would a larger model be better? Yes: [measured below](#larger-models), four times the parameters lower the loss, three
+# times over, the third time by less than the first two promised. [Kaplan and others
+# (2020)](https://arxiv.org/abs/2001.08361) found power laws over many orders of magnitude, the **scaling laws**, by
+# which small models foretell the loss of a large one, as long as data and training suffice.
 
 # %% [markdown]
 # ### Learning while it reads
@@ -472,9 +477,8 @@ for run in runs:
 # 2020](https://arxiv.org/abs/2005.14165), whose word it is, mean a task that is learnt from examples in the prompt, and
 # [chapter 19](19_modern.ipynb#learning-from-examples-in-the-prompt) measures that.)
 #
-# Take the texts of the test set that have at least 160 tokens, and measure the loss on tokens 144 to 159 alone. The
-# model always gets the name. Of the text before these sixteen tokens it gets the last $n$ as they are; those farther
-# back are exchanged for another text's.
+# Take test texts of at least 160 tokens, and measure the loss on tokens 144 to 159 alone. The name in front is always
+# the right one. Of the 144 tokens between, the last $n$ are the text's own, and the others are another text's.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Mean loss of tokens 144 to 159, against the number of tokens before them that are the text's own, for three seeds. 4.4 with none, 3.5 with 16, 3.0 with all 144; every doubling helps."}}
 figure, axes = plt.subplots(figsize=(5.8, 3))
@@ -495,17 +499,16 @@ assert round(np.mean([each[5] for each in contexts]), 1) == 3.5
 assert round(np.mean([each[-1] for each in contexts]), 1) == 3.0
 
 # %% [markdown]
-# From 4.4 to 3.0, and each doubling helps. (Each of the sixteen also sees those of the sixteen before it, which are
-# always its own. And a foreign text may mislead, so 4.4 is not what no text at all would cost.) Part of this is plain
-# grammar, which needs the last few words. The step from 16 to all, half a nat, can hardly be that alone. Farther back
-# stand the subject, the names of the arguments, the layout of this text.
+# From 4.4 to 3.0, and each doubling helps. (A foreign text may mislead, so 4.4 is not what no text at all would cost.)
+# Part of this is plain grammar, which needs the last few words. The step from 16 to all, half a nat, can hardly be that
+# alone. Farther back stand the subject, the names of the arguments, the layout of this text.
 #
 # ### What has the next token to do with answering?
 #
-# A model that gives each next token a probability gives one to a whole text, the product of them. So it can be asked
-# which of several things fit together. Here we put four names in front of a text of the test set: its own, and three of
-# the same package. After which of them is the text likeliest? Beside the model stands somebody who compares words:
-# those of the name with those of the text, rare ones counting more (*tf-idf*).
+# The probabilities of a text's tokens, multiplied, are the probability of the whole text after its prompt. So a model
+# can choose between prompts. Put four names in front of a text of the test set, one at a time: its own, and three of
+# the same package. After which is the text likeliest? The rival only compares words: those of the name with those of
+# the text, rare ones counting more (*tf-idf*).
 
 # %% tags=["hide-input"]
 print("right name found   by the model   by comparing words")
@@ -522,9 +525,9 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 #
 # That is the idea behind GPT-2 and GPT-3: whoever predicts enough text must learn much of what it is about, and can
 # then be asked by a prompt alone (**zero-shot**), or by a prompt with some examples in it (**few-shot**). The result of
-# such **pre-training**, a **base model**, continues text; it does not answer. So it is **fine-tuned** on prompts with
-# good answers, with the loss of this chapter, which counts the answer's tokens alone. That is called **instruction
-# tuning**.
+# such **pre-training**, a **base model**, continues text; it does not answer: after *What is the capital of France?* it
+# may well go on with *What is the capital of Spain?* So it is **fine-tuned** on prompts with good answers, with the
+# loss of this chapter, which counts the answer's tokens alone. That is called **instruction tuning**.
 #
 # Often a second stage follows: people say which of two answers they prefer, and the model is trained towards these
 # (reinforcement learning from human feedback, **RLHF**, [Ouyang and others 2022](https://arxiv.org/abs/2203.02155)).
@@ -532,11 +535,13 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # %% [markdown]
 # ## How does it copy?
 #
-# One thing that can make a loss fall as more of a text is read is copying. Here is how, and then a model that has
-# learnt it. *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog*
-# a moment ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word
-# *dog* as its query, a head finds the earlier *dog*. But it needs the word *after* that, and a key knows only its own
-# word.
+# A loss can fall along a text because the model copies. Our model of documentation shows no sign of that
+# ([why](#does-the-larger-model-copy)), so we first wire copying by hand, and then train a model on texts that ask for
+# it.
+#
+# *The dog sees the man. The dog* ... You would go on with *sees*, because that is what came after *the dog* a moment
+# ago. No count made on other texts could know that. How would a stack of attention layers do it? With the word *dog* as
+# its query, a head finds the earlier *dog*. But it needs the word *after* that, and a key knows only its own word.
 #
 # It takes two layers, and both can be wired by hand. Give each vector four blocks. Two are filled: the **word**
 # (one-hot) and its **position** (the waves of chapter 5). Two are empty: the word **before** it, and a **guess** at the
@@ -548,8 +553,8 @@ assert 0.84 < right < 0.89 and runs[0]["names_found"]["words"] == 0.894
 # 2. An **induction head** in layer 2. Its query is the word, its key the block *before*: so *dog* attends to the words
 #    that had *dog* before them. Its value is the word there, and it writes to *guess*.
 #
-# **Predict first.** In *the dog sees the man the dog*, what is the guess at the last word, *dog*? And what would it be
-# if the text ended with *the*?
+# **Predict first.** In *the dog sees the man the dog*, the guess at the last *dog* is *sees*. What is it at the *the*
+# before that? And at *man*, which is new?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "The words the dog sees the man the dog in a row. Layer 1: from each word a short arrow to the word before it; under sees stands: before = dog. Layer 2: from the last word, dog, a long arrow back to sees, whose block before says dog; what comes back is the guess sees."}}
 from classroom.diagram import Diagram
@@ -647,9 +652,10 @@ quiz.one_choice(
 # four words of its own, of four to seven letters, drawn from an alphabet of 32. It repeats them in random order, with a
 # random letter after each.
 #
-# When a word appears for the first time, its letters can hardly be predicted (a guess among 32 costs $\ln 32 = 3.47$).
-# Later, its first letter tells the rest, to a reader who looks back. For comparison there are models of one layer, and
-# of two layers without positions (`python -m benchmarks.copying`, ten minutes; three seeds each).
+# Such a text might begin *qxab* m *rtuz* k *qxab* s. The first *qxab* can only be guessed, at $\ln 32 = 3.47$ nats a
+# letter. After the second *q*, the letters *x*, *a*, *b* are known to a reader who looks back. For comparison there are
+# models of one layer, and of two layers without positions (`python -m benchmarks.copying`, ten minutes; three seeds
+# each).
 #
 # **Predict first.** Will the loss on letters that can be known fall evenly?
 
@@ -720,9 +726,10 @@ for run in runs:
 # %% [markdown]
 # Both heads of layer 2 have become induction heads, with 0.84 to 0.95 of their weight on what came after.
 #
-# The heads of layer 1 are not as tidy as ours: the weight on the letter before is 0.08 to 0.13, and the rest is spread
-# over the whole text. How a letter's vector comes to tell of the one before it, these figures do not say. But these
-# heads are needed: without one of them the loss is 0.6 to 2.3 instead of 0.16 to 0.18.
+# The heads of layer 1 are less tidy than ours. They put 0.08 to 0.13 on the letter before, where even weights over some
+# thirty letters would give 0.03, and spread the rest over the whole text. How a letter's vector comes to tell of the
+# one before it, these figures do not say. But the heads are needed: without one of them the loss is 0.6 to 2.3 instead
+# of 0.16 to 0.18.
 #
 # And the controls: one layer has not learnt to copy at the end (3.1). Two layers without positions learn it slowly, and
 # not well in 2,000 steps (1.1 to 1.2).
@@ -743,8 +750,6 @@ plt.show()
 # %% [markdown]
 # On the right, each line below the diagonal is a word that comes again: letter by letter, it attends to what followed
 # the first time. Where nothing matches, this head attends mostly to the query itself or to the first letter.
-#
-# The model that writes documentation shows no such head on random tokens ([why](#does-the-larger-model-copy)).
 
 # %% [markdown]
 # ## It writes
@@ -752,7 +757,7 @@ plt.show()
 # [Chapter 12](12_generation.ipynb#what-has-been-computed-before)'s cache kept two kinds of keys and values in each
 # layer, those of the source and those of the target. Here there is one kind. The prompt goes through all layers at
 # once, the [prefill](12_generation.ipynb#several-tokens-at-once), and after that one token at a time. `read` does both:
-# new tokens see all that has been kept, and among themselves only what stands before them.
+# new tokens see all that has been kept, and of one another only those up to themselves.
 
 # %% tags=["export"] module="gpt"
 from dotformer.generation import KVAttention
@@ -1075,8 +1080,8 @@ verdict
 #
 # A GPT is a stack of encoder layers under a causal mask; question and answer stand in one sequence, and the next token
 # is all that it learns to predict. To predict text well it must learn its form and much of what it is about. It can
-# copy what it has read by two layers: one that tells each token which token stood before it, and one that looks for
-# tokens whose predecessor was the present one, and takes them as its guess.
+# copy what it has read by two layers: one that tells each token which token stood before it, and one that finds where
+# the present token stood earlier, and guesses what came after it.
 #
 # **Sources.** GPT-2: [Radford and others
 # (2019)](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf); GPT-3

@@ -32,14 +32,15 @@ transformer_map(built=19)
 #
 # | | 2017, chapter 9 | GPT-2, chapter 18 | Llama 3, SmolLM2 and most others |
 # |---|---|---|---|
-# | norm | post-norm, LayerNorm | pre-norm, LayerNorm | pre-norm, RMSNorm |
+# | where the norm stands | behind each sublayer (post-norm) | before it (pre-norm) | before it |
+# | norm | LayerNorm | LayerNorm | RMSNorm |
 # | feed-forward | ReLU | GELU | SwiGLU |
 # | positions | sinusoids, added once | learned, added once | queries and keys turned in each layer (RoPE) |
 # | keys and values | separate for each head | separate for each head | shared by groups of heads |
 # | biases | yes | yes | no |
 # | output matrix | the embedding table | the embedding table | the same in small models, another in large ones |
 #
-# (The first row holds two.) Here are a layer of 2017 and one of today. Whatever has changed is red.
+# Here are a layer of 2017 and one of today. Whatever has changed is red.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two layers, drawn from bottom to top. Left, 2017: attention, whose output joins the residual stream, LayerNorm, feed-forward with ReLU, which joins too, LayerNorm. Sinusoids are added below, before the first layer. Right, today: RMSNorm, attention with turned queries and keys and shared heads, which joins, RMSNorm, SwiGLU, which joins. The norms stand on the branches, so that the line of the residual stream goes straight through."}}
 drawing = Diagram(8.2, 4.5)
@@ -107,12 +108,14 @@ assert torch.allclose(by_formula, nn.functional.rms_norm(x, (8,), gain, 1e-5))
 # ## SwiGLU: one map opens the gate for another
 #
 # The feed-forward network of chapter 8 is $\max(0, x W_1) W_2$ (biases aside): a unit passes its own sum, if that is
-# above 0. A **gated linear unit** has two maps instead. One makes the values, the other says how much of each passes
-# (here not a share: it may be above 1):
+# above 0. A **gated linear unit** replaces $W_1$ by two maps: *up* makes numbers, and *gate* says how much of each
+# passes, which may be more than all of it:
 #
 # $$\text{SwiGLU}(x) = \big(\text{SiLU}(x W_\text{gate}) \odot x W_\text{up}\big) W_\text{down}$$
 #
-# $$\text{SiLU}(z) = \frac{z}{1 + e^{-z}}$$
+# $$\text{SiLU}(z) = z \cdot \text{sigmoid}(z) = \frac{z}{1 + e^{-z}}$$
+#
+# SiLU is $z$ times the sigmoid of chapter 1; its other name, *Swish*, gave SwiGLU the first two letters.
 #
 # **By hand**, one unit: up says 2. With a gate of $-3$, SiLU is $-3 / (1 + e^3) = -0.14$, and $-0.28$ passes, so almost
 # nothing. With a gate of 3 it is 2.86, and 5.72 passes. The unit is a *product* of two sums of $x$: what up finds
@@ -184,15 +187,16 @@ quiz.number(
 # [by hand](05_position.ipynb#rotary-positions-by-hand), the *queries and keys* themselves, each by its own position:
 # **rotary position embedding**, **RoPE**.
 #
-# What does that do to a score? Write $R_m$ for the turn by $m$ steps. A query at position $m$ and a key at position $n$
-# have the score
+# What does that do to a score? As in chapter 5, a query $q$ at position $t$ becomes $q R_t$, a key $k$ at position $s$
+# becomes $k R_s$, and
 #
-# $$(R_m q) \cdot (R_n k) = q \cdot (R_{n - m}\, k),$$
+# $$(q R_t) \cdot (k R_s) = q R_{t-s}\, k^\top,$$
 #
-# because turning both back by $m$ changes no dot product. The score depends on what the two are *and on how far apart
-# they stand*, not on where.
+# because turning both back by $s$ steps changes no dot product. The score depends on what the two are *and on how far
+# apart they stand*, not on where.
 #
-# **By hand**: one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. At positions 3 and 1 they become
+# **By hand**: one pair, which turns by 1 radian a step, and $q = k = (1, 0)$. (Published models turn the other way
+# round than chapter 5, from $(1, 0)$ to $(\cos t, \sin t)$. From here on so do we.) At positions 3 and 1 they become
 # $(\cos 3, \sin 3)$ and $(\cos 1, \sin 1)$, with a dot product of $\cos(3 - 1) = -0.42$.
 #
 # **Predict first.** What is the score at positions 13 and 11?
@@ -270,19 +274,19 @@ assert [round(angle) for angle in slowest] == [63, 7]
 # `i` counts entries, so it is twice that.) The first pairs turn fast and tell neighbours apart; the last hardly turn at
 # all, and compare what the words *are*. The folded cell compares the turn with chapter 5's matrices.
 #
-# A larger base turns the slow pairs even more slowly, which leaves room for longer texts: with $d_k = 64$, 8,192 tokens
-# turn the slowest pair by 63 degrees at a base of 10,000, and by 7 at 100,000. Many models of today have 100,000 and
-# more.
+# A larger base turns the slow pairs even more slowly, so that they hardly turn over a longer text either: with $d_k =
+# 64$, the slowest turns over 8,192 tokens by 63 degrees at a base of 10,000, and by 7 at 100,000. Many models of today
+# have 100,000 and more.
 #
-# Three things follow. Values are not turned, and no position is added to the residual stream. There is no embedding
-# table of positions to run out of, although that alone does not make a model read longer texts well ([measured
-# below](#does-it-read-farther-than-it-has-learnt)). And keys can be kept in a cache after the turn, since a key's
-# position never changes.
+# Three things are different from positions that are added. Neither the values nor the residual stream carry them. There
+# is no table of positions to run out of, although that alone does not make a model read longer texts well ([measured
+# below](#does-it-read-farther-than-it-has-learnt)). And keys can be cached after the turn, since a key's position never
+# changes.
 #
 # Which two entries make a pair? In the paper, in Llama's own code and here, neighbours: entries $2i$ and $2i + 1$. In
 # the Llama of the library `transformers`, entries $i$ and $i + d_k/2$. Both are right, because before training all
-# entries are alike. But weights trained with one are wrong for the other, and [it still says
-# Paris](#break-it-it-still-says-paris) makes that mistake on purpose.
+# entries are alike. But weights trained with one are wrong for the other, and [below](#break-it-it-still-says-paris) we
+# make that mistake on purpose.
 #
 # ## Heads that share keys and values
 #
@@ -323,11 +327,11 @@ for left, kv_heads, label in (
 plt.show()
 
 # %% [markdown]
-# In code, $W_K$ and $W_V$ become narrower. (`enable_gqa` lets PyTorch's attention lend each key to the heads of its
-# group.) A layer's keys, already turned, and its values go into a `KeptHeads`, if there is one. Everything that fixes
+# In code, $W_K$ and $W_V$ become narrower, and `enable_gqa` lets each key serve all heads of its group. When the model
+# writes, a layer's cache is a `KeptHeads`, which keeps the keys, already turned, and the values. Everything that fixes
 # the model's shape stands in one configuration:
 
-# %% tags=["hide-input", "export"] module="modern"
+# %% tags=["export"] module="modern"
 from dataclasses import dataclass
 
 from dotformer.support.settings import check_heads, check_settings
@@ -423,8 +427,9 @@ class KeptHeads:
 
 
 # %% [markdown]
-# Is that still multi-head attention? Give four heads two shared ones, and then give all four matrices of their own,
-# each shared one copied twice. Both must return the same:
+# Is that still multi-head attention? Take four heads that share two pairs of keys and values. Beside them, take
+# ordinary attention of four heads, in which each shared $W_K$ and $W_V$ is copied to both heads of its group. Both must
+# return the same:
 
 # %% tags=["hide-input"]
 from dotformer.attention import MultiHeadAttention
@@ -710,13 +715,16 @@ assert round(sizes[1] / sizes[0], 1) == 1.4
 
 # %% [markdown]
 # Three changes are worth most: pre-norm (0.34 nats), an output matrix of its own (0.28, for 40 percent more parameters)
-# and RoPE (0.26). Almost half of RoPE's gain, 0.12, comes from leaving out the sinusoids (last row: the model of
-# *SwiGLU*, without positions). SwiGLU is worth 0.11, at the same size. In each of these four steps all three seeds are
-# better than the three before.
+# and RoPE (0.26). SwiGLU is worth 0.11, at the same size. In each of these four steps all three seeds are better than
+# the three before.
+#
+# Of RoPE's 0.26, leaving out the sinusoids alone gives 0.12 (last row). As in [chapter
+# 18](18_gpt.ipynb#does-a-causal-model-need-positions), so short a run does better with no positions than with positions
+# that are added.
 #
 # Pre-norm allows larger steps: the post-norm model of 2017 does best at a learning rate of 0.003, and the others at
-# 0.012. (At 0.006 one of its three seeds comes to 4.19, and the other two stay above 4.7. All have a warm-up of 15
-# steps; [post-norm needs a longer one](08_encoder.ipynb#does-it-need-warm-up) and might do better with it.)
+# 0.012. So its 0.34 is about training. At 0.006 one seed of 2017 comes to 4.19, as good as pre-norm, and two stay above
+# 4.7. (All have a warm-up of 15 steps; [a longer one](08_encoder.ipynb#does-it-need-warm-up) might help post-norm.)
 #
 # RMSNorm and no biases change nothing that three seeds could tell: the same loss, for a little less to compute, too
 # little to show in these times. Shared heads cost 0.08 (the seeds overlap), and halve what the cache keeps. (The times
@@ -883,9 +891,9 @@ from dotformer.support.llama_files import rendered
 print(rendered(template, [{"role": "user", "content": "What is the dot product?"}]))
 
 # %% [markdown]
-# `Chat` feeds each new message to the same cache and yields the answer as it is written. (It refuses messages with
-# special tokens in them. They are how text from outside could pass for a message of somebody else, which is one kind of
-# **prompt injection**.) Ask it what this book began with:
+# `Chat` feeds each new message to the same cache and yields the answer as it is written. (It refuses messages that
+# contain special tokens. With them, text from outside could pass for somebody else's message, one kind of **prompt
+# injection**.) Ask it what this book began with:
 
 
 # %%
@@ -932,9 +940,11 @@ assert "tulip" in talk.messages[-1]["content"]
 # %% [markdown]
 # ### Learning from examples in the prompt
 #
-# [Chapter 18](18_gpt.ipynb#learning-while-it-reads) promised examples in the prompt (*few-shot*). Give SmolLM2 lines
-# like *hot -> cold*, and then *big ->*. How often is the next token the opposite? To see whether it reads the examples
-# or only their form, do the same with answers that belong to other words:
+# [Chapter 18](18_gpt.ipynb#learning-while-it-reads) promised examples in the prompt (*few-shot*). Here are two such
+# examples of opposites, and a question, in three lines: *hot -> cold*, *tall -> short*, *big ->*. How often is
+# SmolLM2's next token the opposite? Copying alone cannot find it, since *small* stands nowhere in the prompt. To see
+# whether the model reads the answers or only their form, do the same with answers that belong to other words: *hot ->
+# short*, and so on.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Share of 40 opposites found, for three draws of examples each. With right examples 0 without any, 0.1 after one, 0.55 after two, 0.73 after four, 0.88 after sixteen. With answers exchanged it stays between 0 and 0.23."}}
 figure, axes = plt.subplots(figsize=(6, 3.2))
@@ -990,7 +1000,7 @@ assert max(r["found"] for r in few if not r["right"]) < 0.25
 # ## Break it: it still says Paris
 #
 # Four mistakes that are easy to make. Pair the entries of queries and keys by halves, where the weights were stored for
-# neighbours. Leave the rotation out. Rotate the other way round. Or lend the three shared heads to the nine in turn (0,
+# neighbours. Rotate the other way round. Leave the rotation out. Or lend the three shared heads to the nine in turn (0,
 # 1, 2, 0, 1, 2 ...) instead of in groups (0, 0, 0, 1, 1, 1 ...).
 #
 # **Predict first.** Which of them do you notice, if you ask for the capital of France?
@@ -1069,11 +1079,12 @@ assert ["Paris" in text for _, text in looks.values()] == [True] * 4 + [False]
 # good English, and could pass for healthy; the two after it repeat themselves, which small models do anyway. The loss
 # on a story tells, if you know what it should be: it rises from 3.67 nats to 4.54, 5.25 and 5.04.
 #
-# The first of these mistakes is common. *shainet*, a library for neural networks, ran this very model with its mirror
-# image (code for neighbours, weights stored for halves) until [June
-# 2026](https://github.com/NeuraLegion/shainet/pull/111), and it wrote *the capital of France is the capital of France*;
-# readers of the book *LLMs from Scratch* found it [in its Llama 2](https://github.com/rasbt/LLMs-from-scratch/pull/747)
-# in 2025. The check that finds all four is the comparison above: the same tokens, another implementation, equal logits.
+# The first of these mistakes is common. The library *shainet* made its mirror image with this very model until [June
+# 2026](https://github.com/NeuraLegion/shainet/pull/111): the code paired neighbours, the weights were stored for
+# halves, and it wrote *the capital of France is the capital of France*. Readers of the book *LLMs from Scratch* found
+# the mistake [in its Llama 2](https://github.com/rasbt/LLMs-from-scratch/pull/747) in 2025.
+#
+# The check that finds all four is the comparison above: the same tokens, another implementation, equal logits.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1302,10 +1313,10 @@ sixteen = torch.tensor(16.0, dtype=torch.bfloat16)
 assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 
 # %% [markdown]
-# Twice the same call agrees to the last bit. Reading all at once and reading with a cache differ by some $10^{-5}$,
-# which in float32 rarely decides. In bfloat16, in which models are often served, neighbouring numbers between 16 and 32
-# are 0.125 apart, so the two likeliest tokens now and then tie or nearly tie. There, the order of a sum can decide, and
-# from there on two texts differ. [He and others
+# Twice the same call agrees to the last bit. Reading all at once and reading with a cache differ a little, which in
+# float32 rarely decides. In bfloat16, in which models are often served, neighbouring numbers between 16 and 32 are
+# 0.125 apart, so the two likeliest tokens now and then tie or nearly tie. There, the order of a sum can decide, and
+# from there on two texts differ. [Horace He and others
 # (2025)](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/) asked a served model the same
 # question a thousand times at temperature 0 and got 80 different texts.
 
@@ -1313,18 +1324,20 @@ assert sixteen.nextafter(2 * sixteen) - sixteen == 0.125
 # ### Are more heads better?
 #
 # At the same width, more heads are narrower ([chapter 6](06_many_heads.ipynb)). Train the SwiGLU model of [the
-# comparison](#what-is-each-change-worth), which still has sinusoids, with one head, four, and sixteen (with sinusoids,
-# since the pairs that RoPE turns would become few as well):
+# comparison](#what-is-each-change-worth) with one head, four, and sixteen (not the RoPE model, since narrow heads would
+# leave few pairs to turn):
 
 # %% tags=["hide-input"]
-print("test loss, three seeds")
+print("                test loss        ms")
+print("               three seeds    a step")
 for model, name in (
     ("one head", "1 head of 64"),
     ("SwiGLU", "4 heads of 16"),
     ("sixteen heads", "16 heads of 4"),
 ):
-    seeds = [run["test_loss"] for run in runs_of(model)]
-    print(f"{name:14}", " ".join(f"{loss:.2f}" for loss in seeds))
+    seeds = " ".join(f"{run['test_loss']:.2f}" for run in runs_of(model))
+    pace = np.median([run["seconds"] for run in runs_of(model)]) / found["steps"]
+    print(f"{name:14} {seeds} {1000 * pace:8.0f}")
 
 # %% tags=["proof"]
 three = ("one head", "SwiGLU", "sixteen heads")
@@ -1342,10 +1355,10 @@ assert 1.7 < took[2] / took[1] < 2.2
 # %% [markdown]
 # ### Does it read farther than it has learnt?
 #
-# The models of [the comparison](#what-is-each-change-worth), and two more, with learned positions and with none, learnt
-# from texts that were cut after 64 tokens. Let them read texts of 160. With learned positions, the rows beyond the
-# longest training text are still the noise that they began as. Sinusoids and rotations go on by formula. Is that
-# enough?
+# Four models learnt from texts cut after 64 tokens: those of [the comparison](#what-is-each-change-worth) with
+# sinusoids, with RoPE and with no positions, and one with learned positions. Let them read texts of 160. With learned
+# positions, the rows beyond the longest training text are still the noise that they began as. Sinusoids and rotations
+# go on by formula. Is that enough?
 #
 # **Predict first.** Which does best beyond token 64: learned, sinusoids, RoPE, or no positions at all?
 
@@ -1398,9 +1411,9 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 #
 # Compare with a RoPE model that was trained on texts of 160 tokens: at the end it pays 3.9, and the one trained on 64
 # pays 4.2. So the formula goes on, and the model goes on with it only in part. Two things are new to it there:
-# distances, at which a head's pairs stand at angles to one another that it has not met, and the text itself, since of
-# every text it has learnt the beginning alone. The model without positions, which has no angles, gets worse by nearly
-# as much, so part of it may be the text.
+# distances whose angles it has not met, and the later parts of texts, since it has learnt from beginnings alone. The
+# model without positions, which has no angles, gets worse than it is before token 64, too, and by nearly as much. So
+# part of it may be the text.
 #
 # Models that are to read long texts are therefore trained on some, in the end, after their rotations have been slowed
 # (**position interpolation**, [Chen and others 2023](https://arxiv.org/abs/2306.15595); **YaRN**, [Peng and others
@@ -1415,7 +1428,8 @@ assert longer[0] > np.mean([run["by_position"][0] for run in runs_of("RoPE")]) +
 # as here, to one ([Fedus and others 2021](https://arxiv.org/abs/2101.03961)).
 #
 # Four experts have four times the parameters, of which a quarter is *active* for a token, so that it costs as much as
-# before. What an expert returns is multiplied by its share, so that the router has a gradient.
+# before. A choice has no gradient. So what the expert returns is multiplied by its share, and through that the router
+# learns.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A token goes to a router and to one of four experts, the second, which is filled; the other three are pale. What it returns is multiplied by its share 0.6 and goes on."}}
 drawing = Diagram(8.2, 2.1)
@@ -1499,8 +1513,10 @@ for model in ("grouped heads", "experts", "balanced experts"):
     name = "one network" if model == "grouped heads" else model
     print(f"{name:18} {seeds}", end="")
     if "experts" in model:
-        busiest = max(max(layer) for run in runs for layer in run["loads"])
-        print(f"   busiest expert: {busiest:.0%} of tokens", end="")
+        loads = np.concatenate([run["loads"] for run in runs])
+        print(
+            f"   an expert's tokens: {loads.min():.1%} to {loads.max():.0%}", end=""
+        )
     print()
 
 # %% tags=["proof"]
@@ -1599,7 +1615,8 @@ plt.show()
 
 # %% [markdown]
 # Which model has what? The library `transformers` has their configurations and their code, against which the folded
-# cell checks most of what is listed here. (These are the library's defaults; sizes of one family differ.)
+# cell checks most of what is listed here. (These are the library's defaults; sizes of one family differ. "8 of 256":
+# each token goes to 8 of 256 experts. OLMo 3 has its norms behind the sublayers, but inside the residual path.)
 #
 # | | norm | feed-forward | heads (keys and values) | layers with a window | experts | other |
 # |---|---|---|---|---|---|---|

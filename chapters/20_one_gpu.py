@@ -54,11 +54,10 @@ assert counter.get_total_flops() == 2 * 2 * 3 * 4 == 48
 # So a projection of $T$ tokens from width $D$ to width $D$ takes $2 T D^2$ FLOPs. The scores of $T$ queries and $S$
 # keys take $2 T S D$ (all heads together), and the weighted sums of the values take as many again.
 #
-# And the backward pass? A product has two factors, and the gradient of each is a product of the same size ([chapter
-# 7](07_learning.ipynb#one-answer-one-gradient)). So the backward pass takes twice the work of the forward pass, and a
-# step takes three times the forward pass. The function below counts multiplications first, and at the end multiplies by
-# 3, for the step, and by 2, for the additions. (Of a decoder layer's eight projections six are of its own tokens, and
-# two of the encoder's memory.)
+# And the backward pass? Let the product be $Y = XW$, and $G$ the gradient of $Y$. Then $X$ has the gradient $G W^\top$,
+# and $W$ has $X^\top G$ ([chapter 7](07_learning.ipynb#one-answer-one-gradient)): two products, each with as many FLOPs
+# as $XW$. So the backward pass takes twice the work of the forward pass, and a step three times. The function below
+# counts multiplications in the forward pass, and at the end multiplies by 3, for the step, and by 2, for the additions.
 
 # %% tags=["export"] module="devices"
 from dotformer.transformer import Transformer, TransformerConfig
@@ -74,6 +73,7 @@ def training_flops(
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     d, s, t = config.d_model, batch * source, batch * target  # s, t: all tokens
     scores = encoder * s * source + decoder * t * (target + source)
+    # a decoder layer projects its own tokens six times, the encoder's twice
     multiplications = {
         "projections": (encoder * 4 * s + decoder * (6 * t + 2 * s)) * d**2,
         "scores and sums": 2 * scores * d,
@@ -205,10 +205,14 @@ print(f"ridge point      {ridge_point:8.1f} FLOPs per byte")
 # its **arithmetic intensity**. Work below the ridge point is **memory-bound**: memory sets its time, and no faster
 # arithmetic will help it. Work above it is **compute-bound**.
 #
-# Adding two matrices reads 8 bytes and writes 4 for each entry, for a single FLOP: a twelfth of a FLOP per byte, far
-# below. A product of two matrices of $n$ rows and $n$ columns reads and writes $12 n^2$ bytes for $2 n^3$ FLOPs: $n /
-# 6$ per byte. So small products are memory-bound, and those with $n$ above six times the ridge point (in 16 bits, three
-# times) compute-bound.
+# **By hand**, on a machine of 80 GFLOP/s and 16 GB/s, two matrices of 1,024 rows and columns. Their sum is a million
+# FLOPs (0.01 ms) and moves 12.6 MB (0.8 ms): memory decides. Their product is 2.1 billion FLOPs (27 ms) and moves the
+# same 12.6 MB: arithmetic decides.
+#
+# In general, adding two matrices reads 8 bytes and writes 4 for each entry, for a single FLOP: a twelfth of a FLOP per
+# byte, far below. A product of two matrices of $n$ rows and $n$ columns reads and writes $12 n^2$ bytes for $2 n^3$
+# FLOPs: $n / 6$ per byte. So small products are memory-bound, and those with $n$ above six times the ridge point (in 16
+# bits, three times) compute-bound.
 #
 # On a GPU the ridge point is much higher. NVIDIA gives an H100 (SXM) 989 TFLOP/s with numbers of 16 bits, and 3.35
 # TB/s: 295 FLOPs per byte.
@@ -293,15 +297,14 @@ quiz.one_choice(
 # %% [markdown]
 # ## Where does it go?
 #
-# The small model's step has a known number of FLOPs, and the machine does so many a second. Their quotient is the time
-# the step would take if it were nothing but products at full speed.
+# One part of a step is neither arithmetic nor traffic, so take it away first. Large arrays that are freed go back to
+# the system, and what is needed next comes from there again, in pages (mostly of 4 KiB) that are filled with zeros when
+# they are first touched: a **page fault**. `keep_freed_memory` tells the C library of Linux to keep what is freed.
 #
-# **Predict first.** What share of the real time is that? And what is the rest? (`profile_operators` lets PyTorch's
-# profiler watch a step, and adds up the time that each operator itself takes, without what it calls. What runs on a GPU
-# is called a **kernel**: one program that the GPU is told to start.)
+# **Predict first.** How much of a step do the page faults take?
 
-# %%
-from dotformer.support.benchmark import profile_operators
+# %% tags=["hide-input"]
+from dotformer.support.memory import keep_freed_memory, page_faults
 from dotformer.training import Trainer, TrainingConfig
 
 model = Transformer(small).to(device)
@@ -311,37 +314,6 @@ batch = source.to(device), target.to(device)
 
 def step():
     return trainer.train_step([batch], 1e-4)
-
-
-seconds = median(benchmark(step, device))
-# 19 targets are fed, since nothing follows the last
-least = sum(training_flops(small, 16, 24, 19).values()) / peak_compute
-print(f"a step takes {1000 * seconds:.0f} ms", end=", ")
-print(f"its products {1000 * least:.0f} ms: {least / seconds:.0%}")
-for name, cost in profile_operators(step, device):
-    print(f"{1000 * cost:7.1f} ms  {name}")
-assert least < 1.1 * seconds
-
-# %% [markdown]
-# At full speed the products would take only that part of the step. The share of the peak that a whole step reaches,
-# counting the products of the model alone, is its **model FLOPs utilisation** (MFU): here the second time divided by
-# the first.
-#
-# In the list the products are `mm` and `addmm`, without and with a bias: they are smaller than the one that was
-# measured, and may reach less of the speed, as in the figure. The others move many bytes for little arithmetic: the
-# softmax over 6,001 logits and its gradient, for example. We have counted none of that, and yet it takes time. Much
-# more is too small to be listed, most of the optimiser among it.
-#
-# ### Page faults
-#
-# Part of what these operators take is no arithmetic and no traffic. Large arrays that they free go back to the system,
-# and what they need next comes from there again, in pages (mostly of 4 KiB) that are filled with zeros when they are
-# first touched: a **page fault**. `keep_freed_memory` tells the C library of Linux to keep what is freed.
-#
-# **Predict first.** How much time do the page faults take?
-
-# %% tags=["hide-input"]
-from dotformer.support.memory import keep_freed_memory, page_faults
 
 
 def faults():
@@ -365,9 +337,39 @@ assert not is_kept or costs["kept"][1] <= costs["as it comes"][1] + 100
 # `python -m dotformer train`. On a GPU PyTorch has done the same all along, with its **caching allocator**.
 
 # %% [markdown]
+# The small model's step has a known number of FLOPs, and the machine does so many a second. Their quotient is the time
+# the step would take if it were nothing but products at full speed.
+#
+# **Predict first.** What share of the real time is that? And what is the rest? (`profile_operators` lets PyTorch's
+# profiler watch a step, and adds up the time that each operator itself takes, without what it calls. What runs on a GPU
+# is called a **kernel**: one program that the GPU is told to start.)
+
+# %%
+from dotformer.support.benchmark import profile_operators
+
+seconds = median(benchmark(step, device))
+# 19 targets are fed, since nothing follows the last
+least = sum(training_flops(small, 16, 24, 19).values()) / peak_compute
+print(f"a step takes {1000 * seconds:.0f} ms", end=", ")
+print(f"its products {1000 * least:.0f} ms: {least / seconds:.0%}")
+for name, cost in profile_operators(step, device):
+    print(f"{1000 * cost:7.1f} ms  {name}")
+assert least < 1.1 * seconds
+
+# %% [markdown]
+# At full speed the model's products would take only this share of the step. It is called the **model FLOPs
+# utilisation** (MFU).
+#
+# In the list the products are `mm` and `addmm`, without and with a bias. Together they take longer than the products
+# would at full speed: they are smaller than the one that was measured, and may reach less of the speed, as in the
+# figure. The others move many bytes for little arithmetic, such as the softmax over 6,001 logits and its gradient. Much
+# more is too small to be listed, most of the optimiser among it.
+
+# %% [markdown]
 # ## Fewer bits
 #
-# A float32 has 1 bit for the sign, 8 for the **exponent** (a power of two) and 23 for the **mantissa**, its digits. The
+# Numbers of 16 bits halve the bytes that are moved, and many processors multiply them faster. What does one lose? A
+# float32 has 1 bit for the sign, 8 for the **exponent** (a power of two) and 23 for the **mantissa**, its digits. The
 # shorter **dtypes** have fewer: bfloat16 gives up mantissa only, float16 some of both.
 
 # %% tags=["hide-input", "nbval-check-output"]
@@ -383,8 +385,7 @@ for name, (exponent, mantissa) in bits.items():
 
 # %% [markdown]
 # *bfloat16* reaches about as far as float32, with two or three decimal digits. *float16* has three or four, and reaches
-# from 0.00000006 to 65,504. Which one would you train with? (**tf32** is a way to multiply, not to keep: numbers stay
-# float32, and a GPU's units for small matrix products, its **tensor cores**, read 10 bits of each mantissa.)
+# from 0.00000006 to 65,504. Which one would you train with?
 #
 # **Predict first.** Two vectors of 64 numbers, all of them 40. What is their dot product in each kind?
 
@@ -419,9 +420,8 @@ assert torch.isinf((gradient * 2**40).half())[0]
 # again, in float32, before the step. With too large a scale some are infinite, as in the last row: then skip the step,
 # and halve the scale.
 #
-# PyTorch's `GradScaler` does all this. (It rescues gradients. Against scores that overflow it does nothing.) bfloat16
-# needs none of it, because it reaches as far as float32. That is why one trains with it, although it has a shorter
-# mantissa.
+# PyTorch's `GradScaler` does all this, for gradients; scores that overflow it cannot help. bfloat16 needs none of it,
+# because it reaches as far as float32. That is why one trains with it, although it has a shorter mantissa.
 #
 # What about the mantissa? It matters where something small is added to something large, and training does that with
 # every step.
@@ -460,15 +460,16 @@ for dtype, values in errors.items():
     print(
         f"{dtype}: off by {values[-1]:.3f} at the end, moved in {moved} of 599 steps"
     )
+assert 0.56 < errors[torch.bfloat16][-1] < 0.57
 assert errors[torch.bfloat16][-1] > 0.05 > errors[torch.float32][-1]
 
 # %% [markdown]
-# The bfloat16 parameter stops on its way. Near 1.5 two neighbouring bfloat16 numbers are 1/128 apart, and a step
-# shorter than half of that rounds to no step at all. From outside nothing is wrong: the loss falls, and then it is
-# flat, as if the model had learnt all it can. So parameters stay in float32, and the optimiser's moments with them, and
-# only products, and what follows them directly, are rounded. That is called **mixed precision**, and it is what
-# `torch.autocast` does. `python -m dotformer train` does it where the configuration says `precision = "bfloat16"`.
-# (There are [even shorter numbers](#what-comes-after-16-bits).)
+# The slope should become 2. The bfloat16 parameter stops at 1.44, where two neighbouring bfloat16 numbers are 1/128
+# apart: a step shorter than half of that rounds to no step at all. From outside nothing is wrong: the loss falls, and
+# then it is flat, as if the model had learnt all it can. So parameters stay in float32, and so do Adam's two running
+# means (its **moments**). Only products, and what follows them directly, are rounded. That is called **mixed
+# precision**, and it is what `torch.autocast` does. `python -m dotformer train` does it where the configuration says
+# `precision = "bfloat16"`. (There are [even shorter numbers](#what-comes-after-16-bits).)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -496,8 +497,8 @@ quiz.one_choice(
 # | rung | what changes | why it may be faster |
 # |---|---|---|
 # | float32 | nothing; attention writes its weights out | |
-# | tf32 | products read 10 bits of each mantissa instead of 23 | tensor cores |
-# | bf16 | products read and write numbers of 16 bits | half the bytes, and tensor cores or a CPU's **matrix units** |
+# | tf32 | numbers stay float32, but products read 10 bits of each mantissa instead of 23 | a GPU's units for small matrix products, its **tensor cores** |
+# | bf16 | products read and write numbers of 16 bits | half the bytes, and tensor cores or a CPU's **matrix units** (its tensor cores) |
 # | fused attention | the weights are never written out | fewer bytes |
 # | compile | neighbouring operations become one **fused kernel** | fewer bytes, fewer kernel launches |
 # | fused AdamW | one kernel updates all parameters | fewer kernel launches |
@@ -512,10 +513,18 @@ quiz.one_choice(
 # (Activations are what the forward pass leaves for the backward pass.) Dropout is off, because two kernels would drop
 # different entries. The learning rate is 0, so that every step finds the same model.
 #
-# Most rungs are a call or an argument of PyTorch's, and the folded cells below have them. A padded vocabulary gives the
-# output matrix rows of zeros, whose logits are cut off before the softmax. And a loader of PyTorch's prefetches:
-# another process makes up to eight batches while the device computes. For a GPU they are put into *pinned* memory, from
-# which it can copy by itself.
+# Most rungs are a call or an argument of PyTorch's. In the folded cells below, look for these:
+#
+# - tf32: `torch.set_float32_matmul_precision("high")`
+# - bf16: `torch.autocast(device, torch.bfloat16)` around the forward pass
+# - fused attention: `F.scaled_dot_product_attention(q, k, v, mask)`
+# - compile: `torch.compile(layer.forward)`
+# - fused AdamW: `torch.optim.AdamW(parameters, fused=True)`
+# - checkpointing: `checkpoint(layer, x, use_reentrant=False)`
+#
+# A padded vocabulary gives the output matrix rows of zeros, whose logits are cut off before the softmax. And a loader
+# of PyTorch's prefetches: another process makes up to eight batches while the device computes. For a GPU they are put
+# into *pinned* memory, from which it can copy by itself.
 
 # %% tags=["hide-input", "export"] module="devices"
 import os
@@ -699,7 +708,7 @@ def measure(
 
 # %% [markdown]
 # Here are two of the rungs, live. The last column is the distance of a rung's gradient from that of the first, as a
-# share of its norm. (Where bf16 is slower, the processor probably has no fast instructions for it.)
+# share of its norm.
 
 # %% tags=["hide-input"]
 from dotformer.support.benchmark import climb
@@ -712,10 +721,11 @@ for row in climb(partial(measure, workload, device=device, steps=3), two_rungs):
     assert row["loss_error"] < 1e-3 and row["gradient_error"] < 0.05
 
 # %% [markdown]
-# To compare all of them takes an otherwise idle machine, so these were measured beforehand, with twice as many pairs
-# (`python -m benchmarks.gpu --device cpu --sections ladder`). Times are medians, with quartiles in brackets; tokens are
-# those of both sides, and the gain is that on the rung before (for checkpointing, on *larger batch*). Memory is what
-# was allocated at most: on a CPU parameters, gradients, the optimiser's state and the activations.
+# On a machine whose processor has no fast instructions for bf16, it makes a step slower. To compare all rungs takes an
+# otherwise idle machine, so they were measured beforehand on one core of a CPU that has matrix units, with twice as
+# many pairs (`python -m benchmarks.gpu --device cpu --sections ladder`). Times are medians, with quartiles in brackets;
+# tokens are those of both sides, and the gain is that on the rung before (for checkpointing, on *larger batch*). Memory
+# is what was allocated at most: on a CPU parameters, gradients, the optimiser's state and the activations.
 #
 # **Predict first.** Which rungs are slower than the one before, on a CPU?
 
@@ -756,16 +766,17 @@ assert all(row["gradient_error"] < 0.035 for row in whole.values())
 # from there on. Whether that harms a training the column does not say. It says that no later rung adds an error of that
 # size, as a mistake would.
 #
-# Then the speeds, of one core of one CPU that has matrix units. From one run to the next a rung may change by a few
-# percent, more than its quartiles say, so most of these differences may be chance. bf16 makes the step twice as fast.
-# Fused attention then loses a third of the speed, and compiling, which costs seconds before its first step, a seventh
-# of what is left. A larger batch gains 11 percent per token, and checkpointing, beside it, is slower and needs half of
-# its memory. So bf16, with attention written out, is the fastest rung on this CPU. (One would leave out what loses. The
-# ladder keeps it, so that it is the same ladder on every machine.)
+# Then the speeds. From one run to the next a rung may change by a few percent, more than its quartiles say, so most of
+# these differences may be chance. bf16 makes the step twice as fast. Fused attention then loses a third of the speed,
+# and compiling, which costs seconds before its first step, a seventh of what is left. A larger batch gains 11 percent
+# per token, and checkpointing, beside it, is slower and needs half of its memory. So bf16, with attention written out,
+# is the fastest rung on this CPU. (One would leave out what loses. The ladder keeps it, so that it is the same ladder
+# on every machine.)
 
 # %% [markdown]
-# We have not tested why fused attention makes that machine slower; on the H200 below it gains. So measure before you
-# believe a list of what is fast, this one too.
+# We have not tested why fused attention makes that machine slower. On a GPU and long texts it takes a tenth of the time
+# ([measured below](#how-do-time-and-memory-grow-with-the-length)). So measure before you believe a list of what is
+# fast, this one too.
 #
 # ### The same ladder on a GPU
 #
@@ -780,24 +791,45 @@ there, gains = show_ladder(on_gpu)
 # %% [markdown]
 # (The last column is the step's MFU, the share of the peak in the same precision, so tf32's is of a higher peak than
 # float32's.) The steps have 100 pairs of 64 tokens, and from *larger batch* on 400.
-#
-# From bf16 on, steps of 100 pairs take 45 to 81 ms, and steps of 400 take 55. If four times the work costs hardly more
-# time, most of a step does not grow with the work. The likely cause is that the GPU waits for the host, the computer
-# that runs Python, which launches one small kernel after the other, and there is a test: record the launches once, and
-# repeat them by one call ([how it is done](#record-a-step-and-repeat-it)). Recorded steps of 64, 256 and 400 pairs take
-# 11, 28 and 40 ms. That is nearly a line, of 5 ms and 0.09 for each pair, on which 100 pairs would take 14. No rung
-# with 100 pairs had a median below 44. And 400 pairs, unrecorded, took 58 ms, recorded 40, with quartiles that differ
-# by a tenth of a millisecond. A second machine with such a GPU tells the same: there every unrecorded rung that was run
-# took 8 to 37 percent less time, and the recorded step again 40 ms. So the GPUs are equally fast, and what differs is
-# probably the hosts. So the compiled steps of 100 pairs were overhead-bound, and the rungs in 16 bits before them
-# probably too (bf16 converts numbers by kernels of its own), and what the rungs between tf32 and *larger batch* gain or
-# lose there says little of a GPU that is kept busy. (*No waiting* gains 17 percent, probably because the host can
-# launch ahead; on a busy GPU there is less to gain.)
-#
+
+# %% [markdown]
+# Look at *larger batch*: 400 pairs take 55 ms, where 100 pairs took 45 to 81 in 16 bits. Four times the work costs
+# hardly more time, so most of a step does not grow with the work. The likely cause is that the GPU waits for the host,
+# the computer that runs Python, which launches one small kernel after the other. There is a test: record the launches
+# once, and repeat them by one call ([how it is done](#record-a-step-and-repeat-it)).
+
+# %% tags=["hide-input"]
+batches = measured("throughput-cuda")["measurements"]
+recorded = {row["pairs"]: 1000 * row["seconds"] for row in batches}
+recorded[400] = 1000 * there["CUDA graph"]["seconds"]
+sizes = [64, 256, 400]
+per_pair, fixed = np.polyfit(sizes, [recorded[n] for n in sizes], 1)
+launched = {100: "no waiting", 400: "batches prefetched"}
+print("         ms a step, its kernels")
+print("pairs    launched   recorded   on a line")
+for n in (64, 100, 256, 400):
+    one = (
+        f"{1000 * there[launched[n]]['seconds']:8.0f}" if n in launched else 8 * " "
+    )
+    other = f"{recorded[n]:11.0f}" if n in recorded else 11 * " "
+    print(f"{n:5} {one} {other} {fixed + per_pair * n:11.0f}")
+assert round(per_pair, 2) == 0.09 and round(fixed) == 5
+assert round(fixed + 100 * per_pair) == 14
+
+# %% [markdown]
+# The recorded times are nearly a line: 5 ms, and 0.09 for each pair. So for 100 pairs the GPU's own work takes about 14
+# ms, and the rest of the 45 is mostly waiting. The compiled steps of 100 pairs were overhead-bound, and those in 16
+# bits before them probably too. What the rungs between tf32 and *larger batch* gain or lose there says little of a GPU
+# that is kept busy. On a second machine with such a GPU the launched rungs took 8 to 37 percent less time, and the
+# recorded step again 40 ms. So what differs is probably the hosts, and not the GPUs.
+
+# %% [markdown]
 # Making batches between the steps cost a third of the speed, and prefetching brought most of that back.
 #
-# With 400 pairs the MFU of a recorded step is 32 percent, with 1,600 pairs 35 percent, at 1.4 million tokens a second.
-# ([Is the model too narrow](#how-much-of-the-peak-can-a-narrow-model-use) for more?)
+# Now the hours of the introduction: a step of the paper's size is 400 pairs, 51,200 tokens of both sides. 100,000 such
+# steps take 9.4 hours at the first rung's 150,600 tokens a second, and 1.1 at the recorded step's 1,272,000. With 400
+# pairs the MFU of a recorded step is 32 percent, with 1,600 pairs 35 percent, at 1.4 million tokens a second. ([Is the
+# model too narrow](#how-much-of-the-peak-can-a-narrow-model-use) for more?)
 
 # %% tags=["proof"]
 assert 1 < changes["bf16"] < 1.2 and -0.16 < changes["compile"] < -0.13
@@ -943,12 +975,6 @@ for block in (1, 7, 128, 300):
 #
 # The name to look for is **FlashAttention**. It is one of several such kernels: on CUDA, PyTorch also has a
 # *memory-efficient* one and cuDNN's.
-#
-# On CUDA, FlashAttention refuses a mask, and our translator always passes one, so there one of the others runs (in the
-# steps on the H200 above it is cuDNN's). Only where none of them can does PyTorch write the scores out. For a mask of
-# one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/), which, compiled, makes a fused kernel out
-# of a Python function that says which key a query may see. On a CPU there is one fused kernel, and it refuses dropout,
-# so a training that drops attention weights writes them out there.
 
 # %% tags=["proof"]
 small_heads = torch.randn(1, 2, 8, 16)
@@ -985,11 +1011,18 @@ quiz.one_choice(
 # adds its own. The first three are 16 bytes for each parameter, however large the batch is. The fourth grows with the
 # batch and the length.
 #
-# **By hand.** Without dropout, and with fused attention, each token leaves twelve times $D$ numbers in a layer of the
-# encoder: the layer's input, the query, the key, the value, the blend, two sums, the norm between them, and four times
-# $D$ in the hidden layer. In a layer of the decoder, cross-attention adds six times $D$. And each target has $V$
-# logits, $V$ logarithms of probabilities, and the gradients of both. The base model has six layers a side, so a pair of
-# 64 tokens and 63 targets takes, with 4 bytes a number,
+# **By hand.** Without dropout, and with fused attention, a layer keeps for each token, in multiples of $D$ numbers:
+#
+# | kept | encoder | decoder |
+# |---|---|---|
+# | the layer's input; query, key, value, blend | 5 | 5 |
+# | two sums, and the norm between them | 3 | 3 |
+# | the hidden layer | 4 | 4 |
+# | cross-attention: query, key, value, blend, sum, norm | | 6 |
+# | together | 12 | 18 |
+#
+# And each target has $V$ logits, $V$ logarithms of probabilities, and the gradients of both. The base model has six
+# layers a side, so a pair of 64 tokens and 63 targets takes, with 4 bytes a number,
 #
 # $$4 \cdot \big( 6 \cdot (12 \cdot 64 + 18 \cdot 63) \cdot 512 + 4 \cdot 63 \cdot 37{,}000 \big) = 60.7 \text{ MB}.$$
 #
@@ -1328,7 +1361,6 @@ operations = [
 gpu_peak, gpu_bandwidth = (
     operations[0][name] for name in ("flops_per_second", "bandwidth")
 )
-batches = measured("throughput-cuda")["measurements"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.2))
 intensity = np.geomspace(0.2, 1000, 200)
 left.loglog(
@@ -1392,12 +1424,7 @@ print(f"these {len(kernels)}  {total:5.1f} ms of a step of {ms['CUDA graph']:.1f
 # limits it. (No wider model was timed.)
 
 # %% tags=["proof"]
-recorded = {row["pairs"]: 1000 * row["seconds"] for row in batches}
-recorded[400] = ms["CUDA graph"]
 assert [round(recorded[n]) for n in (64, 256, 400)] == [11, 28, 40]
-slope, start = np.polyfit([64, 256, 400], [recorded[n] for n in (64, 256, 400)], 1)
-assert round(slope, 2) == 0.09 and round(start) == 5
-assert round(start + 100 * slope) == 14
 hours = [4 * ms["float32"], ms["CUDA graph"]]
 assert [round(each / 36, 1) for each in hours] == [9.4, 1.1]
 at_peak = there["CUDA graph"]["mfu"] * ms["CUDA graph"]
@@ -1676,9 +1703,14 @@ assert 2 * shapes["padded"] < shapes["as they are"]
 # ### Is fused attention an approximation?
 #
 # No. The blend is the same but for rounding, as you have seen. Nor does it do fewer FLOPs; with the second computation
-# in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic. At 16,384 tokens and eight
-# heads the scores, weights and their gradients of one sentence take 19 GB; without them, on an H200, a hundred MB and a
-# tenth of the time ([measured below](#how-do-time-and-memory-grow-with-the-length)).
+# in the backward pass it does *more*. What it saves is bytes: of memory, and of traffic ([measured
+# below](#how-do-time-and-memory-grow-with-the-length)).
+#
+# On CUDA, FlashAttention refuses a mask, and our translator always passes one, so there one of the others runs (in the
+# steps on the H200 above it is cuDNN's). Only where none of them can does PyTorch write the scores out. For a mask of
+# one's own there is [FlexAttention](https://pytorch.org/blog/flexattention/), which, compiled, makes a fused kernel out
+# of a Python function that says which key a query may see. On a CPU there is one fused kernel, and it refuses dropout,
+# so a training that drops attention weights writes them out there.
 #
 # Under a causal mask it could skip the half that nobody may see. But a kernel that is given a matrix has to read it to
 # find out. So one *says* that the mask is causal: PyTorch has the argument `is_causal`, and our `MultiHeadAttention`

@@ -50,6 +50,9 @@ transformer_map(built=21)
 # here. Divide every summed loss by the real targets *of all processes*, and then *add* the gradients. So the processes
 # need two things of one another: a number before the backward pass (unless each sees the whole batch, and counts for
 # itself), and the gradients after it.
+#
+# Each process takes some rows of the batch, its **shard**. (With fewer rows than processes, one without rows gets a
+# target of padding alone. It adds nothing to the loss, and yet it must take part: the next section says why.)
 
 # %% tags=["export"] module="distributed"
 import torch
@@ -67,9 +70,8 @@ def shard_batch(
 ) -> tuple[Int[Tensor, "rows S"], Int[Tensor, "rows T"]]:
     """The rows of a batch that belong to the process `rank` of `world_size`.
 
-    Every row belongs to one process. One that has none gets a source to read and a
-    target without real tokens, which adds nothing to a loss: it must take part in
-    what all do together. Raises ValueError when there is no such process.
+    Every row belongs to one process. A process without rows gets a target without
+    real tokens. Raises ValueError when there is no such process.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"there is no rank {rank} among {world_size} processes")
@@ -81,8 +83,7 @@ def shard_batch(
 
 
 # %% [markdown]
-# A process's rows are its **shard** of the batch. Each sentence goes to exactly one process. The batches are formed
-# first and divided afterwards, so two processes see the same batches as one.
+# The batches are formed first and divided afterwards, so two processes see the same batches as one.
 #
 # ## What do they communicate?
 #
@@ -161,9 +162,10 @@ for name, gradient in zip(("added", "averaged"), first, strict=True):
 assert torch.equal(first[0], second[0])
 
 # %% [markdown]
-# Added up, the two are one process with the whole batch, to rounding. Averaged, they are something else. From outside
-# nothing is wrong with the second way: such a model trains, and nobody runs the correct version beside it. The check is
-# the one above: once, on one batch, without dropout, against one process.
+# Added up, the two are one process with the whole batch, to rounding. Averaged, they are far off: the first process has
+# 21 real targets here, and the second 6. From outside nothing is wrong with the second way: such a model trains, and
+# nobody runs the correct version beside it. The check is the one above: once, on one batch, without dropout, against
+# one process.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -197,14 +199,8 @@ quiz.one_choice(
 # summed, and scattered over all (**reduce-scatter**). In $N - 1$ more rounds the complete chunks go around, until
 # everyone has gathered all of them (**all-gather**).
 #
-# **By hand.** Three processes, each with three numbers: $(1, 2, 3)$, $(10, 20, 30)$ and $(100, 200, 300)$. In the first
-# round rank 0 sends its first number to rank 1, rank 1 its second to rank 2, and rank 2 its third to rank 0. The first
-# number of rank 1 is now $1 + 10 = 11$. In the second round it sends that on, and the first number of rank 2 becomes
-# $111$: complete. In the third round rank 2 sends it to rank 0, which keeps it instead of its own, and in the fourth
-# rank 0 hands it on to rank 1.
-#
-# **Predict first.** In each round a process sends one $N$-th of its gradient. How much does it send in all, if there
-# are 2 processes? If there are 100?
+# Here are three processes, each with three numbers: $(1, 2, 3)$, $(10, 20, 30)$ and $(100, 200, 300)$. In blue are the
+# sums that are complete.
 
 
 # %%
@@ -227,16 +223,6 @@ def ring(gradients, rounds=None):
 
 
 three = [np.array([1.0, 2, 3]) * 10**p for p in range(3)]
-sums, sent = ring(three)
-print(sums[0], sums[1], sums[2], "each has sent", sent[0], "numbers")
-assert all(np.array_equal(each, sum(three)) for each in sums)
-for n in (2, 8, 100):
-    sums, sent = ring([np.ones(1000) for _ in range(n)])
-    assert (
-        np.array_equal(sums[-1], np.full(1000, n))
-        and sent[0] == 2 * (n - 1) * 1000 // n
-    )
-    print(f"{n:4} processes: each sends {sent[0] / 1000:.3f} times its gradient")
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Five columns, at the start and after each of four rounds, with a row of three numbers for each of three ranks. At the start 1, 2, 3; 10, 20, 30; 100, 200, 300. After round 1 rank 0 has 303 in its third number, rank 1 has 11 in its first, rank 2 has 220 in its second. After round 2 rank 0 has 222, rank 1 has 333 and rank 2 has 111, each complete. After round 3 each has two complete numbers, after round 4 all three."}}
 from classroom.diagram import Diagram
@@ -260,10 +246,31 @@ drawing.text(5.9, 0.2, "all-gather", color=plots.GREY, size=9)
 plt.show()
 
 # %% [markdown]
-# In blue are the sums that are complete. In each of the two phases a process sends $(N - 1) / N$ times the gradient. So
-# all-reduce sends it once for two processes, and never quite twice, however many there are. That is one reason why
-# training scales so far. What does grow is the number of rounds. Each takes a fixed **latency**, however small the
-# chunk, plus its bytes divided by the **bandwidth** of the connection.
+# **By hand.** Follow the first number, top left in each block. Round 1: rank 0 sends its 1 to rank 1, which has 11 now.
+# Round 2: rank 1 sends 11 to rank 2, which has 111: complete. Round 3: rank 2 sends it to rank 0, which keeps it
+# instead of its own. Round 4: rank 0 hands it on to rank 1. The other two numbers do the same, each starting one rank
+# further on.
+#
+# **Predict first.** In each round a process sends one $N$-th of its gradient. How much does it send in all, if there
+# are 2 processes? If there are 100?
+
+# %% tags=["hide-input"]
+sums, sent = ring(three)
+print(sums[0], sums[1], sums[2], "each has sent", sent[0], "numbers")
+assert all(np.array_equal(each, sum(three)) for each in sums)
+for n in (2, 8, 100):
+    sums, sent = ring([np.ones(1000) for _ in range(n)])
+    assert (
+        np.array_equal(sums[-1], np.full(1000, n))
+        and sent[0] == 2 * (n - 1) * 1000 // n
+    )
+    print(f"{n:4} processes: each sends {sent[0] / 1000:.3f} times its gradient")
+
+# %% [markdown]
+# In each of the two phases a process sends $(N - 1) / N$ times the gradient. So all-reduce sends it once for two
+# processes, and never quite twice, however many there are. That is one reason why training scales so far. What does
+# grow is the number of rounds. Each takes a fixed **latency**, however small the chunk, plus its bytes divided by the
+# **bandwidth** of the connection.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -293,19 +300,23 @@ quiz.number(
 # of communication and computation**). **Fully sharded data parallel** (FSDP) leaves each process only a shard of the
 # parameters, the gradients and Adam's two moments.
 #
-# Before a layer is used the processes gather its full parameters, and after it each frees what is not its own (it
-# *reshards*). Of the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves
-# about $16 / N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides
-# activations.
+# FSDP takes the two phases of the ring apart. Before a layer is used, an all-gather gives every process its full
+# parameters; afterwards each frees what is not its own (it *reshards*). In the backward pass, which gathers the layer
+# again, a reduce-scatter leaves each process the summed gradient of its own shard. Adam updates that shard, and keeps
+# moments for it alone.
 #
-# Both *average* gradients, as if all processes had equally many targets. We need the sum. So each process divides its
-# loss not by the targets of all, but by an $N$-th of them: the mean of $N$ gradients, each $N$ times too large, is
-# their sum. (Above, there are 8 targets and 2 processes, so each divides by 4, and $(12 / 4 + 8 / 4) / 2 = 2.5$.)
+# Of the 16 bytes for each parameter ([chapter 20](20_one_gpu.ipynb#what-if-it-does-not-fit)) FSDP leaves about $16 /
+# N$. 8 billion parameters need 128 GB, more than a GPU of 80 GB holds; among eight, 16 GB each, besides activations.
 #
-# In code, `replicate` is one call. `shard` is longer, because a model that is too large for one device cannot be built
-# on one. Rank 0 builds it in the computer's own memory; the others may build it on the **meta device**, where a tensor
-# has a shape and no memory. `shard` divides the shapes, layer by layer. Then rank 0 sends the values, one tensor at a
-# time, and each process keeps its part.
+# Both engines *average* the $N$ gradients, and we need their sum. So each process makes its gradient $N$ times too
+# large, by dividing its loss by an $N$-th of the common number of targets. In the first example of this chapter that
+# number is 8, so each of the two divides by 4: $12 / 4 = 3$ and $8 / 4 = 2$, with the mean 2.5, the loss of the whole
+# batch.
+#
+# Our function `replicate` puts a model into DDP, by one call of PyTorch's. `shard` puts it into FSDP, and is longer,
+# because a model that is too large for one device cannot be built on one. Rank 0 builds it in the computer's own
+# memory. The others may build it on the **meta device**, where a tensor has a shape and no memory. `shard` divides the
+# shapes, layer by layer. Then rank 0 sends the values, one tensor at a time, and each process keeps its part.
 
 # %% tags=["hide-input", "export"] module="distributed"
 from collections.abc import Iterable, Iterator
@@ -425,10 +436,10 @@ def evaluate_together(
 
 
 # %% [markdown]
-# That is all that the trainer of [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait) has to learn.
-# `FastTrainer.train_step` asks `count_targets` for the divisor, and `accumulate_gradients` for the gradients of several
-# batches. `DistributedTrainer` puts the model into an engine, and changes all three: it counts the targets of all (each
-# process reads the whole batch), takes its own rows, and divides by an $N$-th of the targets. The loop stays as it is.
+# The trainer has little to learn. `DistributedTrainer` is [chapter 20](20_one_gpu.ipynb#a-trainer-that-does-not-wait)'s
+# `FastTrainer` with the model in an engine and three methods changed. `train_step` takes the process's own rows.
+# `count_targets` counts the targets of all, since each process reads the whole batch. `accumulate_gradients` divides by
+# an $N$-th of these, so that the engine's mean is the sum. The loop stays as it is.
 
 
 # %% tags=["export"] module="distributed"
@@ -481,10 +492,10 @@ class DistributedTrainer(FastTrainer):
 
 
 # %% [markdown]
-# Do they compute the same? And what do they send? The folded cell counts the bytes of all tensors that processes sum,
-# gather and scatter, and from them what one of the two sends: half of a tensor that they gather or scatter, and all of
-# one in an all-reduce, which is one of each. Then two processes make one step of a small model with each engine, on
-# half a batch each.
+# Do they compute the same, and what do they send? Two processes make one step of a small model, on half a batch each,
+# with each engine. The folded cell adds up the bytes of all tensors that they all-reduce, gather and scatter. In a ring
+# of two, a process sends half of a tensor that is gathered or scattered, and all of one that is all-reduced. From that
+# follows the row *sent*.
 #
 # **Predict first.** The second engine keeps half of the model in each of the two. Does it send more than the first, or
 # less?
@@ -583,8 +594,8 @@ for count, gathered in ((1, 1.65), (4, 3.58)):
 # process](20_one_gpu.ipynb#a-ladder).
 #
 # With one batch a step, DDP sums every gradient once. FSDP gathers the layers before the forward pass and again before
-# the backward pass, and scatters the sums of their gradients. (The embeddings, 35 percent of this model, belong to no
-# layer and are gathered once: $2 \cdot 0.65 + 0.35 = 1.65$.) So FSDP sends $(1.65 + 1) / 2 = 1.32$ times the model,
+# the backward pass, and scatters the sums of their gradients. The embeddings, 35.5 percent of this model, belong to no
+# layer and are gathered once: $2 \cdot 0.645 + 0.355 = 1.65$. So FSDP sends $(1.65 + 1) / 2 = 1.32$ times the model,
 # where DDP sends it once; with small embeddings it would be 1.5. For that it keeps, from one step to the next, half of
 # the parameters (*kept*), and with them half of their gradients and of Adam's moments. In float32 FSDP pays with
 # communication for memory. In bfloat16 half as much is gathered, and gradients are still added up in float32.
@@ -635,8 +646,6 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # The first two stages cost no communication beyond that of DDP. The gradients are reduce-scattered, so that each device
 # has the complete sum of its quarter; it updates that quarter, and the new parameters are all-gathered. These are the
 # two phases of the all-reduce that DDP makes anyway. Only ZeRO-3 pays, because it gathers the parameters once more.
-# (That is so for one batch a step. When gradients of several add up, ZeRO-2 must scatter each of them, or keep them
-# whole.)
 #
 # ## What must be kept?
 #
@@ -645,9 +654,9 @@ assert list(bytes_kept.values()) == [16, 10, 7, 4]
 # other, and rank 0 writes them whole. To load, each process reads the file and keeps its shard. So nothing in the file
 # depends on how many processes have written it, and **any number of them may go on from there**, whoever began.
 #
-# The random state in it is that of rank 0. At the start, and at every save, the other ranks draw a fresh one from the
-# seed, the step and their rank. So no two ranks draw the same dropout, and a run that is stopped at a save goes on as
-# if it had not been.
+# The file has the random state of rank 0 alone. So at the start, and at every save, the other ranks draw a fresh one
+# from the seed, the step and their rank. No two ranks draw the same dropout, and a run that is stopped at a save goes
+# on as if it had not been.
 #
 # Do they all train the same model? Train one that reverses sentences, for 20 steps: in one process, in two that each
 # have the full model, and in three that each have a shard. (`run` trains and returns its history, and `compare` prints
@@ -705,8 +714,7 @@ for name in histories:
     compare(name)
 
 # %% [markdown]
-# They agree to rounding. (In a long run such differences grow, as they do between two machines. And with dropout each
-# process draws numbers of its own.)
+# They agree to rounding.
 #
 # ### Break it: the order that never changes
 #
@@ -729,10 +737,11 @@ assert orders[0] == orders[1] != orders[2]
 #
 # ### What if one of them dies?
 #
-# The more devices, the more often one fails. On 16,384 of them the training of Llama 3 was interrupted 419 times in 54
-# days unexpectedly, once every three hours ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783), section
-# 3.3.4). A process that is killed says nothing. The others find a connection closed, or wait. So somebody has to watch:
-# when one dies, stop the rest, start all again, and let them go on from the last checkpoint.
+# With many devices, all wait for the slowest, the **straggler**. And the more devices, the more often one fails. On
+# 16,384 of them the training of Llama 3 was interrupted 419 times in 54 days unexpectedly, once every three hours
+# ([Grattafiori and others, 2024](https://arxiv.org/abs/2407.21783), section 3.3.4). A process that is killed says
+# nothing. The others find a connection closed, or wait. So somebody has to watch: when one dies, stop the rest, start
+# all again, and let them go on from the last checkpoint.
 #
 # Rank 1 kills itself in step 13, and the last checkpoint was made after step 10. **Predict first.** How far from the
 # other runs will this one end?
@@ -853,10 +862,9 @@ assert (
 # (In brackets are the quartiles.) With 32 sentences two that communicate are faster, but not twice as fast. Without
 # communication they are.
 #
-# With 4 sentences two that communicate are *slower* than one. An all-reduce takes as long as before, since the
-# gradients have as many numbers, but there is less work between two of them. Even without it two reach only 1.31,
-# presumably because not all of a step shrinks with its sentences. With many devices, all wait for the slowest, the
-# **straggler**.
+# With 4 sentences two that communicate are *slower* than one. The all-reduce takes 23 ms (61 - 38), as with 32
+# sentences (189 - 167 = 22), since there are as many gradients. But now it follows 38 ms of computing, and not 167.
+# Even without it two reach only 1.31, presumably because not all of a step shrinks with its sentences.
 #
 # Between an all-reduce at the end and one in buckets there is no clear difference here. Overlap of communication and
 # computation needs free hardware, and this machine has two cores, which both compute.
@@ -911,10 +919,10 @@ grew = two["at the end"][1] - two["no all-reduce"][1]
 assert round(grew) == 22
 
 # %% [markdown]
-# The line gives the order of magnitude. (The 22 ms by which a step with 32 sentences grew, for 4 million numbers, are
-# more than it says; why, we have not tested.) Below about $\alpha \beta$ bytes a message costs mostly its latency. So
-# biases and gains should not be sent one by one, and that is why gradients travel in buckets. PyTorch's have 25
-# megabytes, unless one says otherwise.
+# The line gives the order of magnitude. (For 4 million numbers it says less than the 22 ms by which a step grew; why,
+# we have not tested.) Below about $\alpha \beta$ bytes a message costs mostly its latency. So biases and gains should
+# not be sent one by one, and that is why gradients travel in buckets. PyTorch's have 25 megabytes, unless one says
+# otherwise.
 #
 # ## Share a layer
 #
@@ -952,10 +960,15 @@ drawing.text(6.35, 0.7, "all-reduce", color=plots.GREY, at="left", size=9)
 plt.show()
 
 # %% [markdown]
-# Once in each: the summands of the output are added up on the way forward. On the way back each device has only its
-# part of the gradient of $x$, since both have used $x$, and these parts are added up. So two operations are needed. One
-# sums forward, and passes gradients on unchanged: the loss is computed from the sum, so each summand has the gradient
-# of the sum. The other does the reverse.
+# Once in each. The summands of the output are added up on the way forward. On the way back each device has only its
+# part of the gradient of $x$, since both have used $x$, and these parts are added up. So two operations are needed.
+#
+# **By hand.** Let $x = 3$, $W_1 = (1, 2)$ and $W_2 = (4, 5)^\top$. The first device computes $3 \cdot 1 \cdot 4 = 12$
+# and the second $3 \cdot 2 \cdot 5 = 30$; their sum, 42, is the output. Back, with the gradient 1 at the output, the
+# first finds $1 \cdot 4 = 4$ for $x$, and the second $2 \cdot 5 = 10$. One process would have found 14, their sum.
+#
+# One operation sums forward, and passes gradients on unchanged: the loss is computed from the sum, so each summand has
+# the gradient of the sum. The other does the reverse.
 
 
 # %%
@@ -1034,7 +1047,7 @@ assert all(torch.equal(*pair) for pair in zip(left[:2], right[:2], strict=True))
 # 2019](https://arxiv.org/abs/1811.06965)) each device has some of the *layers*, and only activations at the borders are
 # sent, and on the way back their gradients. To keep all busy, a batch is cut into $m$ micro-batches that follow one
 # another. At the beginning and at the end some devices still wait, a share of $(N - 1) / (m + N - 1)$ of the time, the
-# **bubble**.
+# **bubble**. With 3 devices and 4 micro-batches, as in the picture, that is a third.
 #
 # In **context parallelism**, or *ring attention* ([Liu and others, 2023](https://arxiv.org/abs/2310.01889)), each
 # device has some of the *positions*, and the keys and values go around a ring, while each blends what it has seen so
@@ -1082,13 +1095,20 @@ for axes in (pipe, ring_axes):
 plt.show()
 
 # %% [markdown]
-# Which one, and when? Begin with data parallelism. If memory is short, shard. If a device has so few tokens that its
-# gradients do not hide behind the backward pass, share layers within a machine, if they are wide enough. If layers
-# still do not fit, or links are slow, add a pipeline; if one sequence is too long, share its positions. (Where each
-# begins to be bound by communication is [computed below](#when-does-communication-take-longer).) Models of width 8,192
-# are wide enough to share their layers. They are shared among the eight devices of one machine, which are joined by
-# fast links (NVLink), and their batches are dealt out among machines: two kinds of parallelism at once. With a pipeline
-# besides, it is called **3D parallelism**.
+# Which one, and when? Try them in this order:
+#
+# | what you see | what to share |
+# |---|---|
+# | everything fits | the batch (data parallel) |
+# | memory is short | parameters, gradients and moments, too (FSDP) |
+# | a device has so few tokens that its gradients do not hide behind the backward pass | layers, within a machine, if they are wide enough |
+# | layers still do not fit, or links are slow | a pipeline |
+# | one sequence is too long | its positions |
+#
+# Where each begins to be bound by communication is [computed below](#when-does-communication-take-longer). Large models
+# combine them. Layers of width 8,192 are wide enough to be shared among the eight devices of one machine, which fast
+# links (NVLink) join, and batches are dealt out among machines. With a pipeline besides, it is called **3D
+# parallelism**.
 
 # %% [markdown]
 # ## What did the paper's run cost?
@@ -1134,11 +1154,12 @@ assert [round(100 * share) for share in shares.values()] == [29, 42]
 # estimated 65 minutes on one, and on 64 still 9, since a 64th of the batch keeps no device busy ([reckoned
 # below](#what-would-it-cost-today)).
 #
-# Whoever uses more devices has to give them a larger batch. That is another training: steps are fewer, and all is to be
-# searched again. Start, for $k$ times the batch, from $k$ times the learning rate with SGD, after a warm-up ([Goyal and
-# others, 2017](https://arxiv.org/abs/1706.02677)), or from $\sqrt k$ times with Adam, whose betas change too ([Malladi
-# and others, 2022](https://arxiv.org/abs/2205.10287)), and search. From some size on a larger batch saves no more steps
-# ([Shallue and others, 2019](https://arxiv.org/abs/1811.03600)).
+# So whoever uses more devices usually gives them a larger batch, to keep them busy. But that is another training: it
+# has fewer steps, and its learning rate and the rest must be searched for again. For $k$ times the batch, begin the
+# search with $k$ times the learning rate for SGD, after a warm-up ([Goyal and others,
+# 2017](https://arxiv.org/abs/1706.02677)), or with $\sqrt k$ times for Adam, whose betas change too ([Malladi and
+# others, 2022](https://arxiv.org/abs/2205.10287)). From some size on a larger batch saves no more steps ([Shallue and
+# others, 2019](https://arxiv.org/abs/1811.03600)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -1442,13 +1463,12 @@ assert round(sum(p.numel() for p in base.parameters()) / 1e6) == 63
 # - **Context**, with $b$ positions a device: keys and values, $4 b D$ bytes, against $4 b^2 D$ FLOPs for their scores
 #   and sums. They hide if $b > F / \beta$. A causal mask halves the FLOPs, and then it takes $b > 2 F / \beta$.
 #
-# Everything is a multiple of $F / \beta$, FLOPs for a byte that is sent. Take a GPU whose maker gives 989 TFLOP/s in 16
-# bits, and let it reach 27 percent of that, as the H200 of [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) did
-# with the paper's base model and its largest batch (35 percent of the peak measured there). (With small batches it
-# reaches less, and communication has more time to hide.) Within a machine an H100 has 450 GB/s in one direction
-# ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives 900 for both). Between machines a network card of 400
-# Gb/s has 50; eight of them side by side, each for an eighth of the gradients, have 400; but gradients also cross the
-# machine's own links, so we assume 200:
+# Everything is a multiple of $F / \beta$, FLOPs for a byte that is sent. For $F$ take 270 TFLOP/s, what the H200 of
+# [chapter 20](20_one_gpu.ipynb#the-same-ladder-on-a-gpu) reached with the paper's base model and its largest batch: 27
+# percent of the 989 that the maker gives. For $\beta$ take three. An H100's links within a machine have 450 GB/s in one
+# direction ([NVIDIA](https://www.nvidia.com/en-us/data-center/h100/) gives 900 for both), and one network card between
+# machines has 50. Eight cards have 400, but gradients also cross the machine's own links, so we assume 200 there. Then
+# $F / \beta$ is about 600, 1,360 and 5,420:
 
 # %% tags=["hide-input", "nbval-check-output"]
 speeds = (450, 200, 50)  # GB/s

@@ -45,13 +45,15 @@ transformer_map(built=22)
 # ## Parameters in 8 bits
 #
 # In PyTorch a parameter takes 32 bits. Most of them are not needed. Take a row of a matrix, $(0.5, -1.27, 0.254)$. Its
-# largest entry, in absolute value, is 1.27. Divide all by $1.27 / 127 = 0.01$, the row's **scale**, and round:
-# $(50, -127, 25)$. Such whole numbers, from $-127$ to 127, fit into 8 bits. To get the row back, multiply by the
-# scale: $(0.50, -1.27, 0.25)$. The last entry has lost 0.004. No entry can lose more than half a scale, here 0.005,
-# because rounding moves a number by at most one half. This is **post-training quantization** of the weights. It is
-# *symmetric*, with the same range on both sides of 0; where the entries lie to one side, one subtracts a **zero
-# point** first. And it is *per channel*, with one scale for each row. Formats for large models give every group of 32
-# to 128 entries a scale of its own, and pack two numbers of 4 bits into a byte.
+# largest entry, in absolute value, is 1.27. Divide all by $1.27 / 127 = 0.01$, the row's **scale**, and round: $(50,
+# -127, 25)$. Such whole numbers, from $-127$ to 127, fit into 8 bits. To get the row back, multiply by the scale:
+# $(0.50, -1.27, 0.25)$. The last entry has lost 0.004. No entry can lose more than half a scale, here 0.005, because
+# rounding moves a number by at most one half.
+#
+# This is **post-training quantization** of the weights. Ours is *symmetric*: the range is the same on both sides of 0.
+# (For entries that lie to one side, one first subtracts a **zero point**.) And it is *per channel*: each row has a
+# scale. Formats for large models have a scale for each group of 32 to 128 entries, and often 4 bits, two numbers to a
+# byte.
 
 # %% tags=["export"] module="export"
 import torch
@@ -87,8 +89,8 @@ assert (row - numbers * scales[:, None]).abs().max() <= scales.max() / 2
 
 # %% [markdown]
 # We quantize matrices and embedding tables, which hold nearly all of the parameters. Biases and norms are few and stay
-# as they are. What a page needs is then one object that can be written as JSON, the notation of JavaScript for data. It
-# has room for numbers and texts, so the bytes of a matrix become letters, four for three bytes (**base64**).
+# as they are. A page gets all it needs as one JSON object, JavaScript's notation for data. JSON holds numbers and texts
+# but no bytes, so three bytes of a matrix become four letters (**base64**).
 
 # %% tags=["export"] module="export"
 from typing import Any
@@ -171,8 +173,7 @@ assert 0.4 < len(text) / in_32_bits < 0.48 and compressed < 0.32 * in_32_bits
 # Less than half, where one would expect a quarter: base64 takes a third more than the bytes, biases and scales are
 # written in decimal, and with them come the merges of both tokenizers. A server that compresses what it sends takes
 # most of that off again. And 8 bits save this download, nothing else: when the page has loaded them, it makes 32 bits
-# of them again. (On a GPU they also save time, where the batch is small. There a step waits for the parameters to come
-# from memory, as [chapter 12](12_generation.ipynb#why-one-sentence-is-slow) says, and 8 or 4 bits come sooner.)
+# of them again.
 #
 # **Predict first.** How many of the 500 test sentences does the model still translate without a mistake, in 8 bits? In
 # 4? And what if a whole matrix shares one scale?
@@ -205,7 +206,7 @@ def use(change):
     )
 
 
-print("bits  scale for   kB, matrices  loss  sentences right  BLEU")
+print("bits  scale for  kB, matrices  set to 0   loss  sentences right  BLEU")
 matrices = [p for p in model.parameters() if p.ndim == 2]  # shared ones once
 cost, zeros = {}, {}
 for bits, by_row in [
@@ -225,15 +226,14 @@ for bits, by_row in [
     kind = "–" if bits == 32 else "a row" if by_row else "a matrix"
     scales_ = 0 if bits == 32 else sum(len(m) if by_row else 1 for m in matrices)
     kilobytes = (sum(m.numel() for m in matrices) * bits / 8 + 4 * scales_) / 1e3
-    print(f"{bits:4}  {kind:9}{kilobytes:12.0f}", end="")
+    gone = sum((p == 0).sum() for p in matrices) / sum(p.numel() for p in matrices)
+    zeros[bits, by_row] = gone.item()
+    print(f"{bits:4}  {kind:9}{kilobytes:11.0f}{gone:12.0%}", end="")
     print(f"{loss:8.4f}{right:10} of 500{score:9.1f}")
-    if bits == 3:
-        gone = sum((rounded(m, 3, by_row) == 0).sum() for m in matrices)
-        zeros[by_row] = (gone / sum(m.numel() for m in matrices)).item()
 assert torch.equal(rounded(row, 8), numbers * scales[:, None])
 assert cost[8, True][0] == cost[32, True][0] == cost[8, False][0] == 500
 assert 495 <= cost[4, True][0] < 500 and 490 < cost[3, True][0] < 500
-assert round(zeros[True], 2) == 0.31 and round(zeros[False], 2) == 0.54
+assert round(zeros[3, True], 2) == 0.31 and round(zeros[3, False], 2) == 0.54
 assert cost[3, False][0] < 430 and abs(cost[8, True][2] - cost[32, True][2]) < 5e-4
 
 # %% [markdown]
@@ -253,11 +253,13 @@ for row_ in captions["rows"]:
 # %% [markdown]
 # (`python -m benchmarks.quantization`: three transformers of a million parameters, one a seed, translate the captions
 # of chapter 14.) In 8 bits all three keep their score to a tenth of a point, and the seeds differ by more than one.
-# With a scale for each row, 4 bits cost 0.8 to 1.5 points and 3 bits 5 to 7; with one scale for a matrix, 3 and 17 to 20.
-# For a page, then, 8 bits cost nothing. (This is *weight-only* quantization. To compute in 8 bits one must quantize the
-# **activations** as well, the vectors between the matrices, with scales found on sample texts (**calibration**) or for
-# each vector as it comes (*dynamic*). In large models a few huge entries of these spoil the scale for the others:
-# [Dettmers and others, 2022](https://arxiv.org/abs/2208.07339).)
+# With a scale for each row, 4 bits cost 0.8 to 1.5 points and 3 bits 5 to 7. With one scale for a matrix they cost 2.5
+# to 3.5, and 17 to 20. For a page, then, 8 bits cost nothing.
+#
+# This is *weight-only* quantization. To compute in 8 bits one must quantize the **activations** as well, the vectors
+# between the matrices, with scales found on sample texts (**calibration**) or for each vector as it comes (*dynamic*).
+# In large models a few huge entries of these spoil the scale for the others ([Dettmers and others,
+# 2022](https://arxiv.org/abs/2208.07339)).
 
 # %% tags=["proof"]
 lost = {
@@ -296,9 +298,11 @@ quiz.number(
 # %% [markdown]
 # ## Here it is
 #
-# Type another sentence, from the words of chapter 13: *my old mother has closed the window .* It is translated again
-# at every keystroke. Choose a word of the translation to see where the decoder looked when it wrote that word; choose
-# another layer or head. Change *man* into *woman* and watch what *der* becomes, and where it looks.
+# Type another sentence, from the words of chapter 13: *my old mother has closed the window .* It is translated again at
+# every keystroke. Choose a word of the translation to see where the decoder looked when it wrote that word; choose
+# another layer or head. In the picture *der* looks at *the*, and a quarter at *man*, whose gender it needs; *sehen*,
+# last but for the full stop, looks back at *see*. Change *man* into *woman* and watch what *der* becomes, and where it
+# looks.
 
 # %% tags=["hide-input"]
 from classroom.translator import translator_figure
@@ -328,9 +332,10 @@ translator_figure(
 #
 # ## The engine
 #
-# Now the code that computes this. In this notebook V8, the engine of Chromium, executes these cells, and the page
-# loads the same lines as a file. A vector is a `Float32Array`, and a matrix a list of its rows, already multiplied by
-# their scales again. There are no batches: a sentence is a list of vectors. Read it beside the Python that you know.
+# Now the code that computes this; the page loads these same lines. A vector is a `Float32Array`, a matrix a list of
+# rows, in 32 bits again, and a sentence a list of vectors: there are no batches. Read it beside the Python that you
+# know: `({ weight, bias }, x)` takes two entries out of an object, `(a) => b` is a lambda, `...` is Python's `*`, and
+# `bias?.[i] ?? 0` is 0 if there is no bias.
 
 # %% tags=["hide-input"]
 from classroom import javascript
@@ -449,9 +454,10 @@ from classroom import javascript
 
 # %% [markdown]
 # **Encoder and decoder.** `embed`, folded above, makes the vectors of tokens, and `finish` applies the norm at a
-# stack's end, where there is one. `encode` returns what the decoder's layers keep of the source, as `KVCache` does.
-# `step` reads one token. It does not change the past but returns a longer copy, so that two hypotheses of a beam can
-# share their beginning. No mask is needed anywhere: nothing is padded, and the future has not been written.
+# stack's end, where there is one. `encode` returns the source's keys and values for each layer of the decoder, the half
+# of `KVCache` that does not grow. `step` reads one token and returns a longer copy of the past, so that two hypotheses
+# of a beam can share their beginning. No mask is needed anywhere: nothing is padded, and the future has not been
+# written.
 
 # %% language="js" tags=["export"] module="engine"
 # function encode(model, source) {
@@ -745,9 +751,15 @@ assert 11 < max(np.abs(logits_).max() for _, logits_ in reference) < 13
 #
 # ### Break it: an engine that is nearly right
 #
-# When code is written a second time, some detail goes wrong. Here are six engines, each with one line that differs.
-# (The *waves* are the sinusoids of the positions, of which two neighbouring entries share a frequency.) To compare two
-# programs that should compute the same is called **differential testing**.
+# When code is written a second time, some detail goes wrong. To compare two programs that should compute the same is
+# called **differential testing**. Here are six engines, each with one line that differs:
+#
+# - positions begin at 1;
+# - embeddings are not multiplied by $\sqrt D$;
+# - scores are not divided by $\sqrt{d_k}$;
+# - there is no $\epsilon$ in the norm;
+# - its variance is divided by $D - 1$;
+# - each entry of a position has a frequency of its own, where two neighbours should share one.
 #
 # **Predict first.** Which of the six still translate most of the hundred sentences as before? Would you notice?
 
@@ -758,7 +770,7 @@ defects = {
     "scores not divided by √d_k": (" / Math.sqrt(width)", ""),
     "no ε in the norm": ("squares / x.length + eps", "squares / x.length"),
     "variance divided by D − 1": ("squares / x.length", "squares / (x.length - 1)"),
-    "waves not in pairs": ("(i - (i % 2))", "i"),
+    "frequencies not in pairs": ("(i - (i % 2))", "i"),
 }
 print(f"{'':28}a logit off by   translations that differ")
 broken = {}
@@ -773,17 +785,16 @@ for name, (line, wrong) in defects.items():
     print(f"{name:28}{off:14.1e}{differ:20} of 100")
 
 # %% [markdown]
-# Only one of the six would be noticed by somebody who reads the translations. The grammar is easy and the model sure of
-# itself, so the others write the same words, or all but one sentence of them. For four of these the logits are off by
-# 0.1 to 5, where the right engine is off by less than 1e-5. The fifth would have passed: without $\epsilon$ the
-# difference is 5e-5, several times that of the right engine, and still below the 1e-4 that the folded cell above
-# asserts. So a tolerance should come from what the *right* code needs, with a margin of a few times, and not from a
+# Somebody who reads the translations would notice one of the six. The grammar is easy and the model sure of itself, so
+# the other five write the same words, but for one sentence. Comparing logits finds four of them: they are off by 0.1 to
+# 5, where the right engine is off by less than 1e-5. The fifth, without $\epsilon$, is off by 5e-5, and passes: our
+# test, in a folded cell above, allows 1e-4. So a tolerance should be a few times what the *right* code needs, and not a
 # round number. The test of this page in a real browser has 2e-5.
 
 # %% tags=["proof"]
 noticed = [name for name, (_, differ) in broken.items() if differ > 1]
 assert noticed == ["embeddings not times √D"]
-assert broken["waves not in pairs"][1] == 1
+assert broken["frequencies not in pairs"][1] == 1
 assert sum(differ == 0 for _, differ in broken.values()) == 4
 small_one = broken.pop("no ε in the norm")[0]
 assert 5 * largest < small_one < 1e-4 and round(small_one, 5) == 5e-5
@@ -807,7 +818,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "The weights of later words are 0 by the softmax",
-        "A softmax gives every score a positive weight. What must not be seen must not be in the list.",
+        "A softmax gives every finite score a positive weight, and nothing here sets a score to −∞. What must not be seen must not be in the list.",
     ),
 )
 
@@ -835,21 +846,13 @@ assert pace > 100
 #
 # ## A file for servers
 #
-# Anyone who serves a model to many users wants it fast, and without Python around it. **ONNX** is a format for that: a
-# file with a graph of operations and with the parameters, which other programs can run, among them ONNX Runtime. To
-# make the graph, `torch.onnx.export` calls `torch.export`, which runs the model with tensors that have a type and a
-# shape but no values, and records every operation on them. A length that may vary is recorded as a *symbol*. Hence
-# what an export may not do:
+# Our engine runs one kind of model, a sentence at a time. A server has many users and other kinds of model, and wants
+# an engine that somebody else has made fast. Such an engine must be told what to compute. **ONNX** is a format for
+# that: a file with a graph of operations and with the parameters, which ONNX Runtime and other programs can run.
 #
-# - **Branch on values.** Whether an `if` about an entry of a tensor is true cannot be known, so the export ends with an
-#   error. (Our checks of padding step aside while a model is exported.)
-# - **Keep state.** A cache that is a Python list would end up in the graph as it was. So keys and values come in as
-#   inputs and go out as outputs, longer by one.
-# - **Fix a length unawares.** Every axis that may vary must be named, in `dynamic_shapes`, or the example's length is
-#   built in; and what has the same name has the same length. A length of 0 or 1 may be built in even so, because one of
-#   1 broadcasts, and one of 0 is empty.
-#
-# With two matrices whose rows have width 8, and whose numbers of rows vary:
+# Here is a small one: two matrices whose rows have width 8, and whose numbers of rows vary. `torch.onnx.export` calls
+# `torch.export`, which runs the model with tensors that have a type and a shape but no values, and records every
+# operation on them. A length that may vary is recorded as a *symbol*, here $T$ and $S$:
 
 # %% tags=["nbval-check-output"]
 from tempfile import TemporaryDirectory
@@ -876,6 +879,9 @@ with quietly(), TemporaryDirectory() as there:
         verbose=False,
     )
     graph.save(f"{there}/similarities.onnx")
+    for node in graph.model.graph:
+        inputs, [output] = [one.name for one in node.inputs], node.outputs
+        print(f"{node.op_type:10}{inputs} -> {output.name} {output.shape}")
     session = onnxruntime.InferenceSession(f"{there}/similarities.onnx")
 q, k = np.random.default_rng(0).standard_normal((2, 5, 8)).astype(np.float32)
 [found] = session.run(None, {"queries": q, "keys": k[:4]})
@@ -883,12 +889,21 @@ print([f"{one.name} {one.shape}" for one in session.get_inputs()], found.shape)
 assert np.allclose(found, q @ k[:4].T, atol=1e-6)
 
 # %% [markdown]
-# Five queries and four keys, where the examples were two and three.
+# Two operations are recorded, and the graph takes five queries and four keys, where the examples had two and three.
+# From the recording follows what an export may not do:
 #
-# For the translator there are two graphs, as there were two functions above. `KVAttention` of chapter 12 is used as it
-# is, with its `extend`, which appends a token's key and value, and its `attend`. Only its `__init__` is another: it
-# takes keys and values that come in, where chapter 12's computes them. (`extend` replaces the keys, which looks like
-# state. But each object lives for one step, and only the tensors that pass through it are recorded.)
+# - **Branch on values.** Whether an `if` about an entry of a tensor is true cannot be known, so the export ends with an
+#   error.
+# - **Keep state.** A cache that is a Python list would end up in the graph as it was. So keys and values come in as
+#   inputs and go out as outputs, longer by one.
+# - **Fix a length unawares.** Name every axis that may vary in `dynamic_shapes`; the others keep the example's length.
+#   Axes with one name must have one length. Use examples of length 2 or more: lengths 0 (empty) and 1 (which
+#   broadcasts) are special cases, and may be built in although named.
+
+# %% [markdown]
+# For the translator there are two graphs, like the functions `encode` and `step` above. Attention is chapter 12's
+# `KVAttention`. Only `__init__` differs: it takes keys and values as inputs, where chapter 12's computes them.
+# (`extend` replaces them, but each object lives for one step, so nothing is kept.)
 
 # %% tags=["export"] module="export"
 from dotformer.attention import MultiHeadAttention
@@ -947,6 +962,7 @@ class StepGraph(nn.Module):
         """
         embeddings, decoder = self.model.target_embeddings, self.model.decoder
         x = embeddings.tokens(tokens[:, None]) * embeddings.scale
+        # its position is the number of tokens kept
         x = x + embeddings.positions.table.narrow(0, keys.shape[3], 1)
         kept = []
         for n, layer in enumerate(decoder.layers):
@@ -967,8 +983,7 @@ class StepGraph(nn.Module):
 # Now the export itself; `write_graph` calls `torch.onnx.export` as above. One trap is in the examples: keys and values
 # must be *different* tensors, since the same tensor passed twice is treated as one input. (At first we gave one tensor
 # of zeros for both. The graph then used the values as keys. Nothing complained, and the first step was right, because
-# an empty cache is an empty cache.) The examples have a past of two tokens, for the reason that the last item above
-# gives.
+# an empty cache is an empty cache.) The examples have a past of two tokens, since 0 or 1 might be built in.
 
 # %% tags=["hide-input", "export"] module="export"
 from pathlib import Path
@@ -1080,11 +1095,10 @@ assert [h[0].tokens for h in found] == [
 print(f"beam search: {len(found)} of {len(found)} translations are the same")
 
 # %% [markdown]
-# The same numbers, but for rounding, and the same translations. (The two files have the parameters in 32 bits; each
-# holds only those that it needs.) And is it faster? Here, for a larger model (1.7 million parameters, width 128,
-# sources of 24 tokens), are PyTorch with our cache, ONNX Runtime with the two graphs, and CTranslate2, an engine made
-# for this one purpose, with the same parameters and the same sentences, timed in turns on one core ([the
-# comparison](../comparison.md) has more).
+# The same numbers, but for rounding, and the same translations. And is it faster? Here, for a larger model (1.7 million
+# parameters, width 128, sources of 24 tokens), are PyTorch with our cache, ONNX Runtime with the two graphs, and
+# CTranslate2, an engine made for this one purpose, with the same parameters and the same sentences, timed in turns on
+# one core ([the comparison](../comparison.md) has more).
 
 # %% tags=["hide-input"]
 engines = ("dotformer", "dotformer, ONNX Runtime", "CTranslate2")
@@ -1105,12 +1119,12 @@ assert len(serving) == 4
 
 # %% [markdown]
 # ONNX Runtime writes one sentence in half the time. It has no Python between the operations, and joins some of them
-# (**fusion**); which of the two helps more we have not measured. With 32 sentences it saves less, and least with a
-# beam. There each operation takes longer, so what stands between operations matters less. And the search, which is
-# still ours, copies the whole cache in and out at each step. (Neither effect has been measured.) There is more to save:
-# CTranslate2, which has search, cache and all in C++, takes about half of PyTorch's time there, and for one sentence a
-# quarter. So use a page for one reader, a graph where other programs run the model, and a special engine where one
-# exists for your kind of model.
+# (**fusion**). It saves less with 32 sentences, where each operation takes longer, and least with a beam, where our own
+# search copies the whole cache in and out at each step. (We measured the times, not these reasons.) CTranslate2 has
+# search, cache and all in C++, and takes about half of PyTorch's time for 32 sentences, and a quarter for one.
+#
+# So use a page for one reader, a graph where other programs run the model, and a special engine where one exists for
+# your kind of model.
 
 # %% tags=["proof"]
 for (batch_, _), (ours_, graph, engine) in serving.items():

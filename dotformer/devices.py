@@ -43,6 +43,7 @@ def training_flops(
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     d, s, t = config.d_model, batch * source, batch * target  # s, t: all tokens
     scores = encoder * s * source + decoder * t * (target + source)
+    # a decoder layer projects its own tokens six times, the encoder's twice
     multiplications = {
         "projections": (encoder * 4 * s + decoder * (6 * t + 2 * s)) * d**2,
         "scores and sums": 2 * scores * d,

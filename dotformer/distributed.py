@@ -32,9 +32,8 @@ def shard_batch(
 ) -> tuple[Int[Tensor, "rows S"], Int[Tensor, "rows T"]]:
     """The rows of a batch that belong to the process `rank` of `world_size`.
 
-    Every row belongs to one process. One that has none gets a source to read and a
-    target without real tokens, which adds nothing to a loss: it must take part in
-    what all do together. Raises ValueError when there is no such process.
+    Every row belongs to one process. A process without rows gets a target without
+    real tokens. Raises ValueError when there is no such process.
 
     Defined in chapter 21, "Two halves of a batch".
     """

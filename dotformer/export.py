@@ -155,6 +155,7 @@ class StepGraph(nn.Module):
         """
         embeddings, decoder = self.model.target_embeddings, self.model.decoder
         x = embeddings.tokens(tokens[:, None]) * embeddings.scale
+        # its position is the number of tokens kept
         x = x + embeddings.positions.table.narrow(0, keys.shape[3], 1)
         kept = []
         for n, layer in enumerate(decoder.layers):
