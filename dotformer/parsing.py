@@ -246,6 +246,7 @@ def fill_chart(grammar: PCFG, words: Sequence[str]) -> tuple[np.ndarray, dict]:
     ways = {}
     for i, j in sorted(spans(length), key=lambda span: span[1] - span[0]):
         if j > i + 1:
+            # (cuts, rules)
             halves = best[i, i + 1 : j][:, left] + best[i + 1 : j, j][:, right]
             scores = halves.max(axis=0) + grammar.log_p
             np.maximum.at(best[i, j], parents, scores)

@@ -133,34 +133,6 @@ def babi_scores(
     return scores | {"mean": sum(shares.values()) / len(shares), "passed": passed}
 
 
-def rouge_scores(
-    texts: Sequence[str], pairs: Sequence[Pair]
-) -> dict[str, float | str]:
-    """ROUGE-1, -2 and -L of texts beside the pairs' targets, and their signature.
-
-    Means of F1, 0 to 100, with stems of words. ValueError: not equally many, or
-    none. After Lin (2004), by the library `rouge-score`.
-
-    Defined in chapter 17, "A text made short".
-    """
-    from rouge_score.rouge_scorer import RougeScorer
-
-    if not pairs:
-        raise ValueError("there are no texts to score")
-    names = ("rouge1", "rouge2", "rougeL")
-    scorer = RougeScorer(names, use_stemmer=True)
-    scores = [
-        scorer.score(pair.target, text)
-        for text, pair in zip(texts, pairs, strict=True)
-    ]
-    found = {
-        name: 100 * sum(one[name].fmeasure for one in scores) / len(scores)
-        for name in names
-    }
-    signature = f"f1|stemmer:porter|version:{version('rouge-score')}"
-    return found | {"rouge_signature": signature}
-
-
 class CopyingTransformer(Transformer):
     """A transformer that writes each token from its vocabulary, or copies it.
 
@@ -170,7 +142,7 @@ class CopyingTransformer(Transformer):
     (2017); the pointer is an attention of its own, where theirs is the decoder's.
     `decode` gives states here, and `mix` log-probabilities.
 
-    Defined in chapter 17, "A pointer".
+    Defined in chapter 17, "A text made short".
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -212,7 +184,7 @@ class CopyingTransformer(Transformer):
 class CopyingCache(KVCache):
     """Sentences that a `CopyingTransformer` writes; see `KVCache`.
 
-    Defined in chapter 17, "A pointer".
+    Defined in chapter 17, "A text made short".
     """
 
     @torch.no_grad()
@@ -228,3 +200,31 @@ class CopyingCache(KVCache):
         states = super().step(tokens)[:, None]
         read = (part[self.sentences] for part in self.read)
         return self.model.mix(states, *read)[:, 0]
+
+
+def rouge_scores(
+    texts: Sequence[str], pairs: Sequence[Pair]
+) -> dict[str, float | str]:
+    """ROUGE-1, -2 and -L of texts beside the pairs' targets, and their signature.
+
+    Means of F1, 0 to 100, with stems of words. ValueError: not equally many, or
+    none. After Lin (2004), by the library `rouge-score`.
+
+    Defined in chapter 17, "What does it change in real summaries?".
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    if not pairs:
+        raise ValueError("there are no texts to score")
+    names = ("rouge1", "rouge2", "rougeL")
+    scorer = RougeScorer(names, use_stemmer=True)
+    scores = [
+        scorer.score(pair.target, text)
+        for text, pair in zip(texts, pairs, strict=True)
+    ]
+    found = {
+        name: 100 * sum(one[name].fmeasure for one in scores) / len(scores)
+        for name in names
+    }
+    signature = f"f1|stemmer:porter|version:{version('rouge-score')}"
+    return found | {"rouge_signature": signature}
