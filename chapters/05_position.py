@@ -346,6 +346,61 @@ quiz.number(
 )
 
 # %% [markdown]
+# ## Neighbouring positions are similar
+#
+# Take the dot product of two encodings:
+#
+# $$p_t \cdot p_{t+r} = \sum_i \sin \omega_i t \, \sin \omega_i (t + r) + \cos \omega_i t \, \cos \omega_i (t + r) = \sum_i \cos \omega_i r .$$
+#
+# The dot product of two positions depends on their *distance* alone. Move the position below: the curve of dot products
+# slides along with it and keeps its shape.
+
+# %% tags=["plot"]
+movable.position(sinusoidal_positions(48, 16), position=12)
+
+# %% tags=["proof"]
+encodings = sinusoidal_positions(50, 32)
+products = encodings @ encodings.T
+for distance in range(50):
+    expected = np.cos(distance * 10000 ** (-np.arange(0, 32, 2) / 32)).sum()
+    assert np.allclose(np.diagonal(products, distance), expected)
+    assert np.allclose(np.diagonal(products, -distance), expected)  # a mirror image
+narrow = sinusoidal_positions(7, 16) @ sinusoidal_encoding(0, 16)
+assert np.allclose(narrow[[6, 2]], [6.445, 6.368], rtol=0, atol=5e-4)
+assert (
+    products[20, 20] == products[20].max()
+    and (np.diff(products[20, 20:25]) < 0).all()
+)
+
+# %% [markdown]
+# The peak is the position itself. From there the curve falls for a few words, and then it ripples: in this picture,
+# whose width is 16, the product at a distance of six, 6.445, is a little higher than at two, 6.368. So a product
+# depends on the distance alone, but a larger product need not mean a smaller distance. On the whole, at widths from 16
+# on, near positions are more alike than far ones. And the curve is its own mirror image: one word *before* and one word
+# *after* give the same product. What tells them apart comes next.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "The dot product of positions 3 and 7 is some number $c$. Which other pair of positions is sure to give $c$ too?",
+    quiz.wrong(
+        "6 and 14",
+        "Twice as far apart. The waves do not care about ratios: $\\cos 4\\omega$ and $\\cos 8\\omega$ are different numbers.",
+    ),
+    quiz.wrong(
+        "0 and 10",
+        "They have the same *sum* as 3 and 7. What stays the same under a rotation of both is the difference.",
+    ),
+    quiz.right(
+        "21 and 17",
+        "Yes: four apart, and the order does not matter, since $\\cos$ is symmetric.",
+    ),
+    quiz.wrong(
+        "None: every pair of positions has a product of its own",
+        "Then a step would look different at different positions. It is $\\sum_i \\cos \\omega_i r$ for every pair at distance $r$.",
+    ),
+)
+
+# %% [markdown]
 # ## A step is a rotation
 #
 # Look at one pair as a point in the plane, $(\sin \omega t, \cos \omega t)$. It runs around a circle, by the angle
@@ -447,20 +502,21 @@ for sentence in ("dog bites man", "man bites dog"):
     print(f"{sentence}: bites receives something near to {biter!r}")
     assert biter == sentence.split()[0]
 
-p = sinusoidal_positions(3, 16)  # and the random words from the beginning
+# %% [markdown]
+# What *bites* receives is nearest to *dog* in the one and to *man* in the other. In these sums word and position had
+# numbers of their own. Now add them into the *same* numbers, for the random words and matrices of the beginning, where
+# the verb received the same in both orders:
+
+# %%
+p = sinusoidal_positions(3, 16)
 news = verb_after_attention(dog + p[0], bites + p[1], man + p[2])
 joke = verb_after_attention(man + p[0], bites + p[1], dog + p[2])
 apart = np.abs(news - joke).max()
-print(
-    f"random words, random matrices: the verb's outputs differ by up to {apart:.1f}"
-)
+print(f"the verb's outputs differ by up to {apart:.1f}")
 assert round(apart, 1) == 0.5 and 1 < np.abs(news).mean() < 1.1
 
 # %% [markdown]
-# What *bites* receives is nearest to *dog* in the one and to *man* in the other. In these two lines word and position
-# had numbers of their own. The last line adds them into the *same* numbers, for the random words and matrices of the
-# beginning: the verb's two outputs, equal then, now differ by up to 0.5 in an entry, where entries have a size of
-# about 1.
+# Equal then, they now differ by up to 0.5 in an entry, where entries have a size of about 1.
 #
 # The subject of a verb is not always the word before it. But heads that attend to the word before, or after, are easy
 # to find in trained translators ([Voita and others, 2019](https://aclanthology.org/P19-1580/), call them positional
@@ -567,61 +623,6 @@ for d_model, share in ((64, 0.50), (512, 0.99)):
 # In the scores, everything meets everything. With $A = W_Q W_K^\top$, a score $(x_t + p_t) \, A \, (x_s + p_s)^\top$
 # has four terms: word with word, word with position, position with word, and position with position, where *one word
 # back* is found. All four share one matrix, so what is learned for words changes the position terms, too.
-
-# %% [markdown]
-# ## Neighbouring positions are similar
-#
-# Take the dot product of two encodings:
-#
-# $$p_t \cdot p_{t+r} = \sum_i \sin \omega_i t \, \sin \omega_i (t + r) + \cos \omega_i t \, \cos \omega_i (t + r) = \sum_i \cos \omega_i r .$$
-#
-# The dot product of two positions depends on their *distance* alone. Move the position below: the curve of dot products
-# slides along with it and keeps its shape.
-
-# %% tags=["plot"]
-movable.position(sinusoidal_positions(48, 16), position=12)
-
-# %% tags=["proof"]
-encodings = sinusoidal_positions(50, 32)
-products = encodings @ encodings.T
-for distance in range(50):
-    expected = np.cos(distance * 10000 ** (-np.arange(0, 32, 2) / 32)).sum()
-    assert np.allclose(np.diagonal(products, distance), expected)
-    assert np.allclose(np.diagonal(products, -distance), expected)  # a mirror image
-narrow = sinusoidal_positions(7, 16) @ sinusoidal_encoding(0, 16)
-assert np.allclose(narrow[[6, 2]], [6.445, 6.368], rtol=0, atol=5e-4)
-assert (
-    products[20, 20] == products[20].max()
-    and (np.diff(products[20, 20:25]) < 0).all()
-)
-
-# %% [markdown]
-# The peak is the position itself. From there the curve falls for a few words, and then it ripples: in this picture,
-# whose width is 16, the product at a distance of six, 6.445, is a little higher than at two, 6.368. So a product
-# depends on the distance alone, but a larger product need not mean a smaller distance. On the whole, at widths from 16
-# on, near positions are more alike than far ones. And the curve is its own mirror image: one word *before* and one word
-# *after* give the same product. A rotation in $W_Q$ tells them apart.
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "The dot product of positions 3 and 7 is some number $c$. Which other pair of positions is sure to give $c$ too?",
-    quiz.wrong(
-        "6 and 14",
-        "Twice as far apart. The waves do not care about ratios: $\\cos 4\\omega$ and $\\cos 8\\omega$ are different numbers.",
-    ),
-    quiz.wrong(
-        "0 and 10",
-        "They have the same *sum* as 3 and 7. What stays the same under a rotation of both is the difference.",
-    ),
-    quiz.right(
-        "21 and 17",
-        "Yes: four apart, and the order does not matter, since $\\cos$ is symmetric.",
-    ),
-    quiz.wrong(
-        "None: every pair of positions has a product of its own",
-        "Then a step would look different at different positions. It is $\\sum_i \\cos \\omega_i r$ for every pair at distance $r$.",
-    ),
-)
 
 # %% [markdown]
 # ## Could the encoding be learned?
@@ -755,13 +756,40 @@ def beyond_with(d_model, pairs):
 # steps. This is called **rotary** position encoding (RoPE). The values are not turned, because only the scores need the
 # distance.
 #
+# **By hand.** Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the
+# query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product, $0.093 -
+# 0.746$, is $-0.654$ (computed before rounding), and this is $\cos 4$. A hundred positions later they are $(0.185,
+# 0.983)$ and $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
+
+# %%
+rng = np.random.default_rng(8)
+query, key = rng.standard_normal((2, 16))
+
+
+def rotary_score(t, s):
+    return (query @ rotation_matrix(t, 16)) @ (key @ rotation_matrix(s, 16))
+
+
+for t, s in ((7, 3), (107, 103), (3, 7)):
+    print(f"query at {t}, key at {s}: {rotary_score(t, s):.3f}")
+
+# %% tags=["proof"]
+assert np.isclose(rotary_score(7, 3), rotary_score(107, 103))  # the distance counts
+assert not np.isclose(rotary_score(7, 3), rotary_score(3, 7))  # and its sign
+assert np.isclose(rotary_score(5, 5), query @ key)  # no distance, no turn
+turned = [rotation_matrix(t, 2)[1] for t in (7, 3, 107, 103)]  # (0, 1), turned
+expected = [[0.657, 0.754], [0.141, -0.990], [0.185, 0.983], [0.623, -0.782]]
+assert np.allclose(turned, expected, atol=5e-4)
+assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
+
+# %% [markdown]
 # What is different? The score depends on the two words and on the difference of their positions: the encoding is
 # **relative**. For example, if all keys share a part $k$, and all queries a part $k R_{-1}$, these parts score $k
 # R_{t-s-1} \, k^\top$. That is largest at $s = t - 1$: one word back, whatever the words. Sinusoids are **absolute**:
 # what is added to a word depends on where it stands, and $W_Q$ and $W_K$ must pick the distance out of the sum. And the
 # rotations are applied in every layer, so that no layer has to remember positions. Most open language models of today
 # use them, Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter
-# 19](19_modern.ipynb) builds one. ([By hand](#rotary-positions-by-hand), and other ways.)
+# 19](19_modern.ipynb) builds one. ([Other ways](#other-ways-to-bring-in-the-distance) to bring in the distance.)
 
 # %% [markdown]
 # ## Break it: one word at a time
@@ -1125,40 +1153,13 @@ quiz.several_choices(
 )
 
 # %% [markdown]
-# ### Rotary positions, by hand
+# ### Other ways to bring in the distance
 #
-# Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the query is
-# $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product, $0.093 - 0.746$,
-# is $-0.654$ (computed before rounding), and this is $\cos 4$. A hundred positions later they are $(0.185, 0.983)$ and
-# $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
-
-# %%
-rng = np.random.default_rng(8)
-query, key = rng.standard_normal((2, 16))
-
-
-def rotary_score(t, s):
-    return (query @ rotation_matrix(t, 16)) @ (key @ rotation_matrix(s, 16))
-
-
-for t, s in ((7, 3), (107, 103), (3, 7)):
-    print(f"query at {t}, key at {s}: {rotary_score(t, s):.3f}")
-
-# %% tags=["proof"]
-assert np.isclose(rotary_score(7, 3), rotary_score(107, 103))  # the distance counts
-assert not np.isclose(rotary_score(7, 3), rotary_score(3, 7))  # and its sign
-assert np.isclose(rotary_score(5, 5), query @ key)  # no distance, no turn
-turned = [rotation_matrix(t, 2)[1] for t in (7, 3, 107, 103)]  # (0, 1), turned
-expected = [[0.657, 0.754], [0.141, -0.990], [0.185, 0.983], [0.623, -0.782]]
-assert np.allclose(turned, expected, atol=5e-4)
-assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
-
-# %% [markdown]
 # Beyond the trained length rotary positions often fail, too, because slow pairs there turn by angles that no score has
 # seen. So for longer texts the angles are rescaled (*position interpolation*, [Chen and others,
 # 2023](https://arxiv.org/abs/2306.15595); *YaRN*, [Peng and others, 2023](https://arxiv.org/abs/2309.00071)).
 #
-# There are other ways to bring in the distance:
+# And not only rotations bring it in:
 #
 # - A **relative position bias** adds to each score a number that depends on the distance alone, $q \cdot k + b_{t-s}$:
 #   one learned for each range of distances ([T5, Raffel and others, 2020](https://arxiv.org/abs/1910.10683)), or minus
