@@ -111,15 +111,44 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 # \odot \tanh c'$. With $o = 0.5$ the entry above shows $0.5 \tanh 1.7 = 0.47$.
 #
 # The gates are computed from the word and the hidden state. Each is $\sigma(x W_x + h W_h + b)$ with matrices of its
-# own, where $\sigma(z) = 1 / (1 + e^{-z})$. The candidate is the $\tanh$ of such a sum.
-#
+# own, where $\sigma(z) = 1 / (1 + e^{-z})$. The candidate is the $\tanh$ of such a sum. Drawn:
+
+# %% tags=["plot"] mystnb={"image": {"alt": "An LSTM cell. Along the top the cell state c goes from left to right: it is multiplied by the forget gate f, then the input gate times the candidate, i times g, is added, and it leaves as c prime. Below, the word x and the hidden state h enter a box that computes f, i, g and o. From the new cell state a line goes down through tanh and a multiplication by o, and leaves as the new hidden state h prime."}}
+from classroom.diagram import Diagram
+
+drawing = Diagram(7.2, 2.5)
+drawing.text(0.45, 2.1, "c")
+drawing.arrow((0.65, 2.1), (1.55, 2.1), color=plots.BLUE)
+drawing.box(1.95, 2.1, "× f", 0.7)
+drawing.arrow((2.32, 2.1), (3.35, 2.1), color=plots.BLUE)
+drawing.sum(3.5, 2.1)
+drawing.arrow((3.65, 2.1), (6.55, 2.1), color=plots.BLUE)
+drawing.text(6.8, 2.1, "c′")
+drawing.text(0.45, 0.7, "x, h")
+drawing.arrow((0.8, 0.7), (1.45, 0.7))
+drawing.box(2.6, 0.7, "gates from x and h", 2.2, 0.44)
+drawing.arrow((1.95, 0.95), (1.95, 1.88), color=plots.RED)
+drawing.text(1.72, 1.4, "f", color=plots.RED)
+drawing.arrow((3.5, 0.95), (3.5, 1.93), color=plots.RED)
+drawing.text(3.95, 1.4, "i ⊙ g", color=plots.RED)
+drawing.arrow((4.9, 2.1), (4.9, 1.62), color=plots.BLUE)
+drawing.box(4.9, 1.4, "tanh", 0.8)
+drawing.arrow((4.9, 1.2), (4.9, 0.92), color=plots.BLUE)
+drawing.box(4.9, 0.7, "× o", 0.7)
+drawing.arrow((3.72, 0.7), (4.5, 0.7), color=plots.RED)
+drawing.text(4.1, 0.88, "o", color=plots.RED)
+drawing.arrow((5.27, 0.7), (6.55, 0.7))
+drawing.text(6.8, 0.7, "h′")
+plt.show()
+
+# %% [markdown]
 # What is gained? In the plain cell a step multiplies a change of the state by the slope of $\tanh$ and by $W_h$, the
 # same for every word. In $c$ it multiplies each entry by $f$, which is computed for each word: near 1 to keep, near 0
 # to forget. (The gates depend on the state, too; leave that aside.) Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$
 # keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37. (A simpler variant, the **gated recurrent unit** or GRU, has one state
 # and two gates; [chapter 13](13_alignment.ipynb) uses it.)
 #
-# Here is the plain cell in code, with two biases as in PyTorch's.
+# Here is the plain cell in code, with two biases as in PyTorch's. The body is the formula.
 
 # %% tags=["export"] module="by_hand.recurrence"
 import numpy as np
@@ -144,13 +173,6 @@ def rnn_cell(
 
 
 # %% [markdown]
-# The body is the formula, and **the signature says which shapes fit it**. `Float[np.ndarray, "*batch D"]` is a NumPy
-# array of floating-point numbers with an axis of size $D$, after any number of other axes. A letter (alone, it has a
-# blank before it) stands for one size throughout a call: the last axis of `x` and the first of `w_x` must both have the
-# size $D$. This notation is [jaxtyping](https://docs.kidger.site/jaxtyping/)'s. The decorator `@shapes` checks each
-# call against it with [beartype](https://beartype.readthedocs.io), and refuses what does not fit. The error names the
-# argument, its shape and the shape expected.
-#
 # Next the LSTM. `4*H` is the width of $i$, $f$, $g$ and $o$ side by side, which are computed together.
 
 
@@ -181,6 +203,14 @@ def lstm_cell(
     cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(cell), cell
 
+
+# %% [markdown]
+# In both, **the signature says which shapes fit**. `Float[np.ndarray, "*batch D"]` is a NumPy array of floating-point
+# numbers with an axis of size $D$, after any number of other axes. A letter (alone, it has a blank before it) stands
+# for one size throughout a call: the last axis of `x` and the first of `w_x` must both have the size $D$. This notation
+# is [jaxtyping](https://docs.kidger.site/jaxtyping/)'s. The decorator `@shapes` checks each call against it with
+# [beartype](https://beartype.readthedocs.io), and refuses what does not fit. The error names the argument, its shape
+# and the shape expected.
 
 # %% [markdown]
 # ## How fast do they forget?
@@ -668,9 +698,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: someone else's memory
 #
-# Texts are processed in batches, several sentences at once: an array of shape (sentences, words, width). PyTorch's
-# recurrent layers, unless made with `batch_first=True`, expect (words, sentences, width). Either is an array with three
-# axes, so nothing complains.
+# A mistake of one word in a call can let a sentence read another one's memory. Texts are processed in batches, several
+# sentences at once: an array of shape (sentences, words, width). PyTorch's recurrent layers, unless made with
+# `batch_first=True`, expect (words, sentences, width). Either is an array with three axes, so nothing complains.
 
 
 # %% tags=["nbval-check-output"]

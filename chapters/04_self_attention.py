@@ -479,13 +479,16 @@ quiz.number(
 # A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later. A model that
 # writes a text word by word (an **autoregressive** model) does not have the later words yet. In training the whole text
 # is there, and at each word the model has to guess the next. If it could see the next word, it would copy it ([chapter
-# 9](09_decoder.ipynb)). The mask is a lower triangle, one row for each query:
+# 9](09_decoder.ipynb)). The mask is a lower triangle, one row for each query, and where it is False the score becomes
+# minus infinity, so that its weight is 0:
 
 # %% tags=["nbval-check-output"]
 causal = np.tril(np.ones((3, 3), dtype=bool))
 _, causal_weights = self_attention(small, w_q, w_k, w_v, mask=causal)
-print(causal.astype(int))
-print(causal_weights.round(3))
+scaled = q @ k.T / np.sqrt(2)
+print("scaled scores", scaled.round(2), sep="\n")
+print("masked", np.where(causal, scaled, -np.inf).round(2), sep="\n")
+print("weights", causal_weights.round(3), sep="\n")
 
 changed = small.copy()
 changed[2] += 1  # another last word

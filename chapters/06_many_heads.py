@@ -141,14 +141,16 @@ words = ["dog", "bites", "man"]
 # dog, man, verb, position
 news = np.array([[1, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, -1]])
 
-# columns 0 and 1 belong to head 1, columns 2 and 3 to head 2
-w_q = 9 * np.array([[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]])
-w_k = np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, -1, 0]])
-w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
+first = {  # head 1 looks for the first word
+    "w_q": 9 * np.array([[0, 0], [0, 0], [1, 0], [0, 0]]),
+    "w_k": np.array([[0, 0], [0, 0], [0, 0], [1, 0]]),
+    "w_v": np.array([[1, 0], [0, 1], [0, 0], [0, 0]]),
+}
+last = first | {"w_k": -first["w_k"]}  # head 2 for the last
 
 # %% [markdown]
-# Each matrix holds both heads side by side, two columns each, so $d_k = 2$. Head 1 looks for the first word and head 2
-# for the last; the 9 makes the choice sharp:
+# Each head has three matrices, of two columns each, so $d_k = 2$. Head 1 looks for the first word. Head 2, whose keys
+# have the opposite sign, looks for the last. The 9 makes the choice sharp:
 #
 # | | the verb's query | keys of *dog*, *bites*, *man* | values of *dog*, *bites*, *man* |
 # |---|---|---|---|
@@ -161,28 +163,22 @@ w_v = np.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
 # end, and the blend is $(0, 0.998)$: *man*.
 
 # %% tags=["nbval-check-output"]
-from dotformer.by_hand.attention import scaled_dot_product_attention
+from dotformer.by_hand.attention import self_attention
 
 
-def heads_by_loop(x, w_q, w_k, w_v, num_heads):
-    d_k = x.shape[1] // num_heads
-    outputs, weights = [], []
-    for head in range(num_heads):
-        own = slice(head * d_k, (head + 1) * d_k)  # this head's columns
-        output, weight = scaled_dot_product_attention(
-            x @ w_q[:, own], x @ w_k[:, own], x @ w_v[:, own]
-        )
-        outputs.append(output)
-        weights.append(weight)
+def heads_by_loop(x, heads):
+    outputs, weights = zip(
+        *(self_attention(x, **head) for head in heads), strict=True
+    )
     return np.concatenate(outputs, axis=1), np.stack(weights)
 
 
-together, weights = heads_by_loop(news, w_q, w_k, w_v, num_heads=2)
+together, weights = heads_by_loop(news, [first, last])
 joke = np.array([[0, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, -1]])  # man bites dog
 print("the verb's weights, head 1:", weights[0, 1].round(4))
 print("the verb's weights, head 2:", weights[1, 1].round(4))
 print("dog bites man, the verb receives:", together[1].round(3))
-swapped, _ = heads_by_loop(joke, w_q, w_k, w_v, num_heads=2)
+swapped, _ = heads_by_loop(joke, [first, last])
 print("man bites dog, the verb receives:", swapped[1].round(3))
 
 # %% [markdown]
@@ -281,7 +277,7 @@ for y, sentence, name in (
     (1.0, joke, "man bites dog"),
     (0.45, fight, "dog bites dog"),
 ):
-    found = heads_by_loop(sentence, w_q, w_k, w_v, 2)[0][1].round(3)
+    found = heads_by_loop(sentence, [first, last])[0][1].round(3)
     parts = found[:2] @ column[:2], found[2:] @ column[2:]
     drawing.text(1.25, y, name, at="right", size=10)
     drawing.cells(1.4, y, [written(n) for n in found], tints, 0.5)
@@ -300,7 +296,7 @@ plt.show()
 # %% tags=["proof"]
 who = np.array([[1], [0], [-1], [0]])  # two rows of head 1, two of head 2
 for sentence, expected in ((news, 0.998), (joke, -0.998), (fight, 0.0)):
-    heads, _ = heads_by_loop(sentence, w_q, w_k, w_v, num_heads=2)
+    heads, _ = heads_by_loop(sentence, [first, last])
     assert np.isclose((heads @ who)[1, 0], expected, atol=0.0006)
 
 # %% tags=["quiz"]
@@ -327,11 +323,13 @@ quiz.one_choice(
 # %% [markdown]
 # ### In code
 #
-# In code the $3H$ small matrices stand side by side in three big ones of shape $(D, D)$, as in the example, so that one
-# product computes the queries of all heads. Here it is, for a batch of $B$ sentences, with the shape of everything:
-
+# In code the $3H$ small matrices stand side by side in three big ones of shape $(D, D)$, so that one product computes
+# the queries of all heads. Here it is, for a batch of $B$ sentences, with the shape of everything:
 
 # %%
+from dotformer.by_hand.attention import scaled_dot_product_attention
+
+
 def multi_head(x, w_q, w_k, w_v, w_o, num_heads):
     B, T, D = x.shape
 
@@ -344,8 +342,10 @@ def multi_head(x, w_q, w_k, w_v, w_o, num_heads):
     return merged @ w_o  # (B, T, D)
 
 
+# both heads of the example, side by side, so that each matrix is (4, 4)
+both = [np.hstack([first[name], last[name]]) for name in ("w_q", "w_k", "w_v")]
 sentences = np.stack([news, joke])  # 2 sentences of 3 words, width 4
-received = multi_head(sentences, w_q, w_k, w_v, np.eye(4), num_heads=2)
+received = multi_head(sentences, *both, np.eye(4), num_heads=2)
 print("x", sentences.shape, "  out", received.shape)
 print("the verb, in each sentence:", *received[:, 1].round(3))
 assert np.allclose(received[0], together)
@@ -488,7 +488,9 @@ def multi_head_attention(
 
 # %% tags=["proof"]
 mixed, all_weights = multi_head_attention(*[sequence] * 3, w_q, w_k, w_v, w_o, 4)
-loop, loop_weights = heads_by_loop(sequence, w_q, w_k, w_v, 4)
+columns = (np.split(matrix, 4, axis=1) for matrix in (w_q, w_k, w_v))
+own = [dict(w_q=q, w_k=k, w_v=v) for q, k, v in zip(*columns, strict=True)]
+loop, loop_weights = heads_by_loop(sequence, own)
 assert np.allclose(mixed, loop @ w_o) and np.allclose(all_weights, loop_weights)
 assert np.allclose(mixed, multi_head(sequence[None], w_q, w_k, w_v, w_o, 4)[0])
 terms = [loop[:, rows] @ w_o[rows] for rows in np.split(np.arange(16), 4)]
@@ -731,7 +733,7 @@ for name, merge in [
         output.shape == sequence.shape,
         np.allclose(weights.sum(axis=-1), 1),
         np.allclose(attention_with(merge)(sequence[order])[0], output[order]),
-        np.allclose(output, heads_by_loop(sequence, w_q, w_k, w_v, 4)[0] @ w_o),
+        np.allclose(output, loop @ w_o),
     ]
     verdicts = ["ok" if ok else "CAUGHT" for ok in passed]
     print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))
