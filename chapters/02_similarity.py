@@ -906,6 +906,11 @@ for a, b, c in [
     found = (f"{known[n]} {rows[n] @ end:.2f} " for n in best)
     print(f"{a} - {b} + {c}:".ljust(24), *found)
 
+for word in ("king", "actor"):
+    near = rows @ normalize(table[row_of[word]])
+    best = np.argsort(-near)[1:4]  # without the word itself
+    print(f"near {word}:".ljust(24), *(f"{known[n]} {near[n]:.2f} " for n in best))
+
 # %% [markdown]
 # It is *king* itself, with 0.65; *queen* comes second. Published solutions leave out the three words of the question,
 # and then *queen* wins. How much of it was the arithmetic? *Queen* is near *king* to begin with, at 0.63, second only

@@ -1006,8 +1006,35 @@ movable.heads(torch.stack(cross), so_far, keys=question, layer=1)
 # ## Does training run token by token?
 #
 # No. Generation does. In training all positions are computed in one pass, and the causal mask makes each behave as if
-# the later ones were not there. Put the two side by side: one pass over the whole answer, and four passes, each over
-# what had been written.
+# the later ones were not there.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Left, training: the right answer, begin, I, am, fine, goes into one decoder at once, and out of it come I, am, fine, end. Right, writing: four passes, one below the other. Begin gives I; begin I gives am; begin I am gives fine; begin I am fine gives end. Each word that is written is appended to what goes in next."}}
+drawing = Diagram(8.2, 2.7)
+given = ["<bos>", "I", "am", "fine"]
+wanted = ["I", "am", "fine", "<eos>"]
+drawing.text(1.6, 2.5, "training: one pass", color=plots.GREY, size=9)
+drawing.text(5.9, 2.5, "writing: a pass for each word", color=plots.GREY, size=9)
+drawing.box(1.6, 1.3, "decoder", 2.9)
+for x, word, after in zip((0.4, 1.2, 2.0, 2.8), given, wanted, strict=True):
+    drawing.text(x, 0.55, word, size=10)
+    drawing.arrow((x, 0.72), (x, 1.1))
+    drawing.arrow((x, 1.5), (x, 1.88), color=plots.RED)
+    drawing.text(x, 2.05, after, color=plots.RED, size=10)
+for n, after in enumerate(wanted):
+    y = 2.05 - 0.55 * n
+    for x, word in zip((3.9, 4.55, 5.0, 5.5), given[: n + 1], strict=False):
+        drawing.text(
+            x, y, word, size=10, color=plots.RED if word != "<bos>" else plots.INK
+        )
+    drawing.arrow((5.85, y), (6.1, y))
+    drawing.box(6.65, y, "decoder", 1.05)
+    drawing.arrow((7.2, y), (7.45, y), color=plots.RED)
+    drawing.text(7.55, y, after, color=plots.RED, at="left", size=10)
+plt.show()
+
+# %% [markdown]
+# A word that is written goes in again, one pass later. Put the two side by side in numbers: one pass over the whole
+# answer, and four passes, each over what had been written.
 
 # %% tags=["hide-input"]
 with torch.no_grad():
@@ -1237,6 +1264,7 @@ from classroom.measured import measured
 measurement = measured("masks")["found"]
 held_out, _ = split(0)
 checked = {}
+print(len(measurement["correct"]), "seeds of each")
 print(f"{'':30}  loss forced     writing  leaks in        padding reference")
 for name, make in variants.items():
     loss, forced, writing = np.array(measurement[name]).T
@@ -1302,7 +1330,8 @@ for _ in range(250):
 copying.eval()
 print(
     f"not shifted: loss {loss.item():.3f}, writing {share_right(copying, unseen):.0%},"
-    f" leaks: {any(leaks(copying).values())}"
+    f" leaks: {any(leaks(copying).values())},"
+    f" reference: {'equal' if equals_reference(copying, unseen) else 'differs'}"
 )
 print("it writes:", *[vocabulary[n] for n in generate(copying, hello)[0].tolist()])
 assert loss < 0.01 and share_right(copying, unseen) == 0

@@ -850,6 +850,45 @@ plt.show()
 # meet, the dark cell crosses. [Chapter 13](13_alignment.ipynb) counts how often this is right.
 
 # %% [markdown]
+# ## What was needed?
+#
+# Which parts of this recipe matter? We have trained this chapter's model with other recipes, three seeds each (`python
+# -m benchmarks.recipes`). **Predict first:** which can be left out here, Adam, warm-up, clipping, a fall of the
+# learning rate to 0, or label smoothing?
+#
+# Here each of them can go, or nearly, one at a time and at a good learning rate: the chapter's recipe gets 100.0
+# percent of the test numbers right, without warm-up it is 99.9, without clipping 100.0, without smoothing 100.0, and
+# with gradient descent 100.0 ([all of them](#what-was-needed-in-figures)). What matters most is that learning rate.
+# Gradient descent with momentum (it steps along a decaying sum of the gradients, without Adam's division) gets every
+# number right at learning rates some thirty times as high as Adam's. Without warm-up, at twice the chapter's learning
+# rate, the model learns later, though nearly as well in the end. With the inverse square root, which ends at four
+# tenths of its peak, one number in a hundred is lost, and averaging the last checkpoints brings it back. Label
+# smoothing changes the perplexity and not the number of right answers. So this easy task cannot tell what large models
+# need: for post-norm models of full size, for one, [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found
+# warm-up essential.
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "You trained for 10,000 steps with a linear schedule, and the model is nearly good enough. You let it go on for 10,000 more. What do you do about the learning rate?",
+    quiz.wrong(
+        "Nothing: the schedule goes on",
+        "At the end of its line the learning rate is 0. The next 10,000 steps would change nothing.",
+    ),
+    quiz.wrong(
+        "Keep the last learning rate that was above 0",
+        "That is a tiny part of the peak. Such steps let a model settle; they do not teach it much.",
+    ),
+    quiz.right(
+        "Make it rise again, and fall over the new steps",
+        "Yes, and expect the loss to rise at first. Or start again with a line of 20,000 steps: the line must know its end.",
+    ),
+    quiz.wrong(
+        "Return to the learning rate of step 1, the safest there is",
+        "With warm-up the learning rate of step 1 is small because Adam knows nothing yet. It does know something now, and so small a learning rate would teach the model little.",
+    ),
+)
+
+# %% [markdown]
 # ## Stop halfway
 #
 # Computers stop, and training takes hours or weeks. What must be kept so that a run can go on *as if it had never
@@ -1037,45 +1076,6 @@ assert 4 < longer < 10
 # What else is lost need not show in the curve at all. Without the random states dropout draws other numbers. Without
 # the position in the data the epoch begins again, so what was read already is read once more, and what was due at the
 # end of the run is never reached. Only the comparison with a run that never stopped finds that.
-
-# %% [markdown]
-# ## What was needed?
-#
-# Which parts of this recipe matter? We have trained this chapter's model with other recipes, three seeds each (`python
-# -m benchmarks.recipes`). **Predict first:** which can be left out here, Adam, warm-up, clipping, a fall of the
-# learning rate to 0, or label smoothing?
-#
-# Here each of them can go, or nearly, one at a time and at a good learning rate: the chapter's recipe gets 100.0
-# percent of the test numbers right, without warm-up it is 99.9, without clipping 100.0, without smoothing 100.0, and
-# with gradient descent 100.0 ([all of them](#what-was-needed-in-figures)). What matters most is that learning rate.
-# Gradient descent with momentum (it steps along a decaying sum of the gradients, without Adam's division) gets every
-# number right at learning rates some thirty times as high as Adam's. Without warm-up, at twice the chapter's learning
-# rate, the model learns later, though nearly as well in the end. With the inverse square root, which ends at four
-# tenths of its peak, one number in a hundred is lost, and averaging the last checkpoints brings it back. Label
-# smoothing changes the perplexity and not the number of right answers. So this easy task cannot tell what large models
-# need: for post-norm models of full size, for one, [Xiong and others (2020)](https://arxiv.org/abs/2002.04745) found
-# warm-up essential.
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "You trained for 10,000 steps with a linear schedule, and the model is nearly good enough. You let it go on for 10,000 more. What do you do about the learning rate?",
-    quiz.wrong(
-        "Nothing: the schedule goes on",
-        "At the end of its line the learning rate is 0. The next 10,000 steps would change nothing.",
-    ),
-    quiz.wrong(
-        "Keep the last learning rate that was above 0",
-        "That is a tiny part of the peak. Such steps let a model settle; they do not teach it much.",
-    ),
-    quiz.right(
-        "Make it rise again, and fall over the new steps",
-        "Yes, and expect the loss to rise at first. Or start again with a line of 20,000 steps: the line must know its end.",
-    ),
-    quiz.wrong(
-        "Return to the learning rate of step 1, the safest there is",
-        "With warm-up the learning rate of step 1 is small because Adam knows nothing yet. It does know something now, and so small a learning rate would teach the model little.",
-    ),
-)
 
 # %% [markdown]
 # ## When a model overfits

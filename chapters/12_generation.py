@@ -612,39 +612,10 @@ quiz.one_choice(
 )
 
 # %% [markdown]
-# All this is for one token at a time. A chat model has a long *prompt* to read first. It reads that in one pass, which
-# fills the cache, the **prefill**, and there the new tokens need a causal mask among themselves. (After tokens that are
-# kept already, it is [a rectangle](#several-tokens-at-once).)
-#
-# ### Break it: every token is the first
-#
-# The decoder of [Dive into Deep
-# Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not advance the position
-# while it writes. Each new token gets the position of the first of the sentence.
-
-
-# %% tags=["hide-input"]
-class Forgetful(KVCache):
-    """A cache that does not count."""
-
-    def step(self, tokens):
-        self.length = 0
-        return super().step(tokens)
-
-
-apart = worst_step(Forgetful(model, source))
-print("steps 1 to 4, logits differ by up to", *(f"{d:.3f}" for d in apart[:4]))
-with torch.no_grad():
-    print(f"(a logit is typically {model(source, target).std():.2f} in size)")
-assert apart[0] < 1e-5 and apart[1:].min() > 0.01
-
-# %% [markdown]
-# The first step is right, and all later ones are not. Nothing crashes, and the loss is fine, because training sends
-# whole sentences through, where the positions are right.
-#
 # ### What it saves, and what it costs
 #
-# Let a model write four sentences of 256 tokens, once with the cache, and once reading all again at every step.
+# Let a model of two decoder layers, of width 64, write four sentences of 256 tokens, once with the cache, and once
+# reading all again at every step.
 
 # %% tags=["hide-input"]
 import time
@@ -773,7 +744,39 @@ assert cost[64] < cost[1] / 4
 # This is the paper's base size on a processor, so it does not test the H100's numbers. For 64 times as many sentences a
 # step takes a few times as long, and not 64 times. Two things are paid once a step: loading the parameters, and the
 # calls from Python. Which counts for more, this does not show.
+
+# %% [markdown]
+# All this is for one token at a time. A chat model has a long *prompt* to read first. It reads that in one pass, which
+# fills the cache, the **prefill**, and there the new tokens need a causal mask among themselves. (After tokens that are
+# kept already, it is [a rectangle](#several-tokens-at-once).)
 #
+# ### Break it: every token is the first
+#
+# The decoder of [Dive into Deep
+# Learning](https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html) does not advance the position
+# while it writes. Each new token gets the position of the first of the sentence.
+
+
+# %% tags=["hide-input"]
+class Forgetful(KVCache):
+    """A cache that does not count."""
+
+    def step(self, tokens):
+        self.length = 0
+        return super().step(tokens)
+
+
+apart = worst_step(Forgetful(model, source))
+print("steps 1 to 4, logits differ by up to", *(f"{d:.3f}" for d in apart[:4]))
+with torch.no_grad():
+    print(f"(a logit is typically {model(source, target).std():.2f} in size)")
+assert apart[0] < 1e-5 and apart[1:].min() > 0.01
+
+# %% [markdown]
+# The first step is right, and all later ones are not. Nothing crashes, and the loss is fine, because training sends
+# whole sentences through, where the positions are right.
+
+# %% [markdown]
 # ## A model that has learnt a little
 #
 # Train the number model of chapter 11, without label smoothing, for 110 steps instead of 600, so that it still makes
