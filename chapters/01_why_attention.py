@@ -13,7 +13,7 @@
 # measured how fast they forget and how much they can hold.
 #
 # You need a little Python, the product of two matrices, and the ideas of a derivative, a variance and a correlation. It
-# takes about 23 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 3 more
+# takes about 24 minutes to read, and 25 for the exercises. [Going further](#going-further), at the end, takes 3 more
 # minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, an encoder and a decoder with one attention block magnified. No box is filled: this chapter says why it is worth building."}}
@@ -83,9 +83,9 @@ assert np.allclose(influence, [1, 0.5, 0.25, 0.125])
 #
 # Why not multiply by 1? Then nothing fades, but no room is made for new words either: after a thousand words the state
 # is the sum of all thousand, and no single one can be read off. With more than 1 the oldest word would drown the
-# newest, and the derivative would grow without end. No other factor helps for ever: a computer keeps some 16 digits of
-# a number, and each word needs some. A memory of fixed size is a *bottleneck*. The questions are how fast it lets go,
-# and of what.
+# newest, and the derivative would grow without end. No factor helps for ever: a computer keeps some 16 digits of a
+# number, and each word needs some. A memory of fixed size is a *bottleneck*. Two questions: how fast does it forget,
+# and how much does it hold?
 #
 # ## Two cells
 #
@@ -145,8 +145,7 @@ plt.show()
 # What is gained? In the plain cell a step multiplies a change of the state by the slope of $\tanh$ and by $W_h$, the
 # same for every word. In $c$ it multiplies each entry by $f$, which is computed for each word: near 1 to keep, near 0
 # to forget. (The gates depend on the state, too; leave that aside.) Over 100 steps $f = 0.5$ keeps $10^{-30}$, $0.9$
-# keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37. (A simpler variant, the **gated recurrent unit** or GRU, has one state
-# and two gates; [chapter 13](13_alignment.ipynb) uses it.)
+# keeps $3 \cdot 10^{-5}$, and $0.99$ keeps 0.37.
 #
 # Here is the plain cell in code, with two biases as in PyTorch's. The body is the formula.
 
@@ -223,9 +222,9 @@ def lstm_cell(
 # $$\frac{\partial h_t}{\partial x_{t-k}} = \frac{\partial h_t}{\partial h_{t-1}} \cdots
 # \frac{\partial h_{t-k+1}}{\partial h_{t-k}} \; \frac{\partial h_{t-k}}{\partial x_{t-k}} .$$
 #
-# Multiplied from the left, it goes back in time (**backpropagation through time**). Its size is the root of the sum of
-# its squared entries. Each number printed is the size for the word $k$ back, divided by that for the latest word: the
-# median of eight random starts. (For the LSTM, $h$ here means $h$ and $c$ together.)
+# Taken from its left end, the product runs back in time (**backpropagation through time**). Its size is the root of the
+# sum of its squared entries. Printed is the size for the word $k$ back, divided by that for the latest word: the median
+# of eight **starts** (random first weights). For the LSTM, $h$ means $h$ and $c$ together.
 #
 # The state of the plain cell has $H = 24$ numbers. An LSTM's has 48, its $h$ and its $c$ together. Matrices and biases
 # are drawn as PyTorch draws them, uniformly between $-1/\sqrt{H}$ and $1/\sqrt{H}$.
@@ -314,15 +313,15 @@ for name in names:
 # length, so only the slope of $\tanh$ is left, some 0.8 a step. At 20 back the influence is thousands of times what it
 # was. But no slope is above 1, so no step can stretch a change of the state, and even this cell fades.
 #
-# The open gate holds on. By itself it keeps $\sigma(3) = 0.953$ a step, 0.14 after 40 steps. Measured, about twice
-# as much is left (in the median of eight starts), because a word has a second path: from $c$ to $h$, and from there
-# through the candidate $g$ into the next $c$.
+# The open gate holds on. By itself it keeps $\sigma(3) = 0.953$ a step, 0.14 after 40 steps. Measured, about twice as
+# much is left, because a word has a second path: from $c$ to $h$, and from there through the candidate $g$ into the
+# next $c$. (The first step loses more, mostly in $h$, which the latest word also moves through the output gate.)
 #
 # Influence decides what can be learned. Training moves each parameter along the derivative of the error, the
-# **gradient**. What a word $k$ back says about a parameter enters it multiplied by this same product. If that is
-# $10^{-6}$, the word teaches next to nothing: the **vanishing gradient**. Training could open a gate, but a word so far
-# back sends next to no signal to open it. A $W_h$ that stretches by more than the $\tanh$ flattens has the opposite
-# trouble, the **exploding gradient**: a factor of 1.1 a step makes 117 in 50. (*Gradient clipping*, in [chapter
+# **gradient**. A word $k$ back adds to this gradient a term that contains the same product. If the product is
+# $10^{-6}$, the term is next to nothing: the **vanishing gradient**. Training could open a gate, but a word so far back
+# sends next to no signal to open it. A $W_h$ that stretches by more than the $\tanh$ flattens has the opposite trouble,
+# the **exploding gradient**: a factor of 1.1 a step makes 117 in 50. (*Gradient clipping*, in [chapter
 # 11](11_training.ipynb), was introduced for this.) The vanishing gradient made plain networks hard to train, and the
 # LSTM was invented to overcome it.
 
@@ -382,16 +381,17 @@ for name in names:
 
 # %% [markdown]
 # At most 24. The plain cell recalls 19 numbers, and the orthogonal one, whose gradient comes through so much better,
-# fewer than two more. The two differ more in *which* numbers they recall: the plain one has most of the word 1 back and
-# nothing of that 10 back. To forget slowly is to spread a memory over more words, each less sharp. The LSTM with its
-# gate open still has 2 % of the word 40 back, and recalls half as many numbers again as the other. (Why the LSTM stays
-# so far below its 48: [more](#why-not-more-than-24).)
+# fewer than two more. They differ more in *which* numbers: of the words 1 and 3 back the plain one recalls 81 and 14
+# percent, the orthogonal one 56 and 33. To forget slowly is to spread a memory over more words, each less sharp. The
+# LSTM with its gate open still has 2 % of the word 40 back, and recalls half as many numbers again as the other. (Why
+# the LSTM stays so far below its 48: [more](#why-not-more-than-24).)
 #
-# No state of 24 can recall more, because **a linear fit to a state of $H$ numbers recalls at most $H$ of the
-# independent numbers that were read**, whatever the weights ([why](#why-not-more-than-24)). A state of 24 holds three
-# words of 8. (The last column is the state's **memory capacity**.) Read out linearly, training can only choose *which*
-# numbers to keep, and the choice is made before the question comes. A larger state holds more, at a price: 50 words of
-# 8 need 400 numbers, so a step takes $400^2$ multiplications, and the 51st word overwrites something again.
+# No state of 24 can recall more: **a linear fit to a state of $H$ numbers recalls at most $H$ of the independent
+# numbers that were read**, whatever the weights. One number, $x_1 + x_2$, can give half of each, never both whole
+# ([proof](#why-not-more-than-24)). A state of 24 holds three words of 8: that is its **memory capacity**. Read out
+# linearly, training can only choose *which* numbers to keep, and the choice is made before the question comes. A larger
+# state holds more, at a price: 50 words of 8 need 400 numbers, so a step takes $400^2$ multiplications, and the 51st
+# word overwrites something again.
 #
 # Real words are not independent numbers. They depend on one another, so more of them fit, and a cleverer reading than a
 # linear one finds more. What remains is that the state stays as wide as it is, however long the text. That is so for
@@ -476,9 +476,10 @@ plt.show()
 
 # %% [markdown]
 # Chapters 2 to 4 explain how the weights are computed. Here we set them by hand, to see what is possible: each word has
-# a score, and the weights are $e^{\text{score}}$, divided by their sum (a *softmax*, [chapter 3](03_softmax.ipynb)). A
-# word with score 9 among words with score 0 gets nearly all of the weight. Asked *who?*, that is *Lannister*; asked
-# *how often?*, it is *always*. The words stay, and only the scores change.
+# a score, and the weights are $e^{\text{score}}$, divided by their sum (a *softmax*, [chapter 3](03_softmax.ipynb)).
+# Asked *what gets paid?*, give *debts* the score 9 and the other five words 0: *debts* gets $e^9 / (e^9 + 5) = 0.9994$
+# of the weight, and each other word 0.0001. Asked *how often?*, give the 9 to *always*. The words stay, and only the
+# scores change. Here, with 50 random words:
 
 
 # %%
@@ -563,7 +564,7 @@ quiz.one_choice(
 # question. Before each word that it writes, a small network compares $s$ with every $h_j$: its score is $a(s, h_j) = v
 # \cdot \tanh(s W + h_j U)$, with learned $W$, $U$ and $v$ (**additive attention**). Softmax turns the scores into
 # weights $\alpha_j$. The weights say what to look at now, and the weighted sum of the states, the **context vector**
-# $c$ (not the cell state), is what is seen:
+# $c$, is what is seen:
 #
 # $$u_j = a(s, h_j), \qquad \alpha_j = \frac{e^{u_j}}{\sum_k e^{u_k}}, \qquad c = \sum_{j} \alpha_j \, h_j .$$
 
@@ -598,7 +599,7 @@ plt.show()
 # %% [markdown]
 # With each word that is written $s$ changes, and with it the scores, the weights and $c$: the decoder looks elsewhere,
 # mostly at the source words that it is about to translate (an **alignment**; [chapter 13](13_alignment.ipynb)). With
-# states of 256 numbers and 40 words it still gets 256 numbers at a time, but for each word that it writes they are
+# $h_j$ of 256 numbers and 40 words it still gets 256 numbers at a time, but for each word that it writes they are
 # another blend, of 40 · 256 = 10,240: 40 times what the last state holds.
 #
 # What is summed are not bare words. A state $h_j$ knows its word and those before it. To know those after it as well,
@@ -657,13 +658,13 @@ everybody = layers_needed(lambda layer: distance >= 0)
 assert (neighbours, dilated, everybody) == (40, 4, 1)
 
 # %% [markdown]
-# With constants and attention's own four matrices, at the width of the original transformer, attention never does less
-# work than a plain cell, and from a thousand words on more than an LSTM ([counted below](#how-much-work-is-it)). What
-# it saves in training is the *waiting*. It computes all words at once, where a recurrent network with a $\tanh$ must
-# take them in a row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. A GPU has
-# thousands of units that work side by side, and short steps leave most of them idle, though a batch of many sentences
-# fills more. So the same hours can train a larger model, or take in more text. When attention *writes* a text, it too
-# must produce its words one at a time ([chapter 12](12_generation.ipynb)).
+# Count everything, and attention always does more work than a plain cell. At the original transformer's width, 512, it
+# also overtakes an LSTM from about a thousand words on ([counted below](#how-much-work-is-it)). What it saves in
+# training is the *waiting*. It computes all words at once, where a recurrent network with a $\tanh$ must take them in a
+# row, since $h_t = \tanh(h_{t-1} W_h + \dots)$ cannot begin before $h_{t-1}$ is there. A GPU has thousands of units
+# that work side by side, and short steps leave most of them idle, though a batch of many sentences fills more. So the
+# same hours can train a larger model, or take in more text. When attention *writes* a text, it too must produce its
+# words one at a time ([chapter 12](12_generation.ipynb)).
 #
 # ### Is attention an infinite memory?
 #
@@ -698,9 +699,10 @@ quiz.one_choice(
 # %% [markdown]
 # ## Break it: someone else's memory
 #
-# A mistake of one word in a call can let a sentence read another one's memory. Texts are processed in batches, several
-# sentences at once: an array of shape (sentences, words, width). PyTorch's recurrent layers, unless made with
-# `batch_first=True`, expect (words, sentences, width). Either is an array with three axes, so nothing complains.
+# Back to the recurrent networks, for a mistake that attention code can make too: forget one argument, and a sentence
+# reads another one's memory. Texts are processed in batches, several sentences at once: an array of shape (sentences,
+# words, width). PyTorch's recurrent layers, unless made with `batch_first=True`, expect (words, sentences, width).
+# Either is an array with three axes, so nothing complains.
 
 
 # %% tags=["nbval-check-output"]

@@ -30,8 +30,19 @@ transformer_map(built=2)
 #
 # *A Lannister always pays his debts.* What gets paid? To find *debts* without understanding anything, describe the
 # question and the words in the same terms. Here the terms are three: is it a *person*, is it a *thing*, does it tell
-# how *often*? The question asks for a thing, and so it gets a number under *thing* (2 here; for the sum of products any
-# positive number would do). Each word gets numbers for what it is.
+# how *often*? The question asks for a thing, and so it gets a number under *thing*, say 2. Each word gets numbers for
+# what it is.
+
+# %% [markdown]
+# Multiply the question by each word, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*,
+# 0 for the first three. The word that **agrees** with the question is found, because where both have a large number of
+# the same sign the product is large.
+#
+# Why is agreement what a look-up needs? Compare three ways to look up. Asking for *equality*, as a Python dictionary
+# does, finds only what is exactly the same, and no word is $(0, 2, 0)$. By *distance* the nearest word is found, but a
+# word that insists on being a thing, with 9 instead of 3, is further away than *pays*, which has nothing of what is
+# asked. With the *sum of products* such a word counts for more, 18 instead of 6, and what is not asked for costs
+# nothing, since whatever a word has there is multiplied by 0.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "A question, what gets paid, is the row of numbers 0, 2, 0 under person, thing and often. Below it five words with their rows, and for each whether it equals the question, its distance from it, and the sum of products. Lannister 3, 0, 0: no, 3.6, 0. Always 0, 0, 3: no, 3.6, 0. Pays 0, 0, 0: no, 2.0, 0. Debts 0, 3, 0: no, 1.0, 6. Debts said more loudly, 0, 9, 0: no, 7.0, 18. Only the sum of products finds debts both times."}}
 from classroom.diagram import Diagram
@@ -72,23 +83,13 @@ assert distances["debts"] == 1 and distances["debts, insisting"] == 7
 assert distances["pays"] == 2 and question not in offers.values()
 
 # %% [markdown]
-# Multiply the question by each word, number by number, and add up: $0 \cdot 0 + 2 \cdot 3 + 0 \cdot 0 = 6$ for *debts*,
-# 0 for the first three. The word that **agrees** with the question is found, because where both have a large number of
-# the same sign the product is large.
-#
-# Why is agreement what a look-up needs? The figure's last columns compare three ways to look up. Asking for *equality*,
-# as a Python dictionary does, finds only what is exactly the same, and no word is $(0, 2, 0)$. By *distance* the
-# nearest word is found, but a word that insists on being a thing, with 9 instead of 3, is further away than *pays*,
-# which has nothing of what is asked. With the *sum of products* such a word counts for more, 18 instead of 6, and what
-# is not asked for costs nothing, since whatever a word has there is multiplied by 0.
-#
 # Equality has a second fault. A question must be *learned*, in small steps, and after a small step unequal vectors are
-# almost always still unequal: nothing says whether the step was good. The sum of products says it. Move an entry of the
-# question a little, and the sum moves by that much times the word's entry. So a small step of the question along a
-# word's vector raises that word's score, unless the vector is all zeros, as for *pays*.
+# almost always still unequal: nothing says whether the step was good. The sum of products says it. Add 0.1 to the
+# question's number under *thing*, and the score of *debts* rises by $0.1 \cdot 3 = 0.3$. So a small step of the
+# question along a word's vector raises that word's score, unless that vector is all zeros, as for *pays*.
 #
-# The choice of the best word has no slope either, so [chapter 3](03_softmax.ipynb) makes it smooth: it returns a blend
-# of what all words hand over. That is a *soft look-up*.
+# One thing still does not change in small steps: the choice of the best word. [Chapter 3](03_softmax.ipynb) makes it
+# smooth, by a blend of what all words hand over: a *soft look-up*.
 #
 # In attention the question is called the **query**. What a word is compared by is its **key**, and what it hands over
 # is its **value**. This chapter is about the comparison. Chapter 4 shows how query and key are computed from the words,
@@ -240,16 +241,14 @@ plt.show()
 # and beyond it the shadow points the other way and counts as negative.
 #
 # For the angle alone, divide by both lengths. What is left is the **cosine similarity**: 1 for the same direction, 0
-# for a right angle, $-1$ for opposite directions. (Among vectors of length 1 the nearest is the one with the largest
-# cosine, because their squared distance is $2 - 2 \cos\theta$.)
+# for a right angle, $-1$ for opposite directions.
 #
 # For tea and coffee, $\|a\| = \sqrt{4 + 9} = \sqrt{13}$ and $\|b\| = \sqrt{9 + 9} = \sqrt{18}$, so the cosine is
 # $15 / \sqrt{13 \cdot 18} \approx 0.981$, and the angle about 11 degrees.
 #
 # In code, the division comes first: scale every vector to length 1, which makes it a **unit vector**, then take the dot
-# product. A vector of zeros has no direction: dividing it by its length is 0/0, which is NaN, so it is refused. A batch
-# with rows of zeros, for padding say, must leave them out first. (The idea is one line, the last; dividing by the
-# largest entry first keeps very large and very small numbers from being lost when they are squared.)
+# product. A vector of zeros has no direction, so it is refused. (The idea is the last line; the rest keeps the squares
+# within range.)
 
 
 # %% tags=["export"] module="by_hand.similarity"
@@ -310,9 +309,9 @@ assert 11 < np.degrees(np.arccos(cosine_similarity(tea, coffee))) < 12
 #
 # Stretch the query, and all its scores are multiplied by the same number: their order stays. Stretch one key, and it
 # may win. That is how coffee beat tea: at tea's length it would have $\sqrt{13} \sqrt{13} \cos\theta \approx 12.7$,
-# less than 13. So a long key tends to be found by any query that points even partly its way. That helps a word that
-# matters to every question, and harms where one key takes nearly all weight (chapter 3). So some of today's models
-# normalise queries and keys ([chapter 19](19_modern.ipynb)).
+# less than 13. So a long key tends to be found by any query that points even partly its way. That helps if the word
+# matters to every question. It harms if chapter 3's blend then holds little else, so some of today's models normalise
+# queries and keys ([chapter 19](19_modern.ipynb)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -362,8 +361,9 @@ quiz.number(
 # ## How alike are strangers?
 #
 # Our vectors had three entries; in the original transformer words have 512, queries and keys 64. Is a cosine of 0.5 a
-# lot? That depends on what two vectors have in common by accident. Take vectors that have nothing to do with each
-# other, every entry drawn from a normal distribution with mean 0 and variance 1.
+# lot? The answer is needed twice: below for real words, and in chapter 3 for the size of a score. It depends on what
+# two vectors have in common by accident. Take vectors that have nothing to do with each other, every entry drawn from a
+# normal distribution with mean 0 and variance 1.
 #
 # **Predict first.** As the width grows from 2 to 2048, the cosines of random pairs
 #
@@ -420,10 +420,6 @@ assert 87 < np.degrees(np.arccos(cosines[512])) < 88
 # of it. Here we need only its first part, the **embedding table**: 30,522 rows of 384 learned numbers. Each row is the
 # **embedding** of one **token**, which is a word, part of a word or a character. To look a word up is to pick its row.
 #
-# One can also write that as a product: give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$, and
-# multiply it by the embedding table. By themselves one-hot vectors know nothing of likeness. Any two different ones
-# have the dot product 0: *tea* would be as far from *coffee* as from *train*.
-#
 # **Predict first.** Which word is nearest to *tea*? To *debts*? And what is nearest to *python*?
 
 # %%
@@ -458,9 +454,13 @@ for word in ("tea", "monday", "debts", "python"):
 # python is meant, a model has to look at the other words. That is what attention is for, and with these very vectors
 # chapter 4 does it.
 #
+# One can also write that as a product: give word $i$ the **one-hot** vector, 0 everywhere and 1 in entry $i$, and
+# multiply it by the embedding table. By themselves one-hot vectors know nothing of likeness. Any two different ones
+# have the dot product 0: *tea* would be as far from *coffee* as from *train*.
+#
 # Is a cosine of 0.44 high? *Coffee* is the best of some 21,000 words, and the best of so many is high even by chance.
-# So take random vectors, and find the nearest word of each. (They have the mean and the covariance of the words, so
-# they share what all words have in common.)
+# So make vectors that mean nothing, random ones with the mean of the words and their spread in every direction, and
+# find the nearest word of each.
 
 # %% tags=["hide-input"]
 rng = np.random.default_rng(0)
@@ -476,6 +476,7 @@ print(f"{pair:.2f}         two words: root mean square of 10,000 random pairs")
 print(
     f"{luckiest.mean():.2f} ± {luckiest.std():.2f}  a random vector and its nearest word: 300, mean ± sd"
 )
+print(f"{luckiest.max():.2f}         the largest of these 300")
 print(f"{nearest('tea')[0][1]:.2f}         tea and its nearest word")
 print(
     f"{nearest_of_all:.2f}         a word and its nearest other word: median of {len(some)}"
@@ -483,12 +484,12 @@ print(
 
 # %% [markdown]
 # Two words drawn at random typically have a cosine of 0.07, where random vectors of this width would have
-# $1/\sqrt{384} = 0.05$. A random vector with the words' mean and covariance has 0.29 with the nearest of 21,000 words,
-# and none of 300 reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is still not much: of 535
-# words tried (every fortieth), half have one at 0.58 or more, often another form of themselves, as *debt* is of
-# *debts*. Before you call two words alike, compare their cosine with those of other words from the same model. In some
-# models even words drawn at random are far above 0, because all vectors have a part in common: **anisotropy**
-# ([Ethayarajh, 2019](https://aclanthology.org/D19-1006/)).
+# $1/\sqrt{384} = 0.05$. A random vector of this kind has 0.29 with the nearest of 21,000 words, and none of 300
+# reached 0.44. So tea's 0.44 is hardly an accident. For a nearest word it is still not much: of 535 words tried (every
+# fortieth), half have one at 0.58 or more, often another form of themselves, as *debt* is of *debts*. Before you call
+# two words alike, compare their cosine with those of other words from the same model. In some models even words drawn
+# at random are far above 0, because all vectors have a part in common: **anisotropy** ([Ethayarajh,
+# 2019](https://aclanthology.org/D19-1006/)).
 
 # %% tags=["proof"]
 assert nearest("tea")[0][0] == "coffee" and 0.43 < nearest("tea")[0][1] < 0.45
@@ -505,7 +506,7 @@ assert luckiest.max() < 0.43
 # ## A whole sentence at once
 #
 # Now compare every word of a sentence with every word. In each comparison one word is the query and the other the key.
-# In every matrix of this book that compares the two, **queries are rows and keys are columns**.
+# In every matrix of this book that compares the two, **each query has a row and each key has a column**.
 
 # %%
 sentence = "they drink hot coffee or tea".split()
@@ -518,20 +519,24 @@ for row, query in enumerate(x):
 
 # %% [markdown]
 # Two loops, 36 dot products; for 1,000 words it would be a million. But an entry of a matrix product is a dot product
-# too, of a row with a column. Take the queries as the rows of $Q$, and the keys as the rows of $K$ and so the columns
-# of $K^\top$. Then all of them at once are
+# too, of a row with a column. Stack the queries as the rows of $Q$ and the keys as the rows of $K$. Transposed, the
+# keys are columns, and all the dot products at once are
 #
 # $$Q K^\top , \qquad \text{with} \quad (Q K^\top)_{ij} = q_i \cdot k_j .$$
 #
 # Take the four words from the beginning, *Lannister*, *always*, *pays* and *debts*, as keys, and two questions, *what
 # gets paid?* and *how often?*:
 #
-# $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 1 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 3 & 0 & 0 \end{pmatrix} .$$
+# $$\begin{pmatrix} 0 & 2 & 0 \\ 0 & 0 & 2 \end{pmatrix} \begin{pmatrix} 3 & 0 & 0 & 0 \\ 0 & 0 & 0 & 3 \\ 0 & 3 & 0 & 0 \end{pmatrix} = \begin{pmatrix} 0 & 0 & 0 & 6 \\ 0 & 6 & 0 & 0 \end{pmatrix} .$$
+#
+# | | Lannister | always | pays | debts |
+# |---|---|---|---|---|
+# | what gets paid? $(0, 2, 0)$ | 0 | 0 | 0 | **6** |
+# | how often? $(0, 0, 2)$ | 0 | **6** | 0 | 0 |
 #
 # The first question finds *debts*, the second *always*. For the sentence, too, the multiplications are those of the
 # loops, but all run in compiled code, several at once, and nothing waits for Python. That is one reason why the
-# transformer compares by dot products. (The attention of 2014, in [chapter
-# 1](01_why_attention.ipynb#the-network-of-2014), computes a $\tanh$ for every pair.)
+# transformer compares by dot products.
 #
 # Shapes: $(T, D)$ times $(D, S)$ gives $(T, S)$, for $T$ queries and $S$ keys of width $D$. `*#batch` stands for any
 # further axes in front, one for the sentences of a batch, say; with the `#`, an axis of size 1 is stretched to fit, as

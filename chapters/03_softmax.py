@@ -78,16 +78,16 @@ with np.errstate(all="ignore"):
 # and in the last, our drinks, ice gets a negative share.
 #
 # We could subtract the lowest score first: then only differences count, and nothing is negative. But now a bad key
-# changes how two good ones share. Scores of 6 and 5 become 2 and 1 if the lowest is 4, but 106 and 105 if it is $-100$.
-# Another drink on the menu should not change how tea and coffee share. So demand more: **the ratio of two shares
-# depends on the difference of these two scores, and on nothing else.**
+# changes how two good ones share. Scores of 6 and 5 share 2 to 1 if the lowest is 4, but 106 to 105, almost equally, if
+# it is $-100$. Another drink on the menu should not change how tea and coffee share. So demand more: **the ratio of two
+# shares depends on the difference of these two scores, and on nothing else.**
 #
 # That settles the formula. Let $f(d)$ be the ratio of two shares whose scores differ by $d$, and take three keys, each
 # 1 ahead of the next. The first gets $f(1)$ times the share of the second, and the second $f(1)$ times that of the
 # third. So the first, which is 2 ahead of the third, gets $f(1) f(1)$ times its share: $f(2) = f(1)^2$. In the same way
 # $f(x + y) = f(x) f(y)$ for any two differences. Write $a$ for $f(1)$. Then $f(3) = a^3$, and $f(\tfrac12) = \sqrt a$,
-# since $f(\tfrac12)^2 = f(1)$. So $f(d) = a^d$ for every fraction, and for all numbers between, since a higher score
-# must get a larger share.
+# since $f(\tfrac12)^2 = f(1)$. So $f(d) = a^d$ for every fraction. A higher score gets a larger share, so in between no
+# other value fits.
 #
 # To get such ratios, take $a$ to the power of each score, and divide by the sum. We take $a = e$, the base with the
 # simplest derivative; another one above 1 would be another *temperature* ([below](#temperature)). For the scores 0, 1,
@@ -118,15 +118,14 @@ assert np.allclose(shares_by_loop([10, 11, 12]), shares_by_loop([0, 1, 2]))
 assert np.allclose(shares_by_loop([-1, 0, 1]), shares_by_loop([0, 1, 2]))
 
 # %% [markdown]
-# This is the **softmax**, a soft form of the hard choice (*argmax*), which gives 1 to the largest score and 0 to the
-# rest; the scores that go into it are also called **logits**. For a row of scores $s_1, \dots, s_S$,
+# This is the **softmax**, a soft form of the hard choice (*argmax*, written as 1 for the largest score and 0 for the
+# rest); the scores that go into it are also called **logits**. For a row of scores $s_1, \dots, s_S$,
 #
 # $$\operatorname{softmax}(s)_i = \frac{e^{s_i}}{\sum_{j=1}^{S} e^{s_j}} .$$
 #
 # Its results are called **weights**. Add a number $c$ to every score, and no weight changes (**shift invariance**):
 # $e^{s_i + c} = e^c e^{s_i}$, and the factor $e^c$ stands above and below the line. So the function below may subtract
 # from each row its largest score, `highest`; [scores of a thousand](#break-it-scores-of-a-thousand) show why it should.
-# (`check_scores` refuses a row that has no weights, such as one of nothing but minus infinity.)
 
 # %% tags=["export"] module="by_hand.softmax"
 import numpy as np
@@ -153,10 +152,6 @@ def softmax(
 # %%
 row = np.array([0, 1, 2])
 assert np.allclose(softmax(row), shares_by_loop(row), rtol=1e-14, atol=0)
-
-# %% [markdown]
-# The other way round, scores are logarithms of shares, up to a constant: $0$, $\ln 2$ and $\ln 5$ give shares in the
-# ratio 1 : 2 : 5, that is 0.125, 0.25 and 0.625.
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -206,10 +201,20 @@ quiz.number(
 # %% [markdown]
 # ## The blend
 #
-# Now use the weights: multiply each value by its weight and add up. A sum whose weights are not negative and sum to 1
-# is a **weighted average**, or convex combination. It always lies between the values, never outside (for vectors, this
-# holds entry by entry). For $T$ queries at once, with weights $W$ of shape $(T, S)$ and values $V$ of shape $(S, D)$,
-# it is one more matrix product:
+# Now use the weights: multiply each value by its weight and add up. Here is the whole look-up, for the drinks and their
+# prices:
+#
+# | | score | $e^{\text{score}}$ | weight | price | weight · price |
+# |---|---|---|---|---|---|
+# | tea | 5 | 148.41 | 0.2676 | 2 | 0.535 |
+# | coffee | 6 | 403.43 | 0.7273 | 3 | 2.182 |
+# | ice | −2 | 0.14 | 0.0002 | 1 | 0.000 |
+# | train | 1 | 2.72 | 0.0049 | 40 | 0.196 |
+# | sum | | 554.70 | 1 | | 2.913 |
+#
+# A sum whose weights are not negative and sum to 1 is a **weighted average**, or convex combination. It always lies
+# between the values, never outside (for vectors, this holds entry by entry). For $T$ queries at once, with weights $W$
+# of shape $(T, S)$ and values $V$ of shape $(S, D)$, it is one more matrix product:
 #
 # $$O = W V , \qquad O_i = \sum_{j=1}^{S} W_{ij} \, V_j .$$
 
@@ -248,8 +253,8 @@ for first, drink in ((0.01, "coffee"), (-0.01, "tea")):
 # %% [markdown]
 # The answer costs 2.91. Nothing on the list does: it is a blend, mostly coffee and about a quarter tea. The train has
 # less than half a percent of the weight, and its price of 40 still puts 0.20 into the answer: every finite score gets
-# some weight. For prices a blend is of little use. For vectors that describe words it is: mostly *hot*, and a little
-# *drink*.
+# some weight. A blend of prices is of little use. A blend of vectors that describe words is useful: mostly *hot*, a
+# little *drink*.
 
 # %% [markdown]
 # Ask with $(x, 1, 0)$ instead, and let $x$ run from $-2$ to 2. The hard look-up answers with the litres of ice, then of
@@ -445,8 +450,7 @@ quiz.one_choice(
 # $$\operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k .$$
 #
 # So the standard deviation of a score is $\sqrt{d_k}$, 8 for $d_k = 64$: scores grow with the width, although the
-# vectors are as random as before. (Chapter 2's cosines shrink like $1/\sqrt{d_k}$. A score is the cosine times two
-# lengths, each about $\sqrt{d_k}$.) Dividing scores by $\sqrt{d_k}$, a temperature that the width sets, cancels that
+# vectors are as random as before. Dividing scores by $\sqrt{d_k}$, a temperature that the width sets, cancels that
 # growth.
 #
 # **Predict first.** One query, ten keys, all random, so that no key has a claim to more than a tenth. How much weight
@@ -472,11 +476,10 @@ for width in widths:
 
 # %% [markdown]
 # Read the line for 64: the scores have a variance near 64, and on average the luckiest stranger takes 87 percent of the
-# weight. At 1024 it takes 97. With the scores divided by $\sqrt{d_k}$ their variance is 1 at every width, and the
-# luckiest key has about 0.3 at any width from 4 to 1024. Why not divide by $d_k$ itself? That would be too much: such
-# scores have the standard deviation $1 / \sqrt{d_k}$, so the wider the keys, the more equal the weights, and at 1024
-# each of these ten keys gets nearly a tenth.
-#
+# weight. At 1024 it takes 97. Divided by $\sqrt{d_k}$, the scores have variance 1 at every width. The luckiest of ten
+# is then some 1.5, with $e^{1.5} = 4.5$ of some 16, or about 0.3, at any width from 4 to 1024. Why not divide by $d_k$
+# itself? That would be too much: such scores have the standard deviation $1 / \sqrt{d_k}$, so the wider the keys, the
+# more equal the weights, and at 1024 each of these ten keys gets nearly a tenth.
 
 # %% tags=["proof"]
 assert luckiest[64][0].round(2) == 0.87 and luckiest[1024][0].round(2) == 0.97
@@ -486,21 +489,32 @@ assert luckiest[1024][2].round(2) == 0.1 and luckiest[64][2].round(2) == 0.12
 # %% [markdown]
 # ### What does saturation cost?
 #
-# Training changes queries and keys, and these change the scores. By the chain rule, $J$ is then a factor in the slope
-# for each. Where a softmax is saturated, $J$ is nearly 0, and so are these slopes: a **vanishing gradient**. The paper
-# of 2017 gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in magnitude,
-# pushing the softmax function into regions where it has extremely small gradients".
+# A query or a key reaches the weights only through the scores. So by the chain rule its slope contains the factor $J$.
+# Where a softmax is saturated, $J$ is nearly 0, and so are these slopes: a **vanishing gradient**. The paper of 2017
+# gives this as a guess: "we suspect that for large values of $d_k$, the dot products grow large in magnitude, pushing
+# the softmax function into regions where it has extremely small gradients".
 #
 # Does it matter? In [an experiment below](#can-a-query-still-learn) queries learn in a hundred steps which of ten keys
-# is the right one. A step is the slope times a number, the **learning rate**. With the division and a learning rate of
-# 10, every query ends with more than 0.9 of the weight on its key, at width 64 and at 1024. Without it 54 percent do at
-# width 64 and 17 at 1024, and even a learning rate of a million gets no more than 89 and 30: where the softmax is
-# saturated the slope is nearly 0, and so is the step.
+# is the right one. A step is the slope times a number, the **learning rate**. With a learning rate of 10, so many of
+# them end with more than 0.9 of the weight on their key:
+#
+# | | width 64 | width 1024 |
+# |---|---|---|
+# | divided | 100 % | 100 % |
+# | undivided | 54 % | 17 % |
+#
+# Even a learning rate of a million gets the undivided ones no further than 89 and 30 percent: where the slope is nearly
+# 0, so is the step.
 #
 # Could training not do the division itself? It could. Queries come from a learned matrix (chapter 4), and one with
 # entries $\sqrt{d_k}$ times smaller does the same, so the division does not change what can be computed. It changes
 # where training *begins*, with scores of the same size at every width, and how far one step of a query moves them. Once
 # trained, queries and keys are no longer independent, and scores may grow as large as the task needs.
+
+# %% [markdown]
+# So the whole look-up is one line, dot product, scaling, softmax and blend:
+#
+# $$O = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V .$$
 
 # %% [markdown]
 # ### Which d is under the root?
@@ -753,9 +767,9 @@ verdict
 #
 # The softmax turns scores into weights that are not negative and sum to 1 and depend only on differences between
 # scores; a weighted average of the values with these weights is a look-up that never has to choose. A temperature sets
-# how sharp it is, and a softmax that is too sharp hardly learns by steps in proportion to its slopes. Dot products of
-# vectors with independent entries of mean 0 and variance 1 have size $\sqrt{d_k}$, so they are divided by that, and the
-# start is the same at every width.
+# how sharp it is. Where it is too sharp, its slopes are nearly 0, and a query hardly learns. Dot products of vectors
+# with independent entries of mean 0 and variance 1 have size $\sqrt{d_k}$, so they are divided by that, and the start
+# is the same at every width.
 #
 # **Sources.** The softmax in a learning machine, and its name: [Bridle
 # (1990)](https://doi.org/10.1007/978-3-642-76153-9_28). A temperature to soften it: [Hinton, Vinyals and Dean

@@ -167,18 +167,18 @@ assert weights[-1].round(2) == 0.88
 # width $D$ (in papers $d_\text{model}$), $W_Q$ and $W_K$ have the shape $(D, d_k)$ and $W_V$ has $(D, d_v)$. Together
 # they have $D (2 d_k + d_v)$ parameters, however long a sentence is.
 #
-# Here is a sentence small enough for paper, *dog bites man*. A word has three numbers: is it *animate*, is it an
+# Here is a sentence small enough for paper, *dog bites man*. A word has three numbers: is it *alive*, is it an
 # *action*, is it *human*? So *dog* is $(1, 0, 0)$, *bites* $(0, 1, 0)$ and *man* $(1, 0, 1)$. Queries and keys have two
-# numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. A matrix has a row
-# for each of a word's three numbers, and the row is what a 1 there adds:
+# numbers, *alive* and *action*: in a query they say what is wanted, in a key what the word offers. A word's query is
+# the sum of the rows of $W_Q$ at which the word has a 1; its key and its value likewise:
 #
 # | a 1 in | $W_Q$ adds to the query (*alive*, *action*) | $W_K$ adds to the key (*alive*, *action*) | $W_V$ adds to the value (*alive*, *human*) |
 # |---|---|---|---|
-# | *animate* | (0, 2) | (1, 0) | (1, 0) |
+# | *alive* | (0, 2) | (1, 0) | (1, 0) |
 # | *action* | (2, 0) | (0, 1) | (0, 0) |
 # | *human* | (0, 0) | (1, 0) | (0, 1) |
 #
-# An action asks, strongly, for something alive, and what is animate asks for an action. *Man* is animate and human, so
+# An action asks, strongly, for something alive, and what is alive asks for an action. *Man* is alive and human, so
 # its key is $(1, 0) + (1, 0) = (2, 0)$, and it is found more easily than *dog*, whose key is $(1, 0)$. The value says
 # whether a word is alive and whether it is human; of a verb it says nothing.
 
@@ -256,10 +256,11 @@ assert np.allclose(weights[[0, 2]] @ v, [0.33, 0.16], rtol=0, atol=0.005)
 assert np.allclose(weights[[0, 2], 1], 2 / 3, rtol=0, atol=0.01)
 
 # %% [markdown]
-# What is $W_V$ for? [Chapter 8](08_encoder.ipynb) adds what a word receives to its own vector. With $V = X$ *bites*
-# would receive $(0.955, 0.045, 0.768)$. Added to its own $(0, 1, 0)$ this looks like an action that is alive and human.
-# $W_V$ can move what is handed over into other entries ([measured below](#what-is-the-third-matrix-for)), and lets a
-# word keep something back: *bites* hands over nothing.
+# What is $W_V$ for? With $V = X$ *bites* would receive $(0.955, 0.045, 0.768)$. [Chapter 8](08_encoder.ipynb) adds this
+# to its own $(0, 1, 0)$: the sum, $(0.955, 1.045, 0.768)$, looks like an action that is alive and human. $W_V$ can move
+# what is handed over into other entries ([measured below](#what-is-the-third-matrix-for)), and can hold something back:
+# *bites* hands over nothing. (Here it also makes the width 2. A last matrix in [chapter
+# 6](06_many_heads.ipynb#the-definition) brings back that of a word.)
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -301,8 +302,8 @@ quiz.one_choice(
 #
 # Each row of weights is a softmax of its own, so what a query receives does not depend on the other queries. The scores
 # are dot products now and no longer cosines, so a query of greater norm chooses more sharply. The division by
-# $\sqrt{d_k}$ is a temperature; it replaces the 0.1 from above. Such an attention, with its three matrices, is a
-# **head**. In code, with nothing left out but checks (the `mask` comes [below](#leaving-a-word-out)):
+# $\sqrt{d_k}$ is a temperature; it replaces the 0.1 from above. In code, with nothing left out but checks (the `mask`
+# comes [below](#leaving-a-word-out)):
 
 
 # %%
@@ -321,10 +322,14 @@ print(weights.round(3))
 assert np.allclose(weights[1], [0.187, 0.045, 0.768], rtol=0, atol=0.0005)
 
 # %% [markdown]
+# Attention together with its own $W_Q$, $W_K$ and $W_V$ is a **head**.
+#
 # The middle row is the one from paper. This is all there is to it: three lines are matrix products and a division, two
-# are the softmax, two the mask. In **self-attention** queries, keys and values come from the same words, so $T = S$;
-# the function does not care. It works on the last two axes, so a whole batch of $B$ sentences can go through at once:
-# queries $(B, T, d_k)$, scores and weights $(B, T, T)$, and outputs $(B, T, d_v)$.
+# are the softmax, two the mask. In **self-attention** queries, keys and values come from the same words, so $T = S$.
+# The function does not care. In **cross-attention** the queries come from one sequence, and keys and values from
+# another: exercise 1 builds it, and in [chapter 9](09_decoder.ipynb) a decoder, which writes, asks an encoder, which
+# has read. It works on the last two axes, so a whole batch of $B$ sentences can go through at once: queries $(B, T,
+# d_k)$, scores and weights $(B, T, T)$, and outputs $(B, T, d_v)$.
 #
 # The folded cell holds what the rest of the book imports: `attention` with checks, under PyTorch's name,
 # `scaled_dot_product_attention`, and `self_attention(x, w_q, w_k, w_v, mask)`, which makes $Q$, $K$ and $V$ first.
@@ -389,13 +394,12 @@ assert (w_q @ w_k.T).tolist() == [[0, 2, 0], [2, 0, 2], [0, 0, 0]]
 #
 # $$W_Q W_K^\top = \begin{pmatrix} 0 & 2 & 0 \\ 2 & 0 & 2 \\ 0 & 0 & 0 \end{pmatrix} ,$$
 #
-# with rows that ask and columns that are found. An action asks for *animate* and for *human*, 2 each (row 2), so
-# *bites* scores *man* $2 + 2 = 4$. Only *animate* asks for an action (column 2), so *man* scores *bites* 2. ([Further
+# with rows that ask and columns that are found. An action asks for *alive* and for *human*, 2 each (row 2), so
+# *bites* scores *man* $2 + 2 = 4$. Only *alive* asks for an action (column 2), so *man* scores *bites* 2. ([Further
 # on](#why-two-matrices-and-not-their-product): why this product is not trained as one matrix.)
 #
-# Would one shared matrix do, $W_Q = W_K$? Then every score is mutual, and where keys are wide most words attend most to
-# themselves at the start (at width 16, 94 percent), because a word's query *is* its own key ([measured
-# below](#would-one-shared-matrix-do)). With two random matrices no word is favoured, on average.
+# Would one shared matrix do, $W_Q = W_K$? Then every score is mutual again. And a word's query *is* its own key, so at
+# the start most words attend to themselves ([measured below](#would-one-shared-matrix-do)).
 
 # %% tags=["quiz"]
 quiz.one_choice(
@@ -473,8 +477,9 @@ quiz.number(
 # %% [markdown]
 # ## Leaving a word out
 #
-# Some words must not be seen. A **mask** is a boolean matrix, and in this book, as in PyTorch's
-# `scaled_dot_product_attention`, **True means *may attend***. Two kinds are common.
+# Some words must not be seen: those not yet written, and filler. A **mask** is a boolean matrix, with a row for each
+# query and a column for each key. In this book, as in PyTorch's `scaled_dot_product_attention`, **True means *may
+# attend***.
 #
 # A **causal mask** hides the future: query $t$ may attend to keys $0$ to $t$ and to none that comes later. A model that
 # writes a text word by word (an **autoregressive** model) does not have the later words yet. In training the whole text
@@ -490,6 +495,13 @@ print("scaled scores", scaled.round(2), sep="\n")
 print("masked", np.where(causal, scaled, -np.inf).round(2), sep="\n")
 print("weights", causal_weights.round(3), sep="\n")
 
+# %% [markdown]
+# *Dog* comes first and has only itself, with weight 1, so it receives its own value. *Bites* may attend to *dog* and to
+# itself. Their weights, 0.1867 and 0.0454, are divided by their sum, 0.2321: that makes 0.804 and 0.196. Only the last
+# word sees every word. To see that a causal mask works, change a later word: the outputs before it must not change, and
+# its own must.
+
+# %%
 changed = small.copy()
 changed[2] += 1  # another last word
 before, _ = self_attention(small, w_q, w_k, w_v, mask=causal)
@@ -497,10 +509,7 @@ after, _ = self_attention(changed, w_q, w_k, w_v, mask=causal)
 assert np.allclose(before[:2], after[:2]) and not np.allclose(before[2], after[2])
 
 # %% [markdown]
-# *Dog* comes first and has only itself, with weight 1, so it receives its own value. *Bites* may attend to *dog* and to
-# itself. Their weights, 0.1867 and 0.0454, are divided by their sum, 0.2321: that makes 0.804 and 0.196. Only the last
-# word sees every word. To see that a causal mask works, change a later word: the outputs before it must not change, and
-# its own must. Shapes and sums of weights prove nothing here, since without a mask they are right, too.
+# Shapes and sums of weights prove nothing here, since without a mask they are right, too.
 #
 # A **padding mask** hides filler. Sentences in a batch must be equally long, so short ones are filled up with padding,
 # and no query may attend to the padding. The mask has one entry for each *key*, the same for all queries:
@@ -556,9 +565,9 @@ assert np.allclose(shares / shares.sum(), [0.804, 0.196], rtol=0, atol=5e-4)
 # %% [markdown]
 # ### A row with nothing to attend to
 #
-# If every key is hidden, every scaled score is minus infinity, the largest one too, and their difference is NaN, which
-# spreads to everything it touches. It happens where padding stands before a text: under a causal mask such a token sees
-# only itself and other padding, and that is hidden.
+# If every key is hidden, every scaled score is $-\infty$. The softmax subtracts the largest, and $-\infty - (-\infty)$
+# is NaN, which spreads to everything it touches. It happens where padding stands before a text: under a causal mask
+# such a token sees only itself and other padding, all of it hidden.
 #
 # Implementations differ here. `attention` gives NaN; our `scaled_dot_product_attention` refuses. PyTorch's functions
 # return NaN or zeros, depending on the function and its arguments. In a model you want the weights of such a row to be
@@ -574,7 +583,7 @@ except ValueError as error:
     print("with one:", error)
 
 # %% [markdown]
-# ## Are the weights based on position?
+# ## Does the order of the words matter?
 #
 # *Bites* could not tell who bites. Is that so for any matrices? Take nine tokens with random vectors of width 16,
 # compute their attention, shuffle them, and compute it again.
@@ -626,9 +635,9 @@ for order_of in ([0, 1, 2], [2, 1, 0]):
 assert masked[1].round(3).tolist() == [0.944, 0.944]
 
 # %% [markdown]
-# With a causal mask, then, what a word receives depends on which words stand before it, but not on their order; stacked
-# layers can make more of that ([chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). For the rest, position
-# must become part of what is compared. The transformer of 2017 *adds* it *to the vectors* before they enter ([chapter
+# With a causal mask, then, a word's output depends on which words stand before it, but not on their order (stacked
+# layers can find more: [chapter 9](09_decoder.ipynb#does-a-causal-mask-carry-order)). To use the whole order, attention
+# must be told the positions. The transformer of 2017 *adds* them *to the vectors* before they enter ([chapter
 # 5](05_position.ipynb)).
 
 # %% tags=["quiz"]
@@ -703,32 +712,26 @@ assert np.allclose(layer(sentences, triangle).detach().numpy(), ours, atol=1e-6)
 # %% [markdown]
 # ## What does attention cost?
 #
-# Scores and blends take some $T S (d_k + d_v)$ multiplications, and the weights are $T S$ numbers: time and memory are
+# A score takes $d_k$ multiplications and its share of the blend $d_v$, and there are $T S$ of each: time and memory are
 # **quadratic** in the length. For 1,000 words that is a million weights, and for 2,000 four million. ([Chapter
 # 20](20_one_gpu.ipynb#attention-without-the-score-matrix) computes attention without storing the weights; then only the
 # time is quadratic.)
 #
-# The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In the original transformer, with $D =
-# 512$ and $d_k = d_v = 64$, they take $192 \, T D$ multiplications, and scores and blends $128 \, T^2$. The two are
-# equal at $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part is 13 times the other, and the weights of
-# one such attention take 400 megabytes (in 32 bits).
+# The three projections take $T D (2 d_k + d_v)$, in proportion to the length. In one head of the original transformer,
+# with $D = 512$ and $d_k = d_v = 64$, they take $192 \, T D$ multiplications, and scores and blends $128 \, T^2$. The
+# two are equal at $T = \tfrac32 D = 768$ words. At 10,000 words the quadratic part is 13 times the other, and the
+# weights of one such attention take 400 megabytes (in 32 bits).
 
 # %% [markdown]
 # ## Where do the vectors come from?
 #
-# A transformer is a stack of **layers**. The first computes its queries, keys and values from the vectors of the words
-# plus their positions, the second from the outputs of the first, with matrices of its own, and so on upwards.
+# So far the words were static vectors. In a transformer only the first layer sees those. A transformer is a stack of
+# **layers**. The first computes its queries, keys and values from the vectors of the words plus their positions, the
+# second from the outputs of the first, with matrices of its own, and so on upwards.
 #
 # Higher layers therefore compare words that have already been mixed with others, *contextual* vectors. So a weight on
 # *man* in a higher layer is a weight on the blend in its place. Such weights alone do not say which words the model has
 # used.
-#
-# The model of 2017, built to translate, has two stacks: an **encoder** reads, and a **decoder** writes. Beside
-# self-attention each decoder layer has a second attention, whose queries come from the decoder, and whose keys and
-# values come from the output of the *last* encoder layer: **cross-attention** (in the paper, *encoder-decoder
-# attention*). The function is the same, because it never asks where its inputs come from: queries $(T, d_k)$ from the
-# decoder, keys $(S, d_k)$ and values $(S, d_v)$ from the encoder, weights $(T, S)$. Exercise 1 builds it, and chapter 9
-# puts it in its place.
 
 # %% [markdown]
 # ## Break it: four versions, one correct

@@ -13,7 +13,7 @@
 # once and sums, and a sum has no order. At the end of this chapter each word carries its position, in a **positional
 # encoding**, and the verb can tell which word stands before it, here the one who bites.
 #
-# You need chapter 4, and sine and cosine. It takes about 24 minutes to read, and 45 for the exercises. [Going
+# You need chapter 4, and sine and cosine. It takes about 25 minutes to read, and 45 for the exercises. [Going
 # further](#going-further), at the end, takes 5 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. One attention block is built. This chapter adds the two boxes named positions, under the encoder and under the decoder."}}
@@ -30,8 +30,8 @@ transformer_map(built=5)
 #
 # ## The same words in another order
 #
-# Here is what chapter 4 found, once more: three words with random vectors, three random projections, two orders, and
-# the verb receives the same in both.
+# As chapter 4 showed, the verb receives the same in both orders, whatever the matrices. Here are three words with
+# random vectors, and three random projections:
 
 # %%
 import numpy as np
@@ -55,14 +55,9 @@ assert np.allclose(news, joke, rtol=0, atol=1e-12)
 
 # %% [markdown]
 # Each score, and so each weight, depends on what the two words *are* and not on where they stand, and the weighted
-# values are then summed, in whatever order. The same holds for all words at once: put the rows of $X$ in another order,
-# with a permutation matrix $P$, and attention gives the same outputs in that order, $f(P X) = P f(X)$ (**permutation
-# equivariance**). No choice of the three matrices breaks this symmetry. (A causal mask would: [chapter
-# 9](09_decoder.ipynb#does-a-causal-mask-carry-order).)
-#
-# So the order must enter elsewhere, and the simplest way is through the input vectors: give every **position** in the
-# sentence a vector of its own, $p_t$ for position $t$ (counted from 0), and add it to the word that stands there:
-# $x_t + p_t$.
+# values are then summed, in whatever order. So the order must enter elsewhere, and the simplest way is through the
+# input vectors: give every **position** in the sentence a vector of its own, $p_t$ for position $t$ (counted from 0),
+# and add it to the word that stands there: $x_t + p_t$.
 #
 # ## Three ideas that break
 #
@@ -91,10 +86,10 @@ for t in (0, 1, 10, 100):
 # that matrix. That is the learned table that we meet below.)
 #
 # What about a small step of fixed size, $t / 10{,}000$? It stays small in any text that we shall meet, and a step is
-# the same everywhere. But a key at position $s$ then adds to a score $s$ times something that the query fixes. Along
-# the text that only rises or only falls: it can favour the first word or the last, never the word before. And
-# neighbours differ by a mere ten-thousandth. Several numbers together can be both slow and fine, as hours, minutes and
-# seconds are.
+# the same everywhere. But then a key's position $s$ enters its score as $s$ times a number that depends on the query
+# alone. Along the text that only rises or only falls: it can favour the first word or the last, never the word before.
+# And neighbours differ by a mere ten-thousandth. Several numbers together can be both slow and fine, as hours, minutes
+# and seconds are.
 #
 # So here is the wish list:
 #
@@ -152,10 +147,9 @@ plt.show()
 #
 # ## Sines and cosines
 #
-# The original transformer uses such waves, in pairs: a sine and a cosine of the same **frequency**, because a sine
-# alone has the same value twice in each period, and the two together tell where in the period you are. With $D$ numbers
-# for each position, as many as a word has, there are $D/2$ pairs, numbered $i = 0, 1, \dots$, and the angle of pair $i$
-# grows by $\omega_i$ with each step:
+# The original transformer uses such waves in pairs, a sine and a cosine. A sine alone has the same value twice in each
+# period; the two together tell where in the period you are. A position gets $D$ numbers, as many as a word, so there
+# are $D/2$ pairs, $i = 0, 1, \dots$. In each step the angle of pair $i$ grows by $\omega_i$, its **frequency**:
 #
 # $$p_{t, 2i} = \sin(\omega_i t), \qquad p_{t, 2i+1} = \cos(\omega_i t), \qquad \omega_i = 10000^{-2i/D} .$$
 #
@@ -388,7 +382,7 @@ quiz.one_choice(
     ),
     quiz.wrong(
         "0 and 10",
-        "They have the same *sum* as 3 and 7. What stays the same under a rotation of both is the difference.",
+        "They have the same *sum* as 3 and 7. What counts is the difference, here 10 and there 4.",
     ),
     quiz.right(
         "21 and 17",
@@ -443,9 +437,9 @@ for shift in range(-49, 50):
     assert np.allclose(rotation @ rotation.T, np.eye(32))  # lengths and angles stay
 
 # %% [markdown]
-# Attention can use this, because $W_Q$ can *be* a rotation. With $W_Q = R_{-1}$ the query of position $t$ is $p_t
-# R_{-1} = p_{t-1}$. With $W_K$ the identity (so that $d_k = D$) keys are encodings, all of one norm, so that query
-# matches $p_{t-1}$ best: "one word back", with the same matrix at every position. Here it is without words.
+# Attention can use this. Let $W_Q = R_{-1}$: the query of position $t$ is $p_t R_{-1} = p_{t-1}$. Let $W_K$ be the
+# identity (so that $d_k = D$): the keys are the encodings themselves. They all have the same norm, so this query
+# matches the key $p_{t-1}$ best: "one word back", with one matrix for all positions. First without words:
 
 # %%
 look_back = 20 * rotation_matrix(-1, 32)  # the factor makes the choice sharper
@@ -530,10 +524,9 @@ assert all(weights[t].argmax() == t - 1 for t in range(1, 8))
 #
 # No: the word survives at every width that we shall try. It is the position that needs room.
 #
-# Can the sum be taken apart again? Try it with 50 random words and 32 positions. (In the last column, random vectors of
-# the same length stand in for the sinusoids.) On half of all 1,600 combinations, fit a linear map from the sum to the
-# word's vector, and one to the position's, by least squares. On the other half, take the word and the position that are
-# nearest to what these maps return. How often are they right?
+# Can the sum be taken apart again? Take 50 random words and 32 positions, 1,600 sums. On half of them, fit two linear
+# maps by least squares, from the sum to the word and to the position. On the other half, take the word and the position
+# nearest to what the maps return. How often are they right? (Last column: random vectors as long as the sinusoids.)
 
 # %% tags=["hide-input"]
 word_of, position_of = np.repeat(np.arange(50), 32), np.tile(np.arange(32), 50)
@@ -605,20 +598,18 @@ for d_model, share in ((64, 0.50), (512, 0.99)):
 
 # %% [markdown]
 # The words come back at every width, even at 32. At 48 and 32 the positions suffer, because neighbouring ones are
-# similar: random vectors as long as these nearly all come back (last column). Length matters, too: with words half as
-# long, width 32 recovers 93 percent of the positions. And more words need more width: with 1,000 in place of 50 all
-# words are still found, but at 64 only half of the positions, and at 512 99 percent.
+# similar: random vectors as long as these nearly all come back (last column). (More words, or longer ones beside the
+# positions, need more width, checked in the folded cell.)
 #
 # Would it not be cleaner to put word and position side by side (**concatenation**) and make the vector wider? The next
 # thing that happens to it is a projection, and
 #
 # $$\begin{pmatrix} x & p \end{pmatrix} \begin{pmatrix} W_1 \\ W_2 \end{pmatrix} = x W_1 + p W_2 .$$
 #
-# Adding first is the case $W_1 = W_2$: this saves the second matrix and the extra width, but gives up some freedom.
+# Adding is the case $W_1 = W_2$: no second matrix, no extra width, less freedom.
 #
-# In turn, concatenation is a special case of adding, where the encoding has zeros too: $(x, 0) + (0, p) = (x, p)$, as
-# with the dog and the man. Sinusoids fill all $D$ entries, so there word and position share room, and training must
-# keep them apart.
+# But where word and position keep to entries of their own, as with the dog and the man, adding *is* concatenation:
+# $(x, 0) + (0, p) = (x, p)$. Sinusoids fill all $D$ entries, so there training must keep the two apart.
 #
 # In the scores, everything meets everything. With $A = W_Q W_K^\top$, a score $(x_t + p_t) \, A \, (x_s + p_s)^\top$
 # has four terms: word with word, word with position, position with word, and position with position, where *one word
@@ -634,10 +625,10 @@ for d_model, share in ((64, 0.50), (512, 0.99)):
 # for each position and $A$, again in place of $W_Q W_K^\top$, is learned. Compare two kinds of $E$: sinusoids, for
 # which $A = R_{-1}$ would be a solution, and an embedding table that starts at random and is trained along with $A$.
 # Training ([chapter 7](07_learning.ipynb) says how) sees positions 0 to 23, the test asks about 24 to 47: to go beyond
-# what was trained is **extrapolation**. (Each starts three times at each of five learning rates. Shown is the mean of
-# the three at the best one, chosen by the result beyond 23, which flatters both.)
+# what was trained is **extrapolation**. (Shown is the best of five learning rates, the mean of three starts; it is
+# chosen by the result beyond 23, which flatters both.)
 #
-# **Predict first.** Each position from 24 to 47 shares its weight among all 48. What share of them give most to the one
+# **Predict first.** Positions 24 to 47 may attend to all 48. What percentage of them give most weight to the one
 # before?
 
 # %% tags=["hide-input"]
@@ -744,8 +735,8 @@ def beyond_with(d_model, pairs):
 # %% [markdown]
 # ## Turning instead of adding
 #
-# Adding has a price. Positions mix with the words, in the values too, and a score may depend on where two words stand
-# when only their distance should count. Rotations can bring in the distance alone. Add nothing to the words. Instead,
+# Adding has a price: positions mix with the words, even in the values. And a score may depend on where two words stand,
+# though only their distance should count. Rotations can bring in the distance alone. Add nothing to the words. Instead,
 # turn each pair of entries of a *query* by its angle at the query's position, and each pair of a *key* by its angle at
 # the key's position. (The angles are as before, with the width of a query, $d_k$, in place of $D$.) A query $q$ at
 # position $t$ becomes $q R_t$, a key $k$ at position $s$ becomes $k R_s$, and their score is
@@ -759,7 +750,26 @@ def beyond_with(d_model, pairs):
 # **By hand.** Take one pair that turns by 1 a position, and a query and a key that are both $(0, 1)$. Turned by 7, the
 # query is $(\sin 7, \cos 7) = (0.657, 0.754)$; the key, turned by 3, is $(0.141, -0.990)$. Their dot product, $0.093 -
 # 0.746$, is $-0.654$ (computed before rounding), and this is $\cos 4$. A hundred positions later they are $(0.185,
-# 0.983)$ and $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again. With a query and a key of 16 entries:
+# 0.983)$ and $(0.623, -0.782)$, and $0.115 - 0.769$ is $-0.654$ again.
+
+# %% tags=["plot"] mystnb={"image": {"alt": "Two circles, each with two arrows from the middle. On the left the query at position 7 and the key at position 3, on the right the query at 107 and the key at 103. The arrows point elsewhere, and the angle between them is the same, 4 radians."}}
+figure, panels = plt.subplots(1, 2, figsize=(6, 2.9))
+for axes, pair in zip(panels, ((7, 3), (107, 103)), strict=True):
+    axes.add_patch(plt.Circle((0, 0), 1, fc="none", ec=plots.BLANK, lw=1.5))
+    for name, t, color in zip("qk", pair, (plots.BLUE, plots.RED), strict=True):
+        tip = rotation_matrix(t, 2)[1]  # (0, 1), turned
+        arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8}
+        axes.annotate("", tip, (0, 0), arrowprops=arrow)
+        axes.text(
+            *1.22 * tip, f"{name}, {t}", color=color, ha="center", va="center"
+        )
+    axes.set(xlim=(-1.6, 1.6), ylim=(-1.45, 1.45), aspect="equal")
+    axes.axis("off")
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# The arrows point elsewhere, and the angle between them is the same. With a query and a key of 16 entries:
 
 # %%
 rng = np.random.default_rng(8)
@@ -783,10 +793,12 @@ assert np.allclose(turned, expected, atol=5e-4)
 assert np.allclose([turned[0] @ turned[1], turned[2] @ turned[3]], np.cos(4))
 
 # %% [markdown]
+# Exchange the two positions, and the score is another: before and after differ.
+#
 # What is different? The score depends on the two words and on the difference of their positions: the encoding is
-# **relative**. For example, if all keys share a part $k$, and all queries a part $k R_{-1}$, these parts score $k
-# R_{t-s-1} \, k^\top$. That is largest at $s = t - 1$: one word back, whatever the words. Sinusoids are **absolute**:
-# what is added to a word depends on where it stands, and $W_Q$ and $W_K$ must pick the distance out of the sum. And the
+# **relative**. So a head can look *one word back*, whatever the words: if all keys share a part $k$ and all queries a
+# part $k R_{-1}$, these score $k R_{t-s-1} \, k^\top$, largest at $s = t - 1$. Sinusoids are **absolute**: what is
+# added to a word depends on where it stands, and $W_Q$ and $W_K$ must pick the distance out of the sum. And the
 # rotations are applied in every layer, so that no layer has to remember positions. Most open language models of today
 # use them, Llama ([Touvron and others, 2023](https://arxiv.org/abs/2302.13971)) among them, and [chapter
 # 19](19_modern.ipynb) builds one. ([Other ways](#other-ways-to-bring-in-the-distance) to bring in the distance.)
@@ -1099,8 +1111,8 @@ assert (
 # In each of the first four lines the number of pairs is the same. To the right they lie closer together (and reach less
 # far down), and mostly fewer positions are right. Why this does harm we have not found out. (It is not the smaller
 # reach alone: the three fastest pairs of width 64 reach no further than the five fastest of width 128, and get all
-# right. The 16 pairs of width 32 are every fourth of the 64 of width 128.) More and slower pairs mostly do harm as
-# well, but not always: of width 64, 16 pairs do better than 8.
+# right. The 16 pairs of width 32 are every fourth of the 64 of width 128.) At width 32 more and slower pairs do no
+# harm. At 64 and 128 they often do, though of width 64, 16 pairs do better than 8.
 
 # %% [markdown]
 # ### Why multiply the embedding by the root of the width?

@@ -8,13 +8,13 @@
 # %% [markdown]
 # # 6. Why more than one head?
 #
-# *Dog bites man.* To tell who did what to whom, the verb attends to two words, and must keep the two answers apart. In
-# the paper of 2017, eight heads translate better than a single one with as many parameters. This chapter builds
-# **multi-head attention**, the form of attention that transformers use, in eight lines, gives it as a PyTorch module
+# *Dog bites man.* To tell who did what to whom, the verb attends to two words, and must keep the two answers apart.
+# Chapter 4 built one **head**, which gives the verb a single average. **Multi-head attention**, the form that
+# transformers use, runs several side by side. This chapter builds it in eight lines, gives it as a PyTorch module
 # ([here](#the-same-as-a-pytorch-module)), and inspects the heads of a published model.
 #
 # You need [chapter 4](04_self_attention.ipynb), and it helps to have read [chapter 5](05_position.ipynb). It takes
-# about 22 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 3 more minutes.
+# about 23 minutes to read, and 45 for the exercises. [Going further](#going-further), at the end, takes 3 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Inside the magnified attention a single head is built. This chapter adds the frame around a head, times H, and the box above it that joins the heads with W_O."}}
 from functools import partial, wraps
@@ -30,25 +30,25 @@ transformer_map(built=6)
 #
 # ## Two answers in one average
 #
-# What chapter 4 built is one **head**. It gives each word a single weighted average. Suppose the verb needs two things:
-# the name at the start of its sentence and the name at the end, *in this order*. With the weight $\alpha$ for the first
-# and $1 - \alpha$ for the last, it receives
+# A head gives each word a single weighted average. Suppose the verb needs two things: the name at the start of its
+# sentence and the name at the end, *in this order*. With the weight $\alpha$ for the first and $1 - \alpha$ for the
+# last, it receives
 #
 # $$\alpha \, a + (1 - \alpha) \, b .$$
 #
 # From this one vector the matrices of later layers must work out both $a$ and $b$. Take $\alpha = \tfrac23$: the names
 # $(1, 1)$ and $(2, 0)$ give $(\tfrac43, \tfrac23)$, and so do $(2, 1)$ and $(0, 0)$. Which two were they?
 #
-# **Predict first.** How much of $a$ and $b$ together, measured by squared length, can a matrix recover from the
-# average?
+# **Predict first.** Given only the average, what share of the two names (of their squared lengths together) can a
+# matrix recover?
 #
 # 1. Everything, if the average is projected to enough numbers.
 # 2. Everything, unless $\alpha$ is exactly one half, where first and last look the same.
 # 3. Half, whatever $\alpha$ is.
 #
-# Try it with two thousand pairs of random names. Both sides get the same room, 16 numbers: one head of width 16, which
-# hands over the average, or two of width 8, which hand over one name each. A word has $D = 16$ numbers, and a name uses
-# 8 of them, always the same 8, so that it fits a narrow head. (Fuller names come below.)
+# Try it with two thousand pairs of random names. A word has $D = 16$ numbers, and a name uses the same 8 of them each
+# time. Both sides may hand over 16 numbers: a single head of width 16 hands over the average; two heads of width 8 hand
+# over one name each. (Names of 16 numbers come below.)
 #
 # On the first thousand pairs, find the matrix that recovers the names with the least squared error (**least squares**).
 # On the others, measure what share of the names' squared length it misses.
@@ -93,15 +93,15 @@ axes.set(
 plt.show()
 
 # %% [markdown]
-# Half, whatever $\alpha$ is, in each of ten draws. Why? The two names have 16 numbers and the average tells only 8,
-# however many it is projected to. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by $-\alpha \,
-# d$, with any vector $d$, and it stays the same. Another $\alpha$ tells more of one name and as much less of the other
-# ([why exactly half](#why-exactly-half)). And the head cannot write the two names into different halves of its 16
-# numbers, because its $W_V$ is the same for every word ([more](#could-one-head-escape-by-other-means)).
+# Half, whatever $\alpha$ is. (Ten draws of the names agree.) Why? The names have 16 numbers and the average only 8, and
+# projecting 8 numbers to 16 adds nothing. Many pairs share an average: move $a$ by $(1 - \alpha) \, d$ and $b$ by
+# $-\alpha \, d$, with any vector $d$, and it stays the same. Another $\alpha$ tells more of one name and as much less
+# of the other ([why exactly half](#why-exactly-half)). Nor can the head put the two names into different halves of its
+# output: its $W_V$ is the same for every word ([more](#could-one-head-escape-by-other-means)).
 #
-# With two averages nothing is missed, if their $\alpha$ differ. Give a second head $\alpha = \tfrac13$: the names $(1,
-# 1)$ and $(2, 0)$ now also give $(\tfrac53, \tfrac13)$, but $(2, 1)$ and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two
-# different equations, two unknowns.
+# With two averages whose $\alpha$ differ nothing is missed. (In the figure they were 1 and 0.) Let the second head have
+# $\alpha = \tfrac13$. The two pairs that the first head could not tell apart now differ: $(1, 1)$ and $(2, 0)$ give
+# $(\tfrac53, \tfrac13)$, and $(2, 1)$ and $(0, 0)$ give $(\tfrac23, \tfrac13)$. Two equations, two unknowns.
 #
 # The two heads won because each was as wide as a name. Had the names filled all 16 numbers, two heads of 8 would have
 # kept half of each, as much as one head of 16 keeps: a tie. That is the trade. Two heads can look at two words, and
@@ -183,8 +183,7 @@ print("man bites dog, the verb receives:", swapped[1].round(3))
 
 # %% [markdown]
 # The first two numbers say who bites, the last two who is bitten, and when the names change places, so do the pairs.
-# One head, with half of its weight on each name, would receive $(0.5, 0.5)$ from both sentences. (With two thirds and
-# one third it could tell these two known names apart; new names it could not.)
+# One head, with half of its weight on each name, would receive $(0.5, 0.5)$ from both sentences.
 #
 # *Dog* and *man* have queries of zeros here, attend equally to all three words, and receive plain averages.
 
@@ -206,10 +205,10 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # matrix, the **output projection** $W_O$ of shape $(D, D)$, mixes them. Until then the heads know nothing of each
 # other.
 #
-# Why $d_k = D / H$? Any $d_k$ would do, with $W_O$ of shape $(H d_k, D)$, and values need not be as wide as queries and
-# keys. The width of queries and keys limits how finely a head can choose ([below](#what-if-a-head-is-too-narrow)), and
-# the width of the values how much it can hand over. With $D / H$ the numbers of parameters and of multiplications are
-# the same for any $H$ ([below](#what-do-eight-heads-cost)).
+# Why $d_k = D / H$? Because then the numbers of parameters and of multiplications are the same for any $H$
+# ([below](#what-do-eight-heads-cost)). Any other $d_k$ would work, with $W_O$ of shape $(H d_k, D)$, and values may
+# have a width of their own. The width of queries and keys limits how finely a head can choose
+# ([below](#what-if-a-head-is-too-narrow)), that of the values how much it can hand over.
 
 # %% [markdown]
 # ### Heads are a sum
@@ -217,6 +216,9 @@ assert np.allclose(together[1], [0.998, 0, 0, 0.998], rtol=0, atol=0.0005)
 # To set vectors side by side and multiply by a matrix is to multiply each by its own rows and add up:
 #
 # $$\bigl[\text{head}_1, \dots, \text{head}_H\bigr] \, W_O \;=\; \sum_{h} \text{head}_h \, W_O^{(h)} .$$
+#
+# Two heads of width 1, for example, hand over 5 and 7, and $W_O$ has the rows $(1, 0)$ and $(2, 3)$: $(5, 7) \, W_O = 5
+# \, (1, 0) + 7 \, (2, 3) = (19, 21)$.
 #
 # The first head owns the first $d_k$ rows of $W_O$, the second the next $d_k$, and so on. So a head has two jobs, with
 # two matrices for each. Its $W_Q$ and $W_K$ say where it looks (its **QK circuit**). Its $W_V$ and its rows of $W_O$
@@ -242,11 +244,6 @@ drawing.sum(5.95, 1.25)
 drawing.arrow((6.05, 1.25), (6.45, 1.25))
 drawing.text(6.62, 1.25, "out")
 plt.show()
-
-# %% [markdown]
-# Why do heads become different? The paper says that they attend to different *representation subspaces*, but nothing
-# forces them to. They start from different random matrices, and training moves each from where it starts. Two that
-# started equal, with equal rows of $W_O$, would in general stay equal (chapter 7).
 
 # %% [markdown]
 # ### What $W_O$ joins
@@ -428,8 +425,8 @@ plt.show()
 # treats the sentences of a batch: each by itself.
 
 # %% [markdown]
-# The next folded cell holds the version that the rest of the book uses, `multi_head_attention`: its shapes in the
-# signature, with a mask, and with queries that need not come from the same words as keys and values.
+# The next folded cell holds the full version in NumPy, `multi_head_attention`: its shapes in the signature, with a
+# mask, and with queries that need not come from the same words as keys and values.
 
 # %% tags=["export", "hide-input"] module="by_hand.multihead"
 import numpy as np
@@ -532,6 +529,78 @@ assert (change > 0.01).all()
 # Every head notices. ($W_O$ is the identity here, so that each head's output stays in columns of its own.)
 
 # %% [markdown]
+# ### Break it: merged without the swap
+#
+# On the way back, `(H, T, d_k)` must become `(T, D)`. A `reshape` alone gives that shape. Head 1 holds $(1, 2)$ and
+# $(5, 6)$, head 2 $(3, 4)$ and $(7, 8)$: reshaped without the swap, the first word's row is $(1, 2, 5, 6)$ instead of
+# $(1, 2, 3, 4)$. (`split_heads` and `merge_heads` are `split` and `merged` from above; `loop` is what `heads_by_loop`
+# returns for four heads.)
+#
+# **Predict first.** Which of these detects it: the shape; the sums of the weights; shuffling the words; comparing with
+# the loop?
+
+
+# %% tags=["nbval-check-output"]
+def attention_with(merge):
+    def attention(x):
+        q, k, v = (split_heads(x @ w, 4) for w in (w_q, w_k, w_v))
+        heads, weights = scaled_dot_product_attention(q, k, v)
+        return merge(heads) @ w_o, weights
+
+    return attention
+
+
+order = np.array([3, 0, 4, 1, 2])
+print(f"{'':24} shape  rows sum to 1  shuffle  equals the loop")
+for name, merge in [
+    ("correct", merge_heads),
+    ("reshape without swap", lambda h: h.reshape(5, 16)),
+]:
+    output, weights = attention_with(merge)(sequence)
+    passed = [
+        output.shape == sequence.shape,
+        np.allclose(weights.sum(axis=-1), 1),
+        np.allclose(attention_with(merge)(sequence[order])[0], output[order]),
+        np.allclose(output, loop @ w_o),
+    ]
+    verdicts = ["ok" if ok else "CAUGHT" for ok in passed]
+    print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))
+
+# %% [markdown]
+# Shuffling catches it, and needs no reference: without positions, shuffled words must give shuffled outputs. Before
+# $W_O$, row 0 should hold four heads for one word. It holds the first head for *four words* (4 times 4 numbers), so a
+# word's output now depends on who stands where. Under a causal mask it would do worse: the first word gets numbers that
+# were computed from later words. The shape and the sums of the weights detect nothing.
+#
+# Shuffling does not catch everything. A merge that takes the first column of every head, then the second of every head,
+# passes, and only the comparison with the loop finds it.
+
+# %% tags=["proof"]
+wrong = attention_with(lambda h: h.reshape(5, 16))
+assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
+
+# %% tags=["quiz"]
+quiz.one_choice(
+    "Somebody splits 4 words into 2 heads by `x.reshape(2, 4, d_k)`, straight from $(4, D)$, without swapping axes. What does the first head receive?",
+    quiz.wrong(
+        "The first $d_k$ columns of every word",
+        "That is what it *should* receive, and what reshape to `(T, H, d_k)` and a swap give.",
+    ),
+    quiz.right(
+        "All columns of the first two words, cut up and stacked",
+        "Yes: reshape reads the matrix row by row, so the first head gets the first $T \\cdot d_k$ numbers, which belong to the first $T / H$ words.",
+    ),
+    quiz.wrong(
+        "Columns chosen at random",
+        "Reshape is orderly: it keeps the reading order. It is the order that is wrong.",
+    ),
+    quiz.wrong(
+        "The same as the right split, with words in another order",
+        "No reordering of words repairs it: the numbers of one word stand in several rows.",
+    ),
+)
+
+# %% [markdown]
 # ## The same as a PyTorch module
 #
 # The module has three projections, as that of chapter 4, and a fourth, $W_O$. (All four have biases, as in
@@ -623,12 +692,17 @@ assert cost(512, 8, 100)[0] == 4 * 512 * 512
 # %% [markdown]
 # ## Heads at work
 #
+# Why do heads become different? The paper says that they attend to different *representation subspaces*, but nothing
+# forces them to. They start from different random matrices, and training moves each from where it starts. Two that
+# started equal, with equal rows of $W_O$, would stay equal (chapter 7).
+#
 # What does training find? Take all-MiniLM-L6-v2, which gave us the vectors of chapter 2. It has six layers of twelve
 # heads; look at the first. The model puts a token `[CLS]` before each text and `[SEP]` behind it, which stand for no
 # word. Its positions are learned, and the sum of word and position is **normalised** first ([chapter
 # 8](08_encoder.ipynb#layer-norm-on-four-numbers)). Give it three sentences (*the cat sat on the mat and it slept* is
-# the first). For each head take the average weight that words give to the word before. With 9 to 13 tokens in a
-# sentence equal weights would be 0.09 on average.
+# the first). For each head take the average weight that words, from the second on, give to the word before. (The first
+# word has `[CLS]` before it: hence head 3's 0.11 there.) With 9 to 13 tokens in a sentence equal weights would be 0.09
+# on average.
 #
 # **Predict first.** How large is that weight in the head where it is largest?
 
@@ -690,7 +764,7 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # %% [markdown]
 # In these three sentences head 3 gives more than 0.998 of its weight to the word before, at every word from the second
 # on, and no other head comes near that: a **previous-token head**. It is the pattern that chapter 5 wired with a
-# rotation (here positions are learned, and nothing rotates), and training found it.
+# rotation , and training found it.
 #
 # Look through the others. Seven of the twelve give more than a quarter of their weight to `[CLS]`. [Clark and others
 # (2019)](https://aclanthology.org/W19-4828/) found that in BERT, an encoder of the same kind, early heads often attend
@@ -701,76 +775,6 @@ movable.heads(read[2][1], read[2][0], head=2, token=4)
 # hands over the same, nor whether any later layer uses it. To see whether a head is needed, switch it off, as [chapter
 # 15](15_pretrained.ipynb) does. ([What else heads do, and which can
 # go](#what-else-do-heads-do-and-can-they-be-removed).)
-
-# %% [markdown]
-# ## Break it: merged without the swap
-#
-# On the way back, `(H, T, d_k)` must become `(T, D)`. A `reshape` alone gives that shape. (`split_heads` and
-# `merge_heads` are `split` and `merged` from above: reshape and swap, swap and reshape.)
-#
-# **Predict first.** Which of these detects it: the shape; the sums of the weights; shuffling the words; comparing with
-# the loop?
-
-
-# %% tags=["nbval-check-output"]
-def attention_with(merge):
-    def attention(x):
-        q, k, v = (split_heads(x @ w, 4) for w in (w_q, w_k, w_v))
-        heads, weights = scaled_dot_product_attention(q, k, v)
-        return merge(heads) @ w_o, weights
-
-    return attention
-
-
-order = np.array([3, 0, 4, 1, 2])
-print(f"{'':24} shape  rows sum to 1  shuffle  equals the loop")
-for name, merge in [
-    ("correct", merge_heads),
-    ("reshape without swap", lambda h: h.reshape(5, 16)),
-]:
-    output, weights = attention_with(merge)(sequence)
-    passed = [
-        output.shape == sequence.shape,
-        np.allclose(weights.sum(axis=-1), 1),
-        np.allclose(attention_with(merge)(sequence[order])[0], output[order]),
-        np.allclose(output, loop @ w_o),
-    ]
-    verdicts = ["ok" if ok else "CAUGHT" for ok in passed]
-    print("{:24}{:>6}{:>15}{:>9}{:>17}".format(name, *verdicts))
-
-# %% [markdown]
-# Shuffling catches it, and needs no reference: without positions, shuffled words must give shuffled outputs. Before
-# $W_O$, row 0 should hold four heads for one word. It holds the first head for *four words* (4 times 4 numbers), so a
-# word's output now depends on who stands where. Under a causal mask it would do worse: the first word gets numbers that
-# were computed from later words. The shape and the sums of the weights detect nothing.
-#
-# Shuffling does not catch everything. A merge that takes the first column of every head, then the second of every head,
-# passes, and only the comparison with the loop finds it.
-
-# %% tags=["proof"]
-wrong = attention_with(lambda h: h.reshape(5, 16))
-assert not np.allclose(wrong(sequence[order])[0], wrong(sequence)[0][order])
-
-# %% tags=["quiz"]
-quiz.one_choice(
-    "Somebody splits 4 words into 2 heads by `x.reshape(2, 4, d_k)`, straight from $(4, D)$, without swapping axes. What does the first head receive?",
-    quiz.wrong(
-        "The first $d_k$ columns of every word",
-        "That is what it *should* receive, and what reshape to `(T, H, d_k)` and a swap give.",
-    ),
-    quiz.right(
-        "All columns of the first two words, cut up and stacked",
-        "Yes: reshape reads the matrix row by row, so the first head gets the first $T \\cdot d_k$ numbers, which belong to the first $T / H$ words.",
-    ),
-    quiz.wrong(
-        "Columns chosen at random",
-        "Reshape is orderly: it keeps the reading order. It is the order that is wrong.",
-    ),
-    quiz.wrong(
-        "The same as the right split, with words in another order",
-        "No reordering of words repairs it: the numbers of one word stand in several rows.",
-    ),
-)
 
 # %% [markdown]
 # ## Exercises

@@ -14,7 +14,7 @@
 # evenly spread weights into a look-up.
 #
 # You need chapters [4](04_self_attention.ipynb) and [6](06_many_heads.ipynb), the softmax's derivative from [chapter
-# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 28 minutes to read, and 45 for the
+# 3](03_softmax.ipynb#how-far-do-weights-move), and the chain rule. It takes about 25 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. All of one attention block is built: dot product, scaling, softmax, weighted average, projections, positions and heads. This chapter adds gradients, which flow back from the answer to every matrix."}}
@@ -49,9 +49,7 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 
 # %% [markdown]
 # Mostly the man. Suppose that is wrong: the dog is the one who bites, so the output should have been $(1, 0)$, alive
-# and not human. (Without positions the layer can only learn to prefer dogs, and will be wrong about *man bites dog*.
-# For one step that does not matter.) A **loss** says how wrong an answer is in one number. Here, half the squared
-# distance:
+# and not human. A **loss** says how wrong an answer is in one number. Here, half the squared distance:
 #
 # $$L = \tfrac12 \lVert o - (1, 0) \rVert^2, \qquad \frac{\partial L}{\partial o} = o - (1, 0) = (-0.045,\ 0.768) .$$
 #
@@ -75,9 +73,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 #
 # ### Back through the softmax
 #
-# Raise one scaled score $s_i$ a little. Chapter 3 found what that does to the weights: weight $i$ gains $w_i$ times
-# that little, and then every weight $j$, $i$ included, gives up $w_j w_i$ times it, so that the sum stays 1. Each
-# weight has its gradient, so the loss changes by
+# Raise one scaled score $s_i$ by a small $\varepsilon$. By chapter 3, weight $i$ gains $w_i \varepsilon$, and then
+# every weight $j$, $i$ included, loses $w_j w_i \varepsilon$, so that the sum stays 1. Multiply each change by the
+# gradient of its weight, add up, divide by $\varepsilon$:
 #
 # $$\frac{\partial L}{\partial s_i} = w_i \frac{\partial L}{\partial w_i} - \sum_j w_j w_i \frac{\partial L}{\partial w_j} = w_i \left( \frac{\partial L}{\partial w_i} - \sum_j w_j \frac{\partial L}{\partial w_j} \right) .$$
 #
@@ -85,9 +83,9 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # comparison: it falls if its value did worse than the average, and rises if it did better. And the result is multiplied
 # by $w_i$.
 #
-# So a key that got hardly any weight is hardly corrected. Nor is a key that has nearly all of it, because the average
-# is then nearly its own gradient, and the difference nearly 0. A **saturated** row, near 0 and 1, therefore recovers
-# slowly. (The value that such a row chooses goes on learning, because its gradient has the weight itself as a factor.)
+# Because of the factor $w_i$, a key with hardly any weight is hardly corrected. Nor is a key with nearly all the weight
+# corrected much: the average is then nearly its own gradient, and the difference nearly 0. So a **saturated** row,
+# whose weights are near 0 and 1, recovers slowly.
 #
 # | | dog | bites | man |
 # |---|---|---|---|
@@ -96,8 +94,8 @@ print("weights", weights[0].round(3), "  output", output[0].round(3))
 # | less the average, which is 0.546 | −0.592 | −0.546 | 0.176 |
 # | times the weight: gradient of the scaled score | −0.110 | −0.025 | 0.135 |
 #
-# (Computed from unrounded numbers.) A negative gradient asks for more. *Dog* should score higher, *man* lower. And
-# *bites* should score a little higher too, although its value is useless, because even zeros are better than the
+# (Computed from unrounded numbers.) A negative gradient asks for a higher score. So *dog* should rise and *man* fall.
+# *Bites* hardly matters. It should rise a little, although its value is useless: even zeros are better than the
 # average, which is mostly what *man* hands over. The three sum to 0, since the same number added to all scores would
 # change nothing.
 #
@@ -132,12 +130,12 @@ assert abs(d_scaled.sum()) < 1e-15
 #
 # One step more and the gradient reaches what can be changed. With $q = x W_Q$,
 #
-# $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} ,$$
+# $$\frac{\partial L}{\partial W_Q} = x^\top \frac{\partial L}{\partial q} .$$
 #
-# the product of every entry of $x$ with every entry of the query's gradient, since the entry in row $a$ and column $b$
-# of $W_Q$ is multiplied by $x_a$ and added to $q_b$. Where several words have queries, their products add up. The
-# vector of *bites* is $(0, 1, 0)$, so only row 2 of $W_Q$, the one for actions, gets a gradient, and it is $(0.113,
-# -0.018)$. To learn is to subtract a little of the gradient, that is, the gradient times a **learning rate**; take 1:
+# For the entry in row $a$ and column $b$ of $W_Q$ is multiplied by $x_a$ and added to $q_b$, so its gradient is $x_a$
+# times that of $q_b$. (With several words, add up their products.) The vector of *bites* is $(0, 1, 0)$, so only row 2,
+# the one for actions, gets a gradient: $(0.113, -0.018)$. To learn is to subtract the gradient times a small number,
+# the **learning rate**; take 1:
 #
 # $$(2,\ 0) - 1 \cdot (0.113,\ -0.018) = (1.887,\ 0.018) .$$
 #
@@ -185,7 +183,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 w_q = np.array([[0, 2.0], [2, 0], [0, 0]])
-x_bites = np.array([[0, 1.0, 0]])  # animate, action, human
+x_bites = np.array([[0, 1.0, 0]])  # alive, action, human
 w_q -= x_bites.T @ d_query[None]
 better, new_weights = attend_by_hand(x_bites @ w_q, k, v)
 two_losses = [0.5 * ((o[0] - [1, 0]) ** 2).sum() for o in (output, better)]
@@ -349,15 +347,14 @@ print("the query's gradient:", query.grad[0].numpy().round(3))
 # | swap two axes | `x.swapaxes(-1, -2)` | `x.transpose(-1, -2)`, or `x.mT` |
 # | a matrix that can learn | | `nn.Linear(D, d_k)`, which stores the matrix transposed and adds a vector, the **bias** |
 # | a function with parameters | | a class, an `nn.Module`, with its function in `forward` |
-#
-# Here is attention again, with two additions. The first is for a large batch, where some query may have nothing to
-# attend to. With minus infinity in all its row, its weights would be 0/0, which is NaN, and on the way back NaN spreads
-# into every matrix. So a masked score becomes the lowest number that the dtype has, and its weight is still 0. Where a
-# whole row is masked, the softmax is even, and the second `masked_fill` sets it to 0: such a query receives zeros, as
-# in recent versions of PyTorch's `F.scaled_dot_product_attention`. The second addition is *dropout*; chapter 8 says
-# what it is for.
 
-# %% tags=["export"] module="attention"
+# %% [markdown]
+# The two folded cells hold what the book's models use from here on: chapter 4's attention in PyTorch, in which a query
+# with nothing to attend to receives zeros ([how](#a-query-with-nothing-to-attend-to)), and [chapter
+# 6's](06_many_heads.ipynb#the-same-as-a-pytorch-module) `MultiHeadAttention`, with checks of shapes. Both have
+# *dropout*, which chapter 8 explains.
+
+# %% tags=["hide-input", "export"] module="attention"
 import math
 from typing import Literal
 
@@ -388,12 +385,6 @@ def scaled_dot_product_attention(
     scaled = scaled.masked_fill(~mask, torch.finfo(scaled.dtype).min)
     weights = scaled.softmax(dim=-1).masked_fill(~mask, 0.0)
     return F.dropout(weights, dropout) @ value, weights
-
-
-# %% [markdown]
-# Now several heads. The folded cell holds the class `MultiHeadAttention` that the book's models use. It is the [module
-# of chapter 6](06_many_heads.ipynb#the-same-as-a-pytorch-module), for queries, keys and values from any source, with
-# dropout, biases and checks of shapes.
 
 
 # %% tags=["hide-input", "export"] module="attention"
@@ -458,12 +449,6 @@ class MultiHeadAttention(nn.Module):
         """(..., H, T, d_k) -> (..., T, D)."""
         return heads.transpose(-3, -2).flatten(-2)
 
-
-# %% [markdown]
-# With `need_weights=False`, the layer calls PyTorch's own attention, which need not write the weights to memory where
-# its kernels apply ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix) says where). With weights or
-# without, in 64-bit floats, the layer agrees with chapter 6's function and with `nn.MultiheadAttention` to twelve
-# digits. (Beware: in the masks of `nn.MultiheadAttention` true means *may not attend*.)
 
 # %% tags=["proof"]
 from dotformer.by_hand.multihead import multi_head_attention
@@ -564,7 +549,8 @@ class NoteModel(nn.Module):
 #    (stochastic gradient descent) does; chapter 11 has better ones.
 #
 # The loss is the **cross-entropy**: minus the logarithm of the probability that the model gave to the right digit. It
-# is 0 for a model that was certain and right, and grows without bound as that probability goes to 0. One step:
+# is 0 for a model that was certain and right, and grows without bound as that probability goes to 0: a probability of
+# 0.9 costs 0.11, one of 0.1 costs 2.30. One step:
 
 # %%
 torch.manual_seed(0)
@@ -580,10 +566,10 @@ optimizer.step()
 print(f"loss of the first batch: {loss:.2f}")
 
 # %% [markdown]
-# The gradient for the logits, where `loss.backward()` begins, is $p - y$: what the model said minus what was right,
-# with $y$ 1 for the right digit and 0 for the others ([derived below](#where-does-the-gradient-begin), and in exercise
-# 3). The folded cell repeats the step (`train`), from a fresh start (`new_model`), and looks now and then at the note
-# above (`shown`):
+# For one answer, the gradient for the logits is $p - y$: what the model said minus what was right, with $y$ 1 for the
+# right digit and 0 for the others ([derived below](#where-does-the-gradient-begin)). At $p = 0.1$ for the right digit
+# that is $-0.9$. (The mean divides it by 80.) The folded cell repeats the step (`train`), from a fresh start
+# (`new_model`), and looks now and then at the note above (`shown`):
 
 # %% tags=["hide-input"]
 shown = torch.tensor([[0, 1, 2, 3, 4]]), torch.tensor([[3, 7, 1, 3, 9]])
@@ -654,18 +640,16 @@ for step in (0, 80, 100, 120, 140, 1000):
 # grey. By step 80 the loss has come down by 0.4, and the grey is nearly as even as before. Then, between steps 80 and
 # 140, the diagonal appears and the loss drops to almost nothing.
 #
-# Why in this order? A score is corrected by *comparing values*. At first these are small random vectors that differ
-# little and mean nothing, so there is hardly anything to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn
-# something alone, namely to hand over digits: even with even weights the model can then bet on the five digits in the
-# note. Once the values say something, looking at the right one pays. The gradients agree: around step 80 that of $W_Q$
-# is some 45 times as large as in the first ten steps, and that of $W_V$, which needs no look-up yet, only five times
-# (the last two columns of the next output). And a sharper look-up should make the values learn faster in turn.
+# Why in this order? A score is corrected by *comparing values*. At first the values are small random vectors, nearly
+# alike, so there is little to compare, and $W_Q$ and $W_K$ learn slowly. $W_V$ can learn without them: once it hands
+# over digits, even with even weights, the model can bet on the five in the note. Only then does looking at the right
+# value pay. The gradients agree: from the first ten steps to about step 80 that of $W_Q$ grows some 45 times, that of
+# $W_V$ only five (last two columns of the next output).
 #
-# And one can intervene. Let a model learn all the rest first (the values, and what comes after the blend), for 300
-# steps with $W_Q$ and $W_K$ frozen at their random start, and only then let these learn, too. If missing values were
-# what held it up, the look-up should now come quickly. Then turn it around, and give a fresh model the $W_Q$ and $W_K$
-# of a trained one. How many steps does each take, until the next ten losses average less than 0.5? (The 300 steps of
-# values alone, and those of the trained model, are not counted.)
+# Test it. *Values given*: train everything but $W_Q$ and $W_K$ for 300 steps, then let these two learn, too. If missing
+# values held the look-up up, it should now come quickly. *$W_Q$, $W_K$ given*: the reverse, a fresh model that begins
+# with these two from a trained one. Count the steps until the next ten losses average less than 0.5. (The 300 steps,
+# and those of the trained model, are not counted.)
 
 
 # %% tags=["hide-input"]
@@ -807,9 +791,9 @@ quiz.one_choice(
 # %% [markdown]
 # ## The first number to look at
 #
-# The very first batch gave a loss of 2.33 (the 2.30 of step 0 above is an average over several). That could have been
-# predicted. A model that knows nothing should give each of $V$ answers the probability $1/V$, and minus the logarithm
-# of that is $\ln V$; here $\ln 10 = 2.30$.
+# The first loss tells whether a model starts sanely, before any training. Our very first batch gave 2.33 (the 2.30 of
+# step 0 above is an average over several), and that could have been predicted. A model that knows nothing should give
+# each of $V$ answers the probability $1/V$, and minus the logarithm of that is $\ln V$; here $\ln 10 = 2.30$.
 #
 # A language model chooses among more. Take $V = 1000$ tokens, vectors of width 64, and score each token by the dot
 # product with its embedding, as many models do (the output is **tied** to the embeddings).
@@ -840,8 +824,9 @@ for name, deviation in [("deviation 1:  ", 1.0), ("deviation 1/8:", 1 / 8)]:
 # With deviation 1 a logit, a sum of 64 products, has size $\sqrt{64} = 8$, and the largest of a thousand is about 26.
 # It makes up most of the sum in the softmax, whose logarithm is therefore little more than 26, while the right logit is
 # 0 on average. So the loss is about 26, too. A model that knows nothing bets on one token, and is wrong, and training
-# will spend its first steps on taking that back. With deviation $1/8$ the logits have size 1. The average of $e^s$ is
-# then $e^{1/2}$, and the loss is $\ln (1000 \, e^{1/2})$, half a unit above $\ln 1000$.
+# will spend its first steps on taking that back. With deviation $1/8$ the logits have size 1. For a normal $s$ of
+# deviation 1 the average of $e^s$ is $e^{1/2}$, so the loss is about $\ln (1000 \, e^{1/2}) = 7.41$, half a unit above
+# $\ln 1000$.
 #
 # And a first loss *below* $\ln V$? Before training a model can know nothing, so look for what it is given:
 #
@@ -925,10 +910,9 @@ plt.show()
 
 # %% [markdown]
 # Before training, both models give the same answers. Then both losses fall, and no error is raised. From the outside
-# the cut model looks like one that learns badly. Its loss stays near 1.6, below $\ln 10$: it bets on the digits that
-# are in the note, and never learns which. (For a linear map of an even blend, 1.58 is the best that we found. It is
-# less than $\ln 5 = 1.61$, since a digit may stand in a note twice. A model that could count how often each digit
-# stands in the note would come to 1.35.)
+# the cut model looks like one that learns badly. Its loss stays near 1.6, about $\ln 5 = 1.61$: it bets on the five
+# digits in the note, and never learns which. (The best that we found with an even blend is 1.58, since a digit may
+# stand in a note twice.)
 #
 # One check finds the reason:
 
@@ -955,9 +939,9 @@ assert 1.4 < np.mean(cut_losses[-100:]) < 1.8
 assert all(p.grad is not None for p in model.parameters())
 
 # %% [markdown]
-# After one backward pass, every parameter should have a gradient that is not all zeros. Exceptions, besides what is
-# frozen or not used, are the bias of the keys, whose gradient is only rounding error, and whatever has a matrix of
-# zeros as a factor of its gradient, as $W_Q$ has while $W_K$ is zero. (If $W_K$ learns, that lasts one step.)
+# After one backward pass, every parameter should have a gradient that is not all zeros. Three exceptions: what is
+# frozen or not used; the bias of the keys, whose gradient is only rounding error; and a matrix whose gradient has zeros
+# as a factor, as $W_Q$ while $W_K$ is zero.
 
 # %% [markdown]
 # ## Exercises
@@ -1186,13 +1170,27 @@ assert 80 < off[-2] / off[-3] < 120 and off[-5] < 1e-11 < off[-7] < off[-9]
 # 64 bits.
 
 # %% [markdown]
+# ### A query with nothing to attend to
+#
+# In a large batch some query may have nothing to attend to. With minus infinity in all its row, its weights would be
+# 0/0, which is NaN, and on the way back NaN spreads into every matrix. So in our module a masked score becomes the
+# lowest number that the dtype has, and its weight is still 0. Where a whole row is masked, the softmax is even, and a
+# second `masked_fill` sets it to 0: such a query receives zeros, as in recent versions of PyTorch's
+# `F.scaled_dot_product_attention`.
+#
+# With `need_weights=False`, the layer calls PyTorch's own attention, which need not write the weights to memory where
+# its kernels apply ([chapter 20](20_one_gpu.ipynb#attention-without-the-score-matrix)). With weights or without, in
+# 64-bit floats, it agrees with chapter 6's function and with `nn.MultiheadAttention` to twelve digits. (Beware: in the
+# masks of `nn.MultiheadAttention` true means *may not attend*.)
+
+# %% [markdown]
 # ### Keep going
 #
 # With these gradients we can take more steps, first with $W_Q$ alone, then with $W_K$ too, then with all three
 # matrices.
 
 # %% tags=["hide-input"]
-x = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 1]])  # animate, action, human
+x = np.array([[1.0, 0, 0], [0, 1, 0], [1, 0, 1]])  # alive, action, human
 
 
 def descend(learning, steps=50, learning_rate=1.0):

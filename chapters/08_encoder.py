@@ -31,9 +31,9 @@ transformer_map(built=8)
 #
 # *Good* is praise and *bad* blame, but *not bad* is praise and *not good* blame. Adding up one score for each word
 # cannot get all four: *not* would have to lower the score of *good* below 0, and raise that of *bad* above 0. Let each
-# word be four numbers: its **polarity** (*good* 1, *bad* −1, *not* 0), **affirmed** (1 unless it is negated), **is
-# not** (1 for the word *not*), and last the **tone**, which is 0 and which the layer must fill in: 1 for praise, −1 for
-# blame.
+# word be four numbers: its **polarity** (*good* 1, *bad* −1, *not* 0), **affirmed** (1 at first; the layer makes it −1
+# if there is a *not*), **is not** (1 for the word *not*), and the **tone** (0 at first; the layer fills it in: 1 for
+# praise, −1 for blame).
 
 # %% tags=["plot"] mystnb={"image": {"alt": "One layer for the two words not and bad, drawn from left to right. Each word has a horizontal line, its residual stream. Between the lines stands attention: it receives both words, and what it returns is added to each line. After it, not is (0, -1, 1, 0) and bad is (-1, -1, 0, 0). Then a feed-forward network beside each line, separately, returns something that is added too. At the end, bad is (-1, -1, 0, 1)."}}
 from classroom.diagram import Diagram
@@ -308,10 +308,10 @@ assert added[-1, 0] < 0.01 and size > 300 and gradient > 1e6
 assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shrunk
 
 # %% [markdown]
-# A word's own part has grown, too, but is swamped. The entries and the gradient both explode, the gradient far more.
-# Part of it has the cause that the entries have: if the attention weights are held fixed, the gradient grows to about
-# 1,200, much like the entries. The rest comes through the weights: a score is a product of two vectors, so the larger
-# they are, the more a small change of one changes the score. Something has to keep the stream within bounds.
+# A word's own part has grown, too, but is swamped. The entries grow by about a third in each layer ($1.34^{24} \approx
+# 1{,}100$), and the gradient far more. Hold the attention weights fixed, and it grows only as the entries do, to about
+# 1,200. The rest comes through the weights. A score is a product of two vectors: the larger they are, the more a small
+# change of one changes it. Something has to keep the stream within bounds.
 #
 # ## Layer norm, on four numbers
 #
@@ -326,8 +326,8 @@ assert min(shares_at_end * sizes_at_end) > 1  # what is a word's own has not shr
 #
 # The vectors $\gamma$ (the *gain*) and $\beta$ (the *bias*), of width $D$, are trained and start at 1 and 0. The gain
 # lets one entry count for more than the others, and the bias moves its zero. With a gain of 2 and a bias of 1 the last
-# entry would be $2 \cdot \tfrac53 + 1 = \tfrac{13}{3}$. Both are the same for all tokens, so what the norm takes from a
-# token, the mean and the size of its own entries, is gone for good.
+# entry would be $2 \cdot \tfrac53 + 1 = \tfrac{13}{3}$. Both are the same for all tokens, so the norm's output no
+# longer shows the mean and the size of a token's own entries.
 
 
 # %%
@@ -351,8 +351,7 @@ assert torch.allclose(layer_norm(x, norm.weight, norm.bias), norm(x), atol=1e-6)
 
 # %% [markdown]
 # No other token and no other sentence takes part. So layer norm does the same to a token in training and in use, alone
-# and in a batch, and padding changes nothing. This is one reason why language models prefer it to batch normalisation,
-# which averages over a batch, and is noisy where batches are small.
+# and in a batch. This is one reason why language models prefer it to batch normalisation, which averages over a batch.
 
 # %% tags=["quiz"]
 quiz.number(
@@ -385,7 +384,10 @@ quiz.number(
 # $$\text{post-norm:}\quad x \leftarrow \operatorname{LN}\bigl(x + f(x)\bigr), \qquad \text{pre-norm:}\quad x \leftarrow x + f\bigl(\operatorname{LN}(x)\bigr) .$$
 #
 # With pre-norm the stream is a plain sum, of the embedding and of all that was added. After the last layer it is
-# normalised once. With post-norm every path leads through the norms. What does that change, forwards and backwards?
+# normalised once. With post-norm every path leads through the norms.
+#
+# Three things can go wrong in a deep stack: words become alike (own share), numbers explode (size), and layers get no
+# gradient. What does the norm change?
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Two drawings of one layer from left to right. Post-norm: x goes along a line; a branch passes through attention and is added; then the sum itself passes through a norm; the same again with feed-forward. Pre-norm: on each branch a norm stands before attention and before feed-forward, and the line itself passes through nothing but two additions."}}
 drawing = Diagram(7.6, 3.3)
@@ -453,12 +455,11 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Three things can go wrong in a deep stack: words become alike (own share), numbers explode (size), and layers get no
-# gradient. These are the stacks from above, without feed-forward networks, now with either norm. Both stop the
-# explosion. The first panel is the surprise: post-norm keeps words apart no better than adding alone, perhaps worse,
-# and pre-norm much better. Why? Once words are mostly alike, attention adds a vector that is common to all. With
-# post-norm the stream always has size 1, so this vector is as large as the stream, in every layer. With pre-norm the
-# stream has grown to 4 after 24 layers, and what is added, of size 1 or less, counts for less ([in
+# These are the stacks from above, without feed-forward networks, now with either norm. Both stop the explosion. The
+# first panel is the surprise: post-norm keeps words apart no better than adding alone, perhaps worse, and pre-norm much
+# better. Why? Once words are mostly alike, attention adds a vector that is common to all. With post-norm the stream
+# always has size 1, so this vector is as large as the stream, in every layer. With pre-norm the stream has grown to 4
+# after 24 layers, and what is added, of size 1 or less, counts for less ([in
 # numbers](#how-fast-do-words-become-alike)).
 #
 # And the backward pass? The third panel has what reaches the *words*, and there even attention alone looks harmless.
@@ -489,7 +490,8 @@ for name in ("attention alone", "post-norm", "pre-norm"):
 # %% [markdown]
 # With attention alone, $W_Q$ gets nothing from the fourth layer on (here 1e-08 is rounding): where words are alike
 # there is nothing to choose between, so that another choice would change nothing. With post-norm it gets next to
-# nothing near the top of a deep stack. With pre-norm every layer gets a gradient, if fifty times less at the top.
+# nothing near the top of a deep stack. With pre-norm every layer's $W_Q$ gets a gradient, if fifty times less at the
+# top.
 #
 # With this start pre-norm (also **Pre-LN**; the other is **Post-LN**) does better, and most of today's deep models have
 # it. There is a price: the larger the stream, the less a late layer changes it, and where a post-norm model does train,
@@ -577,7 +579,11 @@ quiz.one_choice(
 # the text, with values that raise the probability of words that often follow it. Attention looks up *in the sentence*;
 # the feed-forward network looks up *what training has stored*.
 #
-# The sublayers share a few numbers, which travel together in one configuration:
+# **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges the others to make up for it, so
+# that no sublayer can rely on a single number. Outside training it does nothing.
+#
+# The sublayers share a few numbers, which travel together in one configuration; its last ones are explained where they
+# are used:
 
 # %% tags=["export"] module="encoder"
 from dataclasses import dataclass
@@ -651,9 +657,9 @@ assert round(share, 2) == 0.67 and parameters(network) == 2_099_712
 
 # %% [markdown]
 # With $d_\text{ff} = 4D$, two thirds of a layer's parameters are in this plain network: its two matrices hold $8 D^2$,
-# the four of attention $4 D^2$. A token is multiplied by each of them once. In attention it is also compared with $T$
-# keys and adds up $T$ values, another $2 T D$ multiplications. So attention takes more than the network only in texts
-# of more than $2D$ tokens.
+# the four of attention $4 D^2$. A token is multiplied by all six once. Attention also compares it with $T$ keys and
+# adds up $T$ values, another $2 T D$ multiplications. So attention takes more than the network only if $4 D^2 + 2 T D >
+# 8 D^2$: in texts of more than $2D$ tokens.
 #
 # ## The encoder
 #
@@ -692,10 +698,8 @@ class AddAndNorm(nn.Module):
 
 
 # %% [markdown]
-# **Dropout** sets a share of the numbers to 0 while training, at random, and enlarges the others to make up for it, so
-# that no sublayer can rely on a single number. Outside training it does nothing. With that, here is the layer.
-# `AddAndNorm` calls its sublayer with $x$ alone, so a `lambda` hands the attention its $x$ three times and the mask,
-# and `[0]` leaves out the weights:
+# With that, here is the layer. `AddAndNorm` calls its sublayer with $x$ alone, so a `lambda` hands the attention its
+# $x$ three times and the mask, and `[0]` leaves out the weights:
 
 # %% tags=["export"] module="encoder"
 from dotformer.attention import MultiHeadAttention
@@ -828,13 +832,13 @@ quiz.one_choice(
 # ## From numbers to vectors
 #
 # What is missing is the bottom of the stack. A model receives tokens as numbers. Each picks a row from a table of
-# vectors, the **embeddings**. How long should a row be? It has two uses, which want different lengths. Many models use
-# the rows again as the output matrix ([chapter 9](09_decoder.ipynb)), and first logits should have size 1 ([chapter
-# 7](07_learning.ipynb#the-first-number-to-look-at)). What comes out of a layer norm has length $\sqrt D$, and its dot
-# product with a random row of length 1 has size $\sqrt D \cdot 1 / \sqrt D = 1$. So rows start with length 1. As an
-# input such a row would be short beside its position, of length $\sqrt{D/2}$, which is 16 for $D = 512$. So when it is
-# looked up, it is multiplied by $\sqrt D = 22.6$. Then come the positions of [chapter 5](05_position.ipynb). (The
-# folded module `PositionalEncoding` adds them.)
+# vectors, the **embeddings**. How long should a row be? *As output:* many models use the rows again to score the next
+# token ([chapter 9](09_decoder.ipynb)), and first logits should have size 1 ([chapter
+# 7](07_learning.ipynb#the-first-number-to-look-at)). The dot product of random vectors has the size of their lengths'
+# product, divided by $\sqrt D$. A layer norm returns length $\sqrt D$, so with rows of length 1 this is $\sqrt D \cdot
+# 1 / \sqrt D = 1$. So rows start with length 1. *As input:* such a row would be short beside its position, of length
+# $\sqrt{D/2}$, which is 16 for $D = 512$. So when it is looked up, it is multiplied by $\sqrt D = 22.6$. Then come the
+# positions of [chapter 5](05_position.ipynb).
 
 # %% tags=["export", "hide-input"] module="encoder"
 import math
@@ -918,8 +922,7 @@ class Embeddings(nn.Module):
 # To be fair, each variant gets the best of seven learning rates, from 0.0003 to 0.02, because a part may need another
 # one once its neighbour is gone. Nothing else changes: post-norm, 600 steps of Adam (chapter 11), three seeds. Chance
 # is 10 percent. Each entry below gives the share of digits right, at the best learning rate, for the worst seed and the
-# best. Two unfairnesses remain. Without feed-forward networks a layer has lost two thirds of its parameters, too, and a
-# variant that fails in 600 steps may only be slower.
+# best. (A variant that fails in 600 steps may only be slower.)
 
 
 # %% tags=["hide-input"]
@@ -1025,8 +1028,7 @@ for without in (None, *PARTS):
 # %% [markdown]
 # - Without **attention** both stay at chance, because no digit reaches another position.
 # - Without the **residual connection** around attention, *add* stays near chance and *reverse* gets stuck at a quarter
-#   to a third. Once words are alike, every position gives the same answer, at best the commonest of the twelve digits.
-#   It occurs 3.1 times on average, so 26 percent are right. The connection around the feed-forward network can be spared
+#   to a third. Once words are alike, every position gives much the same answer. The best single one is the commonest of the twelve digits: on average it occurs 3.1 times in twelve random draws, so 26 percent are right. Most of the gain over chance is that. The connection around the feed-forward network can be spared
 #   here, perhaps because this network sees nothing but the one word, and can learn to hand it on.
 # - The **norms** can be spared, in three layers.
 # - Without the **feed-forward** networks even *add* is learned, to 98 or 99 percent. Attention is linear only while its
@@ -1059,15 +1061,16 @@ assert min(slow["feed-forward"]) == 0.35 and max(slow["feed-forward"]) == 0.38
 assert min(slow[None]) == 1
 
 # %% [markdown]
-# So what are the norms for, if three layers can do without? Stack **twelve**, and train *reverse* again, at ten
-# learning rates from 0.00004 to 0.02, for 600 steps, three seeds each. Pre-norm, post-norm, no norm, and post-norm
-# without residual connections have the usual start, Glorot's. Post-norm and no norm are trained once more with the
-# *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$, the root of the number of sublayers.
+# So what are the norms for, if three layers can do without? Stack **twelve**, and train *reverse* again: 600 steps,
+# three seeds, the best of ten learning rates from 0.00004 to 0.02. Four stacks have the usual start, Glorot's:
+# pre-norm, post-norm, no norm, and post-norm without residual connections. Post-norm and no norm are trained once more
+# with a *small start*: $W_O$ and $W_2$ divided by $\sqrt{24}$, since twelve layers have 24 sublayers.
 #
 # **Predict first**: which of the six still learn?
 
 # %% tags=["hide-input"]
-print("twelve layers, reverse: share right, three seeds; worst of them at 0.01")
+print(f"{'':23} at the best learning rate")
+print(f"{'share right:':23} three seeds             which      worst seed at 0.01")
 deep = {}
 for row in measurement["deep"]:
     if "without" in row:
@@ -1083,7 +1086,7 @@ for name, rows in deep.items():
     worst = (
         "overflow" if None in at_001["losses"] else f"{min(at_001['right']):.1%}"
     )
-    print(f"{name:23} {shares}   at {best['learning_rate']:<7.1g}{worst:>8}")
+    print(f"{name:23} {shares} {best['learning_rate']:8.1g} {worst:>18}")
 
 # %% [markdown]
 # With the usual start only pre-norm learns. Post-norm is stuck at 26 percent, which is what a bet on the commonest of
@@ -1155,8 +1158,9 @@ for depth, stream in enumerate(streams):
     assert own > 0.7 and (due > 0.99 if depth > 1 else due < 0.4)
 
 # %% [markdown]
-# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. The share
-# after the first layer is a beginning. After the second layer both digits can be read, from one vector of 32 numbers.
+# At the bottom a vector holds its own digit and nothing of the one to output: 11 percent, where chance is 10. The 28
+# percent after the first layer are hardly more than the 26 that the commonest digit brings. After the second layer both
+# digits can be read, from one vector of 32 numbers.
 
 # %% [markdown]
 # So a position of layer 3 is **no longer its word alone**. It is a vector that began as one digit and by now holds two.
@@ -1360,9 +1364,8 @@ verdict
 # others (2020)](https://arxiv.org/abs/2002.04745) see the reason in post-norm stacks. A norm divides by the size of
 # what it receives, and on the way back it divides the gradient as well. With pre-norm the final norm receives a stream
 # that has grown with the depth, and divides the gradients by its size. With post-norm the stream never grows, so the
-# gradients of the last layers' feed-forward networks start larger (that of $W_Q$, [above](#post-norm-or-pre-norm), is
-# small for another reason: words are alike), and, they argue, full steps at once go wrong: the loss rises, or stays
-# where it is, and does not recover. We have not tested that cause.
+# gradients of the last layers' feed-forward networks start larger , and, they argue, full steps at once go wrong: the
+# loss rises, or stays where it is, and does not recover. We have not tested that cause.
 #
 # `benchmarks.encoders` trains *reverse*, in three layers, at nine learning rates, three seeds each, for 400 steps, with
 # a warm-up of 200 of them or none.

@@ -119,8 +119,7 @@ plt.show()
 # smallest where the right answers are most probable (**maximum likelihood**).
 #
 # Why one word after the other? *I am fine* and *very well, thanks* may both be right, and words that are chosen
-# independently could make *I well thanks*. The product loses nothing: by the definition of conditional probability
-# every distribution over answers can be written as such a product.
+# independently could make *I well thanks*.
 #
 # Each factor depends on $x$ and on the words before $y_t$ alone. But all words go in at once: the position that must
 # predict $y_t$ is given $y_{t-1}$, and $y_t$ itself stands one position further right. So no position may see anything
@@ -1288,15 +1287,11 @@ for name, make in variants.items():
 # **Five see the future**, in training too. So any score with the right words given, a loss on held-out questions
 # included, is perfect or nearly so, and what they write is mostly wrong. The leak test finds all five.
 #
-# - With *no causal mask* the model reads the answer that it is given. When it writes, 1 percent is right at best.
-# - *Turned around*, as if the mask were made for `nn.MultiheadAttention`, where True means *may not*, it shows only the
-#   future.
-# - *One word too many*, an **off-by-one** error, shows exactly the word that is wanted.
-# - *Scaled scores times mask* leaves the future some weight, since a score of 0 is $e^0 = 1$ in the softmax. How much
-#   depends on the other scores, and so does the harm.
-# - *Weights times mask* leaves it none. But the row no longer sums to 1 ([chapter
-#   4](04_self_attention.ipynb#why-minus-infinity)), and by how much it falls short depends on the hidden words: a clue to
-#   the next.
+# *One word too many*, an **off-by-one** error, shows exactly the word that is wanted. *Turned around* is easily made:
+# in `nn.MultiheadAttention` True means *may not*. *Scaled scores times mask* leaves the future some weight, since a
+# score of 0 is $e^0 = 1$ in the softmax. *Weights times mask* leaves it none, but the row no longer sums to 1 ([chapter
+# 4](04_self_attention.ipynb#why-minus-infinity)), and by how much it falls short depends on the hidden words: a clue to
+# the next.
 #
 # **One sees the future outside training.** With a mask *in training only*, the earlier words see in use what comes
 # after them, which they never did in training, and writing is a lottery: one seed gets 3 percent right, another 97.
@@ -1304,9 +1299,8 @@ for name, make in variants.items():
 # **Two see too little.** Nothing leaks, nothing moves, and most of what they write is right; only the reference finds
 # them for sure. *One word too few* hides each word from its own attention, and leaves `<bos>` nothing at all.
 # Presumably the residual connection carries the word past. A causal mask *on cross-attention* lets row $t$ attend only
-# to the question's words up to the $t$th. The highest loss of all, 0.041, is a hint. Seven of nine seeds still answer
-# everything (checked in the folded cell), the worst 78 percent; presumably the encoder, which sees the whole question,
-# has carried what is needed to the first positions.
+# to the question's words up to the $t$th. The highest loss of all, 0.041, is a hint. Presumably the encoder, which sees
+# the whole question, has carried what is needed to the first positions.
 #
 # **One sees padding.** *Padding not hidden* gets everything right here, with the padding that it has always seen. But
 # its logits move with the padding, so with more or less of it the same question may get another answer.
@@ -1399,9 +1393,9 @@ assert round(across.min(), 2) == 0.78 and (across == 1).sum() == 7
 # | decoder-only | causal | predict the next token (**causal language modelling**) | GPT, [chapter 18](18_gpt.ipynb) |
 # | encoder-decoder | causal, on the target alone | predict the target's next token, given the source | this chapter, T5, Whisper |
 #
-# Most chat models are decoder-only: one stack learns from any text as it stands, with every token as a target,
-# and takes any task as a text to be continued. Where input and output are different sequences, as in translation or
-# speech recognition, two stacks remain in use, and the encoder may look in both directions (it is *bidirectional*).
+# Most chat models are decoder-only ([chapter 18](18_gpt.ipynb) says why). Where input and output are different
+# sequences, as in translation or speech recognition, two stacks remain in use, and the encoder may look in both
+# directions (it is *bidirectional*).
 
 # %% [markdown]
 # ## Exercises

@@ -14,7 +14,7 @@
 # it, and part of the reason why a model miscounts letters, slips at adding, and needs more tokens for one language than
 # for another.
 #
-# You need some Python (a queue, a class) and hardly any mathematics. It takes about 28 minutes to read, and 45 for the
+# You need some Python (a queue, a class) and hardly any mathematics. It takes about 29 minutes to read, and 45 for the
 # exercises. [Going further](#going-further), at the end, takes 4 more minutes.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer. Encoder, decoder and output are built. This chapter adds the tokens, at the bottom of both sides."}}
@@ -125,9 +125,9 @@ for step in range(1, 5):
 # same letters, but other tokens, and what the model has learnt of *team* is in another row. No error is raised; the
 # answers get worse.
 #
-# What does another cut cost? The extreme is to skip all merges of a word. A trained translator of simple sentences
-# (those of [chapter 13](13_alignment.ipynb)) gets all 500 test sentences right. If the longest word of each is left as
-# single letters, which are tokens, too, it gets 9. So new text must be cut as the training text was.
+# What does another cut cost? The translator of [chapter 13](13_alignment.ipynb) gets all of its 500 test sentences
+# right. Leave the longest word of each as single letters, which are tokens it knows, too, and it gets 9. So new text
+# must be cut as the training text was.
 #
 # ## Bytes, so that nothing is unknown
 #
@@ -141,17 +141,13 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # %% [markdown]
 # An English letter takes one byte, *ë* two, the Chinese word for *tea* three, and the emoji four. With bytes as the
 # first 256 symbols (**byte-level BPE**) no text is out of vocabulary, and any valid text survives the round trip from
-# text to tokens and back. (Others begin with characters, and take bytes for those that are missing: **byte fallback**.)
+# text to tokens and back.
 #
-# The round trip from tokens to text and back may change the tokens: a model may write *t* and *ea*, and our tokenizer
-# will make *tea* of their text. And a single token may be part of a character, so a program that prints tokens as they
-# are generated must wait until a character is complete (exercise 1).
-#
-# Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* would each become a token ([Radford
-# and others,
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)), and so
-# would frequent phrases such as *of the*; and each of the three would have to learn *dog* for itself. So the text is
-# first cut into words, each with the space before it, so that nothing is lost. This is called **pre-tokenization**.
+# Usually no merge crosses the end of a word. Otherwise *dog.*, *dog,* and *dog!* would each become a token, and each
+# would have to learn *dog* for itself ([Radford and others,
+# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
+# Frequent phrases such as *of the* would become tokens, too. So the text is first cut into words, each with the space
+# before it, so that nothing is lost. This is called **pre-tokenization**.
 #
 # The pattern below has five parts. At each point of the text the first part that fits takes what it can (*␣* is a
 # space):
@@ -161,7 +157,7 @@ for text in ("tea", "Zoë", "茶", "🙂"):
 # | ` ?\p{L}+` | letters of any script, with one space before them | *␣pays* |
 # | ` ?\p{N}+` | numerals, likewise | *␣2* |
 # | ` ?[^\s\p{L}\p{N}]+` | other characters, likewise | *!* |
-# | `\s+(?!\S)` | white space, but for its last character if something follows | of *a␣␣b*: *␣*, then *␣b* |
+# | `\s+(?!\S)` | several spaces before a word, but for the last, which goes with the word; at the end, all of them | *a␣␣b* is cut *a*, *␣*, *␣b* |
 # | `\s+` | white space that is left | a line break before a word |
 
 # %% tags=["export"] module="tokens"
@@ -201,8 +197,8 @@ assert pretokenize("a  b") == ["a", " ", " b"]
 # This shows two costs. *Bytes*: before any merge each byte is a token. So the sentence begins with nearly twice as many
 # tokens as characters in Greek, 2.7 times as many in Hindi and three times in Chinese, and the first merges only put
 # characters together. (Chinese still needs fewest tokens, since it has so few characters.) *Cuts*: to this pattern the
-# characters of Hindi's vowels, and the one for no vowel, are no letters, so its first word falls into six; Chinese has
-# no spaces, so a clause is one "word" ([more](#what-about-hindi)).
+# characters that Hindi attaches to a consonant, for a vowel or for none, are no letters, so its first word falls into
+# six; Chinese has no spaces, so a clause is one "word" ([more](#what-about-hindi)).
 #
 # Another consequence of cutting with the space in front: *tea* at the beginning of a text and *␣tea* inside it are
 # different tokens, with different embeddings. (So do not end a prompt with a space: the next word would usually bring
@@ -306,8 +302,12 @@ assert learn_merges(seen[:300], 60) == learn_slowly(seen[:300], 60)
 # %% [markdown]
 # From 300 of the German numbers both learn the same 60 merges, as the folded cell asserts.
 #
-# A tokenizer keeps such merges, and gives the first numbers to **special tokens**: `<pad>` for padding, and `<bos>` and
-# `<eos>` for the beginning and the end of a sequence. With three of them, symbol 97, the letter *a*, is token 100.
+# A tokenizer keeps such merges, and gives the first numbers to **special tokens**: `<pad>` for padding, and `<bos>`
+# and `<eos>` for the beginning and the end of a sequence. With three of them, symbol 97, the letter *a*, is token 100.
+# With the four merges from above, *ea* is symbol 256, *tea* 257, *team* 258 and *eat* 259. *Seat* is the bytes 115,
+# 101, 97, 116. The merge learnt first makes 115, 256, 116, and the next that fits makes 115, 259. With three special
+# tokens in front each number moves up by 3: *seat* is the tokens 118 and 262.
+#
 # Special tokens stand for no text: whoever types `<eos>` gets ordinary tokens, and only the program can insert the
 # special one, by its number.
 #
@@ -406,6 +406,11 @@ class BPETokenizer:
 
 
 # %% [markdown]
+# The round trip from tokens to text and back may change the tokens: a model may write *t* and *ea*, and our tokenizer
+# will make *tea* of their text. And a single token may be part of a character, so a program that prints tokens as they
+# are generated must wait until a character is complete (exercise 1).
+
+# %% [markdown]
 # Train it on the 9,500 German numbers, with 60 merges.
 
 # %%
@@ -425,10 +430,10 @@ assert {"und", "hundert", "tausend", "sieben", "zig"} <= set(learnt)
 assert "und" in tokenizer.tokenize("siebenhundertdreiundachtzig")
 
 # %% [markdown]
-# It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig* (but with only 60 merges not
-# *zwanzig*), and stepping stones such as *ertausend*, because these strings are frequent. A token like `\xbcnf` is the
-# second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into letters and bytes (`\xc3` is how Python
-# writes byte 195), but nothing is lost.
+# It has found many parts of German number words, *hundert*, *tausend*, *und*, *zig* (60 merges do not reach *zwanzig*).
+# It also has stepping stones: *ert* and *ausend* make *ertausend*, and that makes *viertausend*. A token like `\xbcnf`
+# is the second byte of *ü* with the *nf* of *fünf*. Zoë and the tea fall apart into letters and bytes (`\xc3` is how
+# Python writes byte 195), but nothing is lost.
 #
 # ## A real sentence, at 300 tokens and at 8,000
 #
@@ -519,8 +524,9 @@ for row in captions["sizes"]:
 # English texts shrink by another 6 to 7 percent, and 98 percent of the learnt tokens are then rare. So one expects a
 # trade-off between shorter texts and tokens that occur often enough to be learnt.
 #
-# Which side wins? In our small models the shorter text ([below](#which-vocabulary-is-best)): of the first six sizes,
-# 16,000 predicts held-out captions best, though 95 percent of its learnt tokens are rare.
+# Which side wins? In our small models the larger vocabulary ([below](#which-vocabulary-is-best)), up to 16,000: it
+# predicts held-out captions best, though 95 percent of its learnt tokens are rare. In part this is because its
+# embedding table makes the model larger.
 #
 # That need not hold for other texts. In translation, [Sennrich and Zhang (2019)](https://arxiv.org/abs/1905.11901)
 # found that small vocabularies help small corpora. For a corpus of your own, train models at two or three sizes and
@@ -596,10 +602,9 @@ assert not set(cuts[32_000]["tea"]) & set(cuts[32_000][" TEA"])
 # %% [markdown]
 # *Spelling*: the model gets one number for *Straßenbahn* (tram; the whole word is *tram stop*) and never sees its
 # letters, so it must have memorised how many *a*'s it contains. *Arithmetic*: 12345 begins with *12*, because that is
-# frequent, so units, tens and hundreds of two numbers need not line up. Many newer tokenizers therefore cut numbers
-# into single digits, or into groups of three. (Two relatives of BPE, WordPiece and Unigram, [choose
-# differently](#how-do-wordpiece-and-unigram-differ).) *Case and spaces*: *␣tea*, *tea* and *␣TEA* share no token, and
-# their similarity must be learnt.
+# frequent, and another number may be cut elsewhere, so units, tens and hundreds of two need not line up. Many newer
+# tokenizers therefore cut numbers into single digits, or into groups of three. *Case and spaces*: *␣tea*, *tea* and
+# *␣TEA* share no token, and their similarity must be learnt.
 #
 # ## Is it the same as the library's?
 #
@@ -681,11 +686,11 @@ quiz.one_choice(
 # %% [markdown]
 # ## Batches with little padding
 #
-# A batch is one tensor, so its sentences are filled up to the longest with `<pad>`. Padding means nothing: the padding
-# mask of [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it, and the loss leaves it
-# out (chapters 9 and 11). Otherwise it would be the easiest token of all, and the mean loss would fall with every bit
-# of padding. No mask need be stored: it is `tokens != pad_id`, which is safe because no text is ever encoded as
-# `<pad>`.
+# Sentences are now lists of numbers of different lengths, and a model is trained on many at once. A batch is one
+# tensor, so its sentences are filled up to the longest with `<pad>`. Padding means nothing. The padding mask of
+# [chapter 9](09_decoder.ipynb#who-may-see-whom) keeps every query from attending to it. The loss leaves it out, too;
+# otherwise it would be the easiest token of all, and the mean loss would fall with every bit of padding. The mask is
+# `tokens != pad_id`, which is safe because no text is ever encoded as `<pad>`.
 #
 # But padding is computed like any other token, so in a batch of mixed lengths much of the work is padding.
 #
@@ -1143,10 +1148,10 @@ for chosen in trials["models"]:
 # count of rare tokens would have misled us. Perhaps that is because a frequent word that is one token needs no
 # spelling. That has not been tested.
 #
-# Is it only that the model is larger? In part. Made wider until it has as many parameters, the model of 2,000 tokens
-# gains a quarter of what 16,000 gain. Either way it takes about three times as long as 2,000 at the same width; with
-# 16,000 mostly, we think, since the output layer computes a logit for every token. (With 300 it takes longer than with
-# 1,000, presumably because the texts are longer.)
+# Is the larger model the reason? For a quarter of the gain: made wider until it has as many parameters, the model of
+# 2,000 tokens gains a quarter of what 16,000 gain. Either way it takes about three times as long as 2,000 at the same
+# width; with 16,000 mostly, we think, since the output layer computes a logit for every token. (With 300 it takes
+# longer than with 1,000, presumably because the texts are longer.)
 #
 # What this does not show is where the best size lies, since 16,000 is the largest that we tried, nor what holds for
 # other texts, or in equal time.

@@ -15,7 +15,7 @@
 # has shown it. Everywhere a **baseline** stands beside it, a rule that needs no model, and more than once a good score
 # turns out to be the rule's.
 #
-# You need chapters [13](13_alignment.ipynb), [14](14_translation.ipynb) and [15](15_pretrained.ipynb). It takes 28
+# You need chapters [13](13_alignment.ipynb), [14](14_translation.ipynb) and [15](15_pretrained.ipynb). It takes 29
 # minutes to read, and 35 more for the exercises.
 
 # %% tags=["plot"] mystnb={"image": {"alt": "Map of the transformer, complete. This chapter asks it questions."}}

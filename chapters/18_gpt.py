@@ -1100,7 +1100,7 @@ verdict
 # ### Does a causal model need positions?
 #
 # **Predict first.** Without positions an encoder takes a sentence for a bag of words ([chapter
-# 4](04_self_attention.ipynb#are-the-weights-based-on-position)). Train the same model with all vectors of positions set
+# 4](04_self_attention.ipynb#does-the-order-of-the-words-matter)). Train the same model with all vectors of positions set
 # to 0. How much worse is it?
 
 # %%
