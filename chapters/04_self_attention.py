@@ -186,7 +186,7 @@ assert weights[-1].round(2) == 0.88
 import numpy as np
 
 small_tokens = ["dog", "bites", "man"]
-small = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]])  # animate, action, human
+small = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]])  # alive, action, human
 
 # queries and keys have two columns: alive, action
 w_q = np.array(
@@ -194,7 +194,7 @@ w_q = np.array(
 )  # the alive look for an action, actions for the alive
 w_k = np.array(
     [[1, 0], [0, 1], [1, 0]]
-)  # animate is found as alive, action as action, human as alive
+)  # alive is found as alive, action as action, human as alive
 w_v = np.array([[1, 0], [0, 0], [0, 1]])  # handed over: alive? human?
 
 q, k, v = small @ w_q, small @ w_k, small @ w_v

@@ -124,6 +124,50 @@ def beam_search(
     return [sorted(found, key=lambda h: -h.score)[:beam] for found in finished]
 
 
+def filter_logits(
+    logits: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+) -> Tensor:
+    """Logits (N, V) divided by `temperature`, those of unlikely tokens -inf.
+
+    Unlikely: not among the `top_k` highest (Fan and others, 2018), then not needed
+    for a share `top_p` of the probability left (Holtzman and others, 2020).
+
+    Defined in chapter 12, "Sampling".
+    """
+    decoding.check_filters(temperature, top_k, top_p)
+    # the largest is 0 now: no overflow at a low temperature
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
+    ordered, order = logits.sort(dim=-1, descending=True)
+    ordered[..., top_k or logits.shape[-1] :] = -math.inf  # None cuts nothing
+    if top_p < 1:
+        share = ordered.softmax(dim=-1)
+        before = share.cumsum(dim=-1) - share  # all that is likelier, together
+        ordered = ordered.masked_fill(before >= top_p, -math.inf)
+    # back to the order of the vocabulary
+    return torch.empty_like(ordered).scatter(-1, order, ordered)
+
+
+def sample(
+    state: Decoding,
+    max_length: int,
+    generator: torch.Generator | None = None,
+    **filters: float | None,
+) -> list[list[int]]:
+    """Draw each token by its probability, with the options of `filter_logits`.
+
+    Defined in chapter 12, "Sampling".
+    """
+
+    def draw(logits: Tensor) -> Tensor:
+        shares = filter_logits(logits, **filters).softmax(dim=-1)
+        return torch.multinomial(shares, 1, generator=generator).flatten()
+
+    return generate(state, max_length, draw)
+
+
 class KVAttention:
     """Attention that keeps keys and values (B, H, S, d_k), those of x (B, S, D).
 
@@ -195,51 +239,9 @@ class KVCache:
     def select(self, rows: Int[Tensor, " M"]) -> None:
         """Keep these rows, in this order; one may occur several times."""
         before, self.sentences = self.sentences, self.sentences[rows.cpu()]
-        moved = not torch.equal(before, self.sentences)  # else the memory stays
+        moved = not torch.equal(
+            before, self.sentences
+        )  # else each keeps its memory
         rows = rows.to(self.model.output.weight.device)
         for attention in self.target + (self.source if moved else []):
             attention.select(rows)
-
-
-def filter_logits(
-    logits: Tensor,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float = 1.0,
-) -> Tensor:
-    """Logits (N, V) divided by `temperature`, those of unlikely tokens -inf.
-
-    Unlikely: not among the `top_k` highest (Fan and others, 2018), then not needed
-    for a share `top_p` of the probability left (Holtzman and others, 2020).
-
-    Defined in chapter 12, "Sampling".
-    """
-    decoding.check_filters(temperature, top_k, top_p)
-    # the largest is 0 now: no overflow at a low temperature
-    logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
-    ordered, order = logits.sort(dim=-1, descending=True)
-    ordered[..., top_k or logits.shape[-1] :] = -math.inf  # None cuts nothing
-    if top_p < 1:
-        share = ordered.softmax(dim=-1)
-        before = share.cumsum(dim=-1) - share  # all that is likelier, together
-        ordered = ordered.masked_fill(before >= top_p, -math.inf)
-    # back to the order of the vocabulary
-    return torch.empty_like(ordered).scatter(-1, order, ordered)
-
-
-def sample(
-    state: Decoding,
-    max_length: int,
-    generator: torch.Generator | None = None,
-    **filters: float | None,
-) -> list[list[int]]:
-    """Draw each token by its probability, with the options of `filter_logits`.
-
-    Defined in chapter 12, "Sampling".
-    """
-
-    def draw(logits: Tensor) -> Tensor:
-        shares = filter_logits(logits, **filters).softmax(dim=-1)
-        return torch.multinomial(shares, 1, generator=generator).flatten()
-
-    return generate(state, max_length, draw)
